@@ -167,6 +167,10 @@ def prepare(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any
 
 def conclude(prepared: Prepared, decision: Decision, parts: Parts) -> Decided:
     """Hold the decision against what only the enforcement point knows: the release floor, who fulfils obligations."""
+    if decision.verdict is not Verdict.ALLOW:
+        from pdp.flow.reasons import explained  # noqa: PLC0415 - only where a call is not allowed
+
+        decision = explained(decision, prepared.asked.session.claims, prepared.request, parts.ignored_claims)
     decided = Decided(prepared.asked, prepared.checked, decision, prepared, approval=prepared.approval)
     if parts.newest.is_stale(decision):
         return decided.denied(STALE, f"release {decision.release} decided, and a later one has decided before")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pdp.decision import Verdict
@@ -252,6 +252,7 @@ class Parts:
         newest: the newest release that has decided.
         observers: who gets the events of a run.
         telemetry: makes spans and metrics; None: nobody does.
+        ignored_claims: what was logged of claims that were ignored, each once.
     """
 
     manifest: CompiledManifest
@@ -264,6 +265,7 @@ class Parts:
     newest: NewestRelease
     observers: tuple[Observer, ...] = ()
     telemetry: Telemetry | None = None
+    ignored_claims: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         if self.approvals is not None:

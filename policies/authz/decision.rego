@@ -161,6 +161,7 @@ _fulfillable(obligation) if {
 # scope: rule
 # custom:
 #   code: decision.concern_not_loaded
+#   remedy: Build the bundle with this concern, which its configuration requires.
 #   unreached: The build refuses a bundle that lacks a concern which its configuration requires.
 _refusals contains reason.new(rego.metadata.rule(), {"concern": concern}) if {
 	shape.valid
@@ -227,6 +228,7 @@ else := _malformed(concern)
 # description: The request does not have the shape of the schema, so concerns could misread it.
 # custom:
 #   code: decision.request_invalid
+#   remedy: Correct the field that the details name.
 _request_invalid := reason.new(rego.metadata.rule(), {})
 
 # METADATA
@@ -234,6 +236,7 @@ _request_invalid := reason.new(rego.metadata.rule(), {})
 # description: No rule grants this call.
 # custom:
 #   code: decision.nothing_allows
+#   remedy: State scopes for the tool in manifest or governance, or the effect class `pure`.
 _nothing_allows := reason.new(rego.metadata.rule(), {})
 
 # METADATA
@@ -241,6 +244,7 @@ _nothing_allows := reason.new(rego.metadata.rule(), {})
 # description: A concern found something that is no reason of its own, or no obligation.
 # custom:
 #   code: decision.reason_malformed
+#   remedy: Correct what this concern gives as reasons and obligations.
 #   unreached: The baseline's rules say nothing malformed; only a broken concern of a user's could.
 _malformed(concern) := reason.new(rego.metadata.rule(), {"concern": concern})
 

@@ -303,6 +303,7 @@ test_whole_document if {
 			"code": "decision.nothing_allows",
 			"message": "No rule grants this call.",
 			"details": {},
+			"remedy": "State scopes for the tool in manifest or governance, or the effect class `pure`.",
 		}},
 		"obligations": set(),
 		"bundle": {"revision": "sha256:1", "release": 3},

@@ -14,7 +14,7 @@ import pytest
 from pdp.audit.chain import verify_chain
 from pdp.engine.bundle.file import read_bundle
 from tests.support.command_line import OPTIONS, decided, line, pdp, session_file, written
-from tests.support.payments import ARGUMENTS, BUNDLE, EXAMPLE, wire
+from tests.support.payments import ARGUMENTS, BUNDLE, EXAMPLE, REMEDY, wire
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,9 +41,11 @@ EXCEEDED = {
             "unless_within_limits": True,
         },
         "argument": "amount",
+        "held": 25000,
         "limit": "wire.auto_approved",
         "value": 47500,
     },
+    "remedy": REMEDY,
 }
 NOT_CLEAR = {
     "code": "sanctions.not_clear",
@@ -82,7 +84,8 @@ def rejected(code: str, reason: str) -> dict[str, Any]:
 
 
 def refused(verdict: str, reason: dict[str, Any]) -> dict[str, Any]:
-    return rejected("POLICY_VIOLATION", f"{verdict}: {reason['code']}: {reason['message']}")
+    remedy = f" {reason['remedy']}" if "remedy" in reason else ""
+    return rejected("POLICY_VIOLATION", f"{verdict}: {reason['code']}: {reason['message']}{remedy}")
 
 
 def replaced(document: dict[str, Any], bundle: Path) -> dict[str, Any]:
@@ -198,7 +201,8 @@ TEXTS = [
         "STEP_UP  initiate_wire\n"
         "  limits.exceeded  The amount is above what the subject may do without approval.\n"
         '      {"approval":{"approvers":["payments.approver"],"expires":"PT1H","expires_seconds":3600,'
-        '"quorum":1,"unless_within_limits":true},"argument":"amount","limit":"wire.auto_approved","value":47500}\n'
+        '"quorum":1,"unless_within_limits":true},"argument":"amount","held":25000,"limit":"wire.auto_approved","value":47500}\n'
+        f"      {REMEDY}\n"
         "  a person must approve first; this command opens no approval\n"
         "  manifest 2026.07.1, policy release N, request ID\n",
         id="step up",

@@ -22,40 +22,40 @@ from pdp.workbench.opa.rules import rule_sites
 from pdp.workbench.scenarios.files.suite import find_suites
 from tests.support import PATIENCE, ROOT
 from tests.support.command_line import OPTIONS, Done, environment, pdp, pdp_process, written
-from tests.support.payments import EXAMPLE
+from tests.support.payments import EXAMPLE, REMEDY
 
 RAG = ROOT / "examples/rag"
 BASELINE = ROOT / "policies/scenarios"
 SHELL = {"tool": "shell_exec", "arguments": {"command": "id"}}
 
 
-README_PRINTS = """\
-{'role': 'tool', 'tool_call_id': 'call_1', 'content': '20000 sent to bene-acme-441'}
-POLICY_VIOLATION: STEP_UP: limits.exceeded: The amount is above what the subject may do without approval.
+README_PRINTS = f"""\
+{{'role': 'tool', 'tool_call_id': 'call_1', 'content': '20000 sent to bene-acme-441'}}
+POLICY_VIOLATION: STEP_UP: limits.exceeded: The amount is above what the subject may do without approval. {REMEDY}
 """
 
-APPLICATION_PRINTS = """\
+APPLICATION_PRINTS = f"""\
 20000 sent to bene-acme-441
-POLICY_VIOLATION: STEP_UP: limits.exceeded: The amount is above what the subject may do without approval.
-{'type': 'tool_result', 'tool_use_id': 'toolu_1', 'content': '{"links":["ev-1"]}', 'is_error': False}
-{'error': 'INVALID_PAYLOAD: arguments.evidence_ids: "ev-1" is not of type "array"'}
+POLICY_VIOLATION: STEP_UP: limits.exceeded: The amount is above what the subject may do without approval. {REMEDY}
+{{'type': 'tool_result', 'tool_use_id': 'toolu_1', 'content': '{{"links":["ev-1"]}}', 'is_error': False}}
+{{'error': 'INVALID_PAYLOAD: arguments.evidence_ids: "ev-1" is not of type "array"'}}
 47500 sent
 False 47500 sent
 STEP_UP
 transformed deep: metformin and contrast media
 LONG_QUERIES_GO_DEEP: Queries of more than 20 characters are searched deep (corrected: deep)
-{'retrieve_evidence': 'ALLOW'}
+{{'retrieve_evidence': 'ALLOW'}}
 False ('planning.missing',)
 step 2: pruned: NO_DUPLICATE_IDENTICAL_CALLS: No duplicate (query, web_search) combinations within plan
 True 2
-4750 {'ecb': 'monday'}
-5000 {'ecb': 'tuesday'}
-4750 {'ecb': 'monday'}
-ALLOW True ('effects.gate_satisfied', 'risk.acceptable') {'sent': 20000}
-ALLOW False ('effects.gate_satisfied', 'risk.acceptable') {'sent': 20000}
+4750 {{'ecb': 'monday'}}
+5000 {{'ecb': 'tuesday'}}
+4750 {{'ecb': 'monday'}}
+ALLOW True ('effects.gate_satisfied', 'risk.acceptable') {{'sent': 20000}}
+ALLOW False ('effects.gate_satisfied', 'risk.acceptable') {{'sent': 20000}}
 DENY False ('idempotency.conflict',) None
 The source is ["https://evidence.example/ev-1"]
-{'links': 1}
+{{'links': 1}}
 """
 
 

@@ -17,7 +17,7 @@ from pdp.errors import AuditError, EngineTimeoutError
 from pdp.json import canonical
 from tests.support import PATIENCE, desk, payments
 from tests.support.desk import Call, FailingAudit, both_ways, events
-from tests.support.payments import Hub, session, wire
+from tests.support.payments import REMEDY, Hub, session, wire
 
 
 @pytest.fixture
@@ -73,7 +73,8 @@ def test_the_json_of_an_evaluation(pep: Pep) -> None:
             "status": "rejected",
             "rejection": {
                 "code": "POLICY_VIOLATION",
-                "reason": "STEP_UP: limits.exceeded: The amount is above what the subject may do without approval.",
+                "reason": "STEP_UP: limits.exceeded: The amount is above what the subject may do without approval. "
+                + REMEDY,
             },
         },
         "verdict": "STEP_UP",
@@ -85,6 +86,7 @@ def test_the_json_of_an_evaluation(pep: Pep) -> None:
                     "limit": "wire.auto_approved",
                     "argument": "amount",
                     "value": 47500,
+                    "held": 25000,
                     "approval": {
                         "approvers": ["payments.approver"],
                         "expires": "PT1H",
@@ -93,6 +95,7 @@ def test_the_json_of_an_evaluation(pep: Pep) -> None:
                         "unless_within_limits": True,
                     },
                 },
+                "remedy": REMEDY,
             }
         ],
         "obligations": [],

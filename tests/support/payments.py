@@ -14,6 +14,9 @@ from tests.support import ROOT
 EXAMPLE = ROOT / "examples/payments"
 BUNDLE = ROOT / "bundles/payments.tar.gz"
 
+REMEDY = "Stay within the limit, or ask one of the approvers. A session has its limits in the claim `limits`."
+"""Of `limits.exceeded`."""
+
 ARGUMENTS = {
     "beneficiary_id": "bene-acme-441",
     "amount": 47500,

@@ -135,26 +135,25 @@ def _line(evaluation: Evaluation, modules: Mapping[str, Module]) -> str:
         why = rejection.reason if rejection else "an invariant drops the call from its plan"
         return f"REJECTED because {why}; the policy was not asked"
     sites = sites_by_code(rule_sites(modules))
-    request = evaluation.request or {}
-    clauses = dict.fromkeys(_clause(reason, sites.get(reason.code, ()), request) for reason in evaluation.reasons)
+    clauses = dict.fromkeys(_clause(reason, sites.get(reason.code, ())) for reason in evaluation.reasons)
     return f"{evaluation.verdict} because {'; and '.join(clauses)}"
 
 
-def _clause(reason: Reason, sites: tuple[RuleSite, ...], request: Mapping[str, Any]) -> str:
+def _clause(reason: Reason, sites: tuple[RuleSite, ...]) -> str:
     """Return a reason in sentences: what it says, the facts that made it so, and what would change it."""
     where = f" ({Path(sites[0].file).name}:{sites[0].line})" if sites else ""
     details = sorted((name, value) for name, value in reason.details.items() if not isinstance(value, dict))
     facts = ", ".join(f"{name} is {canonical(value).decode()}" for name, value in details)
-    change = reason.remedy or " ".join(_changes(reason, request))
-    sentences = (f"{reason.code}{where}: {reason.message}", f"Here, {facts}." if facts else "", change)
+    facts = f"Here, {facts}." if facts else ""
+    sentences = (f"{reason.code}{where}: {reason.message}", facts, *_changes(reason), reason.remedy)
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def _changes(reason: Reason, request: Mapping[str, Any]) -> Iterator[str]:
+def _changes(reason: Reason) -> Iterator[str]:
     """Return what would change a STEP_UP, where its details say so: a lower value, a person's approval."""
-    limit, approval = reason.details.get("limit"), reason.details.get("approval")
-    if isinstance(limit, str) and "value" in reason.details:
-        held = request["subject"]["properties"].get("limits", {}).get(limit)
+    approval = reason.details.get("approval")
+    if "held" in reason.details:
+        held = reason.details["held"]
         yield f"Up to {held}, it needs no approval." if held is not None else "The subject does not hold this limit."
     if isinstance(approval, dict):
         named, quorum = approval.get("approvers"), approval.get("quorum", 1)

@@ -27,6 +27,7 @@ deny contains reason.new(rego.metadata.rule(), {}) if not _shape_valid
 # description: A planning rule in the data has a form that this policy does not know, so that no plan can keep it.
 # custom:
 #   code: planning.rule_invalid
+#   remedy: Correct the rule in `directory.planning`.
 deny contains reason.new(rego.metadata.rule(), {"rule": id}) if {
 	some id, rule in data.directory.planning
 	not _known(rule)
@@ -37,6 +38,7 @@ deny contains reason.new(rego.metadata.rule(), {"rule": id}) if {
 # description: The planning rules in the data are no object, so that no plan can keep them.
 # custom:
 #   code: planning.rules_invalid
+#   remedy: Write `directory.planning` as an object of rules by their ids.
 deny contains reason.new(rego.metadata.rule(), {}) if {
 	_ = data.directory.planning
 	not is_object(data.directory.planning)
@@ -47,6 +49,7 @@ deny contains reason.new(rego.metadata.rule(), {}) if {
 # description: The plan lacks tools that it has to have.
 # custom:
 #   code: planning.missing
+#   remedy: Add the missing tools to the plan.
 deny contains reason.new(rego.metadata.rule(), {"rule": id, "tools": missing}) if {
 	some id, rule in _rules
 	missing := sort([tool | some tool in rule.requires; not tool in _tools])
@@ -58,6 +61,7 @@ deny contains reason.new(rego.metadata.rule(), {"rule": id, "tools": missing}) i
 # description: The plan has more calls of a tool than it may have.
 # custom:
 #   code: planning.too_many
+#   remedy: Take calls of this tool out of the plan.
 deny contains reason.new(rego.metadata.rule(), {"rule": id, "tool": rule.tool, "calls": calls}) if {
 	some id, rule in _rules
 	calls := count([at | some at, tool in _tools; tool == rule.tool])
@@ -69,6 +73,7 @@ deny contains reason.new(rego.metadata.rule(), {"rule": id, "tool": rule.tool, "
 # description: The plan has a call of a tool before the calls that have to come first.
 # custom:
 #   code: planning.out_of_order
+#   remedy: Call the tools that come first before this one.
 deny contains reason.new(rego.metadata.rule(), {"rule": id, "tool": rule.tool, "first": first}) if {
 	some id, rule in _rules
 	at := min([place | some place, tool in _tools; tool == rule.tool])

@@ -14,7 +14,7 @@ from pdp.json import canonical
 from pdp.workbench.explain.explain import explain, traced_data
 from tests.support import ROOT
 from tests.support.command_line import OPTIONS, Done, pdp, session_file
-from tests.support.payments import EXAMPLE, effective, session, wire
+from tests.support.payments import EXAMPLE, REMEDY, effective, session, wire
 from tests.support.scripted import Scripted, answer
 
 if TYPE_CHECKING:
@@ -45,8 +45,9 @@ def concern(name: str) -> Path:
 EXCEEDED = (
     f"STEP_UP because limits.exceeded (limits.rego:{rule_line(concern('limits'), 'limits.exceeded')}): "
     "The amount is above what the subject may do without approval. "
-    'Here, argument is "amount", limit is "wire.auto_approved", value is 47500. '
-    "Up to 25000, it needs no approval. A person with the role payments.approver can approve it."
+    'Here, argument is "amount", held is 25000, limit is "wire.auto_approved", value is 47500. '
+    "Up to 25000, it needs no approval. A person with the role payments.approver can approve it. "
+    f"{REMEDY}"
 )
 
 
@@ -105,7 +106,7 @@ def test_the_worked_example_with_a_custom_concern(tmp_path: Path) -> None:
         [
             {
                 "name": "limits.exceeded",
-                "value": [{"argument": "amount", "limit": "wire.auto_approved", "value": 47500}],
+                "value": [{"argument": "amount", "held": 25000, "limit": "wire.auto_approved", "value": 47500}],
                 "defined": True,
             }
         ],

@@ -17,8 +17,9 @@ APPROVAL = {
     "approvers": ["wires.approver"], "quorum": 1, "expires": "PT1H", "expires_seconds": 3600,
     "unless_within_limits": True,
 }  # fmt: skip
-WHOLE = EXCEEDED | {"approval": APPROVAL}
+WHOLE = EXCEEDED | {"approval": APPROVAL, "held": 100}
 MESSAGE = "The amount is above what the subject may do without approval."
+REMEDY = "Stay within the limit, or ask one of the approvers. A session has its limits in the claim `limits`."
 
 
 @pytest.mark.parametrize(
@@ -94,6 +95,17 @@ def test_of_several_codes_each_has_a_reason_with_its_message(expected: dict[str,
     actual = {"a.b": ["one", "two"], "c.d": ["three"]}
 
     assert (not mismatches({"messages": expected}, {"messages": actual})) is holds
+    assert (not mismatches({"remedies": expected}, {"remedies": actual})) is holds
+
+
+def test_a_remedy_is_whole_and_one_that_no_rule_states_is_not_met(tmp_path: Path) -> None:
+    stated = {"limits.exceeded": REMEDY}
+    acceptable = {"risk.acceptable": REMEDY}
+
+    assert ran_one(tmp_path, one(propose=BIG, expect={"remedies": stated})).passed
+    assert differing(ran_one(tmp_path, one(propose=READ, expect={"remedies": acceptable}))) == [
+        ("remedies", acceptable, {"risk.acceptable": [None]})
+    ]
 
 
 def test_where_the_policy_was_not_asked_nothing_is_said(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ _NOT_EMPTY: Final = Field(min_length=1)
 ACTIONS: Final = ("propose", "plan", "approve", "deny", "request")
 """What a step can do; each step does exactly one of them."""
 
-_DECIDED: Final = frozenset(("verdict", "codes", "details", "messages", "obligations"))
+_DECIDED: Final = frozenset(("verdict", "codes", "details", "messages", "remedies", "obligations"))
 _OF_PEOPLE: Final = frozenset(("approval", "refused"))
 
 
@@ -113,6 +113,7 @@ class Expect(Form):
         codes: the reasons' codes, as a set, exactly.
         details: by reason code, some fields of its details: a reason of that code has all of them, with these values.
         messages: by reason code, what a reason of that code says, exactly.
+        remedies: by reason code, the remedy that a reason of that code states, exactly.
         obligations: exactly these: an id, or `{id, parameters}`, each.
         trace: some of the trace's fields.
         arguments: the arguments after correction, exactly.
@@ -131,6 +132,7 @@ class Expect(Form):
     codes: tuple[Text, ...] | None = None
     details: Annotated[dict[Text, Annotated[dict[str, Any], _NOT_EMPTY]], _NOT_EMPTY] | None = None
     messages: Annotated[dict[Text, Text], _NOT_EMPTY] | None = None
+    remedies: Annotated[dict[Text, Text], _NOT_EMPTY] | None = None
     obligations: (
         tuple[
             Annotated[
@@ -154,7 +156,7 @@ class Expect(Form):
         """Yield that nothing is expected, and reasons of which more is expected than `codes` admits."""
         if not self.model_fields_set:
             yield (), FieldError("must not be empty", "state what has to come of it, such as `verdict: DENY`")
-        for name in ("details", "messages"):
+        for name in ("details", "messages", "remedies"):
             for code in getattr(self, name) or ():
                 if self.codes is not None and code not in self.codes:
                     yield (name, code), FieldError("is not among `codes`", "name it there as well, or take it out")

@@ -51,7 +51,7 @@ def actual(expect: Expect, happened: Happened) -> dict[str, Any]:
 def mismatches(expected: dict[str, Any], actual: dict[str, Any], prefix: str = "") -> tuple[Mismatch, ...]:
     """Return the keys in which two sides differ. Codes and markings are sets, obligations have no order.
 
-    Of `details` and `messages` the second side has a list for each code: what every reason of that code has.
+    Of `details`, `messages` and `remedies` the second side has a list for each code: what its reasons have.
     """
     return tuple(
         Mismatch(f"{prefix}{name}", expected[name], actual[name])
@@ -96,16 +96,17 @@ def _same_details(expected: Any, actual: Any) -> bool:
     )
 
 
-def _same_messages(expected: Any, actual: Any) -> bool:
+def _same_texts(expected: Any, actual: Any) -> bool:
     if not isinstance(expected, dict):
         return bool(expected == actual)
-    return all(message in actual[code] for code, message in expected.items())
+    return all(text in actual[code] for code, text in expected.items())
 
 
 _EQUAL: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "codes": _same_set,
     "details": _same_details,
-    "messages": _same_messages,
+    "messages": _same_texts,
+    "remedies": _same_texts,
     "markings": _same_set,
     "obligations": _same_obligations,
 }
@@ -186,6 +187,7 @@ _ACTUAL: Final[dict[str, Callable[[Happened, Any], Any]]] = {
     "codes": lambda happened, _: happened.decision.codes if happened.decision else (),
     "details": lambda happened, expected: _of_reasons(happened, expected, "details"),
     "messages": lambda happened, expected: _of_reasons(happened, expected, "message"),
+    "remedies": lambda happened, expected: _of_reasons(happened, expected, "remedy"),
     "obligations": lambda happened, _: _obligations(happened),
     "trace": _trace,
     "arguments": lambda happened, _: _arguments(happened),

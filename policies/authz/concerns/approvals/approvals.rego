@@ -15,6 +15,7 @@ import data.authz.lib.reason
 # description: A person has to approve this call before it may run.
 # custom:
 #   code: approvals.required
+#   remedy: Ask one of the approvers for exactly this call, and make it again when it is approved.
 step_up contains reason.new(rego.metadata.rule(), {"approval": object.get(manifest.entry, "approval", {})}) if {
 	_needed
 	not _within_limits
@@ -26,10 +27,16 @@ step_up contains reason.new(rego.metadata.rule(), {"approval": object.get(manife
 # description: The request carries an approval that does not hold for this call.
 # custom:
 #   code: approvals.invalid
-deny contains reason.new(rego.metadata.rule(), {}) if {
+#   remedy: Ask for a new approval of exactly this call. Whoever takes part in the call cannot approve it.
+deny contains reason.new(rego.metadata.rule(), {"approval": _approval}) if {
 	is_object(input.context.approval)
 	not approval.valid
 }
+
+# Who may approve. Of a tool that the bundle does not know there is nobody, and the denial stands all the same.
+default _approval := {}
+
+_approval := manifest.entry.approval
 
 # Anything but a tier that is known to be lower: an unknown one needs a person as well.
 _needed if not _lower_tier

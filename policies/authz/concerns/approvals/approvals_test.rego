@@ -67,11 +67,11 @@ _approvals := {
 	"of this call": {"patch": [fixture.approved, fixture.digested], "deny": set()},
 	"of another call": {
 		"patch": [fixture.approved, {"op": "add", "path": "/context/call_digest", "value": "sha256:other"}],
-		"deny": {["approvals.invalid", {}]},
+		"deny": {["approvals.invalid", {"approval": fixture.entry.approval}]},
 	},
 	"that says nothing": {
 		"patch": [{"op": "replace", "path": "/context/approval", "value": {}}],
-		"deny": {["approvals.invalid", {}]},
+		"deny": {["approvals.invalid", {"approval": fixture.entry.approval}]},
 	},
 }
 
@@ -81,6 +81,16 @@ test_approvals[name] if {
 		with data.manifests as fixture.manifests({}, [])
 
 	fixture.brief(found) == case.deny
+}
+
+# A tool that the bundle does not know, or without anything about approvals, takes no denial away.
+test_invalid_without_an_entry if {
+	every manifests in [{}, fixture.manifests({}, ["approval"])] {
+		found := approvals.deny with input as fixture.changed([{"op": "replace", "path": "/context/approval", "value": {}}])
+			with data.manifests as manifests
+
+		fixture.brief(found) == {["approvals.invalid", {"approval": {}}]}
+	}
 }
 
 # It is the decision that clears what an approval clears.
@@ -116,5 +126,5 @@ test_whatever_is_an_approval_has_to_hold[name] if {
 	found := approvals.deny with input as fixture.changed([{"op": "replace", "path": "/context/approval", "value": value}])
 		with data.manifests as fixture.manifests({}, [])
 
-	fixture.brief(found) == {["approvals.invalid", {}]}
+	fixture.brief(found) == {["approvals.invalid", {"approval": fixture.entry.approval}]}
 }

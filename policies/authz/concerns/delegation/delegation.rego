@@ -18,22 +18,26 @@ import data.authz.lib.subject
 # description: The call needs more than an acting agent was given.
 # custom:
 #   code: delegation.exceeds_agent
-deny contains reason.new(rego.metadata.rule(), {"agent": agent.sub, "exceeded": exceeded}) if {
+#   remedy: Give the agent what it lacks, in the claim `act`, or let another one make the call.
+deny contains reason.new(rego.metadata.rule(), {"agent": agent.sub, "exceeded": exceeded, "missing": missing}) if {
 	some agent in subject.agents
 	exceeded := [what | some what in ["clearances", "entitlements", "purposes", "scopes"]; _exceeds(agent, what)]
 	count(exceeded) > 0
+	missing := {what: _lacking(agent, what) | some what in exceeded}
 }
 
-_exceeds(agent, "scopes") if {
+_exceeds(agent, what) if count(_lacking(agent, what)) > 0
+
+_lacking(agent, "scopes") := sort({scope |
 	some scope in manifest.entry.scopes
 	not _holds(agent, "scopes", scope)
-}
+})
 
-_exceeds(agent, "clearances") if {
+_lacking(agent, "clearances") := sort({marking |
 	some marking in resource.markings
 	_ = agent.clearances
 	not _holds(agent, "clearances", marking)
-}
+})
 
 _exceeds(agent, "entitlements") if {
 	entitlement.needed

@@ -11,18 +11,26 @@ _purpose(value) := {"op": "replace", "path": "/context/purpose", "value": value}
 
 _payments(more) := object.union({"sub": "agent:payments", "scopes": ["payments.wire.initiate"]}, more)
 
-_exceeds(agent, what) := {["delegation.exceeds_agent", {"agent": agent, "exceeded": what}]}
+_exceeds(agent, missing, others) := {["delegation.exceeds_agent", {
+	"agent": agent,
+	"exceeded": sort(object.keys(missing) | others),
+	"missing": missing,
+}]}
+
+_scope := {"scopes": ["payments.wire.initiate"]}
+
+_clearance := {"clearances": ["pii"]}
 
 _cases := {
 	"nobody acts": {"patch": [], "entry": {}, "deny": set()},
 	"the agent holds the scope": {"patch": [_act(_payments({}))], "entry": {}, "deny": set()},
 	"the agent lacks it": {
 		"patch": [_act(_payments({"scopes": ["payments.lookup"]}))], "entry": {},
-		"deny": _exceeds("agent:payments", ["scopes"]),
+		"deny": _exceeds("agent:payments", _scope, set()),
 	},
 	"an agent without scopes has none": {
 		"patch": [_act({"sub": "agent:payments"})], "entry": {},
-		"deny": _exceeds("agent:payments", ["scopes"]),
+		"deny": _exceeds("agent:payments", _scope, set()),
 	},
 	"a tool without scopes asks nothing of the agent": {
 		"patch": [_act({"sub": "agent:payments"})], "entry": {"scopes": []},
@@ -30,15 +38,15 @@ _cases := {
 	},
 	"a nested agent counts as well": {
 		"patch": [_act(_payments({"act": {"sub": "agent:inner", "scopes": []}}))], "entry": {},
-		"deny": _exceeds("agent:inner", ["scopes"]),
+		"deny": _exceeds("agent:inner", _scope, set()),
 	},
 	"each agent is a finding of its own": {
 		"patch": [_act({"sub": "agent:outer", "act": {"sub": "agent:inner"}})], "entry": {},
-		"deny": (_exceeds("agent:outer", ["scopes"]) | _exceeds("agent:inner", ["scopes"])),
+		"deny": (_exceeds("agent:outer", _scope, set()) | _exceeds("agent:inner", _scope, set())),
 	},
 	"as far down as the fourth": {
 		"patch": [_act(_payments({"act": _payments({"act": _payments({"act": {"sub": "agent:fourth"}})})}))], "entry": {},
-		"deny": _exceeds("agent:fourth", ["scopes"]),
+		"deny": _exceeds("agent:fourth", _scope, set()),
 	},
 	"clearances where the agent states none": {
 		"patch": [_act(_payments({})), _marked(["pii"])], "entry": {"markings": ["pii"]},
@@ -46,11 +54,11 @@ _cases := {
 	},
 	"clearances that it lacks": {
 		"patch": [_act(_payments({"clearances": ["other"]})), _marked(["pii"])], "entry": {"markings": ["pii"]},
-		"deny": _exceeds("agent:payments", ["clearances"]),
+		"deny": _exceeds("agent:payments", _clearance, set()),
 	},
 	"clearances for markings that nobody knows": {
 		"patch": [_act(_payments({"clearances": []}))], "entry": {"markings": ["pii"]},
-		"deny": _exceeds("agent:payments", ["clearances"]),
+		"deny": _exceeds("agent:payments", _clearance, set()),
 	},
 	"clearances that it holds": {
 		"patch": [_act(_payments({"clearances": ["pii"]}))], "entry": {"markings": ["pii"]},
@@ -58,11 +66,11 @@ _cases := {
 	},
 	"a purpose that it was not given": {
 		"patch": [_act(_payments({"purposes": ["payments.supplier"]})), _purpose("marketing")], "entry": {},
-		"deny": _exceeds("agent:payments", ["purposes"]),
+		"deny": _exceeds("agent:payments", {}, {"purposes"}),
 	},
 	"no purpose where it was given some": {
 		"patch": [_act(_payments({"purposes": ["payments.supplier"]}))], "entry": {},
-		"deny": _exceeds("agent:payments", ["purposes"]),
+		"deny": _exceeds("agent:payments", {}, {"purposes"}),
 	},
 	"entitlements where the agent states none": {
 		"patch": [fixture.of("corpus", "hr"), _act(_payments({}))], "entry": {},
@@ -70,11 +78,11 @@ _cases := {
 	},
 	"entitlements that it lacks": {
 		"patch": [fixture.of("corpus", "hr"), _act(_payments({"entitlements": {"corpora": ["it"]}}))], "entry": {},
-		"deny": _exceeds("agent:payments", ["entitlements"]),
+		"deny": _exceeds("agent:payments", {}, {"entitlements"}),
 	},
 	"entitlements that are stated and empty": {
 		"patch": [fixture.of("corpus", "hr"), _act(_payments({"entitlements": {}}))], "entry": {},
-		"deny": _exceeds("agent:payments", ["entitlements"]),
+		"deny": _exceeds("agent:payments", {}, {"entitlements"}),
 	},
 	"entitlements that it holds": {
 		"patch": [fixture.of("corpus", "hr"), _act(_payments({"entitlements": {"corpora": ["hr"]}}))], "entry": {},
@@ -88,12 +96,12 @@ _cases := {
 	"but not to a restricted one": {
 		"patch": [fixture.of("document", "sealed"), _act(_payments({"entitlements": {"corpora": ["hr"]}}))],
 		"entry": {},
-		"deny": _exceeds("agent:payments", ["entitlements"]),
+		"deny": _exceeds("agent:payments", {}, {"entitlements"}),
 	},
 	"the directory does not entitle an agent that states its own": {
 		"patch": [fixture.of("corpus", "legal"), _act(_payments({"entitlements": {"corpora": ["hr"]}}))],
 		"entry": {},
-		"deny": _exceeds("agent:payments", ["entitlements"]),
+		"deny": _exceeds("agent:payments", {}, {"entitlements"}),
 	},
 	"entitlements that nothing asks for": {
 		"patch": [_act(_payments({"entitlements": {}}))], "entry": {},
@@ -101,7 +109,7 @@ _cases := {
 	},
 	"clearances for the directory's markings": {
 		"patch": [fixture.of("corpus", "marked"), _act(_payments({"clearances": []}))], "entry": {},
-		"deny": _exceeds("agent:payments", ["clearances"]),
+		"deny": _exceeds("agent:payments", _clearance, set()),
 	},
 	"a purpose that it was given": {
 		"patch": [_act(_payments({"purposes": ["payments.supplier"]})), _purpose("payments.supplier")], "entry": {},
@@ -136,17 +144,19 @@ _stated(attribute, names) := {"sub": "a", attribute: names} if attribute != "ent
 
 _stated("entitlements", names) := {"sub": "a", "entitlements": {"corpora": names}}
 
+_near_missing := {"scopes": {"scopes": ["pay.wire"]}, "clearances": {"clearances": ["pay.wire"]}, "purposes": {}, "entitlements": {}}
+
 test_near_what_the_call_needs[attribute] if {
 	some attribute, case in _needs
 	every near in {[name] | some name in fixture.near("pay.wire")} | {[], ["pay", "wire"], ["pay.", "wire"]} {
-		_denied(case, _stated(attribute, near)) == _exceeds("a", [attribute])
+		_denied(case, _stated(attribute, near)) == _exceeds("a", _near_missing[attribute], {attribute})
 	}
 	_denied(case, _stated(attribute, ["pay", "pay.wire"])) == set()
 }
 
 test_a_near_scope_of_the_tool if {
 	every name in fixture.near("pay.wire") {
-		_denied({"patch": [], "entry": {"scopes": [name]}}, _stated("scopes", ["pay.wire"])) == _exceeds("a", ["scopes"])
+		_denied({"patch": [], "entry": {"scopes": [name]}}, _stated("scopes", ["pay.wire"])) == _exceeds("a", {"scopes": [name]}, set())
 	}
 }
 
@@ -160,15 +170,21 @@ _denied(case, agent) := fixture.brief(found) if {
 test_several_at_once if {
 	agent := {"sub": "a", "scopes": [], "clearances": [], "purposes": [], "entitlements": {}}
 	patch := [fixture.of("corpus", "hr"), _marked(["pii"])]
-	_denied({"patch": patch, "entry": {}}, agent) == _exceeds("a", ["clearances", "entitlements", "purposes", "scopes"])
-	_denied({"patch": patch, "entry": {"scopes": []}}, agent) == _exceeds("a", ["clearances", "entitlements", "purposes"])
-	_denied({"patch": [_marked(["pii"])], "entry": {"scopes": []}}, agent) == _exceeds("a", ["clearances", "purposes"])
+	_denied({"patch": patch, "entry": {}}, agent) == _exceeds("a", object.union(_scope, _clearance), {"entitlements", "purposes"})
+	_denied({"patch": patch, "entry": {"scopes": []}}, agent) == _exceeds("a", _clearance, {"entitlements", "purposes"})
+	_denied({"patch": [_marked(["pii"])], "entry": {"scopes": []}}, agent) == _exceeds("a", _clearance, {"purposes"})
 }
 
 test_each_of_many[lost] if {
 	many := ["a", "b", "c", "d", "e"]
 	some lost in many
 	rest := [name | some name in many; name != lost]
-	_denied({"patch": [], "entry": {"scopes": many}}, {"sub": "a", "scopes": rest}) == _exceeds("a", ["scopes"])
-	_denied({"patch": [_marked(many)], "entry": {"scopes": []}}, {"sub": "a", "clearances": rest}) == _exceeds("a", ["clearances"])
+	_denied({"patch": [], "entry": {"scopes": many}}, {"sub": "a", "scopes": rest}) == _exceeds("a", {"scopes": [lost]}, set())
+	_denied({"patch": [_marked(many)], "entry": {"scopes": []}}, {"sub": "a", "clearances": rest}) == _exceeds("a", {"clearances": [lost]}, set())
+}
+
+test_what_is_missing_is_sorted if {
+	agent := {"sub": "a", "scopes": ["c"], "clearances": []}
+	case := {"patch": [_marked(["z", "y", "x"])], "entry": {"scopes": ["d", "c", "b", "a"]}}
+	_denied(case, agent) == _exceeds("a", {"scopes": ["a", "b", "d"], "clearances": ["x", "y", "z"]}, set())
 }

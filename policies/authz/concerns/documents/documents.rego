@@ -16,6 +16,7 @@ import data.authz.lib.reason
 # description: The subject is not entitled to this corpus or document.
 # custom:
 #   code: documents.not_entitled
+#   remedy: Ask for an entitlement, in the claim `entitlements` or the directory. A search names a corpus or a document.
 deny contains reason.new(rego.metadata.rule(), {"type": input.resource.type, "id": input.resource.id}) if {
 	entitlement.needed
 	not _entitled

@@ -120,6 +120,7 @@ test_no_directory_at_all if {
 		"code": "documents.not_entitled",
 		"message": "The subject is not entitled to this corpus or document.",
 		"details": {"type": "document", "id": "handbook"},
+		"remedy": "Ask for an entitlement, in the claim `entitlements` or the directory. A search names a corpus or a document.",
 	}}
 }
 

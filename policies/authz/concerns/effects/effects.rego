@@ -28,6 +28,7 @@ allow contains reason.new(rego.metadata.rule(), {"effect_class": _class, "clause
 # description: The tool's entry states an effect class that this policy does not know.
 # custom:
 #   code: effects.unknown
+#   remedy: State one of the six effect classes in the manifest.
 #   unreached: Loading refuses such an entry; the rule is there for manifests that something else wrote into the bundle's data.
 deny contains reason.new(rego.metadata.rule(), {"effect_class": _class}) if not _gate(_class)
 
@@ -36,6 +37,7 @@ deny contains reason.new(rego.metadata.rule(), {"effect_class": _class}) if not 
 # description: The tool's entry states a pattern that this policy does not know, or one of another effect class.
 # custom:
 #   code: effects.pattern_mismatch
+#   remedy: State the effect class that the pattern fixes, or leave it out.
 #   unreached: Loading refuses such an entry; the rule is there for manifests that something else wrote into the bundle's data.
 deny contains reason.new(rego.metadata.rule(), {"pattern": pattern, "effect_class": _class}) if {
 	pattern := manifest.entry.pattern

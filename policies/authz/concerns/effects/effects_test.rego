@@ -137,6 +137,7 @@ test_pattern_shape if {
 		"code": "effects.pattern_mismatch",
 		"message": "The tool's entry states a pattern that this policy does not know, or one of another effect class.",
 		"details": {"pattern": "lookup", "effect_class": "pure"},
+		"remedy": "State the effect class that the pattern fixes, or leave it out.",
 	}}
 }
 

@@ -13,6 +13,7 @@ import data.authz.lib.reason
 # description: The tool needs an idempotency key, and the call carries none.
 # custom:
 #   code: idempotency.key_missing
+#   remedy: Set the session's `idempotency_key`, or let the tool's `idempotency.key` derive one.
 deny contains reason.new(rego.metadata.rule(), {}) if {
 	manifest.entry.idempotency.required
 	not _keyed

@@ -14,6 +14,7 @@ import data.authz.lib.reason
 # description: The amount is above what the subject may do without approval.
 # custom:
 #   code: limits.exceeded
+#   remedy: Stay within the limit, or ask one of the approvers. A session has its limits in the claim `limits`.
 step_up contains reason.new(rego.metadata.rule(), object.union(exceeded, {"approval": _approval})) if {
 	some exceeded in limits.exceeded
 }
@@ -23,6 +24,7 @@ step_up contains reason.new(rego.metadata.rule(), object.union(exceeded, {"appro
 # description: An argument under a limit is not a number of at least zero.
 # custom:
 #   code: limits.invalid
+#   remedy: Give the argument as a number of at least zero.
 deny contains reason.new(rego.metadata.rule(), {"limit": limit.limit, "argument": limit.argument}) if {
 	some limit in limits.invalid
 }

@@ -11,14 +11,20 @@ _act(limits) := {
 	"value": object.union({"sub": "agent:payments", "scopes": []}, limits),
 }
 
-_exceeded(value) := {["limits.exceeded", {"limit": "wire.auto_approved", "argument": "amount", "value": value, "approval": fixture.entry.approval}]}
+_exceeded(value, held) := {["limits.exceeded", {
+	"limit": "wire.auto_approved",
+	"argument": "amount",
+	"value": value,
+	"held": held,
+	"approval": fixture.entry.approval,
+}]}
 
 _invalid := {["limits.invalid", {"limit": "wire.auto_approved", "argument": "amount"}]}
 
 _cases := {
 	"below": {"patch": [_amount(24999.99)], "step_up": set(), "deny": set()},
 	"equal is kept": {"patch": [_amount(25000)], "step_up": set(), "deny": set()},
-	"above": {"patch": [_amount(25000.01)], "step_up": _exceeded(25000.01), "deny": set()},
+	"above": {"patch": [_amount(25000.01)], "step_up": _exceeded(25000.01, 25000), "deny": set()},
 	"zero": {"patch": [_amount(0)], "step_up": set(), "deny": set()},
 	"negative": {"patch": [_amount(-0.01)], "step_up": set(), "deny": _invalid},
 	"a string": {"patch": [_amount("20000")], "step_up": set(), "deny": _invalid},
@@ -31,28 +37,28 @@ _cases := {
 	"no arguments": {"patch": [{"op": "remove", "path": "/context/arguments"}], "step_up": set(), "deny": _invalid},
 	"a subject without the limit approves nothing by itself": {
 		"patch": [{"op": "replace", "path": "/subject/properties/limits", "value": {"other": 1000000}}],
-		"step_up": _exceeded(20000), "deny": set(),
+		"step_up": _exceeded(20000, null), "deny": set(),
 	},
 	"a subject without any limits": {
 		"patch": [{"op": "remove", "path": "/subject/properties/limits"}],
-		"step_up": _exceeded(20000), "deny": set(),
+		"step_up": _exceeded(20000, null), "deny": set(),
 	},
 	"an agent that states no limits has the subject's": {"patch": [_act({})], "step_up": set(), "deny": set()},
 	"an agent with a lower limit": {
 		"patch": [_act({"limits": {"wire.auto_approved": 19999}})],
-		"step_up": _exceeded(20000), "deny": set(),
+		"step_up": _exceeded(20000, 19999), "deny": set(),
 	},
 	"an agent's higher limit adds nothing": {
 		"patch": [_amount(30000), _act({"limits": {"wire.auto_approved": 50000}})],
-		"step_up": _exceeded(30000), "deny": set(),
+		"step_up": _exceeded(30000, 25000), "deny": set(),
 	},
 	"an agent that states others": {
 		"patch": [_act({"limits": {"other": 50000}})],
-		"step_up": _exceeded(20000), "deny": set(),
+		"step_up": _exceeded(20000, null), "deny": set(),
 	},
 	"the agent's agent counts as well": {
 		"patch": [_act({"act": {"sub": "agent:inner", "limits": {"wire.auto_approved": 1}}})],
-		"step_up": _exceeded(20000), "deny": set(),
+		"step_up": _exceeded(20000, 1), "deny": set(),
 	},
 }
 
@@ -80,6 +86,7 @@ test_each_limit_counts if {
 		"limit": "wire.daily",
 		"argument": "amount",
 		"value": 20000,
+		"held": null,
 		"approval": fixture.entry.approval,
 	}]}
 	fixture.brief(found.deny) == {["limits.invalid", {"limit": "wire.fee", "argument": "fee"}]}

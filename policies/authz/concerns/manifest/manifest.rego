@@ -14,6 +14,7 @@ import data.authz.lib.subject
 # description: The bundle has no manifest of this digest and version.
 # custom:
 #   code: manifest.mismatch
+#   remedy: Build the bundle with the manifest and the governance file that the application loads.
 deny contains reason.new(rego.metadata.rule(), {"manifest_version": input.action.properties.manifest_version}) if {
 	not _known
 }
@@ -23,6 +24,7 @@ deny contains reason.new(rego.metadata.rule(), {"manifest_version": input.action
 # description: The manifest has no tool of this name that maps to this action.
 # custom:
 #   code: manifest.unknown_action
+#   remedy: Build the bundle with the manifest and the governance file that the application loads.
 deny contains reason.new(rego.metadata.rule(), {
 	"tool": input.action.properties.tool,
 	"action": input.action.name,
@@ -36,6 +38,7 @@ deny contains reason.new(rego.metadata.rule(), {
 # description: The manifest pins tool versions to agents, and not this version to this agent.
 # custom:
 #   code: manifest.not_pinned
+#   remedy: Pin the tool's version to each of these agents in the manifest's `agents`, or use an agent that has it.
 deny contains reason.new(rego.metadata.rule(), {"agents": _agents}) if {
 	is_object(manifest.manifest.agents)
 	not _pinned
@@ -46,6 +49,7 @@ deny contains reason.new(rego.metadata.rule(), {"agents": _agents}) if {
 # description: The tool's version has not passed its release gate, or it has drifted since.
 # custom:
 #   code: manifest.not_released
+#   remedy: Release the version. Its `release` states a gate that is passed and a drift that is ok.
 #   unreached: Loading refuses such an entry; the rule is there for manifests that something else wrote into the bundle's data.
 deny contains reason.new(rego.metadata.rule(), {"tool": input.action.properties.tool}) if {
 	_ = manifest.entry.release

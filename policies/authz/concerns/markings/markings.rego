@@ -13,9 +13,10 @@ import data.authz.lib.resource
 
 # METADATA
 # title: Not cleared
-# description: The data carries a marking for which the subject holds no clearance.
+# description: The data carries a marking that is not among the subject's clearances.
 # custom:
 #   code: markings.not_cleared
+#   remedy: Ask for the missing clearances. A session has them in the claim `clearances`, a list.
 deny contains reason.new(rego.metadata.rule(), {"missing": sort(missing)}) if {
 	missing := {marking |
 		some marking in resource.markings
@@ -29,6 +30,7 @@ deny contains reason.new(rego.metadata.rule(), {"missing": sort(missing)}) if {
 # description: The data carries a marking that the tool is not declared to touch.
 # custom:
 #   code: markings.not_allowed
+#   remedy: Use a tool that declares the marking, or declare it in the `markings` of this one.
 deny contains reason.new(rego.metadata.rule(), {"markings": sort(refused)}) if {
 	refused := {marking |
 		some marking in resource.markings
@@ -42,6 +44,7 @@ deny contains reason.new(rego.metadata.rule(), {"markings": sort(refused)}) if {
 # description: The directory's record of the corpus or document is not of the right types, so nobody knows its markings.
 # custom:
 #   code: markings.unreadable
+#   remedy: Correct the directory's record. Its `markings` are a list of texts, and its `corpus` is one of `corpora`.
 deny contains reason.new(rego.metadata.rule(), {"type": input.resource.type, "id": input.resource.id}) if {
 	resource.unreadable
 }

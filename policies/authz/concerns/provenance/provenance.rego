@@ -13,6 +13,7 @@ import data.authz.lib.reason
 # description: An argument that names the call's sources is absent, empty or blank, or has a part that is.
 # custom:
 #   code: provenance.missing
+#   remedy: Name in the missing arguments what the call rests on.
 deny contains reason.new(rego.metadata.rule(), {"missing": missing}) if {
 	missing := [name |
 		some name in manifest.entry.provenance.required

@@ -14,7 +14,8 @@ import data.authz.lib.reason
 # description: The tool needs a purpose, and the call states none.
 # custom:
 #   code: purposes.missing
-deny contains reason.new(rego.metadata.rule(), {}) if {
+#   remedy: State what the run is for, in the session's `purpose`.
+deny contains reason.new(rego.metadata.rule(), {"admitted": _admitted}) if {
 	_needed
 	not purpose.stated
 }
@@ -24,10 +25,16 @@ deny contains reason.new(rego.metadata.rule(), {}) if {
 # description: The tool may not be used for the stated purpose.
 # custom:
 #   code: purposes.not_allowed
-deny contains reason.new(rego.metadata.rule(), {"purpose": input.context.purpose}) if {
+#   remedy: Use a tool that admits the purpose, or add the purpose to the `purposes` of this one.
+deny contains reason.new(rego.metadata.rule(), {"purpose": input.context.purpose, "admitted": _admitted}) if {
 	purpose.stated
 	not purpose.allowed
 }
+
+# What the tool may be used for; null where its entry does not say.
+default _admitted := null
+
+_admitted := manifest.entry.purposes
 
 _needed if is_array(manifest.entry.purposes)
 

@@ -16,27 +16,27 @@ _cases := {
 	"another one stated": {
 		"patch": _for("marketing"),
 		"entry": {"purposes": ["payments.supplier"]},
-		"deny": {["purposes.not_allowed", {"purpose": "marketing"}]},
+		"deny": {["purposes.not_allowed", {"purpose": "marketing", "admitted": ["payments.supplier"]}]},
 	},
 	"named, none stated": {
 		"patch": [],
 		"entry": {"purposes": ["payments.supplier"]},
-		"deny": {["purposes.missing", {}]},
+		"deny": {["purposes.missing", {"admitted": ["payments.supplier"]}]},
 	},
 	"an empty one is none": {
 		"patch": _for(""),
 		"entry": {"purposes": ["payments.supplier"]},
-		"deny": {["purposes.missing", {}]},
+		"deny": {["purposes.missing", {"admitted": ["payments.supplier"]}]},
 	},
 	"nobody may use it": {
 		"patch": _for("payments.supplier"),
 		"entry": {"purposes": []},
-		"deny": {["purposes.not_allowed", {"purpose": "payments.supplier"}]},
+		"deny": {["purposes.not_allowed", {"purpose": "payments.supplier", "admitted": []}]},
 	},
 	"an external read needs one": {
 		"patch": [],
 		"entry": {"effect_class": "read-external"},
-		"deny": {["purposes.missing", {}]},
+		"deny": {["purposes.missing", {"admitted": null}]},
 	},
 	"an external read for any purpose": {
 		"patch": _for("payments.supplier"),
@@ -58,6 +58,6 @@ test_near_a_purpose if {
 		found := purposes.deny with input as fixture.changed(_for(name))
 			with data.manifests as fixture.manifests({"purposes": ["payments.supplier", "payments.refund"]}, [])
 
-		fixture.brief(found) == {["purposes.not_allowed", {"purpose": name}]}
+		fixture.brief(found) == {["purposes.not_allowed", {"purpose": name, "admitted": ["payments.supplier", "payments.refund"]}]}
 	}
 }

@@ -13,6 +13,7 @@ import data.authz.lib.reason
 # description: The subject does not hold every scope that the tool needs.
 # custom:
 #   code: scopes.missing
+#   remedy: "Ask for the missing scopes. A session has them in the claims `emts`, as {SCOPE: true}, or `scope`, as a text."
 deny contains reason.new(rego.metadata.rule(), {"missing": missing}) if {
 	missing := [scope |
 		some scope in manifest.entry.scopes

@@ -39,6 +39,10 @@ test_shape if {
 		"code": "scopes.missing",
 		"message": "The subject does not hold every scope that the tool needs.",
 		"details": {"missing": ["payments.wire.initiate"]},
+		"remedy": concat(" ", [
+			"Ask for the missing scopes.",
+			"A session has them in the claims `emts`, as {SCOPE: true}, or `scope`, as a text.",
+		]),
 	}}
 }
 

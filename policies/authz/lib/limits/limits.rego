@@ -19,12 +19,15 @@ invalid contains limit if {
 
 # METADATA
 # title: Exceeded
-# description: Limits that the subject, or an agent that states them, does not have or that the argument exceeds.
-exceeded contains {"limit": limit.limit, "argument": limit.argument, "value": value} if {
+# description: |
+#   Limits that the subject, or an agent that states them, does not have or that the argument exceeds. `held` is the
+#   lowest that they have, null where one of them has none.
+exceeded contains {"limit": limit.limit, "argument": limit.argument, "value": value, "held": held} if {
 	some limit in manifest.entry.limits
 	value := input.context.arguments[limit.argument]
 	number.at_most(0, value)
 	not _kept(limit.limit, value)
+	held := min({object.get(stated, limit.limit, null) | some stated in _stated})
 }
 
 # METADATA
@@ -37,6 +40,10 @@ all_kept if {
 }
 
 _numeric(argument) if number.at_most(0, input.context.arguments[argument])
+
+_stated contains object.get(input.subject.properties, "limits", {})
+
+_stated contains agent.limits if some agent in subject.agents
 
 _kept(limit, value) if {
 	number.at_most(value, input.subject.properties.limits[limit])

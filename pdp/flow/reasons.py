@@ -1,0 +1,156 @@
+"""What whoever is denied needs and no rule can see: which claims were ignored, and which field is malformed.
+
+The policy sees what was made of the claims, and of a malformed request that it is malformed. So the enforcement point
+adds this to the details of a reason after the decision: names and types, never a value. No digest and no engine has to
+do with it, and a call that is allowed does not come here.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.engine.protocol import REQUEST_INVALID
+from pdp.json import frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pdp.decision import Decision, Reason
+    from pdp.request import Request
+
+_CLAIMS_OF: Final[Mapping[str, frozenset[str]]] = {
+    "scopes.missing": frozenset(("emts", "scope")),
+    "markings.not_cleared": frozenset(("clearances",)),
+    "limits.exceeded": frozenset(("limits",)),
+    "documents.not_entitled": frozenset(("entitlements",)),
+    "delegation.exceeds_agent": frozenset(("act",)),
+}
+"""By code, the claims whose absence may be the cause."""
+
+_READ: Final = ("sub", "iss", "emts", "scope", "clearances", "roles", "limits", "entitlements", "act")
+_READ_OF_AGENT: Final = ("sub", "iss", "scopes", "clearances", "purposes", "limits", "entitlements", "act")
+_TYPES: Final = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "string"}
+_ABSENT: Final = object()
+_MOST: Final = 10
+_MOST_AGENTS: Final = 4
+_MOST_LOGGED: Final = 1000
+
+_log = logging.getLogger("pdp.pep")
+
+
+def explained(decision: Decision, claims: Mapping[str, Any], request: Request, logged: set[str]) -> Decision:
+    """Return a decision that is no ALLOW with details about claims that were ignored and fields that are malformed.
+
+    An ignored claim is logged, unless `logged` has it already.
+    """
+    reasons = tuple(_explained(reason, claims, request) for reason in decision.reasons)
+    for text in (text for reason in reasons for text in reason.details.get("ignored_claims", ())):
+        if text not in logged and len(logged) < _MOST_LOGGED:
+            logged.add(text)
+            _log.warning("a claim was ignored, and a call was not allowed: %s", text)
+    return replace(decision, reasons=reasons)
+
+
+def _explained(reason: Reason, claims: Mapping[str, Any], request: Request) -> Reason:
+    more: dict[str, Any] = {}
+    if reason.code == REQUEST_INVALID:
+        faults = sorted(dict.fromkeys(_faults(request)))[:_MOST]
+        more["faults"] = [{"field": field, "expected": expected, "found": found} for field, expected, found in faults]
+    elif reason.code in _CLAIMS_OF:
+        read = _CLAIMS_OF[reason.code]
+        ignored = _ignored_of_agents(claims) if "act" in read else ()
+        more["ignored_claims"] = [*_ignored(claims, read, reason.details.get("missing", ())), *ignored][:_MOST]
+    return replace(reason, details=frozen({**reason.details, **more})) if any(more.values()) else reason
+
+
+def _ignored(claims: Mapping[str, Any], read: frozenset[str], missing: Any) -> Iterator[str]:
+    """Say which of the claims that `read` names were ignored, and why; of scopes, those that are `missing`."""
+    granted, scope = claims.get("emts"), claims.get("scope")
+    if "emts" in read:
+        if granted is not None and not isinstance(granted, dict):
+            yield f"emts: expected an object {{SCOPE: true}}, found {_type(granted)}"
+        for name in missing if isinstance(granted, dict) else ():
+            if not isinstance(granted.get(name), bool | None):
+                yield f"emts: {name}: only true counts, found {_type(granted[name])}"
+        if scope is not None and not isinstance(scope, str):
+            yield f"scope: expected one string of scopes with blanks between them, found {_type(scope)}"
+        elif scope and not set(missing).isdisjoint(re.split(r"[\s,;]+", scope)):
+            yield "scope: expected blanks between scopes, found another separator"
+    for name in claims:
+        near = () if name in _READ else get_close_matches(name.lower(), _READ, 1, 0.75)
+        if not read.isdisjoint(near):
+            yield f"{name:.40}: no such claim is read, {near[0]} is"
+
+
+def _ignored_of_agents(claims: Mapping[str, Any]) -> Iterator[str]:
+    """Say which claims of acting agents were ignored: an agent's scopes are the list `scopes`, and nothing else."""
+    at, agent = "act", claims.get("act")
+    while isinstance(agent, dict):
+        for name in agent:
+            near = ["scopes"] if name == "emts" else get_close_matches(name.lower(), _READ_OF_AGENT, 1, 0.75)
+            if near and name not in _READ_OF_AGENT:
+                yield f"{at}.{name:.40}: no such claim is read, {at}.{near[0]} is"
+        at, agent = f"{at}.act", agent.get("act")
+
+
+def _faults(request: Request) -> Iterator[tuple[str, str, str]]:
+    """Yield field, expected and found of what the policy refuses in a request (policies/authz/lib/shape).
+
+    The subject is of the claims, and the markings of the manifest's mapping; all else is checked before.
+    """
+    properties = request.subject.properties
+    yield from _faults_of(properties, "claims", ("scopes", "clearances", "roles"))
+    at, agent = "claims.act", properties.get("act")
+    for _ in range(_MOST_AGENTS):
+        if agent is None:
+            break
+        if not isinstance(agent, dict):
+            yield at, "object", _type(agent)
+            break
+        sub = agent.get("sub", _ABSENT)
+        if not isinstance(sub, str) or not sub:
+            yield f"{at}.sub", "string that is not empty", "empty string" if sub == "" else _type(sub)
+        yield from _faults_of(agent, at, ("scopes", "clearances", "purposes"))
+        at, agent = f"{at}.act", agent.get("act")
+    else:
+        if agent is not None:
+            yield at, f"null, as there are at most {_MOST_AGENTS} agents", _type(agent)
+    yield from _not_texts(request.resource.properties, "markings", "resource.markings")
+
+
+def _faults_of(holder: Mapping[str, Any], at: str, lists: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
+    for name in lists:
+        yield from _not_texts(holder, name, f"{at}.{name}")
+    limits, entitlements = holder.get("limits", {}), holder.get("entitlements", {})
+    if isinstance(limits, dict):
+        for name, limit in limits.items():
+            if _type(limit) != "number" or limit < 0:
+                yield f"{at}.limits.{name:.80}", "number of at least 0", _type(limit)
+    else:
+        yield f"{at}.limits", "object", _type(limits)
+    if isinstance(entitlements, dict):
+        for name in ("corpora", "documents"):
+            yield from _not_texts(entitlements, name, f"{at}.entitlements.{name}")
+    else:
+        yield f"{at}.entitlements", "object", _type(entitlements)
+    if not isinstance(holder.get("iss"), str | None):
+        yield f"{at}.iss", "string or null", _type(holder["iss"])
+
+
+def _not_texts(holder: Mapping[str, Any], name: str, at: str) -> Iterator[tuple[str, str, str]]:
+    values = holder.get(name, [])
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        yield at, "array of strings", _type(values)
+
+
+def _type(value: Any) -> str:
+    if isinstance(value, list):
+        inner = sorted({_type(item).partition(" ")[0] for item in value})
+        return f"array of {' and '.join(inner)}" if inner else "array"
+    if _TYPES.get(type(value)) == "number" and value < 0:
+        return "number below 0"
+    return "absent" if value is _ABSENT else _TYPES.get(type(value), "object")
