@@ -207,9 +207,9 @@ def test_exit_codes_are_those_of_decide() -> None:
 @pytest.mark.parametrize(
     ("details", "change"),
     [
-        ({"limit": "wire.x", "value": 1}, "The subject does not hold this limit."),
+        ({"held": None, "limit": "wire.x", "value": 1}, "The subject does not hold this limit."),
+        ({"held": 7, "limit": "wire.x", "value": 9}, "Up to 7, it needs no approval."),
         ({"limit": "wire.auto_approved"}, ""),
-        ({"limit": ["wire.auto_approved"], "value": 1}, ""),
         ({"approval": {"approvers": [], "quorum": 1}}, "Nobody can approve it: it has no approvers."),
         ({"approval": {"approvers": ["a", "b"], "quorum": 2}}, "2 people with the role a or b can approve it."),
         ({"approval": {"approvers": 5}}, "Nobody can approve it: it has no approvers."),
@@ -224,7 +224,7 @@ def test_what_would_change_it(details: dict[str, Any], change: str) -> None:
     for stated in (reason, {**reason, "remedy": "Ask the desk."}):
         engine = Scripted(partial(stepped_up, stated))
         line = explain(Pep(effective(), engine).decide(wire(), session()), {}, {}, None).line
-        parts = ("As the test says.", f"Here, {facts}." if facts else "", stated.get("remedy", change))
+        parts = ("As the test says.", f"Here, {facts}." if facts else "", change, stated.get("remedy"))
         assert line == "STEP_UP because probe.a: " + " ".join(part for part in parts if part)
 
 
