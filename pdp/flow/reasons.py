@@ -71,19 +71,19 @@ def _ignored(claims: Mapping[str, Any], read: frozenset[str], missing: Any) -> I
     """Say which of the claims that `read` names were ignored, and why; of scopes, those that are `missing`."""
     granted, scope = claims.get("emts"), claims.get("scope")
     if "emts" in read:
-        if granted is not None and not isinstance(granted, dict):
+        if isinstance(granted, dict):
+            for name in missing:
+                if not isinstance(granted.get(name), bool | None):
+                    yield f"emts: {name}: only true counts, found {_type(granted[name])}"
+        elif granted is not None:
             yield f"emts: expected an object {{SCOPE: true}}, found {_type(granted)}"
-        for name in missing if isinstance(granted, dict) else ():
-            if not isinstance(granted.get(name), bool | None):
-                yield f"emts: {name}: only true counts, found {_type(granted[name])}"
         if scope is not None and not isinstance(scope, str):
             yield f"scope: expected one string of scopes with blanks between them, found {_type(scope)}"
         elif scope and not set(missing).isdisjoint(re.split(r"[\s,;]+", scope)):
             yield "scope: expected blanks between scopes, found another separator"
     for name in claims:
-        near = () if name in _READ else get_close_matches(name.lower(), _READ, 1, 0.75)
-        if not read.isdisjoint(near):
-            yield f"{name:.40}: no such claim is read, {near[0]} is"
+        for near in read.intersection(() if name in _READ else get_close_matches(name.lower(), _READ, 1, 0.75)):
+            yield f"{name:.40}: no such claim is read, {near} is"
 
 
 def _ignored_of_agents(claims: Mapping[str, Any]) -> Iterator[str]:
