@@ -112,7 +112,8 @@ def demo(
                 for scene in _SCENES
             ]
     if as_json:
-        print_json(_as_json(story, record))
+        scenes = [{"scene": scene.says, "expected": scene.expected, **called.as_json()} for scene, called in story]
+        print_json({"scenes": scenes, "audit": str(record)})
     else:
         _print_story(engine, story, hub.wires, record)
     raise typer.Exit(Exit.OK if all(word(evaluation) == scene.expected for scene, evaluation in story) else Exit.FAILED)
@@ -124,19 +125,6 @@ def _wait_until_ready(engine: Engine) -> None:
     # Whatever decides refuses an empty request; nobody there, and no bundle yet, have codes of their own.
     while engine.decide_body(b"{}").codes != (REQUEST_INVALID,) and time.monotonic() < end:
         time.sleep(0.2)
-
-
-def _as_json(story: list[tuple[_Scene, Evaluation]], record: Path) -> dict[str, Any]:
-    return {
-        "scenes": [
-            {
-                "scene": scene.says, "tool": scene.tool, "verdict": word(evaluation), "expected": scene.expected,
-                "because": list(_because(evaluation)), "executed": evaluation.executed,
-            }
-            for scene, evaluation in story
-        ],
-        "audit": str(record),
-    }  # fmt: skip
 
 
 def _print_story(
