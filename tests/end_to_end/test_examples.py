@@ -58,10 +58,25 @@ The source is ["https://evidence.example/ev-1"]
 {{'links': 1}}
 """
 
+PROJECT_PRINTS = """\
+20000 sent to bene-acme-441
+sidecar ['initiate_wire', 'lookup_beneficiary', 'validate_payment']
+None ('wires.send',)
+unknown key `scopse`
+('wires.send',)
+ALLOW
+1
+"""
+
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("page", "prints"), [("README.md", README_PRINTS), ("docs/application.md", APPLICATION_PRINTS)]
+    ("page", "prints"),
+    [
+        ("README.md", README_PRINTS),
+        ("docs/application.md", APPLICATION_PRINTS),
+        pytest.param("docs/project.md", PROJECT_PRINTS, marks=pytest.mark.opa),
+    ],
 )
 def test_the_code_of_a_page_prints_what_it_says(page: str, prints: str, tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
@@ -69,7 +84,8 @@ def test_the_code_of_a_page_prints_what_it_says(page: str, prints: str, tmp_path
         "beneficiary_id": "bene-acme-441", "amount": 47500, "source_account": "acct-operating-4412",
         "reference": "INV-8842",
     }  # fmt: skip
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for folder in ("examples", "bundles"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
     written(tmp_path / "proposal.json", {"tool": "initiate_wire", "arguments": arguments})
     each = written(tmp_path / "each.json", blocks)
     program = f"import json\nfor block in json.load(open({str(each)!r})):\n    exec(block, {{}})"
