@@ -152,17 +152,20 @@ def plan_before(
         call = {"tool": proposal.tool, "arguments": arguments}
         if before is not None:
             return [*before, call]
-        steps = [_respelt(step) for step in plan]
+        steps = [respelt(step) for step in plan]
         end = next((steps.index(step) for step in (proposal.as_json(), call) if step in steps), len(steps))
         return [*steps[:end], call]
 
     return up_to
 
 
-def _respelt(step: Any) -> Any:
-    if isinstance(step, dict) and "tool_name" in step and "tool" not in step:
+def respelt(step: Any) -> Any:
+    """Return a step of a plan as `{tool, arguments}`, without its name; what is not a proposal stays as it is."""
+    if not isinstance(step, dict):
+        return step
+    if "tool_name" in step and "tool" not in step:
         return {"tool": step["tool_name"], "arguments": step.get("payload", {})}
-    return step
+    return {name: value for name, value in step.items() if name != "step_name"}
 
 
 class _RuleRejectsError(Exception):

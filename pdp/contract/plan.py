@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.contract.checks import Checked, Rejected, check
+from pdp.contract.invariants import respelt
 from pdp.errors import UsageError
 from pdp.proposal import Proposal, ProposalRejectedError, Rejection, Status
 
@@ -74,8 +75,15 @@ class CheckedPlan:
 
     @property
     def plan(self) -> list[dict[str, Any]]:
-        """What goes on, `[{tool, arguments}]`: the plan of the session in which its calls are made."""
-        return [step.proposal.as_json() for step in self.steps if step.proposal is not None]
+        """What goes on: the plan of the session in which its calls are made.
+
+        `[{tool, arguments, step_name?}]`; a call that is equal to a step is recorded with the name of that.
+        """
+        return [
+            step.proposal.as_json() | ({} if step.name is None else {"step_name": step.name})
+            for step in self.steps
+            if step.proposal is not None
+        ]
 
     def explained(self) -> tuple[str, ...]:
         """Return a line for each step that did not go on as it was proposed."""
@@ -121,6 +129,12 @@ def _checked_step(
         return PlanStep(position, name, status, None, checked.rejection, checked.trips, checked)
     status = Status.ACCEPTED if checked.proposal is proposal else Status.TRANSFORMED
     return PlanStep(position, name, status, checked.proposal, None, checked.trips, checked)
+
+
+def planned_step(proposal: Proposal, plan: Sequence[Any]) -> str | None:
+    """Return the name of the first step of a session's plan that is equal to a call; None where that has no name."""
+    call = proposal.as_json()
+    return _named(next((step for step in plan if respelt(step) == call), None))[0]
 
 
 def _named(step: Any) -> tuple[str | None, Any]:

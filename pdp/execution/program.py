@@ -109,9 +109,8 @@ class CliTool:
         if self._path is None or reason is not None:
             raise ToolUnavailableError(reason or "the program is not found")
         env = {name: os.environ[name] for name in self._cli.env if name in os.environ} | {"PATH": SEARCH_PATH}
-        return self._result(
-            await _run_process([self._path, *argv[1:]], env=env, cwd=self._cli.folder, max_output=self._cli.max_output)
-        )
+        watched = _Watched(self._cli.max_output, combined=self._cli.output == "combined")
+        return self._result(await _run_process([self._path, *argv[1:]], env=env, cwd=self._cli.folder, watched=watched))
 
     def _result(self, ended: Ended) -> Any:
         codes = self._cli.exit_codes
@@ -190,14 +189,13 @@ def _text(name: str, value: Any, *, bare: bool) -> str:
     return text
 
 
-async def _run_process(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | None, max_output: int) -> Ended:
+async def _run_process(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | None, watched: _Watched) -> Ended:
     """Run a program and wait until it has ended, with an empty standard input.
 
     Whatever it started and has left behind in its process group is ended with it. On cancellation the group gets
-    SIGTERM, and after `TERM_SECONDS`, or when it is cancelled again, SIGKILL. More output than `max_output` bytes ends
-    it; of standard error the first 16 KiB are kept, and the rest is read and dropped.
+    SIGTERM, and after `TERM_SECONDS`, or when it is cancelled again, SIGKILL. More output than is admitted ends it; of
+    standard error by itself the first 16 KiB are kept, and the rest is read and dropped.
     """
-    watched = _Watched({_STDOUT: max_output, _STDERR: _KEPT_OF_STDERR})
     # A task of its own, which gets an order instead of being cancelled: a program that is only half started could not
     # be ended with what it has started itself.
     running = asyncio.create_task(_run(argv, dict(env), cwd, watched))
@@ -221,7 +219,7 @@ async def _run(argv: Sequence[str], env: dict[str, str], cwd: str | None, watche
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT if watched.combined else asyncio.subprocess.PIPE,
             env=env,
             cwd=cwd,
             start_new_session=True,
@@ -258,19 +256,24 @@ class _Watched(asyncio.SubprocessProtocol):
     """What a program writes, up to the limits, what has become of it, and what is to become of it: `end` and `kill`.
 
     A protocol, since `Process.wait` waits in some versions of Python until every heir of the pipes has ended.
+
+    Args:
+        max_output: bytes of standard output at most.
+        combined: whether standard error is written to the same.
     """
 
-    def __init__(self, limits: Mapping[int, int]) -> None:
+    def __init__(self, max_output: int, *, combined: bool) -> None:
         loop = asyncio.get_running_loop()
-        self.output = {stream: bytearray() for stream in limits}
+        self.combined = combined
+        self.output = {_STDOUT: bytearray(), _STDERR: bytearray()}
         self.exited: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[None] = loop.create_future()
         self.end: asyncio.Future[None] = loop.create_future()
         self.kill: asyncio.Future[None] = loop.create_future()
         self._overflowed: asyncio.Future[None] = loop.create_future()
-        self._limits = limits
-        self._open = set(limits)
+        self._limits = {_STDOUT: max_output, _STDERR: _KEPT_OF_STDERR}
+        self._open = {_STDOUT} if combined else {_STDOUT, _STDERR}
 
     async def reaches(self, state: asyncio.Future[None], timeout: float | None = None) -> None:  # noqa: ASYNC109 - how long it matters
         """Wait for a state or the order to end, `timeout` seconds at most; ToolResultError when it writes too much."""

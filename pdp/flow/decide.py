@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from pdp.audit.chain import recordable
 from pdp.contract.checks import Checked, Rejected, check, rejection_of
 from pdp.contract.mapping import MappingError, build_request
 from pdp.decision import Verdict, denied, new_id
@@ -120,6 +121,10 @@ def read(received: Received, proposal: Any, session: Any, request_id: str | None
         _refuse(Decided(Unread(received)), error)
     request_id = request_id or own_session.request_id or new_id()
     if isinstance(proposed, Proposal):
+        if own_session.plan and received.step_name is None:
+            from pdp.contract.plan import planned_step  # noqa: PLC0415 - only calls of a plan
+
+            received = received._replace(step_name=recordable(planned_step(proposed, own_session.plan)))
         return Asked(received, own_session, request_id, proposed)
     rejected = Rejected("proposal", None, Rejection(proposed.rejection, proposed.message))
     raise StoppedError(Decided(Unread(received, own_session, request_id), rejected)) from proposed

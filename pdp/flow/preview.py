@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.clock import to_seconds
+from pdp.contract.invariants import respelt
 from pdp.contract.mapping import call_digest
 from pdp.contract.plan import validate_plan
 from pdp.decision import Decision, Verdict, denied, new_id
@@ -135,7 +136,7 @@ class PlanEvaluation:
 
     @property
     def plan(self) -> list[dict[str, Any]]:
-        """The steps that go on, `[{tool, arguments}]`: the `plan` of the session in which they are called."""
+        """The steps that go on: the `plan` of the session in which they are called; see `CheckedPlan.plan`."""
         return self.checked.plan
 
 
@@ -149,7 +150,8 @@ def evaluate_plan(
     """
     checked = validate_plan(steps, session, parts.manifest)
     try:
-        body = bounded(canonical({"steps": checked.plan, "context": {"purpose": session.purpose}}))
+        going_on = [respelt(step) for step in checked.plan]
+        body = bounded(canonical({"steps": going_on, "context": {"purpose": session.purpose}}))
         decision: Decision = yield Question(body, PLAN)
     except JsonValueError as error:
         decision = denied(REQUEST_INVALID, str(error))

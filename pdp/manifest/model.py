@@ -190,14 +190,15 @@ class Cli(Record):
 
     `argv` is a template (`programs.py`). `env` names variables of the application's environment; beside them the
     program sees a fixed `PATH` and no other. `cwd` is relative to the manifest's folder. `output` says what standard
-    output is, `max_output` how many bytes of it at most.
+    output is (`combined`: text, with standard error where the program wrote it), `max_output` how many bytes of it at
+    most.
     """
 
     argv: Annotated[tuple[ArgvText, ...], AfterValidator(check_program)] = Field(min_length=1)
     env: tuple[Name, ...] = ()
     cwd: Text | None = None
     exit_codes: ExitCodes = ExitCodes()
-    output: Literal["text", "json"] = "text"
+    output: Literal["text", "json", "combined"] = "text"
     max_output: Annotated[StrictInt, Field(ge=1, le=64 * 1024 * 1024)] = 1024 * 1024
     # Not a field: the manifest's digest must not depend on where the manifest is.
     _base: pathlib.Path | None = PrivateAttr(default=None)

@@ -145,7 +145,7 @@ def test_the_whole_object() -> None:
     proposal = Proposal.read(step(**BUNDLED, web_search=True))
     rejection = Rejection(RejectionCode.INVALID_TOOL_NAME, "'other' is not a tool of manifest 1.0.0")
 
-    assert (result.valid, result.plan) == (False, [step(**BUNDLED, web_search=True)])
+    assert (result.valid, result.plan) == (False, [{**step(**BUNDLED, web_search=True), "step_name": "first"}])
     assert list(map(shown, result.steps)) == [
         (0, "first", Status.TRANSFORMED, proposal, None, (correction,)),
         (1, None, Status.REJECTED, None, rejection, ()),

@@ -111,5 +111,5 @@ def test_a_plan_is_explained(pep: Pep) -> None:
         ("transformed", ["NO_DUPLICATE_IDENTICAL_CALLS"]),
         ("rejected", ["MUTUAL_EXCLUSIVE_SUBQUESTION_FIELDS"]),
     ]
-    assert planned.plan == [{"tool": "retrieve_evidence", "arguments": {**bundled, "web_search": True}}]
+    assert planned.plan == [{**steps[0], "arguments": {**bundled, "web_search": True}}]
     assert not planned.acceptable

@@ -198,6 +198,7 @@ def test_grep_with_its_own_exit_codes(tmp_path: Path, asynchronous: bool) -> Non
     ("tool", "result"),
     [
         pytest.param(script("echo out; echo err >&2"), "out\n", id="standard output alone"),
+        pytest.param(script("echo a; echo b >&2; echo c", output="combined"), "a\nb\nc\n", id="both, as written"),
         pytest.param(script(":"), "", id="nothing"),
         pytest.param(script(r"printf 'a\000b\377c'"), "a\ufffdb\ufffdc", id="no UTF-8, and NUL"),
         pytest.param(script("""echo '{"a": [1, 2.5, null]}'""", output="json"), {"a": [1, 2.5, None]}, id="JSON"),
@@ -219,6 +220,7 @@ def test_what_a_program_gives(tool: Tool, result: Any) -> None:
     [
         # The first line of standard error, or of standard output when there is none.
         (script("echo /x/y is bad >&2; echo more >&2; exit 3"), "sh ended with exit code 3: <path> is bad", exit_of(3)),
+        (script("echo bad >&2; echo more; exit 3", output="combined"), "sh ended with exit code 3: bad", exit_of(3)),
         (script("echo out; exit 3"), "sh ended with exit code 3: out", exit_of(3)),
         (script("exit 0", exit_codes={"result": [1]}), "sh ended with exit code 0", exit_of(0)),
         (script("kill -KILL $$"), "sh was ended by SIGKILL", exit_of(-9)),
@@ -231,6 +233,7 @@ def test_what_a_program_gives(tool: Tool, result: Any) -> None:
         ),
         (script(r"printf '\377'", output="json"), "the program's output is not JSON: value: not UTF-8 text",
          {"exception": "ToolResultError", "result": "invalid"}),
+        (script("yes >&2", output="combined", max_output=9), "the program wrote more than 9 bytes", TOO_LARGE),
         (script("yes", max_output=1000), "the program wrote more than 1000 bytes", TOO_LARGE),
         (script("printf 12345", max_output=4), "the program wrote more than 4 bytes", TOO_LARGE),
         (entry("printf", "--", "%s", "{a}"), "the arguments are longer than a command line can be",

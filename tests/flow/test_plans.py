@@ -77,7 +77,7 @@ def test_a_plan_that_keeps_every_rule_is_acceptable(pep: Pep, plan: Plan) -> Non
     checked = plan(pep, [read(1, pages=9), read(1), {**write(1), "step_name": "save"}], SESSION)
 
     assert checked.acceptable
-    assert checked.plan == [read(1, pages=3), write(1)]
+    assert checked.plan == [read(1, pages=3), {**write(1), "step_name": "save"}]
     assert checked.checked.explained() == (
         "step 1: transformed: FEW_PAGES: At most three pages (corrected: pages)",
         "step 2: pruned: NOT_TWICE: Each note once",
@@ -166,6 +166,26 @@ def test_a_plan_lets_no_call_run_and_its_calls_are_checked_in_it(pep: Pep) -> No
     assert used.call(read(1), in_plan).result == "read"
     assert used.call({"tool": "read_note", "arguments": {"note": 2}}, in_plan).result == "read"
     assert used.call(read(2, pages=1), in_plan).pruned
+
+
+def test_a_call_of_a_plan_is_recorded_with_the_name_of_its_step(pep: Pep) -> None:
+    steps = [read(1), {**read(2, pages=9), "step_name": "look it up"}, {**write(1), "step_name": "save"}]
+    in_plan = {**SESSION, "plan": pep.plan(steps, SESSION).plan}
+
+    def name_of(proposal: dict[str, Any], **ids: Any) -> str | None:
+        return pep.call(proposal, in_plan, **ids).trace.step_name
+
+    assert [name_of(call) for call in (read(1), read(2, pages=3), write(1), write(2))] == [
+        None,
+        "look it up",
+        "save",
+        None,
+    ]
+    # What the application says of its call is what counts.
+    assert name_of(write(1), step_name="mine") == "mine"
+    assert name_of({"name": "write_note", "arguments": write(1)["arguments"]}) == "save"
+    model = iter((Turn(calls=(ToolCall("c1", "write_note", write(1)["arguments"]),)), Turn("done")))
+    assert AgentLoop(pep, lambda _: next(model), in_plan).run("Go.").evaluations[0].trace.step_name == "save"
 
 
 def test_calls_are_compared_with_the_plan_of_their_session_and_with_nothing_else(pep: Pep) -> None:

@@ -22,8 +22,9 @@ from pdp.contract.inputs import Inputs
 from pdp.contract.registry.entry import declared_tool
 from pdp.documents import nearest, shown_name
 from pdp.errors import UsageError
-from pdp.manifest.effective import EffectiveManifest, effective_manifest
+from pdp.manifest.effective import EffectiveManifest, effective_manifest, effective_tool
 from pdp.manifest.exports import ExportFormat, described, export_tools
+from pdp.manifest.fields import EffectClass
 from pdp.manifest.model import Governance, Manifest
 from pdp.manifest.programs import cli_findings, program_path
 
@@ -123,6 +124,9 @@ class Registry:
     ) -> None:
         """Add a contract in Python, and the function that runs it.
 
+        What no policy can allow as it stands, since neither the contract nor the governance file names a scope, is
+        registered all the same, with a warning in the log.
+
         Args:
             contract: the contract.
             function: as of `bind`; it may also be bound later.
@@ -142,6 +146,14 @@ class Registry:
                 )
             self._declare(tool)
             self._contracts[contract.name] = contract
+        entry = effective_tool(tool, self._governance.actions.get(tool.action))
+        if not entry.scopes and entry.effect_class is not EffectClass.PURE:
+            _log.warning(
+                "contract %s: every call is a DENY (decision.nothing_allows), as no scope is stated: state `scopes` "
+                "and `effect_class` with `register_contract`, or for action %s in the governance file",
+                shown_name(contract.name),
+                shown_name(tool.action),
+            )
         if function is not None:
             self.bind(contract.name, function, available=available)
 

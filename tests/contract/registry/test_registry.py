@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pdp import EmbeddedEngine, Pep
 from pdp.contract.invariants import ToolInvariant
 from pdp.contract.registry.registry import Registry, ToolStatus
 from pdp.contract.registry.tool_contract import (
@@ -71,6 +72,35 @@ def test_the_governance_file_governs_a_contract_too() -> None:
     registry.register_contract(contract(), scopes=["b"], risk_tier="high")
 
     assert registry.manifest.tools["search_web"].scopes == ("a", "b")
+
+
+NO_SCOPE = (
+    "contract `search_web`: every call is a DENY (decision.nothing_allows), as no scope is stated: state `scopes` and "
+    "`effect_class` with `register_contract`, or for action `search_web` in the governance file"
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "rules", "warnings"),
+    [
+        ({}, {}, [NO_SCOPE]),
+        ({"effect_class": "read-internal"}, {}, [NO_SCOPE]),
+        ({"effect_class": "read-internal", "scopes": ["search"]}, {}, []),
+        ({"effect_class": "pure"}, {}, []),
+        ({}, {"search_web": {"scopes": ["search"]}}, []),
+    ],
+)
+def test_a_contract_that_no_policy_can_allow_says_so_when_it_is_registered(
+    fields: dict[str, Any], rules: dict[str, Any], warnings: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = Registry(governance=Governance.model_validate({"actions": rules}))
+    registry.register_contract(contract(), **fields)
+    session = {"claims": {"sub": "ann", "scope": "search"}}
+    with EmbeddedEngine.baseline(manifests={registry.manifest.digest: registry.manifest.document}) as engine:
+        evaluation = Pep(registry.manifest, engine).decide({"tool": "search_web", "arguments": {"query": "x"}}, session)
+
+    assert caplog.messages == warnings
+    assert ("decision.nothing_allows" in evaluation.codes) == bool(warnings)
 
 
 def test_the_record_becomes_the_entry() -> None:
