@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -80,10 +81,12 @@ def test_a_scenario_that_failed_is_explained(opa: Path) -> None:
         for line in [_line(rules, code)]
     }
     assert done.code == 1
-    assert lines[:13] == [
+    assert lines[:15] == [
         "FAILED wrong [embedded]",
         "  scenarios.json:1",
         "  why: the document says so",
+        f"  propose: {json.dumps(READ)}",
+        lines[4],
         "",
         "              expected                                     | actual",
         "  verdict     DENY                                         | ALLOW",
@@ -95,6 +98,7 @@ def test_a_scenario_that_failed_is_explained(opa: Path) -> None:
         f"    allow       effects.gate_satisfied  {places['effects.gate_satisfied']}",
         f"    allow       risk.acceptable  {places['risk.acceptable']}",
     ]
+    assert lines[4].startswith('  session: {"claims": {')
     at = lines.index("  rules that would have to fire:")
     assert lines[at + 1] == f"    scopes.missing  {places['scopes.missing']}"
     assert lines[at + 2].startswith("      stopped at: count(missing) > 0 (")

@@ -17,7 +17,7 @@ from pdp.errors import FileFaultsError, UsageError
 from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
 from pdp.workbench.mutation.mutant import Fate
-from pdp.workbench.mutation.run import MutationRun, survivor_lines
+from pdp.workbench.mutation.run import MutationRun, report_lines
 from pdp.workbench.mutation.run import mutate as run_mutants
 from pdp.workbench.opa.program import find_opa
 from pdp.workbench.reports.shown_file import printable
@@ -94,8 +94,8 @@ def _print(run: MutationRun, *, as_json: bool) -> None:
     if as_json:
         print_json(run.as_json())
         return
-    for survivor in run.of(Fate.SURVIVED):
-        tell("\n".join(printable(line.expandtabs(4)) for line in survivor_lines(survivor)) + "\n")
+    for line in report_lines(run):
+        tell(printable(line.expandtabs(4)))
     for note in run.notes:
         complain(note)
     tell(run.summary() if run.complete else f"interrupted; {run.summary()}")

@@ -48,6 +48,7 @@ def run_scenarios(
     ] = None,
     junit: Annotated[Path | None, file_option(help="Write a report as JUnit's XML.")] = None,
     html: Annotated[Path | None, file_option(help="Write a report as a page.")] = None,
+    markdown: Annotated[Path | None, file_option(help="Write a report as Markdown, for a pull request.")] = None,
     coverage: Annotated[bool, typer.Option("--coverage", help="Show what no scenario reaches.")] = False,
     fail_under: Annotated[
         float | None, typer.Option(min=0, max=100, metavar="PERCENT", help="With --coverage: exit 1 when it is less.")
@@ -66,6 +67,7 @@ def run_scenarios(
         raise UsageError("--fail-under says nothing without --coverage", hint="add --coverage")
     check_report(junit)
     check_report(html)
+    check_report(markdown)
     selected = None if expression is None else selection(expression)
     suites = load_suites(find_suites(needed(project.scenarios, "scenarios", "PATH")), engine_timeout)
     run = _run(suites, engines, selected, quiet=as_json)
@@ -76,7 +78,7 @@ def run_scenarios(
     unwritten: UsageError | None = None
     try:
         # First: whoever reads the output may leave before its end.
-        _write_reports(run, reached, junit, html)
+        _write_reports(run, reached, junit, html, markdown)
     except UsageError as error:
         unwritten = error
     if as_json:
@@ -84,9 +86,9 @@ def run_scenarios(
 
         print_json(report(run, None if reached is None else reached.as_json()))
     else:
-        for result in run.results:
-            if not result.passed:
-                tell(failure_text(result) + "\n")
+        for card in run.cards:
+            if not card.passed:
+                tell(failure_text(card) + "\n")
         tell(summary_text(run))
         if reached is not None:
             _print_coverage(reached, fail_under)
@@ -121,7 +123,9 @@ def _run(
     return RunResult(tuple(done))
 
 
-def _write_reports(run: RunResult, coverage: Coverage | None, junit: Path | None, html: Path | None) -> None:
+def _write_reports(
+    run: RunResult, coverage: Coverage | None, junit: Path | None, html: Path | None, markdown: Path | None
+) -> None:
     if junit is not None:
         from pdp.workbench.scenarios.reports.junit import junit_report  # noqa: PLC0415
 
@@ -130,6 +134,10 @@ def _write_reports(run: RunResult, coverage: Coverage | None, junit: Path | None
         from pdp.workbench.scenarios.reports.html import html_report  # noqa: PLC0415
 
         write_report(html, html_report(run, None if coverage is None else coverage.as_json()))
+    if markdown is not None:
+        from pdp.workbench.scenarios.reports.markdown import markdown_report  # noqa: PLC0415
+
+        write_report(markdown, markdown_report(run, None if coverage is None else coverage.as_json()))
 
 
 def _print_coverage(coverage: Coverage, fail_under: float | None) -> None:

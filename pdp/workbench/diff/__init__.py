@@ -5,5 +5,6 @@ structure: what changed in rules, data and manifests; policies: rule by rule; ma
 known: calls of scenarios and decision logs; generated: calls that nobody wrote.
 comparison: the same calls decided by both bundles; groups: differences that have the same cause.
 exercise: whether the calls that were decided show what each changed rule does.
-result: everything that was found; reports: as text and Markdown.
+result: everything that was found; review: its causes, each as a sentence with the call that shows it.
+reports: as text and Markdown.
 """

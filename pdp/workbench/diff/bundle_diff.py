@@ -6,6 +6,7 @@ What changed in rules and no call of the two layers shows is noted as well.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -15,14 +16,16 @@ from pdp.engine.bundle.file import read_bundle
 from pdp.json import canonical, digest
 from pdp.workbench.diff.comparison import Comparison, Difference, change_of
 from pdp.workbench.diff.exercise import not_shown
-from pdp.workbench.diff.generated import Extent, GeneratedCalls
+from pdp.workbench.diff.generated import Extent, GeneratedCalls, directory_for_entries
 from pdp.workbench.diff.groups import grouped
 from pdp.workbench.diff.known import DecisionLog, log_calls, scenario_calls
 from pdp.workbench.diff.manifests import Manifests
 from pdp.workbench.diff.policies import BundleRules
 from pdp.workbench.diff.result import BundleDiff, KnownCalls
+from pdp.workbench.diff.review import review
 from pdp.workbench.diff.structure import structure_of
 from pdp.workbench.engines import ENGINE_TIMEOUT
+from pdp.workbench.neighbours.entries import document_digest, made_up
 from pdp.workbench.opa.program import needed_opa
 
 if TYPE_CHECKING:
@@ -90,7 +93,7 @@ def bundle_diff(
             groups = grouped(shown.differing(differences), *rules, structure)
             extent, data = generated.extent, generated.data
     calls = [*shown.differed, *shown.others, *map(canonical, known.allowed[:_LISTED])]
-    return BundleDiff(
+    difference = BundleDiff(
         old=bundles[0],
         new=bundles[1],
         names=(str(old), str(new)),
@@ -106,6 +109,15 @@ def bundle_diff(
         extent=extent,
         not_shown=not_shown(*rules, data, list(dict.fromkeys(calls))) if calls else (),
     )
+    documents = {document_digest(document): document for made in made_up() for document in made}
+    documents |= {name: manifest.document for name, manifest in whole.items()}
+    # Where a bundle has a root of its own, a suite's data does not count.
+    stated = {root: value for suite in suites[:1] for root, value in suite.data.items() if root not in data}
+    before, after = (directory_for_entries(bundle) | stated for bundle in bundles)
+    with Comparison(
+        *bundles, manifests=documents, old_data=before, new_data=after, engine_timeout=engine_timeout
+    ) as comparison:
+        return replace(difference, review=review(rules, difference, suites, comparison.decide))
 
 
 class _ShownCalls:

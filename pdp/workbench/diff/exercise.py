@@ -108,13 +108,17 @@ def _parts(old: BundleRules, new: BundleRules) -> Iterator[_Part]:
     present = new.rules(old).keys()
     # Helpers that are gone, so that what asks for them can be put back.
     gone = [
-        _text(old, rule) for name, side in changed.items() if name not in present for rule in side[0] if not rule.site
+        rule_text(old, rule)
+        for name, side in changed.items()
+        if name not in present
+        for rule in side[0]
+        if not rule.site
     ]
     gained = {name: after for name, (before, after) in changed.items() if len(after) > len(before)}
     drops = {module: _drops(new, module) for module in {rule.module for side in gained.values() for rule in side}}
     for name, (before, after) in changed.items():
         yield from (_without(name, new, rule, drops[rule.module]) for rule in gained.get(name, ()))
-        texts = [_text(old, rule) for rule in before]
+        texts = [rule_text(old, rule) for rule in before]
         if texts and (after or (name in present and before[0].module in new.bundle.modules)):
             first, side = (after[0], new) if after else (before[0], old)
             text = new.bundle.modules[first.module]
@@ -142,12 +146,13 @@ def _without(name: str, new: BundleRules, rule: ComparedRule, drops: Sequence[Ed
     return _Part(NotShown(name, _begin(new, rule), "that it is there", rule.place), rule.module, text)
 
 
-def _text(side: BundleRules, rule: ComparedRule) -> str:
+def rule_text(side: BundleRules, rule: ComparedRule) -> str:
+    """Return a rule as it is written."""
     return side.bundle.modules[rule.module][slice(*_span(side, rule))]
 
 
 def _begin(side: BundleRules, rule: ComparedRule) -> str:
-    text = " ".join(_text(side, rule).split())
+    text = " ".join(rule_text(side, rule).split())
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 

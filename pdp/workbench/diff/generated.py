@@ -157,7 +157,7 @@ class GeneratedCalls:
             self._asked_for = [known[form] for known in asked for form in known if form in own]
         self._every, self._few = made_up()
         documents = {document_digest(document): document for document in (*self._every, *self._few)}
-        laid = [_directory(side.bundle) for side in (old, new)]
+        laid = [directory_for_entries(side.bundle) for side in (old, new)]
         self._directory: dict[str, Any] = {}
         for side, data in zip((old, new), laid, strict=True):
             for name, part in as_dict(merged_data(side.bundle.data, data=data).get("directory")).items():
@@ -383,8 +383,8 @@ class GeneratedCalls:
         return list(dict.fromkeys(stated))
 
 
-def _directory(bundle: Bundle) -> dict[str, Any]:
-    """Corpora and documents for generated entries, where the bundle's directory leaves room for them."""
+def directory_for_entries(bundle: Bundle) -> dict[str, Any]:
+    """Return corpora and documents for generated entries, where the bundle's directory leaves room for them."""
     own = bundle.data.get("directory", {})
     return {"directory": {name: part for name, part in DIRECTORY.items() if isinstance(own.get(name, {}), dict)}}
 

@@ -6,23 +6,25 @@ Both say the same, and show the first differences of a layer only; `--json` has 
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, Final
 
 from pdp.manifest.diff import Direction
+from pdp.workbench.reports.shown_file import markdown_code, markdown_text, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pdp.workbench.diff.groups import Group
     from pdp.workbench.diff.result import BundleDiff
+    from pdp.workbench.diff.review import ReviewItem
     from pdp.workbench.diff.structure import Structure
 
 MOST: Final = 25
 """How many differences in decisions of a layer are shown, and the rest counted."""
 
 _MOST_CHANGES: Final = 1000
-_SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>()#+!|~&@])")
+_CALL: Final = 88
+_FIRST: Final = 5
 
 
 def verdict(diff: BundleDiff) -> str:
@@ -46,26 +48,20 @@ def text_lines(diff: BundleDiff) -> Iterator[str]:
     old, new = diff.names
     yield f"{old} (release {diff.old.release}) -> {new} (release {diff.new.release}): {verdict(diff)}"
     yield ""
-    yield "structure"
-    changes = _changes(diff.structure) or [("", "no difference", "")]
-    yield from (f"  {direction:<9} {line}{where and f'  {where}'}".rstrip() for direction, line, where in changes)
-    yield ""
+    for item in diff.review[:MOST]:
+        yield f"{item.direction:<9} {item.sentence}"
+        if item.call or item.where:
+            yield f"{'':<9} {f'{item.call:<{_CALL}}  {item.where}'.strip()}"
+        yield from (f"{'':<9} {line}" for line in item.text)
+        if item.ids:
+            yield f"{'':<9} ids: {', '.join(item.ids)}"
+        yield ""
+    yield from _more(diff.review)
     yield f"known calls: {_known_line(diff)}"
-    yield from _text_groups(diff.known.groups)
-    yield ""
     first, *rest = _generated_lines(diff)
     yield f"generated calls: {first}"
-    yield from _text_groups(diff.generated)
     yield from (f"  {line}" for line in rest)
-
-
-def _text_groups(groups: Sequence[Group]) -> Iterator[str]:
-    for group in groups[:MOST]:
-        yield f"  {marked(group):<9} {group.id}  {group.title}"
-        yield f"            {_count(group.count, 'request')}; {_witness_line(group)}"
-        yield from (f"            {rule}" for rule in group.rules)
-        yield f"            request: {json.dumps(group.witness, ensure_ascii=False, separators=(',', ':'))}"
-    yield from (f"  {line}" for line in _more(groups))
+    yield "every call with the rules behind it: --markdown or --json"
 
 
 def markdown(diff: BundleDiff) -> str:
@@ -77,44 +73,49 @@ def markdown(diff: BundleDiff) -> str:
 
 
 def _markdown_lines(diff: BundleDiff) -> Iterator[str]:
-    yield f"## Bundle diff: {_escaped(verdict(diff))}"
-    yield ""
+    yield f"## Bundle diff: {markdown_text(verdict(diff))}"
+    for item in diff.review[:_FIRST]:
+        where = f" {markdown_code(item.where)}" if item.where else ""
+        yield from ("", f"**{item.direction}** {markdown_text(item.sentence)}{where}")
+        yield from ("", f"> {markdown_text(item.call)}") if item.call else ()
+        yield from ("", "```diff", *map(printable, item.text), "```") if item.text else ()
+        yield from ("", _ids(item)) if item.ids else ()
+    if rest := diff.review[_FIRST:]:
+        yield from ("", f"<details><summary>{_count(len(rest), 'more difference')}</summary>", "")
+        yield from (f"- **{item.direction}** {markdown_text(item.sentence)} {_ids(item)}".rstrip() for item in rest)
+        yield from ("", "</details>")
+    if any(item.ids for item in diff.review):
+        yield from ("", "Take back what is not wanted, and explain the rest by its ids for `pdp release check`.")
+    yield from (
+        "",
+        "<details><summary>Every change of structure, and every call with the rules behind it</summary>",
+        "",
+    )
     for name, bundle in zip(diff.names, (diff.old, diff.new), strict=True):
-        yield f"- {_escaped(name)}, release {bundle.release}, {_code(bundle.revision)}"
-    yield from _markdown_summary(diff)
+        yield f"- {markdown_text(name)}, release {bundle.release}, {markdown_code(bundle.revision)}"
     yield from ("", "### Structure", "", "| direction | what | where |", "|---|---|---|")
     for direction, line, where in _changes(diff.structure) or [("", "no difference", "")]:
-        yield f"| {direction} | {_escaped(line)} | {_escaped(where)} |"
-    yield from ("", "### Known calls", "", _escaped(_known_line(diff)))
+        yield f"| {direction} | {markdown_text(line)} | {markdown_text(where)} |"
+    yield from ("", "### Known calls", "", markdown_text(_known_line(diff)))
     yield from _markdown_groups(diff.known.groups)
-    first, *rest = _generated_lines(diff)
-    yield from ("", "### Generated calls", "", _escaped(first))
+    first, *rest_lines = _generated_lines(diff)
+    yield from ("", "### Generated calls", "", markdown_text(first))
     yield from _markdown_groups(diff.generated)
     yield ""
-    yield from (f"- {_escaped(line)}" for line in rest)
+    yield from (f"- {markdown_text(line)}" for line in rest_lines)
+    yield from ("", "</details>")
 
 
-def _markdown_summary(diff: BundleDiff) -> Iterator[str]:
-    """What a reviewer has to look at, before everything else."""
-    places = {rule.line: f" ({rule.where})" for rule in diff.not_shown}
-    lines = [
-        *(("loosens", name, words) for name, words in diff.loosenings().items()),
-        *(("not shown", name, f"{words}{places.get(words, '')}") for name, words in diff.unseen().items()),
-    ]
-    if lines:
-        yield from ("", "### To be looked at", "")
-        yield from (f"- **{kind}** {_code(name)}: {_escaped(words)}" for kind, name, words in lines[:MOST])
-        yield from (f"- and {len(lines) - MOST} more; --json shows all of them" for _ in lines[MOST : MOST + 1])
-        yield from ("", "Take back what is not wanted. Explain the rest by its id for `pdp release check`. What is not")
-        yield "shown may admit more than it seems to: read the rule, or add a scenario that shows it."
+def _ids(item: ReviewItem) -> str:
+    return ", ".join(map(markdown_code, item.ids))
 
 
 def _markdown_groups(groups: Sequence[Group]) -> Iterator[str]:
     for group in groups[:MOST]:
-        yield from ("", f"#### {marked(group)}: {_escaped(group.title)}", "")
-        yield f"{_code(group.id)}, {_count(group.count, 'request')}; {_escaped(_witness_line(group))}"
+        yield from ("", f"#### {marked(group)}: {markdown_text(group.title)}", "")
+        yield f"{markdown_code(group.id)}, {_count(group.count, 'request')}; {markdown_text(_witness_line(group))}"
         yield ""
-        yield from (f"- {_escaped(rule)}" for rule in group.rules)
+        yield from (f"- {markdown_text(rule)}" for rule in group.rules)
         yield from ("", "<details><summary>request</summary>", "")
         # Indented code ends only with the indentation, whatever it contains.
         yield from (f"    {line}" for line in json.dumps(group.witness, indent=2).split("\n"))
@@ -122,18 +123,9 @@ def _markdown_groups(groups: Sequence[Group]) -> Iterator[str]:
     yield from (part for line in _more(groups) for part in ("", line))
 
 
-def _more(groups: Sequence[Group]) -> Iterator[str]:
-    if len(groups) > MOST:
-        yield f"and {len(groups) - MOST} more differences; --json shows all of them"
-
-
-def _escaped(text: str) -> str:
-    flat = "".join(letter if letter.isprintable() else f"\\u{ord(letter):04x}" for letter in text)
-    return _SPECIAL.sub(r"\\\1", flat)
-
-
-def _code(text: str) -> str:
-    return f"`{text.replace('`', '')}`"
+def _more(listed: Sequence[Group | ReviewItem]) -> Iterator[str]:
+    if len(listed) > MOST:
+        yield f"and {len(listed) - MOST} more; --json shows all of them"
 
 
 def marked(group: Group) -> str:
@@ -167,11 +159,9 @@ def _generated_lines(diff: BundleDiff) -> tuple[str, ...]:
     """What the generated calls cover, and what they do not."""
     extent = diff.extent
     uncovered = "not covered: " + "; ".join(diff.not_covered())
-    unseen = diff.unseen()
     lines = [f"{extent.requests} requests: {_count(len(diff.generated), 'difference')}", extent.line]
     lines = lines if extent.requests else ["none was asked for"]
-    lines += [f"unseen {name}: {what}" for name, what in unseen.items()]
-    if extent.never_allowed and not unseen:
+    if extent.never_allowed and not diff.unseen():
         names = ", ".join(extent.never_allowed)
         lines.append(f"no call was found that is ALLOW or STEP_UP, so little is known of: {names}")
     return (*lines, uncovered)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pdp.engine.bundle.file import Bundle
     from pdp.workbench.diff.exercise import NotShown
     from pdp.workbench.diff.groups import Group
+    from pdp.workbench.diff.review import ReviewItem
     from pdp.workbench.diff.structure import Structure
 
 UNCOVERED: Final = (
@@ -54,6 +55,7 @@ class BundleDiff:
         known: the second.
         generated: the third; extent: what it covers.
         not_shown: the changed rules that no call shows.
+        review: all of it as a reviewer reads it, a sentence for each cause.
     """
 
     old: Bundle
@@ -64,6 +66,7 @@ class BundleDiff:
     generated: tuple[Group, ...]
     extent: Extent = field(default_factory=Extent)
     not_shown: tuple[NotShown, ...] = ()
+    review: tuple[ReviewItem, ...] = ()
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -136,6 +139,7 @@ class BundleDiff:
             "new": new,
             "differs": self.differs,
             "loosens": self.loosens,
+            "review": [asdict(item) for item in self.review],
             "unseen": [{"id": name, "what": what} for name, what in self.unseen().items()],
             "structure": self.structure.as_json(),
             "known": {

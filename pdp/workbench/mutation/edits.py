@@ -20,17 +20,16 @@ from pdp.manifest.effective import made_of
 from pdp.manifest.fields import EffectClass, Pattern, RiskTier, duration_seconds
 from pdp.manifest.schema.references import SHARED_PREFIX
 from pdp.workbench.mutation.mutant import DataMutant, Identities, ManifestMutant, RegoMutant, difference, file_name
-from pdp.workbench.neighbours.values import GONE, JsonPath, as_list, at, edited
+from pdp.workbench.neighbours.values import GONE, JsonPath, edited
 from pdp.workbench.opa.edits import edits
 from pdp.workbench.opa.syntax import Node, Source, package_of, parse_modules
 from pdp.workbench.opa.tool import OpaTool
 from pdp.workbench.reports.shown_file import shown_file
+from pdp.workbench.scenarios.files.places import place_of_datum, place_of_field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
-    from pdp.documents import Document
-    from pdp.errors import Place
     from pdp.manifest.model import EffectiveApproval, Tool
     from pdp.workbench.opa.modules import Module
     from pdp.workbench.scenarios.files.suite import Suite
@@ -143,7 +142,7 @@ def manifest_mutants(suite: Suite) -> list[ManifestMutant]:
             way = ".".join(step for step in path if isinstance(step, str))
             mutant = ManifestMutant(
                 **identities.of(tool.name, kind, original, changed, about=f"{way} {original}"),
-                place=_place(tool, path, stated, governance),
+                place=place_of_field(tool, path, stated, governance),
                 diff=difference(f"{file}, {tool.name} in effect", _written(tool), _written(weaker)),
                 manifest=mutated,
                 tool=tool.name,
@@ -160,18 +159,6 @@ def manifest_mutants(suite: Suite) -> list[ManifestMutant]:
         tool=None,
     )
     return [*mutants.values(), unpinned]
-
-
-def _place(tool: Tool, path: JsonPath, manifest: Document, governance: Sequence[Document]) -> Place:
-    """Where a part of an effective entry stands: in the manifest or, when it is not there, in the other file."""
-    names = [at(entry, ("name",)) for entry in as_list(at(manifest.value, ("tools",)))]
-    entry: JsonPath = ("tools", names.index(tool.name)) if tool.name in names else ()
-    rules: JsonPath = ("actions", tool.pdp_action)
-    if at(manifest.value, (*entry, path[0])) is GONE:
-        for document in governance:
-            if at(document.value, (*rules, path[0])) is not GONE:
-                return document.place((*rules, *path))
-    return manifest.place((*entry, *path))
 
 
 def _written(tool: Tool) -> str:
@@ -292,7 +279,7 @@ def data_mutants(suite: Suite) -> list[DataMutant]:
         mutants.append(
             DataMutant(
                 **identities.of(owner, kind, _flow(before), "" if after is GONE else _flow(after)),
-                place=_place_of_datum(documents, path),
+                place=place_of_datum(documents, path),
                 diff=difference(str(files[-1]), _around(data, path), _around(changed, path)),
                 data=changed,
             )
@@ -313,14 +300,6 @@ def _changes(value: Any, path: JsonPath) -> Iterator[tuple[str, JsonPath, Any, A
         for index, inner in enumerate(value):
             yield "element dropped", (*path, index), inner, GONE
             yield from _changes(inner, (*path, index))
-
-
-def _place_of_datum(documents: Sequence[Document], path: JsonPath) -> Place:
-    """Where a datum stands: in the last file that has it."""
-    for document in reversed(documents):
-        if at(document.value, path) is not GONE:
-            return document.place(path)
-    return documents[-1].place(path[:1])
 
 
 def _around(data: Mapping[str, Any], path: JsonPath) -> str:

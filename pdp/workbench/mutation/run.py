@@ -101,10 +101,36 @@ class MutationRun:
         return f"{whole}: {counts}; {score}"
 
 
+def report_lines(run: MutationRun) -> Iterator[str]:
+    """Yield the survivors as plain lines, by rule, tool or datum: first where one of them admits more, then the most.
+
+    A group has a headline and its survivors; an empty line ends it.
+    """
+    groups: dict[tuple[str, str], list[Judgement]] = {}
+    for survivor in run.of(Fate.SURVIVED):
+        groups.setdefault((survivor.mutant.owner, survivor.mutant.place.file), []).append(survivor)
+    for (owner, file), group in sorted(groups.items(), key=lambda item: _danger(item[1])):
+        loosening = sum(map(_loosens, group))
+        admit = f", {loosening} of which {'admits' if loosening == 1 else 'admit'} more" if loosening else ""
+        yield f"{owner} in {file}: {len(group)} {'survives' if len(group) == 1 else 'survive'}{admit}"
+        for survivor in sorted(group, key=_loosens, reverse=True):
+            yield from (f"  {line}".rstrip() for line in survivor_lines(survivor))
+        yield ""
+
+
+def _danger(group: Sequence[Judgement]) -> tuple[bool, int]:
+    return not any(map(_loosens, group)), -len(group)
+
+
+def _loosens(survivor: Judgement) -> bool:
+    return survivor.proposal is not None and survivor.proposal.loosens
+
+
 def survivor_lines(survivor: Judgement) -> Iterator[str]:
     """Yield a survivor as plain lines: where, what, the change as a diff, and the scenario that would kill it."""
     mutant, proposal = survivor.mutant, survivor.proposal
-    yield f"{mutant.place.file}:{mutant.place.line}: {mutant.kind} in {mutant.owner} survives"
+    more = ", and admits more" if _loosens(survivor) else ""
+    yield f"{mutant.place.file}:{mutant.place.line}: {mutant.kind} in {mutant.owner} survives{more}"
     yield f"  {mutant.id}"
     yield from (f"    {line}" for line in mutant.diff.splitlines())
     if survivor.unnoticed:

@@ -63,11 +63,13 @@ class ProposedScenario:
         scenario: YAML, a list of one scenario; None when no call shows the difference.
         file: the scenario file that it belongs in.
         note: what was searched in vain.
+        loosens: whether the mutant admits more than the original, in the call of the scenario.
     """
 
     scenario: str | None
     file: Path | None
     note: str | None = None
+    loosens: bool = False
 
 
 def propose_scenario(
@@ -100,7 +102,8 @@ def _differing_proposal(mutant: ManifestMutant, recorded: Sequence[Recorded]) ->
                 if before != after:
                     before["trace"] = dict(before["trace"].items() - after["trace"].items())
                     step = {"session": {**layer, **more}, "propose": near, "expect": _stated(before)}
-                    return ProposedScenario(_scenario_text(mutant, _stated(step)), suite.file)
+                    loosens = before["status"] == "rejected" != after["status"]
+                    return ProposedScenario(_scenario_text(mutant, _stated(step)), suite.file, loosens=loosens)
     return None
 
 
@@ -164,7 +167,8 @@ def _differing_request(
         for difference in differences:
             expect = _expectation(difference)
             if expect is not None:
-                return _for_request(mutant, orjson.loads(difference.call.old), expect, recorded)
+                proposal = _for_request(mutant, orjson.loads(difference.call.old), expect, recorded)
+                return replace(proposal, loosens=difference.change.may_loosen)
     return ProposedScenario(
         None,
         None,

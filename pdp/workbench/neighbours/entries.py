@@ -11,6 +11,9 @@ from pdp.workbench.neighbours.values import GONE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+MADE_UP: Final = "made."
+"""What names of nobody and nothing begin with."""
+
 _MARKING: Final = "made.marking"
 _OTHER_MARKING: Final = "made.other-marking"
 CORPUS: Final = "made.corpus"

@@ -1,7 +1,8 @@
-"""What is shown to people: names of files, ranges of lines, text that cannot steer a terminal."""
+"""What is shown to people: names of files, ranges of lines, text that cannot steer a terminal, nor form Markdown."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
 _POLICIES: Final = "policies"
+_SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>()#+!|~&@])")
 
 
 def shown_file(file: str | PathLike[str]) -> str:
@@ -45,3 +47,14 @@ def printable(text: str, *, also: str = "") -> str:
         letter if letter.isprintable() or letter in also else letter.encode("unicode_escape", "surrogatepass").decode()
         for letter in text
     )
+
+
+def markdown_text(text: str) -> str:
+    """Return `text` as Markdown that shows it, and can form no link, tag or mention."""
+    flat = "".join(letter if letter.isprintable() else f"\\u{ord(letter):04x}" for letter in text)
+    return _SPECIAL.sub(r"\\\1", flat)
+
+
+def markdown_code(text: str) -> str:
+    """Return `text` as code in a line of Markdown."""
+    return f"`{printable(text).replace('`', '')}`"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pdp.decision import Decision
     from pdp.errors import Place
     from pdp.evaluation import Evaluation
@@ -42,6 +44,7 @@ class StepResult:
         answers: every request that the engine was asked on the way, in order.
         plans: every plan that it was asked about.
         tool: the tool proposed, or named by the raw request; None for approvals.
+        given: what was proposed, planned or requested, by that name, and the `session`, both as plain JSON.
     """
 
     action: str
@@ -53,6 +56,7 @@ class StepResult:
     answers: tuple[EngineAnswer, ...]
     tool: str | None
     plans: tuple[EngineAnswer, ...] = ()
+    given: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class ScenarioResult:
 
     Attributes:
         place: where the scenario stands, in its file as that was named.
-        engine: `embedded` or `sidecar`.
+        engine: `embedded` or `sidecar`; of a card, each of those that agree.
         steps: those that were done; after one that failed, the rest are not.
         error: what kept it from being run to its end, one message; None when it was run.
         log: what the enforcement point logged meanwhile, a line each.
@@ -172,6 +176,24 @@ class RunResult:
     def results(self) -> tuple[ScenarioResult, ...]:
         """Every result, suite by suite."""
         return tuple(result for run in self.suites for result in run.results)
+
+    @property
+    def cards(self) -> tuple[ScenarioResult, ...]:
+        """Every result, those that failed first; once where engines agree, and then `engine` names all of them."""
+        cards: dict[Any, ScenarioResult] = {}
+        for result in self.results:
+            decided = [
+                (
+                    step.actual,
+                    step.mismatches,
+                    [(answer.decision.verdict, answer.decision.codes) for answer in step.answers],
+                )
+                for step in result.steps
+            ]
+            key = result.place, result.name, result.error, repr(decided)
+            known = cards.get(key)
+            cards[key] = result if known is None else replace(known, engine=f"{known.engine}, {result.engine}")
+        return tuple(sorted(cards.values(), key=lambda card: card.passed))
 
     @property
     def failed(self) -> int:

@@ -157,7 +157,9 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> BundleDiff:
 @pytest.mark.opa
 def test_markdown_lets_no_markup_in(hostile: BundleDiff) -> None:
     text = markdown(hostile)
-    outside = [line for line in text.splitlines() if not line.startswith("    ")]
+    # In a fence nothing is markup, and each of its lines begins with a sign of the difference.
+    plain = re.sub(r"(?ms)^```diff$.*?^```$", "", text)
+    outside = [line for line in plain.splitlines() if not line.startswith("    ")]
 
     assert not [
         line
@@ -171,14 +173,13 @@ def test_markdown_lets_no_markup_in(hostile: BundleDiff) -> None:
 @pytest.mark.opa
 def test_text_and_json_say_the_same(hostile: BundleDiff) -> None:
     whole = hostile.as_json()
-    text = list(text_lines(hostile))
+    text = "\n".join(text_lines(hostile))
 
-    assert set(whole) == {"old", "new", "differs", "loosens", "unseen", "structure", "known", "generated"}
+    assert set(whole) == {"old", "new", "differs", "loosens", "review", "unseen", "structure", "known", "generated"}
     assert whole["generated"]["groups"]
-    start = next(at for at, line in enumerate(text) if line.startswith("generated calls:"))
-    assert [group["id"] for group in whole["generated"]["groups"]] == [
-        line.split()[1] for line in text[start:] if re.match(r"  (loosens|unclear|tightens) +d[0-9a-f]{12}  ", line)
-    ]
+    assert whole["review"]
+    assert all(f"{item['direction']:<9} {item['sentence']}\n" in text for item in whole["review"])
+    assert {name for item in whole["review"] for name in item["ids"]} == {*hostile.loosenings(), *hostile.unseen()}
 
 
 @pytest.mark.opa
@@ -195,7 +196,8 @@ def test_the_command_says_it_in_every_form(tmp_path: Path) -> None:
     as_markdown = pdp(*line, 0, "--markdown")
 
     assert (plain.code, as_json.code, as_markdown.code) == (1, 0, 0)
-    assert "  loosens   initiate_wire: scopes: removed payments.wire.initiate\n" in plain.out
+    sentence = "Whoever holds no scope may call initiate_wire; before, it took payments.wire.initiate."
+    assert f"\nloosens   {sentence}\n" in plain.out
     assert as_json.json["structure"]["loosenings"][0]["what"] == "initiate_wire: scopes: removed payments.wire.initiate"
     assert as_markdown.out.startswith("## Bundle diff: ")
 

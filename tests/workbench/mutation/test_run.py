@@ -294,13 +294,22 @@ def test_json_tells_all_that_a_script_needs() -> None:
     }  # fmt: skip
     assert {survivor["changed"], second["changed"]} == {"49", "51"}
     assert diff.splitlines()[:2] == [f"--- policies/{MODULE}", f"+++ policies/{MODULE} (mutant)"]
-    assert (set(proposal), proposal["file"], proposal["note"]) == ({"scenario", "file", "note"}, "scenarios.json", None)
+    assert (set(proposal), proposal["file"], proposal["note"]) == (
+        {"scenario", "file", "note", "loosens"}, "scenarios.json", None,
+    )  # fmt: skip
 
 
 def test_the_exit_code_is_that_of_the_threshold() -> None:
     weak_project(Path())
     done = pdp("mutate", "scenarios.json", "--only", OWN, "--max-survivors", "4")
 
+    # By rule, the group in which something admits more first, and in each group what admits more.
+    lines = done.out.splitlines()
+    heads = [line for line in lines if not line.startswith(" ") and "survive" in line]
+    assert heads[0].startswith("deny in policies/")
+    assert "of which admit" in heads[0]
+    dangers = ["admits more" in line for line in lines if line.startswith("  policies/") and " survives" in line]
+    assert dangers == sorted(dangers, reverse=True)
     assert (done.code, done.out.splitlines()[-1], done.err) == (
         1, "9 mutants: 4 killed, 5 survived; score 44.4 %", "",
     )  # fmt: skip

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from pdp.workbench.coverage.coverage import Coverage, measure
 from pdp.workbench.scenarios.files.suite import load_suite
 from pdp.workbench.scenarios.reports.html import html_report
+from pdp.workbench.scenarios.reports.markdown import markdown_report
 from pdp.workbench.scenarios.results import RunResult
 from pdp.workbench.scenarios.running.runner import run_suite
 
@@ -175,20 +178,68 @@ def test_it_is_read_without_scripts(page: Page) -> None:
     opened = ["open" in found for tag, found in page.tags if tag == "details"]
 
     assert "hidden" in form  # what does nothing without the script is shown by it
-    assert opened == [False, True]  # what failed is open
+    assert opened == [True, False]  # what failed stands first, and is open
 
 
 @pytest.mark.opa
 def test_coverage_and_matrix(page: Page, coverage: Coverage) -> None:
     for message in (missing.message for missing in coverage.missing):
         assert message in page.texts
-    codes = [one.code for one in coverage.codes]
-    assert [page.texts[page.texts.index(code, page.texts.index("reached by"))] for code in codes] == codes
+    # Codes of the baseline are not asked for.
+    assert "reached by" not in page.texts
     assert "Lines of Rego: not known without OPA." in page.texts
     at = page.texts.index("Matrix: what came of calls of each tool")
     assert page.texts[at + 1 : at + 10] == [
         "tool", "manifest", "ALLOW", "STEP_UP", "DENY", "rejected", "send_note", "1.0.0", "1",
     ]  # fmt: skip
+
+
+@pytest.mark.opa
+def test_codes_of_ones_own_are_listed(hostile: RunResult, coverage: Coverage) -> None:
+    code = {"part": "deny", "file": "own.rego", "line": 3, "exempt": None, "counts": True}
+    codes = [{**code, "code": "notes.late", "scenario": "late"}, {**code, "code": "notes.early", "scenario": None}]
+
+    page = Page(html_report(hostile, {**coverage.as_json(), "codes": codes}))
+
+    at = page.texts.index("reached by")
+    assert page.texts[at - 3] == "Reason codes: 1 of 2 of your own are reached"
+    assert page.texts[at + 1 : at + 7] == ["notes.late", "own.rego:3", "late", "notes.early", "own.rego:3", "missing"]
+
+
+@pytest.mark.opa
+def test_a_card_says_what_was_given_and_names_the_engines_that_agree(hostile: RunResult) -> None:
+    first, second = hostile.suites[0], replace(hostile.suites[0], engine="sidecar")
+    other = tuple(replace(result, engine="sidecar") for result in first.results)
+    both = RunResult((first, replace(second, results=other)))
+
+    assert [(card.passed, card.engine) for card in both.cards] == [
+        (False, "embedded, sidecar"), (True, "embedded, sidecar"),
+    ]  # fmt: skip
+    texts = Page(html_report(both)).texts
+    assert texts[0] == "1 of 2 scenarios failed"
+    given = texts.index("proposal")
+    assert texts[given + 1].startswith('{"tool": "send_note", "arguments": {"text": ')
+    assert texts[given + 2] == "session"
+    claims = '{"claims": {"emts": {"notes.send": false}, "sub": "clerk-7"}, "time": "2026-01-01T00:00:00Z"}'
+    assert texts[given + 3] == claims
+    disagreed = RunResult((first, replace(second, results=(replace(other[0], error="late"), other[1]))))
+    assert [(card.name == "a note is sent", card.engine) for card in disagreed.cards] == [
+        (False, "embedded, sidecar"), (True, "sidecar"), (True, "embedded"),
+    ]  # fmt: skip
+
+
+@pytest.mark.opa
+def test_markdown_has_what_failed_first_and_lets_no_markup_in(hostile: RunResult, coverage: Coverage) -> None:
+    lines = markdown_report(hostile, coverage.as_json()).splitlines()
+
+    assert lines[0] == "## 1 of 2 scenarios failed"
+    assert lines[2].endswith(f"`{hostile.results[1].place.file}:9` (embedded)")
+    assert '- **verdict** `"ALLOW"`, and came `"DENY"`' in lines
+    assert lines.index("<details><summary>every scenario</summary>") > lines.index("**missing** no scenario in which "
+                                                                                   "send\\_note of manifest 1.0.0 is "
+                                                                                   "not ALLOW")  # fmt: skip
+    plain = [re.sub(r"`[^`]*`", "", line) for line in lines if not line.startswith("    ")]
+    assert [line for line in plain if re.search(r"(?<!\\)<script|\u202e", line)] == []
 
 
 @pytest.mark.opa

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.installed import extra
 from pdp.workbench.reports.shown_file import line_ranges, printable
+from pdp.workbench.scenarios.reports.text import verdict_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,8 +49,10 @@ def html_report(run: RunResult, coverage: Mapping[str, Any] | None = None) -> st
         # Ours, and trusted: nothing of the run is in them.
         style=Markup(style),  # noqa: S704
         script=Markup(script),  # noqa: S704
-        verdict=_verdict(run),
+        verdict=verdict_text(run),
         run=run,
+        groups=list(_groups(run)),
+        files=_files(run),
         coverage=coverage,
         rows=_rows,
         at=lambda place: f"{place.file}:{place.line}",
@@ -57,10 +60,18 @@ def html_report(run: RunResult, coverage: Mapping[str, Any] | None = None) -> st
     )
 
 
-def _verdict(run: RunResult) -> str:
-    total = len(run.results)
-    scenarios = f"{total} {'scenario' if total == 1 else 'scenarios'}"
-    return f"{run.failed} of {scenarios} failed" if run.failed else f"{scenarios} passed"
+def _groups(run: RunResult) -> Iterator[dict[str, Any]]:
+    """The cards as they stand on the page: those that failed, then those that passed, by file."""
+    cards = run.cards
+    if run.failed:
+        yield {"id": "failures", "title": "Failed", "cards": [card for card in cards if not card.passed]}
+    for number, file in enumerate(_files(run), 1):
+        passed = [card for card in cards if card.passed and card.place.file == file]
+        yield {"id": f"suite-{number}", "title": file, "cards": passed}
+
+
+def _files(run: RunResult) -> list[str]:
+    return list(dict.fromkeys(str(suite.suite.file) for suite in run.suites))
 
 
 def _rows(step: StepResult) -> Iterator[dict[str, Any]]:

@@ -45,6 +45,13 @@ def summary_text(run: RunResult) -> str:
     return text
 
 
+def verdict_text(run: RunResult) -> str:
+    """Return how many scenarios failed, or that all passed; where engines agree, one counts once."""
+    passed = [card.passed for card in run.cards]
+    scenarios = f"{len(passed)} {'scenario' if len(passed) == 1 else 'scenarios'}"
+    return f"{scenarios} passed" if all(passed) else f"{passed.count(False)} of {scenarios} failed"
+
+
 def one_line(text: str) -> str:
     """Return a text as it is shown: what does not print as escapes, and no longer than 500 characters."""
     return printable(text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "...")
@@ -62,6 +69,7 @@ def _failure(result: ScenarioResult) -> Iterator[str]:
         at, step = failed
         if at or len(result.steps) > 1 or step.place != result.place:
             yield f"  step {at + 1}, {step.action}: {step.place.file}:{step.place.line}"
+        yield from (f"  {name}: {_value(value)}" for name, value in step.given.items())
         yield ""
         yield from _table([(mismatch.key, mismatch.expected, mismatch.actual) for mismatch in step.mismatches])
         for evaluation in step.evaluations:
@@ -128,6 +136,8 @@ def _fired(fired: Fired) -> Iterator[str]:
     yield f"    {fired.part:<11} {one_line(fired.code)}  {fired.where or ''}"
     details = f"  {_value(fired.details)}" if fired.details else ""
     yield f"    {'':<11} {one_line(fired.message)}{details}"
+    if fired.remedy:
+        yield f"    {'':<11} {one_line(fired.remedy)}"
 
 
 def _missed(missed: Missed) -> Iterator[str]:

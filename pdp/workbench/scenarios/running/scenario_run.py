@@ -94,6 +94,7 @@ class ScenarioRun:
             answers=answers,
             tool=_tool(step),
             plans=plans,
+            given=_given(step, session),
         )
 
     def _happened(self, step: Step, session: Any) -> tuple[Happened, ...]:
@@ -173,6 +174,14 @@ def returning(value: Any) -> Callable[..., Any]:
         return deepcopy(value)
 
     return stand_in
+
+
+def _given(step: Step, session: Session | None) -> dict[str, Any]:
+    """What a step does and as whom, without what the harness gives each scenario."""
+    given = {} if step.action in ("approve", "deny") else {step.action: getattr(step, step.action)}
+    if session is not None and step.action != "request":
+        given["session"] = session.model_dump(mode="json", exclude_defaults=True, exclude={"run_id", "request_id"})
+    return given
 
 
 def _tool(step: Step) -> str | None:
