@@ -50,9 +50,11 @@ def listing(
     Exit code: 0 shown, 2 bad usage, 1 the store cannot be reached.
     """
     now = to_seconds(time.time())
+    # One whose time is over may still say pending, or granted.
+    stored = None if state in ("all", "expired") else ApprovalState(state)
     with stores_named(store) as stores:
-        # One whose time is over may still say pending.
-        approvals = [approval for approval in stores.approvals.list() if state in ("all", _standing(approval, now))]
+        approvals = stores.approvals.list(state=stored)
+    approvals = [approval for approval in approvals if state in ("all", _standing(approval, now))]
     lines = [
         f"{approval.id}  {_standing(approval, now)}  {approval.tool} for {_requesters(approval)}: "
         f"{', '.join(approval.reasons)}; {_quorum(approval)}, expires {approval.expires_at}"

@@ -71,7 +71,7 @@ def settle(
 ) -> None:
     """Settle a key of unknown outcome, and the action of its approval, after somebody has looked what happened.
 
-    Exit code: 0 settled, 2 bad usage or file, 1 it is settled already, or the store cannot be reached.
+    Exit code: 0 settled, 2 bad usage, file or key, 1 the store cannot be reached, or somebody else was quicker.
     """
     done = outcome == "done"
     if result is not None and not done:
