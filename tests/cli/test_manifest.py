@@ -85,6 +85,33 @@ def test_strict_takes_warnings_for_faults() -> None:
     assert "warning" not in done.err
 
 
+WHOLE: dict[str, Any] = {
+    "manifest_version": "1",
+    "agents": [{"id": "agent:a", "tools": {"look_up": "1.0.0"}}],
+    "tools": [{
+        "id": "tool.risk.look_up", "version": "1.0.0", "effect_class": "read-internal", "scopes": ["a"], "markings": [],
+        "purposes": ["b"], "schema": {"type": "object"}, "result_schema": {"type": "object"}, "eval_pack": "pack",
+        "release": {"gate": "passed", "drift": "ok"},
+    }],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("missing", [None, "version", "scopes", "markings", "purposes", "result_schema", "eval_pack"])
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_clause_that_a_tool_misses_is_a_fault_where_clauses_are_asked_for(
+    tmp_path: Path, missing: str | None, form: tuple[str, ...]
+) -> None:
+    (tool,) = WHOLE["tools"]
+    left = {name: value for name, value in tool.items() if name != missing}
+    agents = {} if missing == "version" else {"agents": WHOLE["agents"]}
+    file = written(tmp_path / "manifest.json", {"manifest_version": "1", **agents, "tools": [left]})
+    fault = "error: 1 of 1 tools without every clause of the tool contract\n"
+
+    assert pdp("manifest", "lint", file, *form).code == 0
+    done = pdp("manifest", "lint", file, "--clauses", *form)
+    assert (done.code, done.err.endswith(fault)) == ((0, False) if missing is None else (2, True))
+
+
 def test_a_fault_is_shown_at_its_place(tmp_path: Path) -> None:
     file = written(tmp_path / "manifest.yaml", FAULTY)
     assert pdp("manifest", "lint", file) == (

@@ -1,9 +1,9 @@
 """Contract test packs: what a tool's `eval_pack` names, run when its version changed.
 
 Source: tool pattern library, 9.1, "eval-gated": golden inputs, side-effect probes and idempotency probes. A pack is a
-scenario file, `packs/NAME.yaml`. Golden inputs are its golden scenarios that call the tool; a side-effect probe is a
-call of the tool that must not run (`executed: false`); an idempotency probe is a scenario that makes one call twice
-and expects that the second one does not run.
+scenario file, `packs/NAME.yaml`. Golden inputs are its golden scenarios in which the tool itself runs, and gives the
+result that is stated; a side-effect probe is a call of the tool that must not run (`executed: false`); an idempotency
+probe is a scenario that makes one call twice and expects that the second one does not run.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def _file(name: str, folder: Path) -> Path | None:
 
 
 def _missing(suite: Suite, tool: Tool) -> Iterator[str]:
-    if not any(scenario.golden and any(_calls(scenario, tool)) for scenario in suite.scenarios):
-        yield "golden input"
+    if not any(scenario.golden and any(map(_runs, _calls(scenario, tool))) for scenario in suite.scenarios):
+        yield "golden input (a golden call with `executed: true` and its `result`, and without `returns`)"
     if not any(_held_back(step) for scenario in suite.scenarios for step in _calls(scenario, tool)):
         yield "side-effect probe (a call with `executed: false`)"
     if tool.idempotency.required and not any(_repeats(scenario, tool) for scenario in suite.scenarios):
@@ -77,6 +77,12 @@ def _calls(scenario: Scenario, tool: Tool) -> Iterator[Step]:
     for step in scenario.steps:
         if proposed_tool(step.propose) == tool.name:
             yield step
+
+
+# A stand-in for a tool that is not there gives null.
+def _runs(step: Step) -> bool:
+    is_itself = "returns" not in step.model_fields_set
+    return is_itself and any(expect.executed and expect.result is not None for expect in step.expectations)
 
 
 def _held_back(step: Step) -> bool:

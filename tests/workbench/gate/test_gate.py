@@ -30,15 +30,27 @@ TOOLS: dict[str, Any] = {
     ],
 }
 SMALL = {"tool": "send_wire", "arguments": {"amount": 50}}
+FUNCTIONS = """
+def tools():
+    return {"read_note": lambda **_: {"read": True}, "send_wire": lambda **_: {"sent": True}}
+"""
 READING: list[Any] = [
-    {"name": "a note is read", "golden": True, "propose": READ, "expect": {"verdict": "ALLOW"}},
+    {
+        "name": "a note is read", "golden": True, "propose": READ,
+        "expect": {"verdict": "ALLOW", "executed": True, "result": {"read": True}},
+    },
     {
         "name": "a note takes its scope", "session": {"claims": {"emts": {"notes.read": None}}}, "propose": READ,
         "expect": {"verdict": "DENY", "executed": False},
     },
 ]  # fmt: skip
 WIRING: list[Any] = [
-    {"name": "a wire is sent", "golden": True, "propose": SMALL, "expect": {"verdict": "ALLOW"}},
+    {
+        "name": "a wire is sent",
+        "golden": True,
+        "propose": SMALL,
+        "expect": {"verdict": "ALLOW", "executed": True, "result": {"sent": True}},
+    },
     {"name": "a large one waits", "propose": BIG, "expect": {"verdict": "STEP_UP", "executed": False}},
     {
         "name": "it is sent once",
@@ -48,11 +60,13 @@ WIRING: list[Any] = [
         ],
     },
 ]
+GOLDEN = "golden input (a golden call with `executed: true` and its `result`, and without `returns`)"
 SKIPPED = ("loosening",)
 
 
 def scenario_file(file: Path, scenarios: Any, manifest: str = "manifest.json") -> Path:
-    return written(file, {"manifest": manifest, "session": SESSION, "scenarios": scenarios})
+    tools = written(file.parent / "tools.py", FUNCTIONS).name
+    return written(file, {"manifest": manifest, "session": SESSION, "tools": tools, "scenarios": scenarios})
 
 
 def released(folder: Path, *manifests: Any, name: str = "bundle.tar.gz", release: int = 2) -> Path:
@@ -242,7 +256,12 @@ def test_a_new_tool_without_scenarios(project: Path) -> None:
 @pytest.mark.parametrize(
     ("pack", "missing"),
     [
-        pytest.param([WIRING[1], WIRING[2]], "golden input", id="no golden input"),
+        pytest.param([WIRING[1], WIRING[2]], GOLDEN, id="no golden input"),
+        pytest.param(
+            [{**WIRING[0], "expect": {"verdict": "ALLOW"}}, *WIRING[1:]], GOLDEN, id="the tool need not have run"
+        ),
+        pytest.param([{**WIRING[0], "expect": {"executed": True}}, *WIRING[1:]], GOLDEN, id="whatever it gave"),
+        pytest.param([{**WIRING[0], "returns": {"sent": True}}, *WIRING[1:]], GOLDEN, id="something else ran"),
         pytest.param([WIRING[0]], "side-effect probe (a call with `executed: false`)", id="no side-effect probe"),
         pytest.param(WIRING[:2], "idempotency probe (one call twice, the second with `executed: false`)", id="no key"),
     ],
