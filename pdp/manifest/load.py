@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from pdp.documents.document import Path
     from pdp.manifest.fields import NotATool
+    from pdp.manifest.model import Tool
     from pdp.manifest.rules.paths import Roots
 
 
@@ -58,7 +59,7 @@ def load_manifest(
         FileFaultsError: it is faulty; every fault.
     """
     file = _ManifestFile(path, text)
-    _check_entries(file, None)
+    _check_entries(file, None, doubtful=strict or warnings is not None)
     _raise_faults(file.faults, strict=strict, warnings=warnings)
     return file.manifest()
 
@@ -83,7 +84,8 @@ def load_both(
     """
     file = _ManifestFile(manifest, options.get("manifest_text"))
     rules = None if governance is None else _GovernanceFile(governance, options.get("governance_text"))
-    _check_entries(file, rules)
+    doubtful = options.get("strict", False) or options.get("warnings") is not None
+    _check_entries(file, rules, doubtful=doubtful)
     _check_programs(file, rules)
     faults = [*file.faults, *(rules.faults if rules else ())]
     _raise_faults(faults, strict=options.get("strict", False), warnings=options.get("warnings"))
@@ -215,10 +217,12 @@ class _GovernanceFile(FaultyFile):
         return partial(written_path, self.document.value["actions"][action], ("actions", action))
 
 
-def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None) -> None:
-    """Find what is wrong with effective entries, and what the two files get wrong together."""
+def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, doubtful: bool) -> None:
+    """Find what is wrong with effective entries, what the two files get wrong together, and what is `doubtful`."""
     actions = governance.actions if governance else {}
     mapped: set[str] = set()
+    placed: dict[int, tuple[_Entry, DeclaredTool, ActionRules | None, Tool]] = {}
+    found: list[tuple[Tool, Finding]] = []
     staged = staged_commits(entry.tool for entry in file.entries if entry.tool is not None)
     for entry in file.entries:
         tool = entry.tool
@@ -235,14 +239,24 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None) -> N
             continue
         stated = tool.risk_tier is not None or (rules is not None and rules.risk_tier is not None)
         effective = effective_tool(tool, rules)
-        for finding in (
-            *entry_findings(effective, tier_stated=stated),
-            *_unaccepted(forbidden_entry_findings(effective, staged), accepted),
-        ):
-            if governance is not None and rules is not None and _is_governed(str(finding.path[0]), tool):
-                governance.add_findings([finding], governance.within(tool.action))
-            else:
-                file.add_findings([finding], entry.where)
+        placed[id(effective)] = entry, tool, rules, effective
+        found += (
+            (effective, finding)
+            for finding in (
+                *entry_findings(effective, tier_stated=stated),
+                *_unaccepted(forbidden_entry_findings(effective, staged), accepted),
+            )
+        )
+    if doubtful:
+        from pdp.manifest.rules.doubts import doubts  # noqa: PLC0415 - an enforcement point has no use for it
+
+        found += doubts([effective for *_, effective in placed.values()])
+    for effective, finding in found:
+        entry, tool, rules, _ = placed[id(effective)]
+        if governance is not None and rules is not None and _is_governed(finding.path, tool, rules, effective):
+            governance.add_findings([finding], governance.within(tool.action))
+        else:
+            file.add_findings([finding], entry.where)
     if governance is not None and all(fault.warning for fault in (*file.faults, *governance.faults)):
         governance.add_findings(
             Finding(
@@ -272,12 +286,16 @@ def _check_programs(file: _ManifestFile, governance: _GovernanceFile | None) -> 
             file.add_findings(program_findings(entry.tool.cli, programs.get(entry.tool.cli.argv[0])), entry.where)
 
 
-# Fields of findings on effective entries that either file may state; the others stand in the manifest alone. Where the
-# manifest's class is its pattern's, one that disagrees is the governance file's.
-def _is_governed(field: str, tool: DeclaredTool) -> bool:
+# A field is the governance file's where that states it, and has made it what it is. Where the manifest's class is its
+# pattern's, one that disagrees is the governance file's.
+def _is_governed(path: Path, tool: DeclaredTool, rules: ActionRules, effective: Tool) -> bool:
+    field, name = str(path[0]), path[-1]
     if field == "effect_class" and tool.pattern is not None:
         return tool.effect_class == PATTERN_EFFECTS[tool.pattern]
-    return field in ("resource", "risk_tier", "writes") and getattr(tool, field) is None
+    stated = getattr(rules, field, None) if field in ActionRules.model_fields else None
+    if isinstance(stated, tuple):
+        return name in stated and name not in (getattr(tool, field) or ())
+    return stated is not None and getattr(tool, field) != getattr(effective, field)
 
 
 def _read_entry(

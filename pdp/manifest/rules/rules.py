@@ -361,7 +361,7 @@ def _warnings(
         )
     for name, schema in (arguments or {}).items():
         # A reference is described where it leads.
-        if not any(part is True or part.keys() & {"$ref", "description"} for part in schema.parts):
+        if not any(isinstance(part, bool) or part.keys() & {"$ref", "description"} for part in schema.parts):
             yield Finding(
                 ("schema", "properties", name),
                 f"argument {shown_name(name)} of {shown_name(tool.name)} has no description",
