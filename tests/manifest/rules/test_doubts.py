@@ -110,11 +110,11 @@ def test_a_recursive_schema_is_read_once(tmp_path: Path) -> None:
 def test_a_name_that_nobody_else_uses_and_that_is_nearly_another(
     tmp_path: Path, field: str, other: str, near: bool
 ) -> None:
-    tools = [tool(**{field: ["notes.read"]}), tool("list_notes", **{field: [other]})]
+    tools = [tool() | {field: ["notes.read"]}, tool("list_notes") | {field: [other]}]
     message = f"no other tool uses `{other}`, and `notes.read` is nearly the same"
 
     assert doubts(tmp_path, tools) == ([("manifest", message)] if near else [])
-    assert doubts(tmp_path, [*tools, tool("drop_notes", **{field: [other, "notes.read"]})]) == []
+    assert doubts(tmp_path, [*tools, tool("drop_notes") | {field: [other, "notes.read"]}]) == []
 
 
 def test_of_two_spellings_the_one_that_others_use_is_right(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_approvers_that_are_nobody(tmp_path: Path, stated: Any, governed: Any, f
     fields = {} if stated is None else {"approval": {"approvers": stated}}
     actions = {} if governed is None else {"read_note": {"approval": {"approvers": governed}}}
 
-    assert doubts(tmp_path, [tool(**fields)], actions) == found
+    assert doubts(tmp_path, [tool() | fields], actions) == found
 
 
 @pytest.mark.parametrize(
