@@ -79,12 +79,14 @@ class AuditEvent(TypedDict, total=False):
     outcome: str | None
     result_digest: str | None
     retrieval_snapshot: str | None
+    sources: Sequence[str]
     error_code: str | None
     duration_ms: float | None
 
 
 EMPTY: Final[dict[str, Any]] = {
-    name: () if name == "codes" else None for name in sorted((*AuditEvent.__annotations__, "prev_hash", "seq"))
+    name: () if name in ("codes", "sources") else None
+    for name in sorted((*AuditEvent.__annotations__, "prev_hash", "seq"))
 }
 """An event to which nothing applies; its fields are sorted, as they are written."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.audit.chain import recordable
 from pdp.clock import to_milliseconds
+from pdp.contract.checks import Checked
 from pdp.contract.sensitive import without_arguments
 from pdp.decision import Verdict, denied
 from pdp.errors import AuditError
@@ -18,7 +19,7 @@ from pdp.manifest.schema.references import subschemas
 from pdp.proposal import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
     from pdp.audit.chain import AuditEvent, AuditLog
     from pdp.contract.plan import CheckedPlan
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from pdp.flow.stages import Unread
 
 _log = logging.getLogger("pdp.pep")
+
+MOST_SOURCES: Final = 1_000
+"""Of how many sources the event of one call has a digest; `arguments_digest` is of them all."""
 
 _OF_DISPATCH: Final = (
     "agent", "arguments_digest", "idempotency_key", "rejection", "request_id", "risk_tier", "step_name", "tool_call_id",
@@ -146,11 +150,20 @@ def _result_event(executed: Executed, log: AuditLog) -> AuditEvent:
     event["outcome"] = execution.outcome
     event["replayed"] = execution.replayed
     event["retrieval_snapshot"] = recordable(executed.retrieval_snapshot)
+    if isinstance(decided.checked, Checked) and (required := decided.checked.tool.entry.provenance.required):
+        event["sources"] = _sources(required, decided.checked.proposal.arguments, log)
     if execution.failure is not None:
         event["error_code"] = execution.failure.code
     else:
         event["result_digest"] = result_digest(execution.result, log)
     return event
+
+
+def _sources(required: Sequence[str], arguments: Mapping[str, Any], log: AuditLog) -> list[str]:
+    """Return a digest for each source that a call names: who knows a source finds what rests on it."""
+    named = [arguments[name] for name in required]
+    links = [link for value in named for link in (value if isinstance(value, list) else [value])]
+    return [log.digest(canonical(link)) for link in links[:MOST_SOURCES]]
 
 
 def _event(decided: Decided, log: AuditLog, phase: str, now: float) -> AuditEvent:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pdp import Engine, Evaluation, Pep
+from pdp import Engine, Evaluation, MemoryAudit, Pep
 from pdp.contract.invariants import InvariantContext, Invariants
 from pdp.errors import FileFaultsError
 from pdp.json import canonical
@@ -112,6 +112,22 @@ def test_no_call_reaches_the_canonical_memory(suite: Suite, engine: Engine, memo
         "archival",
     }  # fmt: skip
     assert [one for one in memory.proposals if not one["provenance"]] == []
+
+
+def test_every_source_of_what_was_filed_is_in_the_record(suite: Suite, engine: Engine, memory: Any) -> None:
+    audit = MemoryAudit()
+    pep = Pep(suite.manifest, engine, tools=memory.tools(), audit=audit)
+    filed = [
+        (audit.events[-1], evaluation.outcome.proposal.arguments["source_ids"])
+        for proposal, session in proposed(suite)
+        if (evaluation := pep.call(proposal, session)).executed and evaluation.outcome.proposal is not None
+    ]
+
+    assert {len(sources) for _, sources in filed} > {1}
+    assert [event["sources"] for event, _ in filed] == [
+        [audit.digest(canonical(source)) for source in sources] for _, sources in filed
+    ]
+    assert {event["type"].rpartition(".")[2] for event in audit.events if event["sources"]} == {"result"}
 
 
 def test_every_fixed_code_is_given(suite: Suite, engine: Engine, memory: Any) -> None:
