@@ -23,15 +23,20 @@ if TYPE_CHECKING:
 def open_project(
     file: Path, project: Project, owned: ExitStack, engine: EngineName | Engine | None = None
 ) -> tuple[EffectiveManifest, Engine]:
-    """Return the manifest and the engine of the project of a file; see `engine_of_project`.
+    """Return the manifest and the engine of the project of a file; see `engine_of_project`."""
+    manifest = manifest_of_project(file, project)
+    return manifest, engine_of_project(project, manifest, owned, engine)
+
+
+def manifest_of_project(file: Path, project: Project) -> EffectiveManifest:
+    """Return the effective manifest of the project of a file.
 
     Raises:
-        UsageError: likewise, or it states no manifest.
+        UsageError: the project states no manifest, or a file is missing or faulty.
     """
     if project.manifest is None:
         raise UsageError(f"{file}: states no manifest", hint="add `manifest: FILE`")
-    manifest = load_effective(project.manifest, project.governance)
-    return manifest, engine_of_project(project, manifest, owned, engine)
+    return load_effective(project.manifest, project.governance)
 
 
 def engine_of_project(

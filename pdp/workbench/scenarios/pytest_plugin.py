@@ -11,15 +11,11 @@ from typing import TYPE_CHECKING, Final, Literal
 if TYPE_CHECKING:
     import pytest
 
-SETTINGS: Final[dict[str, tuple[Literal["string", "bool", "paths"], str]]] = {
+SETTINGS: Final[dict[str, tuple[Literal["string", "bool"], str]]] = {
     "pdp_engine": ("string", "who decides: embedded, sidecar or both; embedded if absent"),
     "pdp_engine_timeout": ("string", "seconds that an engine has for one answer; 10 if absent"),
     "pdp_scenarios": ("bool", "whether scenario files are collected; true if absent"),
-    "pdp_manifest": ("string", "the manifest of the fixtures pep, decide and opa_server"),
-    "pdp_governance": ("string", "the governance file that belongs to it"),
-    "pdp_policies": ("paths", "folders with concerns of your own"),
-    "pdp_data": ("paths", "files with the data that they ask for"),
-    "pdp_bundle": ("string", "instead of pdp_policies, a bundle"),
+    "pdp_project": ("string", "the project file of the fixtures pep, decide and opa_server, such as pdp.yaml"),
 }
 """What a project may state in pytest's configuration: each setting's type, and its help."""
 

@@ -17,7 +17,7 @@ from pdp.pep import Pep
 from pdp.workbench.engines import ENGINE_TIMEOUT, engines_named
 from pdp.workbench.opa.local import local_opa
 from pdp.workbench.opa.program import needed_opa
-from pdp.workbench.scenarios.files.suite import is_scenario_file, load_suite, policy_suite
+from pdp.workbench.scenarios.files.suite import is_scenario_file, load_suite, project_suite
 from pdp.workbench.scenarios.reports.text import failure_text, one_line
 from pdp.workbench.scenarios.running.diagnosis import Diagnoses
 from pdp.workbench.scenarios.running.engines import bundle_of, open_suite_engine
@@ -116,7 +116,7 @@ class ScenarioItem(pytest.Item):
 
 @pytest.fixture(scope="session")
 def pdp_engine(request: pytest.FixtureRequest, _pdp_suite: Suite) -> Iterator[Engine]:
-    """The engine that decides in `pep` and `decide`, with the policies, data and manifest of the settings `pdp_…`."""
+    """The engine that decides in `pep` and `decide`, with the policies, data and manifest of the project."""
     name, *_ = _engines(request.config, getattr(request, "param", None))
     with _no_traceback(), open_suite_engine(_pdp_suite, name) as engine:
         yield engine
@@ -136,7 +136,7 @@ def decide(pep: Pep) -> Callable[[Any, Any], Evaluation]:
 
 @pytest.fixture(scope="session")
 def opa_server(_pdp_suite: Suite) -> Iterator[OpaServer]:
-    """A running OPA with the policies, data and manifest of the settings `pdp_…`: its `url` and `token`.
+    """A running OPA with the policies, data and manifest of the project: its `url` and `token`.
 
     The test fails where the OPA program is not.
     """
@@ -152,29 +152,17 @@ def opa_server(_pdp_suite: Suite) -> Iterator[OpaServer]:
 
 @pytest.fixture(scope="session")
 def _pdp_suite(pytestconfig: pytest.Config) -> Suite:
-    """What the settings name, as a suite without scenarios."""
-    manifest = _setting(pytestconfig, "pdp_manifest")
-    if manifest is None:
+    """What the project states, as a suite without scenarios."""
+    stated = pytestconfig.getini("pdp_project")
+    if not stated:
         pytest.fail(
-            "the fixtures pep, decide and opa_server need to know the manifest: "
-            "set `pdp_manifest = FILE` in pytest's configuration",
+            "the fixtures pep, decide and opa_server need to know the project: "
+            "set `pdp_project = pdp.yaml` in pytest's configuration",
             pytrace=False,
         )
+    folder = pytestconfig.inipath.parent if pytestconfig.inipath else pytestconfig.rootpath
     with _no_traceback():
-        return policy_suite(
-            manifest,
-            governance=_setting(pytestconfig, "pdp_governance"),
-            policies=pytestconfig.getini("pdp_policies") or (),
-            data=pytestconfig.getini("pdp_data") or (),
-            bundle=_setting(pytestconfig, "pdp_bundle"),
-            engine_timeout=_engine_timeout(pytestconfig),
-        )
-
-
-def _setting(config: pytest.Config, name: str) -> Path | None:
-    """Return a path of the configuration, which is relative to the file that states it."""
-    value = config.getini(name)
-    return (config.inipath.parent if config.inipath else config.rootpath) / value if value else None
+        return project_suite(folder / stated, _engine_timeout(pytestconfig))
 
 
 def _engines(config: pytest.Config, name: str | None = None) -> tuple[EngineName, ...]:

@@ -70,10 +70,7 @@ def test_a_server(opa_server, pep):
 
 SETTINGS = """
 [pytest]
-pdp_manifest = manifest.yaml
-pdp_governance = governance.yaml
-pdp_policies = policies
-pdp_data = data.yaml
+pdp_project = pdp.yaml
 """
 
 
@@ -310,10 +307,10 @@ def test_with_both_engines_tests_that_ask_for_one_run_on_each(project: pytest.Py
     [
         (
             "[pytest]\npdp_engine = embedded\n",
-            "the fixtures pep, decide and opa_server need to know the manifest: *",
+            "the fixtures pep, decide and opa_server need to know the project: *",
         ),
-        ("[pytest]\npdp_manifest = gone.yaml\n", "*gone.yaml: no such file"),
-        (SETTINGS + "pdp_bundle = bundle.tar.gz\n", "a bundle stands beside policies"),
+        ("[pytest]\npdp_project = gone.yaml\n", "*gone.yaml: no such file"),
+        ("[pytest]\npdp_project = pytest.ini\n", "*pytest.ini:2:1: not YAML: *"),
     ],
 )
 def test_settings_that_cannot_be_used(project: pytest.Pytester, settings: str, message: str) -> None:
@@ -360,7 +357,8 @@ def test_without_opa_a_test_of_the_server_says_what_to_do(
     monkeypatch.delenv("PDP_OPA")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    project.makeini(f"[pytest]\npdp_manifest = desk/manifest.yaml\npdp_bundle = {payments.BUNDLE}\n")
+    (project.path / "bundled.yaml").write_text(f"manifest: desk/manifest.yaml\nbundle: {payments.BUNDLE}\n")
+    project.makeini("[pytest]\npdp_project = bundled.yaml\n")
     (project.path / "test_server.py").write_text("def test_it(opa_server): pass\n")
 
     result = pytest_run(project, "test_server.py")

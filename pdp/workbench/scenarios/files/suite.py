@@ -15,6 +15,8 @@ from pdp.engine.data import read_data
 from pdp.errors import FileFaultsError, UsageError
 from pdp.json import digest
 from pdp.manifest.load import load_effective
+from pdp.project.file import read_project
+from pdp.project.resources import manifest_of_project
 from pdp.proposal import RejectionCode
 from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.opa.modules import baseline_policies_path, collect, modules_of_bundle
@@ -46,7 +48,8 @@ class Suite:
     Attributes:
         file: as it was named.
         manifest: the effective manifest.
-        manifest_text: the digest of the manifest file, by which suites know that they speak of the same tools.
+        manifest_text: the digest of the manifest file, by which suites know that they speak of the same tools;
+            empty without scenarios.
         policies: folders with the user's concerns; empty when a bundle decides.
         bundle: the bundle file that decides, or None.
         data: with the roots `directory` and `settings`, read and merged.
@@ -268,37 +271,20 @@ def _check_tools(source: ScenarioSource, located: Located, manifest: EffectiveMa
                 )
 
 
-def policy_suite(
-    manifest: Path,
-    *,
-    governance: Path | None = None,
-    policies: Sequence[Path] = (),
-    data: Sequence[Path] = (),
-    bundle: Path | None = None,
-    engine_timeout: float = ENGINE_TIMEOUT,
-) -> Suite:
-    """Return a suite that has no scenarios.
-
-    Args:
-        manifest: that proposals are held against.
-        governance: the policy author's half of it.
-        policies: folders with concerns of one's own.
-        data: files with what they ask for.
-        bundle: instead of policies.
-        engine_timeout: seconds that an engine has for one answer.
+def project_suite(file: Path, engine_timeout: float = ENGINE_TIMEOUT) -> Suite:
+    """Return a suite that has no scenarios, for the files that a project file states.
 
     Raises:
-        UsageError: a file cannot be read, or policies stand beside a bundle.
+        UsageError: a file cannot be read, or the project states no manifest.
         FileFaultsError: a file is faulty; every fault of it.
     """
-    if bundle is not None and policies:
-        raise UsageError("a bundle stands beside policies", hint="a bundle holds its policies: leave one of them out")
+    project = read_project(file).unbuilt()
     return Suite(
-        file=manifest,
-        manifest=load_effective(manifest, governance),
-        manifest_text=digest(manifest.read_bytes()),
-        policies=tuple(policies),
-        bundle=bundle,
-        data=read_data(data),
+        file=file,
+        manifest=manifest_of_project(file, project),
+        manifest_text="",
+        policies=project.policies,
+        bundle=project.bundle,
+        data=read_data(project.data),
         engine_timeout=engine_timeout,
     )
