@@ -289,7 +289,7 @@ def _run(ready: Ready, watchers: _Watchers) -> Generator[Step, Any, Execution]:
     except Exception as error:  # noqa: BLE001 - a tool's own errors are executions; this is of what should have run it
         _log.error("a run failed: %s", place_of(error))
         execution = cut_short()
-    execution = execution if held is None else held.named(execution)
+    execution = execution if held is None else held.completed(execution)
     watchers.stopped(execution)
     return execution
 

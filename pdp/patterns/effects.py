@@ -121,15 +121,12 @@ class ApprovalRequest(PatternRule):
         return None
 
     def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
-        """Let the task carry what it was asked for with."""
+        """Demand that the task is about the same, and for the same people."""
         task = checked.execution.result
         if task["subject"] != call.arguments["subject"]:
             raise PatternFault(
                 "approval_request.other_subject", "the task is about something else than it was asked for"
             )
-        for name, value in call.task.items():
-            if name == "approval" or not task.get(name):
-                task[name] = value
         if any(task.get(name) != call.arguments.get(name) for name in _ADDRESSEES):
             raise PatternFault("approval_request.addressee", "the task is addressed to somebody else")
         refer_back(task["evidence"], call.run)

@@ -74,12 +74,16 @@ class HeldCall(PatternCall):
         except Exception as error:  # noqa: BLE001 - whatever it was, the tool must not run
             return _failed(self, error, Execution(started=False))
 
-    def named(self, execution: Execution) -> Execution:
-        """Return what a run came to; of a result that its schema refused, the failure that the pattern has for it.
+    def completed(self, execution: Execution) -> Execution:
+        """Return what a run came to, as its idempotency key stores it, so that the same call comes to the same.
 
-        Before the idempotency key is finished, so that the same call has the same failure.
+        A task carries what it was asked for with. A result that its schema refused is the failure that the pattern has
+        for it.
         """
-        refused, pattern = execution.error, self.entry.pattern
+        result, refused, pattern = execution.result, execution.error, self.entry.pattern
+        if self.task and isinstance(result, dict):
+            carried = {name: value for name, value in self.task.items() if name == "approval" or not result.get(name)}
+            return execution._replace(result={**result, **carried})
         if pattern is None or not isinstance(refused, ToolResultError) or refused.result is None:
             return execution
         try:

@@ -147,10 +147,11 @@ def test_a_task_and_its_approval_know_of_each_other(
     assert opened is not None
     subject = {"type": kind, "id": opened.action_id if kind == "action" else opened.decision_id}
     request = {"subject": subject, "queue": "desk", "rationale": "r", "evidence": [{"source": {"id": "sub-7"}}]}
-    task = pep.call({"tool": "request_approval", "arguments": request}, session).result
+    task, again = (pep.call({"tool": "request_approval", "arguments": request}, session).result for _ in range(2))
     other = {**session, "claims": {**session["claims"], "sub": "underwriter-8"}}
     foreign = pep.call({"tool": "request_approval", "arguments": request}, other)
 
+    assert task == again
     carried = {name: request[name] for name in ("queue", "rationale", "evidence")}
     assert task == {"id": f"task-{subject['id']}", "subject": subject, **carried, "sla": "PT4H", "approval": opened.id}
     assert approvals.get(opened.id).task == {**carried, "sla": "PT4H"}

@@ -79,7 +79,7 @@ def called(name: str, arguments: dict[str, Any], run_: Run, *, returns: Any = No
     if execution is None:
         with within_run(run_):
             execution = run_once(FUNCTIONS[name], arguments, None)
-    return held.after(execution)
+    return held.after(held.completed(execution))
 
 
 def broken(checked: PatternResult) -> tuple[str | None, str | None, bool]:
