@@ -136,10 +136,20 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A fixed code and a reason that is the same for the same input."""
+    """A fixed code and a reason that is the same for the same input.
+
+    `details` is for programs: of arguments that the schema refuses, `faults`, a list of
+    `{argument, rule, expected, found}`.
+    """
 
     code: RejectionCode
     reason: str
+    details: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return `{code, reason, details?}`."""
+        stated = {"details": self.details} if self.details else {}
+        return {"code": self.code, "reason": self.reason, **stated}
 
 
 class FailureCode(StrEnum):
@@ -198,7 +208,7 @@ class Outcome:
         """Return `{status, proposal?, rejection?, failure?}`."""
         parts = {
             "proposal": self.proposal and self.proposal.as_proposed(),
-            "rejection": self.rejection and asdict(self.rejection),
+            "rejection": self.rejection and self.rejection.as_json(),
             "failure": self.failure and asdict(self.failure),
         }
         return {"status": self.status, **{name: part for name, part in parts.items() if part is not None}}

@@ -109,7 +109,8 @@ def check(  # noqa: PLR0911 - a return for each check
     if len(proposal.text) > tool.free_bytes or not tool.validator.is_valid(proposal.arguments):
         fault = schema_fault(tool, proposal.arguments, len(proposal.text))
         if fault is not None:
-            rejection = _masked(Rejection(RejectionCode.INVALID_PAYLOAD, fault), tool, proposal.arguments)
+            details = {"faults": tool.validator.details(proposal.arguments)[:_MOST_FAULTS]}
+            rejection = _masked(Rejection(RejectionCode.INVALID_PAYLOAD, fault, details), tool, proposal.arguments)
             return Rejected("schema", proposal, rejection, tool, schema_valid=False)
     config = tool.config.resolve(session.config, session.state) if tool.config else MappingProxyType(session.config)
     passed = Checked(tool, proposal, session.idempotency_key or None, config)
@@ -196,7 +197,8 @@ def _masked(rejection: Rejection | None, tool: CompiledTool, *arguments: dict[st
         return rejection
     from pdp.contract.sensitive import Mask  # noqa: PLC0415 - only tools with sensitive arguments
 
-    return replace(rejection, reason=Mask(tool.entry.sensitive, *arguments).text(rejection.reason))
+    mask = Mask(tool.entry.sensitive, *arguments)
+    return replace(rejection, reason=mask.text(rejection.reason), details=mask.value(rejection.details))
 
 
 # Every part has to name something, and zero does; the concern `provenance` of the policy says the same.

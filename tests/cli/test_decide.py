@@ -79,8 +79,8 @@ def accepted(proposal: dict[str, Any]) -> dict[str, Any]:
     return {"status": "accepted", "proposal": proposal}
 
 
-def rejected(code: str, reason: str) -> dict[str, Any]:
-    return {"status": "rejected", "rejection": {"code": code, "reason": reason}}
+def rejected(code: str, reason: str, **details: Any) -> dict[str, Any]:
+    return {"status": "rejected", "rejection": {"code": code, "reason": reason, **details}}
 
 
 def refused(verdict: str, reason: dict[str, Any]) -> dict[str, Any]:
@@ -138,7 +138,14 @@ STORY = [
     pytest.param(
         wire(amount="47500"), {}, 4,
         golden(
-            None, rejected("INVALID_PAYLOAD", 'arguments.amount: "47500" is not of type "number"'), [],
+            None,
+            rejected(
+                "INVALID_PAYLOAD", 'arguments.amount: "47500" is not of type "number"',
+                details={"faults": [
+                    {"argument": "amount", "rule": "type", "expected": ["number"], "found": "string"},
+                ]},
+            ),
+            [],
             schema_valid=False, idempotency_key=None, idempotency_missing=None,
         ),
         id="amount is a string",

@@ -567,6 +567,10 @@ NOT_SNAKE = "is not snake_case of at least two words | write a verb first, such 
         ({"name": "validation_run"},
          "name `validation_run` begins with a noun | write a verb first, such as search_web"),
         ({}, None),
+        ({"name": "bill_pay", "description": "Pays bills."},
+         ("name `bill_pay` has `pay`, with which its description begins, further on | "
+          "write a verb first, such as search_web")),
+        ({"name": "pay_pay_day", "description": "Pay."}, None),
         ({"name": "mention_user"}, None),
         ({"description": None}, "tool `pay_bill` has no description | the model chooses tools by it"),
         ({"schema": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"$ref": "SourceRef"}}}},

@@ -45,6 +45,7 @@ _COMMITS: Final = frozenset((EffectClass.COMMIT_LOW, EffectClass.COMMIT_HIGH))
 _CHANGES: Final = ("write", "external")
 _SNAKE_CASE: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)+")
 _NOUN: Final = re.compile(r"(?!mention|question|position|auction)[a-z]+(?:tion|sion|ness|ity)")
+_WORD: Final = re.compile(r"[A-Za-z]+")
 _BARE_PATH: Final = re.compile(r"(?:arguments|session)(?:\.[A-Za-z_][A-Za-z0-9_]*|\[[^\]]*\])+")
 # What a check compares a step's `tool` with, on either side.
 _QUOTED: Final = re.compile(r"""(["'])([^"'\\\n]*)\1""")
@@ -343,6 +344,16 @@ def _repeated(base: Path, subject: str, items: Iterable[tuple[Hashable, Path]]) 
         seen.add(item)
 
 
+def _verb_further_on(tool: DeclaredTool) -> str | None:
+    """Return the word with which a description begins, as in `Rolls dice`, where the name has it, but not first."""
+    first, *others = tool.name.split("_")
+    match = _WORD.match(tool.description or "")
+    verb = "" if match is None else match[0].lower()
+    # Of `Roll` and `Rolls`, `Search` and `Searches` alike.
+    stems = {verb, verb.removesuffix("s"), verb.removesuffix("es")} - {""}
+    return None if first in stems else next((word for word in others if word in stems), None)
+
+
 def _warnings(
     tool: DeclaredTool, unusable: frozenset[str], arguments: Mapping[str, SchemaNode] | None
 ) -> Iterator[Finding]:
@@ -352,6 +363,8 @@ def _warnings(
             amiss = "is not snake_case of at least two words"
         elif _NOUN.fullmatch(tool.name.partition("_")[0]):
             amiss = "begins with a noun"
+        elif verb := _verb_further_on(tool):
+            amiss = f"has `{verb}`, with which its description begins, further on"
         if amiss:
             hint = "write a verb first, such as search_web"
             yield Finding(("name",), f"name {shown_name(tool.name)} {amiss}", hint, warning=True)

@@ -36,6 +36,9 @@ _LONGEST_MESSAGE: Final = 300
 _MOST_MESSAGES: Final = 16_000_000
 _OF_MESSAGE: Final = 8_000
 _STATED: Final = ("additionalProperties", "unevaluatedProperties")
+_TYPES: Final = {
+    dict: "object", list: "array", str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null",
+}  # fmt: skip
 
 
 def closed_schema(schema: dict[str, Any]) -> dict[str, Any]:
@@ -120,26 +123,54 @@ class SchemaValidator:
             return [([], f"too much to check: the schema may take {cost} steps, at most {MAX_COST} are admitted")]
         if self.is_valid(value):
             return []
-        errors: Iterable[ValidationError] = ()
-        if cost * (_OF_MESSAGE + len(orjson.dumps(value)) + len(str(self._schema))) <= _MOST_MESSAGES:
-            errors = self._explaining.iter_errors(value)
-        elif cost <= MAX_COST // 2:  # to say where takes as long as to look whether it passes
-            errors = _first_error(self._explaining, value)
-        faults = [(list(error.instance_path), _shortened(error.message)) for error in errors]
+        faults = [(list(error.instance_path), _shortened(error.message)) for error in self._errors(value, cost)]
         return sorted(faults, key=_in_order) or [([], "is refused by the schema, and too large to say where")]
+
+    def details(self, value: Any) -> list[dict[str, Any]]:
+        """Return `{argument, rule, expected, found}` of each fault, for programs; none where `faults` cannot say where.
+
+        `argument` is where it is, `rule` the keyword, `expected` what the keyword demands (null where that is long),
+        `found` the type of what is there: never a value.
+        """
+        cost = self._cost.of(value)
+        errors = self._errors(value, cost) if cost <= MAX_COST else ()
+        return sorted(map(_detail, errors), key=orjson.dumps)
+
+    def _errors(self, value: Any, cost: int) -> Iterable[ValidationError]:
+        if cost * (_OF_MESSAGE + len(orjson.dumps(value)) + len(str(self._schema))) <= _MOST_MESSAGES:
+            return self._explaining.iter_errors(value)
+        # To say where takes as long as to look whether it passes.
+        return _first_error(self._explaining, value) if cost <= MAX_COST // 2 else ()
 
     @cached_property
     def _explaining(self) -> Draft202012Validator:
         return _validator(_with_one_branch(self._schema, self._cost.recursive))
 
 
+def _detail(error: ValidationError) -> dict[str, Any]:
+    path, rule, expected, instance = list(error.instance_path), error.kind.name, error.kind.value, error.instance
+    if rule == "required":
+        path, expected, instance = [*path, expected], True, None
+    elif rule in _STATED:
+        name = min(expected)
+        path, expected, instance = [*path, name], False, instance[name]
+    elif rule == "unevaluatedItems":  # the library has the items there
+        expected = False
+    try:
+        expected = expected if len(orjson.dumps(expected)) <= _LONGEST_MESSAGE else None
+    except TypeError:  # errors of the branches, none of which fits
+        expected = None
+    at = _shortened(_path_text(path).removeprefix("."))
+    return {"argument": at, "rule": rule, "expected": expected, "found": _TYPES.get(type(instance), "other")}
+
+
+def _path_text(path: list[str | int]) -> str:
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+
+
 def fault_lines(validator: SchemaValidator, value: Any, name: str) -> list[str]:
     """Return why a schema refuses a value, `NAME.PATH: message`; sorted."""
-    lines = []
-    for path, message in validator.faults(value):
-        at = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
-        lines.append(f"{name}{_shortened(at)}: {message}")
-    return sorted(lines)
+    return sorted(f"{name}{_shortened(_path_text(path))}: {message}" for path, message in validator.faults(value))
 
 
 def _in_order(fault: tuple[list[str | int], str]) -> tuple[list[str], str]:

@@ -43,6 +43,27 @@ def test_errors_name_what_is_wrong_and_where() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("schema", "value", "detail"),
+    [
+        ({"properties": {"a": {"type": "number"}}}, {"a": "1"}, ("a", "type", ["number"], "string")),
+        ({"required": ["a"]}, {}, ("a", "required", True, "null")),
+        ({"properties": {"a": {}}, "additionalProperties": False}, {"b": [], "c": 1},
+         ("b", "additionalProperties", False, "array")),
+        ({"items": {"maxLength": 1}}, ["a", "bc"], ("[1]", "maxLength", 1, "string")),
+        ({"prefixItems": [{}], "unevaluatedItems": False}, [1, "x"], ("", "unevaluatedItems", False, "array")),
+        ({"enum": list(range(500))}, True, ("", "enum", None, "boolean")),
+        ({"properties": {"a": {"oneOf": [{"type": "string"}]}}}, {"a": 1.5}, ("a", "oneOf", None, "number")),
+    ],
+)  # fmt: skip
+def test_a_fault_is_told_to_programs_without_the_value(schema: Any, value: Any, detail: tuple[Any, ...]) -> None:
+    argument, rule, expected, found = detail
+
+    assert compile_schema(schema).details(value) == [
+        {"argument": argument, "rule": rule, "expected": expected, "found": found}
+    ]
+
+
 def test_bounds_of_any_size_are_stated_in_faults() -> None:
     """An application's own schema, as that of a loop's answer, may hold numbers that no manifest has."""
     assert compile_schema({"minimum": 10**30}).faults(5) == [([], f"5 is less than the minimum of {10**30}")]
