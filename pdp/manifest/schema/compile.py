@@ -148,7 +148,9 @@ class SchemaValidator:
 
 
 def _detail(error: ValidationError) -> dict[str, Any]:
-    path, rule, expected, instance = list(error.instance_path), error.kind.name, error.kind.value, error.instance
+    path, rule = list(error.instance_path), error.kind.name
+    expected: Any = error.kind.value
+    instance: Any = error.instance
     if rule == "required":
         path, expected, instance = [*path, expected], True, None
     elif rule in _STATED:
