@@ -100,7 +100,10 @@ def find_project(folder: Path) -> Path | None:
         UsageError: the nearest one is not to be trusted. It is not passed over, as another one, or none, would decide
             in its place without a word.
     """
-    home = Path(os.path.realpath(Path("~").expanduser()))
+    try:
+        home = Path.home().resolve()
+    except RuntimeError:  # a user without one, as in some containers
+        home = None
     for above in (folder, *folder.parents):
         file = above / PROJECT_FILE
         if os.path.lexists(file):

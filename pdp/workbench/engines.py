@@ -121,9 +121,7 @@ def policy_bundle(policies: Sequence[Path] = (), *, purpose: str = "compiling po
         FileFaultsError: a module is faulty.
         BundleError: the bundle cannot be used.
     """
-    from pdp.workbench.bundles.build import compile_bundle  # noqa: PLC0415 - only what compiles needs it
     from pdp.workbench.opa.modules import baseline_folder, baseline_policies_path, collect  # noqa: PLC0415
-    from pdp.workbench.opa.program import needed_opa  # noqa: PLC0415
 
     baseline = baseline_policies_path()
     folders = [baseline, *policies]
@@ -140,6 +138,9 @@ def policy_bundle(policies: Sequence[Path] = (), *, purpose: str = "compiling po
             return read_bundle(stored)
         except BundleError:
             pass  # half written, or by another version: it is made again
+    from pdp.workbench.bundles.build import compile_bundle  # noqa: PLC0415 - only what compiles needs it
+    from pdp.workbench.opa.program import needed_opa  # noqa: PLC0415
+
     packed = compile_bundle(policies=folders, release=1, opa=needed_opa(purpose))
     _store(stored, packed)
     return read_bundle(packed)

@@ -119,6 +119,17 @@ def test_the_search_ends_with_the_home_folder(repository: Path) -> None:
     assert find_project(repository / "src") == Path("../../pdp.yaml")
 
 
+def test_a_user_without_a_home_folder_has_projects(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_: object) -> None:
+        raise KeyError
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    written(repository / "pdp.yaml", "")
+
+    assert find_project(repository / "src") == Path("../pdp.yaml")
+
+
 # When it is trusted
 
 
