@@ -5,7 +5,6 @@ Both say the same, and show the first differences of a layer only; `--json` has 
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Final
 
 from pdp.manifest.diff import Direction
@@ -17,12 +16,11 @@ if TYPE_CHECKING:
     from pdp.workbench.diff.groups import Group
     from pdp.workbench.diff.result import BundleDiff
     from pdp.workbench.diff.review import ReviewItem
-    from pdp.workbench.diff.structure import Structure
 
 MOST: Final = 25
 """How many differences in decisions of a layer are shown, and the rest counted."""
 
-_MOST_CHANGES: Final = 1000
+_CHANGES: Final = 100
 _CALL: Final = 88
 _FIRST: Final = 5
 
@@ -61,12 +59,13 @@ def text_lines(diff: BundleDiff) -> Iterator[str]:
     first, *rest = _generated_lines(diff)
     yield f"generated calls: {first}"
     yield from (f"  {line}" for line in rest)
-    yield "every call with the rules behind it: --markdown or --json"
+    yield "every difference: --markdown; with its request and the rules behind it: --json"
 
 
 def markdown(diff: BundleDiff) -> str:
-    """Return the report as Markdown: short at first sight, the requests folded away.
+    """Return the report as Markdown: short at first sight, what is behind it folded away.
 
+    A comment of a pull request has its limit: requests, and the rules on either side, are in `--json`.
     What comes from bundles and requests is escaped: it can form no link, tag or mention.
     """
     return "\n".join(_markdown_lines(diff)) + "\n"
@@ -88,14 +87,17 @@ def _markdown_lines(diff: BundleDiff) -> Iterator[str]:
         yield from ("", "Take back what is not wanted, and explain the rest by its ids for `pdp release check`.")
     yield from (
         "",
-        "<details><summary>Every change of structure, and every call with the rules behind it</summary>",
+        "<details><summary>Every change of structure and every difference in decisions</summary>",
         "",
     )
     for name, bundle in zip(diff.names, (diff.old, diff.new), strict=True):
         yield f"- {markdown_text(name)}, release {bundle.release}, {markdown_code(bundle.revision)}"
-    yield from ("", "### Structure", "", "| direction | what | where |", "|---|---|---|")
-    for direction, line, where in _changes(diff.structure) or [("", "no difference", "")]:
-        yield f"| {direction} | {markdown_text(line)} | {markdown_text(where)} |"
+    yield from ("", "### Structure", "")
+    changes = diff.structure.changes
+    yield from (
+        f"- **{change.direction}** {markdown_text(f'{change.line} {change.where}')}" for change in changes[:_CHANGES]
+    )
+    yield from ([f"- {len(changes) - _CHANGES} more changes"] if len(changes) > _CHANGES else [])
     yield from ("", "### Known calls", "", markdown_text(_known_line(diff)))
     yield from _markdown_groups(diff.known.groups)
     first, *rest_lines = _generated_lines(diff)
@@ -111,16 +113,12 @@ def _ids(item: ReviewItem) -> str:
 
 
 def _markdown_groups(groups: Sequence[Group]) -> Iterator[str]:
+    yield ""
     for group in groups[:MOST]:
-        yield from ("", f"#### {marked(group)}: {markdown_text(group.title)}", "")
-        yield f"{markdown_code(group.id)}, {_count(group.count, 'request')}; {markdown_text(_witness_line(group))}"
-        yield ""
-        yield from (f"- {markdown_text(rule)}" for rule in group.rules)
-        yield from ("", "<details><summary>request</summary>", "")
-        # Indented code ends only with the indentation, whatever it contains.
-        yield from (f"    {line}" for line in json.dumps(group.witness, indent=2).split("\n"))
-        yield from ("", "</details>")
-    yield from (part for line in _more(groups) for part in ("", line))
+        source = f", seen in {group.sources[0]}" if group.sources else ""
+        title = markdown_text(f"{group.title}: {_count(group.count, 'request')}{source}")
+        yield f"- **{marked(group)}** {markdown_code(group.id)} {title}"
+    yield from (f"- {line}" for line in _more(groups))
 
 
 def _more(listed: Sequence[Group | ReviewItem]) -> Iterator[str]:
@@ -133,15 +131,6 @@ def marked(group: Group) -> str:
     if group.may_loosen and group.direction is not Direction.LOOSENS:
         return f"{group.direction.value} (counts as loosening)"
     return group.direction.value
-
-
-def _changes(structure: Structure) -> list[tuple[str, str, str]]:
-    """Direction, line and place of the first changes, and how many more there are."""
-    changes = structure.changes
-    lines = [(change.direction.value, change.line, change.where) for change in changes[:_MOST_CHANGES]]
-    if len(changes) > _MOST_CHANGES:
-        lines.append((Direction.UNCLEAR.value, f"{len(changes) - _MOST_CHANGES} more changes", ""))
-    return lines
 
 
 def _known_line(diff: BundleDiff) -> str:
@@ -165,16 +154,6 @@ def _generated_lines(diff: BundleDiff) -> tuple[str, ...]:
         names = ", ".join(extent.never_allowed)
         lines.append(f"no call was found that is ALLOW or STEP_UP, so little is known of: {names}")
     return (*lines, uncovered)
-
-
-def _witness_line(group: Group) -> str:
-    """In what the smallest call differs from one that has all it needs, or where it comes from."""
-    if group.sources:
-        more = len(group.sources) - 1
-        return f"seen in {group.sources[0]}" + (f" and {more} more" if more else "")
-    call = group.smallest.call
-    words = ", ".join(words for _, words in call.variant)
-    return f"the call of {call.tool} that has all it needs" + (f", {words}" if words else "")
 
 
 def _count(number: int, noun: str) -> str:

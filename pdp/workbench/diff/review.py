@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from difflib import unified_diff
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
@@ -22,7 +23,7 @@ from pdp.workbench.diff.comparison import change_of
 from pdp.workbench.diff.exercise import rule_text
 from pdp.workbench.diff.policies import differing_rules
 from pdp.workbench.neighbours.entries import MADE_UP
-from pdp.workbench.neighbours.values import GONE, JsonPath, at, edited
+from pdp.workbench.neighbours.values import GONE, JsonPath, as_dict, at, edited
 from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.places import place_of_datum, place_of_field
 
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 UNSEEN: Final = "unseen"
 _ORDER: Final = (Direction.LOOSENS, UNSEEN, Direction.UNCLEAR, Direction.TIGHTENS)
 _MOST_LINES: Final = 12
+_LONGEST: Final = 160
+_MOST_PARTS: Final = 50
+"""How many parts of a value, and how many values of a part of the request, are tried to be left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,7 @@ _FIELDS: Final = {
     "release.deprecation": _Words("{tool} is deprecated: {value}", "{value}", "no", "manifest"),
     "contract": _Words(
         "What a bundle has only a digest of changed for {tool} (schemas, mapping, invariants, execution): "
-        "see pdp manifest diff", "", "", ""
+        "see pdp manifest diff", "", "", "none"
     ),
     "program": _Words("The program of {tool} is {value}", "{value}", "not listed", ""),
     "resource": _Words("The policy is told {field} of {tool} as {value}", "as {value}", "nothing", ""),
@@ -264,7 +268,7 @@ def _words_of(field: str) -> _Words:
 
 
 def _value(value: Any, words: _Words) -> str:
-    if value in (None, False, [], {}):
+    if value is None or value in ([], {}) or (value is False and words.true):
         return words.nothing
     if words.true and (value is True or words is _FIELDS["tools"]):
         return words.true
@@ -272,7 +276,11 @@ def _value(value: Any, words: _Words) -> str:
         " of ".join(str(item[key]) for key in sorted(item, reverse=True)) if isinstance(item, dict) else str(item)
         for item in (value if isinstance(value, list) else [value])
     ]
-    return " and ".join(values)
+    return _cut(" and ".join(values))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _stated(name: str, old: Any, new: Any) -> tuple[str, ...]:
@@ -282,7 +290,7 @@ def _stated(name: str, old: Any, new: Any) -> tuple[str, ...]:
 
 def _flow(value: Any) -> str:
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6)
-    return str(text.removesuffix("\n").removesuffix("\n...")).strip()
+    return _cut(str(text.removesuffix("\n").removesuffix("\n...")).strip())
 
 
 def _rules(old: BundleRules, new: BundleRules, structure: Structure) -> Iterator[_Cause]:
@@ -319,7 +327,10 @@ def _data(structure: Structure, suites: Sequence[Suite]) -> Iterator[_Cause]:
         where = "" if place is None else f"{shown_file(place.file)}:{place.line}"
         text = _stated(change.name, change.old, change.new)
         concerns = frozenset(path[1:2] if path[0] == "settings" else ("markings", "documents", "effects", "planning"))
-        yield _Cause([change], None, frozenset(), concerns, f"{change.name} is {new}; before, {old}.", where, text)
+        # Of what is long, the words of the change show where it begins to differ.
+        long = len(old) > _LONGEST or len(new) > _LONGEST
+        sentence = f"{change.line}." if long else f"{change.name} is {new}; before, {old}."
+        yield _Cause([change], None, frozenset(), concerns, sentence, where, text)
 
 
 def call_words(difference: Difference, decide: Decide) -> str:
@@ -337,11 +348,11 @@ def call_words(difference: Difference, decide: Decide) -> str:
     shown: list[str] = []
     if not call.plan and isinstance(new, dict) and differs():
         for part in _PARTS:
-            for key in list(at(new, part) or ()) if isinstance(at(new, part), dict) else ():
+            for key in list(as_dict(at(new, part)))[:_MOST_PARTS]:
                 path = (*part, key)
                 if path == ("context", "arguments") or (part != ("context", "arguments") and key in _HIDDEN):
                     continue
-                for gone in _removals(new, path):
+                for gone in islice(_removals(new, path), _MOST_PARTS):
                     if differs((gone, GONE)):
                         old, new = edited(old, (gone, GONE)), edited(new, (gone, GONE))
                 if (value := at(new, path)) is not GONE:

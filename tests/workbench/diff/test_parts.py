@@ -166,7 +166,6 @@ def test_markdown_lets_no_markup_in(hostile: BundleDiff) -> None:
         for line in outside
         if re.search(r"(?<!\\)<script", line) or "\u202e" in line or re.search(r"(?<!\\)@all", line)
     ]
-    assert all(line.count(" | ") == 2 for line in outside if line.startswith("| "))
     assert text.startswith("## Bundle diff: ")
 
 
