@@ -112,7 +112,8 @@ def _line(rules: Path, code: str) -> int:
     """The line of the rule below the METADATA with this code."""
     concern = code.split(".", maxsplit=1)[0]
     lines = (rules / concern / f"{concern}.rego").read_text().splitlines()
-    return next(at for at, line in enumerate(lines, 1) if line == f"#   code: {code}") + 1
+    code_at = lines.index(f"#   code: {code}")
+    return next(at for at, line in enumerate(lines, 1) if at > code_at and not line.startswith("#"))
 
 
 def test_a_proposal_that_never_reached_the_policy_says_why() -> None:

@@ -47,6 +47,7 @@ _MOST: Final = 4000
 
 _PROPOSALS: Final = 6
 _WIDTH: Final = 110
+_ADMITS: Final[dict[str | None, int]] = {Verdict.STEP_UP: 1, Verdict.ALLOW: 2}
 _DECIDED: Final = Expect(verdict=None, codes=(), obligations=())
 _TREATED: Final = Expect(
     status=None, rejection=None, verdict=None, codes=(), obligations=(),
@@ -102,7 +103,7 @@ def _differing_proposal(mutant: ManifestMutant, recorded: Sequence[Recorded]) ->
                 if before != after:
                     before["trace"] = dict(before["trace"].items() - after["trace"].items())
                     step = {"session": {**layer, **more}, "propose": near, "expect": _stated(before)}
-                    loosens = before["status"] == "rejected" != after["status"]
+                    loosens = _ADMITS.get(after["verdict"], 0) > _ADMITS.get(before["verdict"], 0)
                     return ProposedScenario(_scenario_text(mutant, _stated(step)), suite.file, loosens=loosens)
     return None
 
