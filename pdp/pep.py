@@ -276,7 +276,8 @@ class Pep:
         """Decide one proposal without running it.
 
         Args:
-            proposal: a `Proposal`, JSON text, or the object `{tool, arguments}` or `{tool_name, payload}`.
+            proposal: a `Proposal`, JSON text, or the object `{tool, arguments}` or `{tool_name, payload}`; or a call as
+                the API of a model spells it, see `pdp.model_calls`. Its id is then the `tool_call_id`.
             session: a `Session`, or the object that it stands for.
             ids: `tool_call_id` and `step_name`, for the record; see `CallIds`.
         """

@@ -117,6 +117,11 @@ STORY = [
         id="validate",
     ),
     pytest.param(
+        {"type": "tool_use", "id": "toolu_1", "name": "initiate_wire", "input": wire(amount=20000)["arguments"]}, {}, 0,
+        golden("ALLOW", accepted(wire(amount=20000)), [GATE, risk("high")], tool_call_id="toolu_1"),
+        id="in the form of a model's API",
+    ),
+    pytest.param(
         wire(amount=20000), {}, 0,
         golden("ALLOW", accepted(wire(amount=20000)), [GATE, risk("high")]),
         id="wire within the limit",
