@@ -19,6 +19,7 @@ COMMANDS: Final = {
     "init": "init:app",
     "test": "test:app",
     "check": "check:app",
+    "doctor": "doctor:app",
     "mutate": "mutate:app",
     "manifest": "manifest:app",
     "bundle": "bundle:app",

@@ -8,6 +8,7 @@ explain     a folder: why a call is decided as it is
 scenarios   a folder: scenarios read, run and reported; the pytest plugin
 neighbours  a folder: requests near a request that is known
 coverage    a folder: what scenarios reach
+doctor      what cannot work in a project
 mutation    a folder: what no scenario would notice
 diff        a folder: what a new bundle changes
 gate        a folder: whether a bundle may be released

@@ -6,6 +6,7 @@ demo       the payments story
 init       a new project
 test       scenarios, and what they reach
 check      how concerns are written
+doctor     what cannot work in a project
 mutate     what no scenario would notice
 manifest   lint, export and diff of manifests
 bundle     a folder: build, sign, publish and compare bundles

@@ -1,0 +1,163 @@
+"""`pdp doctor`: what cannot work in a project, each with its place and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+from tests.support.command_line import pdp
+
+MANIFEST = """\
+manifest_version: 2026.07.1
+tools:
+  - name: read_note
+    description: Read.
+    risk_tier: low
+    scopes: [notes.read]
+    schema: {type: object, properties: {n: {type: integer, minimum: 1, maximum: 9, description: N.}}}
+  - name: send_wire
+    description: Send.
+    risk_tier: medium
+    scopes: [wires.send]
+    schema: {type: object, required: [amount], properties: {amount: {type: integer, description: Amount.}}}
+"""
+GOVERNANCE = """\
+actions:
+  send_wire:
+    limits: [{limit: wires.most, argument: amount}]
+    approval: {approvers: [wires.lead]}
+"""
+SCENARIOS = """\
+manifest: manifest.yaml
+governance: governance.yaml
+session:
+  claims: {sub: ann, emts: {notes.read: true, wires.send: true}, limits: {wires.most: 9}}
+  time: "2026-01-01T10:00:00Z"
+scenarios:
+  - name: a note is read
+    propose: {tool: read_note, arguments: {n: 1}}
+    expect: {verdict: ALLOW}
+  - name: a large wire is approved
+    steps:
+      - propose: {tool: send_wire, arguments: {amount: 10}}
+        expect: {verdict: STEP_UP}
+      - approve: {claims: {sub: bob, roles: [wires.lead]}}
+        expect: {approval: granted}
+      - propose: {tool: send_wire, arguments: {amount: 10}}
+        expect: {verdict: ALLOW}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "pdp.yaml").write_text("manifest: manifest.yaml\ngovernance: governance.yaml\nscenarios: [s.yaml]\n")
+    for name, text in (("manifest.yaml", MANIFEST), ("governance.yaml", GOVERNANCE), ("s.yaml", SCENARIOS)):
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_a_project_in_which_everything_works(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for argument in ((project,), (project / "pdp.yaml",)):
+        assert (pdp("doctor", *argument).code, pdp("doctor", *argument).out) == (0, "nothing found\n")
+    monkeypatch.chdir(project)
+    assert pdp("doctor", "--json").json == {"problems": []}
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "problems"),
+    [
+        ("manifest.yaml", "[notes.read]", "[notes.raed]", [
+            ("manifest.yaml", 3, "read_note is ALLOW in no scenario", "add one whose session may call it"),
+            ("manifest.yaml", 6, "no session holds the scope notes.raed of read_note", "did you mean `notes.read`?"),
+            ("s.yaml", 7, "the scenario `a note is read` fails", "see: pdp test"),
+        ]),
+        ("governance.yaml", "limit: wires.most", "limit: accounts.sum", [
+            ("governance.yaml", 3, "no session holds the limit accounts.sum of send_wire",
+             "give it to a session, or correct its name"),
+        ]),
+        ("s.yaml", "roles: [wires.lead]}}\n        expect: {approval: granted}",
+         "roles: [wires.lad]}}\n        expect: {refused: not_an_approver}", [
+            ("governance.yaml", 4, "no scenario's approver has a role of send_wire: wires.lead",
+             "add a step that approves, with such a role, or correct its name"),
+            ("manifest.yaml", 8, "send_wire is ALLOW in no scenario", "add one whose session may call it"),
+            ("s.yaml", 10, "the scenario `a large wire is approved` fails", "see: pdp test"),
+        ]),
+        ("governance.yaml", "    approval: {approvers: [wires.lead]}\n", "", [
+            ("manifest.yaml", 8, "nobody can approve send_wire, which may need it: it states no approvers",
+             "state `approval: {approvers: [ROLE]}`"),
+            ("manifest.yaml", 8, "send_wire is ALLOW in no scenario", "add one whose session may call it"),
+            ("s.yaml", 10, "the scenario `a large wire is approved` fails", "see: pdp test"),
+        ]),
+        ("manifest.yaml", "minimum: 1, maximum: 9", "minimum: 9, maximum: 1", [
+            ("manifest.yaml", 3, "read_note is ALLOW in no scenario", "add one whose session may call it"),
+            ("manifest.yaml", 7, "no value fits this schema: `minimum` 9 and `maximum` 1 are the wrong way round",
+             "correct it: every call, or every result, that has this is refused"),
+            ("s.yaml", 7, "the scenario `a note is read` fails", "see: pdp test"),
+        ]),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_has_its_place_and_a_hint(
+    project: Path, file: str, old: str, new: str, problems: list[tuple[str, int, str, str]]
+) -> None:
+    text = (project / file).read_text()
+    assert old in text
+    (project / file).write_text(text.replace(old, new))
+
+    done = pdp("doctor", project, "--json")
+    found = [
+        (Path(problem["file"]).name, problem["line"], problem["message"], problem["hint"])
+        for problem in done.json["problems"]
+    ]
+    assert (done.code, found) == (1, problems)
+    lines = pdp("doctor", project).out.splitlines()
+    assert [line.partition(f"{project}/")[2] or line for line in lines] == [
+        *(f"{name}:{line}: {message}; {hint}" for name, line, message, hint in problems),
+        f"{len(problems)} problem{'' if len(problems) == 1 else 's'}",
+    ]
+
+
+def test_what_it_needs(project: Path) -> None:
+    (project / "pdp.yaml").write_text("manifest: manifest.yaml\n")
+
+    assert pdp("doctor", project).code == 2
+    assert pdp("doctor", project / "missing.yaml").code == 2
+
+
+RULE = """\
+# METADATA
+# title: Hours
+# description: The desk is open.
+package custom.concerns.hours
+
+import data.authz.lib.reason
+
+# METADATA
+# title: Closed
+# description: The desk is closed.
+# custom:
+#   code: hours.closed
+deny contains reason.new(rego.metadata.rule(), {}) if input.context.desk == "closed"
+"""
+
+
+@pytest.mark.opa
+def test_a_rule_that_no_scenario_reaches(project: Path) -> None:
+    rule = project / "policies/custom/concerns/hours/hours.rego"
+    rule.parent.mkdir(parents=True)
+    rule.write_text(RULE)
+    (project / "s.yaml").write_text("policies: [policies]\n" + SCENARIOS)
+    hint = "add a scenario that expects it, or take the rule out"
+
+    assert pdp("doctor", project, "--json").json["problems"] == [
+        {
+            "file": str(rule), "line": 13, "column": 1, "kind": "fault",
+            "message": "no scenario reaches the rule of hours.closed", "hint": hint,
+        }
+    ]  # fmt: skip
+
+
+@pytest.mark.opa
+def test_the_payments_example_has_nothing_that_cannot_work() -> None:
+    assert pdp("doctor", ROOT / "examples/payments").out == "nothing found\n"
