@@ -200,11 +200,9 @@ DRAFTED = ["governance.yaml", "pdp.yaml", "proposal.json", "scenarios.yaml", "se
 def test_a_draft_for_a_manifest_passes_its_own_tests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manifest: str
 ) -> None:
-    name = Path(manifest).name
-    (tmp_path / name).write_bytes((ROOT / "examples" / manifest).read_bytes())
     monkeypatch.chdir(tmp_path)
 
-    made = pdp("init", "--from", name, "--json")
+    made = pdp("init", "--from", ROOT / "examples" / manifest, "--json")
     lint, test, decide = pdp("manifest", "lint"), pdp("test", "--json"), pdp("decide", "proposal.json")
 
     assert (made.code, made.json["files"], lint.code) == (0, DRAFTED, 0)

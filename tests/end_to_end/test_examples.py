@@ -334,9 +334,10 @@ def test_what_decides_reads_no_variable() -> None:
         if reading.search(file.read_text(encoding="utf-8"))
     }
 
-    # The registry asks whether a tool has what its entry requires; a program gets the variables that its entry lists.
+    # The registry asks whether a tool has what its entry requires; a program gets the variables that its entry lists; a
+    # sidecar is sent its token.
     assert {reader for reader in readers if not reader.startswith(("cli/", "workbench/"))} == {
-        "contract/registry/registry.py", "execution/program.py",
+        "contract/registry/registry.py", "execution/program.py", "project/resources.py",
     }  # fmt: skip
 
 
