@@ -11,6 +11,7 @@ import logging
 import re
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.engine.protocol import REQUEST_INVALID
@@ -82,8 +83,14 @@ def _ignored(claims: Mapping[str, Any], read: frozenset[str], missing: Any) -> I
         elif scope and not set(missing).isdisjoint(re.split(r"[\s,;]+", scope)):
             yield "scope: expected blanks between scopes, found another separator"
     for name in claims:
-        for near in read.intersection(() if name in _READ else get_close_matches(name.lower(), _READ, 1, 0.75)):
+        for near in read.intersection(_near(name, _READ)):
             yield f"{name:.40}: no such claim is read, {near} is"
+
+
+@lru_cache(256)
+def _near(name: str, read: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the claim that a name is nearly; nothing for one that is read, or that is none's."""
+    return () if name in read else tuple(get_close_matches(name.lower(), read, 1, 0.75))
 
 
 def _ignored_of_agents(claims: Mapping[str, Any]) -> Iterator[str]:
@@ -91,9 +98,8 @@ def _ignored_of_agents(claims: Mapping[str, Any]) -> Iterator[str]:
     at, agent = "act", claims.get("act")
     while isinstance(agent, dict):
         for name in agent:
-            near = ["scopes"] if name == "emts" else get_close_matches(name.lower(), _READ_OF_AGENT, 1, 0.75)
-            if near and name not in _READ_OF_AGENT:
-                yield f"{at}.{name:.40}: no such claim is read, {at}.{near[0]} is"
+            for near in ("scopes",) if name == "emts" else _near(name, _READ_OF_AGENT):
+                yield f"{at}.{name:.40}: no such claim is read, {at}.{near} is"
         at, agent = f"{at}.act", agent.get("act")
 
 
