@@ -38,7 +38,7 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
     "Loading refuses a `release` that is not passed and ok: both conditions hold wherever there is one.": [
         {"release": {"gate": "passed ", "drift": "ok"}}, {"release": {"gate": "passed", "drift": "OK"}},
     ],
-    "An entry's tier is low, medium or high; one that is absent is high after loading.": [
+    "An entry's tier is low, medium or high; one that is absent is that of the effect class, or high.": [
         {"risk_tier": "none"}, {"risk_tier": "Low"}, {"risk_tier": "lowest"}, {"risk_tier": ""}, {"risk_tier": 1},
     ],
     "Loading refuses a quorum that is not a whole number of at least 1.": [
@@ -135,7 +135,7 @@ def test_what_an_entry_leaves_out_loading_states_in_the_form_that_the_policy_dem
     entry = loaded(tmp_path, {"risk_tier": None, "effect_class": "read-internal"})["tools"]["probe"]
 
     assert {name: entry.get(name) for name in ("risk_tier", "scopes", "limits", "idempotency", "provenance")} == {
-        "risk_tier": "high", "scopes": ["probe.use"], "limits": [], "idempotency": {"required": False},
+        "risk_tier": "low", "scopes": ["probe.use"], "limits": [], "idempotency": {"required": False},
         "provenance": {"required": []},
     }  # fmt: skip
 
