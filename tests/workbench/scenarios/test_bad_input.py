@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from pdp.cli.commands.init import project_files
+from pdp.engine.wasm.engine import EmbeddedEngine
+from pdp.project.file import PROJECT_FILE
 from tests.support.command_line import Done, pdp, written
 
 SESSION = {
@@ -40,6 +42,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
+    # Commands name their files here, and nothing but faults is on standard error.
+    (tmp_path / PROJECT_FILE).unlink()
     written(tmp_path / "proposal.json", PROPOSAL)
     written(tmp_path / "session.json", SESSION)
     monkeypatch.chdir(tmp_path)
@@ -105,28 +109,6 @@ def test_a_code_that_no_rule_gives() -> None:
         ("engine.timeout", "no rule gives this code"),
         ("x.y", "no rule gives this code"),
     ]
-
-
-def test_a_tool_that_fails_or_is_not_there_is_told_of() -> None:
-    """Otherwise a function of quite another name would only be a result that is null."""
-    tools = Path("tools.py").read_text()
-    written(Path("tools.py"), tools.replace("def refund_order(", "def give_back(").replace("query.lower()", "1 / 0"))
-    scenarios = Path("scenarios.yaml").read_text()
-    written(Path("scenarios.yaml"), scenarios.replace("policies: [policies]\n", ""))
-
-    said = pdp("test", "scenarios.yaml", "-k", "finds|small").out
-
-    assert re.search(r"^  the tool failed: TOOL_EXECUTION_FAILED: .*\(division by zero\)$", said, re.MULTILINE)
-    assert "  log: tools.py has no function refund_order: it returned null\n" in said
-
-
-def test_a_report_that_cannot_be_written_takes_nothing_from_what_was_found() -> None:
-    written(Path("x.yaml"), HEAD + f"  - {{name: a, {CALL}, expect: {{verdict: DENY}}}}\n")
-    done = pdp("test", "x.yaml", "--html", ".")
-
-    assert done.code == 2
-    assert done.out.startswith("1 passed: 1 file, embedded, ")
-    assert done.err == "error: .: cannot be written: Is a directory\n    hint: name a file in a folder of yours\n"
 
 
 @pytest.mark.parametrize("duration", ["P999999W", "P36501D", "PT876000H0.000001S"])
@@ -288,6 +270,8 @@ def test_a_concern_that_fails_or_does_not_end_is_a_deny(
     """For each command, on each engine; nobody waits for OPA to trace what the engine has given up."""
     # The conflict has all the time that it needs; what does not end is over when its time is.
     if code == "engine.timeout":
+        defaults = {**(EmbeddedEngine.__init__.__kwdefaults__ or {}), "deadline": 0.5}
+        monkeypatch.setattr(EmbeddedEngine.__init__, "__kwdefaults__", defaults)
         monkeypatch.setattr("pdp.engine.wasm.engine.DEADLINE", 0.5)
         monkeypatch.setattr("pdp.engine.opa.engine.TIMEOUT", 0.5)
     concern("broken", f'{{\n\tinput.action.name == "reply_to_customer"\n\t{body}\n}}', more=more)
