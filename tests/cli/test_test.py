@@ -349,25 +349,6 @@ def test_policies_are_compiled_once(opa: Path, tmp_path: Path, monkeypatch: pyte
     assert len(list(Path("cache").rglob("*.tar.gz"))) == 2
 
 
-def test_the_documents_example_passes() -> None:
-    """The first example of docs/scenarios.md, as it stands there."""
-    text = (ROOT / "docs/scenarios.md").read_text()
-    Path("scenarios.yaml").write_text(text.split("```yaml\n")[1].split("```")[0])
-    Path("manifest.yaml").write_text(
-        "manifest_version: '1'\ntools: [{name: send_wire, version: 1.0.0, description: Send a wire, "
-        "schema: {type: object, properties: {amount: {type: number}}}, risk_tier: high, "
-        "idempotency: {required: true, key: derive(args)}}]\n"
-    )
-    Path("governance.yaml").write_text(
-        "actions: {send_wire: {scopes: [payments.wire], limits: [{limit: wire.auto, argument: amount}], "
-        "approval: {approvers: [payments.approver]}}}\n"
-    )
-
-    done = pdp("test", ".")
-
-    assert (done.code, without_seconds(done.out)) == (0, "2 passed: 1 file, embedded")
-
-
 @pytest.mark.parametrize(("sub", "wrong"), [(5, "not text"), (None, "missing")])
 def test_a_denial_of_the_enforcement_points_own_is_told_of(sub: object, wrong: str) -> None:
     project(Path(), one(propose=READ, session={"claims": {"sub": sub}}, expect={"verdict": "ALLOW"}))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,123 +18,13 @@ from pdp.manifest.load import load_effective
 from pdp.workbench.opa.modules import collect
 from pdp.workbench.opa.rules import rule_sites
 from pdp.workbench.scenarios.files.suite import find_suites
-from tests.support import PATIENCE, ROOT
-from tests.support.command_line import OPTIONS, Done, environment, pdp, pdp_process, written
-from tests.support.payments import EXAMPLE, REMEDY
+from tests.support import ROOT
+from tests.support.command_line import OPTIONS, Done, pdp, pdp_process, written
+from tests.support.payments import EXAMPLE
 
 RAG = ROOT / "examples/rag"
 BASELINE = ROOT / "policies/scenarios"
 SHELL = {"tool": "shell_exec", "arguments": {"command": "id"}}
-
-
-README_PRINTS = f"""\
-{{'role': 'tool', 'tool_call_id': 'call_1', 'content': '20000 sent to bene-acme-441'}}
-POLICY_VIOLATION: STEP_UP: limits.exceeded: The amount is above what the subject may do without approval. {REMEDY}
-"""
-
-APPLICATION_PRINTS = f"""\
-20000 sent to bene-acme-441
-POLICY_VIOLATION: STEP_UP: limits.exceeded: The amount is above what the subject may do without approval. {REMEDY}
-{{'type': 'tool_result', 'tool_use_id': 'toolu_1', 'content': '{{"links":["ev-1"]}}', 'is_error': False}}
-{{'error': 'INVALID_PAYLOAD: arguments.evidence_ids: "ev-1" is not of type "array"'}}
-47500 sent
-False 47500 sent
-STEP_UP
-transformed deep: metformin and contrast media
-LONG_QUERIES_GO_DEEP: Queries of more than 20 characters are searched deep (corrected: deep)
-{{'retrieve_evidence': 'ALLOW'}}
-False ('planning.missing',)
-step 2: pruned: NO_DUPLICATE_IDENTICAL_CALLS: No duplicate (query, web_search) combinations within plan
-True 2
-4750 {{'ecb': 'monday'}}
-5000 {{'ecb': 'tuesday'}}
-4750 {{'ecb': 'monday'}}
-ALLOW True ('effects.gate_satisfied', 'risk.acceptable') {{'sent': 20000}}
-ALLOW False ('effects.gate_satisfied', 'risk.acceptable') {{'sent': 20000}}
-DENY False ('idempotency.conflict',) None
-The source is ["https://evidence.example/ev-1"]
-{{'links': 1}}
-"""
-
-PROJECT_PRINTS = """\
-20000 sent to bene-acme-441
-sidecar ['initiate_wire', 'lookup_beneficiary', 'validate_payment']
-None ('wires.send',)
-unknown key `scopse`
-('wires.send',)
-ALLOW
-1
-"""
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(
-    ("page", "prints"),
-    [
-        ("README.md", README_PRINTS),
-        ("docs/application.md", APPLICATION_PRINTS),
-        pytest.param("docs/project.md", PROJECT_PRINTS, marks=pytest.mark.opa),
-    ],
-)
-def test_the_code_of_a_page_prints_what_it_says(page: str, prints: str, tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
-    arguments = {
-        "beneficiary_id": "bene-acme-441", "amount": 47500, "source_account": "acct-operating-4412",
-        "reference": "INV-8842",
-    }  # fmt: skip
-    for folder in ("examples", "bundles"):
-        (tmp_path / folder).symlink_to(ROOT / folder)
-    written(tmp_path / "proposal.json", {"tool": "initiate_wire", "arguments": arguments})
-    each = written(tmp_path / "each.json", blocks)
-    program = f"import json\nfor block in json.load(open({str(each)!r})):\n    exec(block, {{}})"
-
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE,
-        env=environment(PYTHONPATH=str(ROOT), PDP_AUDIT_KEY="k" * 64),
-    )  # fmt: skip
-
-    assert (done.stderr, done.stdout) == ("", prints)
-
-
-@pytest.mark.opa
-@pytest.mark.usefixtures("opa")
-def test_the_mutant_of_its_page_is_what_the_command_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Line by line; `...` stands for lines that are left out."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    text = (ROOT / "docs/mutation.md").read_text(encoding="utf-8")
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    written(tmp_path / "first.scenarios.yaml", re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL)[0])
-    monkeypatch.chdir(tmp_path)
-    command, shown = re.findall(r"^    \$ pdp (mutate .*)\n((?:    .*\n)+)", text, re.MULTILINE)[0]
-    parts = re.split(r"^ *\.\.\.\n", re.sub("^    ", "", shown, flags=re.MULTILINE), flags=re.MULTILINE)
-
-    done = pdp(*command.split())
-
-    assert re.match("(?:.*\n)*?".join(map(re.escape, parts)), done.out) is not None, done.out
-
-
-@pytest.mark.opa
-def test_the_first_concern_of_the_policies_page_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opa: Path
-) -> None:
-    page = (ROOT / "docs/policies.md").read_text(encoding="utf-8")
-    policy, tests = re.findall(r"```rego\n(.*?)```", page, re.DOTALL)[:2]
-    folder = tmp_path / "my-policies/custom/concerns/hours"
-    folder.mkdir(parents=True)
-    written(folder / "hours.rego", policy)
-    written(folder / "hours_test.rego", tests)
-    written(tmp_path / "hours.scenarios.yaml", re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0])
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    monkeypatch.chdir(tmp_path)
-    checked, tested = re.findall(r"^    pdp ((?:check|test) .*hours\.scenarios\.yaml)$", page, re.MULTILINE)
-
-    unit = subprocess.run(
-        [opa, "test", ROOT / "policies/authz", "my-policies"], capture_output=True, text=True, check=False
-    )
-
-    assert (unit.returncode, unit.stderr) == (0, "")
-    assert pdp(*checked.split()) == (0, "1 file: no fault\n", "")
-    assert pdp(*tested.split()).out.startswith("1 passed: 1 file, embedded, ")
 
 
 CONTRACTS = ("clinical", "memory", "underwriting", "workstation")

@@ -61,7 +61,8 @@ def ran(text: str) -> Done:
 def printed(shown: list[str], out: str) -> bool:
     """Whether `out` is what the page shows: `...` stands for any text, and alone on a line for any lines."""
     pattern = "".join(
-        r"(?:.*\n)*?" if line == "..." else ".*".join(map(re.escape, line.split("..."))) + r"\n" for line in shown
+        r"(?:.*\n)*?" if line.strip() == "..." else ".*".join(map(re.escape, line.split("..."))) + r"\n"
+        for line in shown
     )
     return re.fullmatch(pattern, "".join(f"{line}\n" for line in out.splitlines() if line)) is not None
 

@@ -1,0 +1,1 @@
+"""The pages of docs/ and README: what they show is what happens."""

@@ -1,0 +1,340 @@
+"""The snippets of README and docs/: commands and Python run, files and parts of files load by their readers.
+
+A page's fences are taken in their order, in one folder. The info string says what becomes of one:
+
+    ```sh                    the commands run; each succeeds, or ends with the `exit code N` of its comment
+    ```console               `$ COMMAND`, and what it prints; `...` stands for what is left out
+    ```python                runs; what the page's snippets print is compared
+    ```yaml, json, rego      load as what they are part of
+    ```LANGUAGE NAME.EXT     is saved as that file, for what comes after
+    ```LANGUAGE not run: REASON
+    ```text                  is nothing that runs
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import typer.main
+import yaml
+
+from pdp.cli.app import app
+from pdp.engine.data import read_data
+from pdp.manifest.load import load_effective, load_manifest
+from pdp.project.file import read_project
+from pdp.workbench.gate.gate import read_explanations
+from pdp.workbench.mutation.equivalents import read_equivalents
+from pdp.workbench.scenarios.files.suite import load_suite
+from tests.end_to_end.pages.test_policy_change_page import commands, printed
+from tests.support import PATIENCE, ROOT
+from tests.support.command_line import environment, pdp, written
+from tests.support.payments import REMEDY
+
+TRANSCRIPT = "docs/policy-change.md"
+"""The page that is one long run, with a test of its own."""
+
+PAGES = sorted(
+    str(page.relative_to(ROOT))
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("*.md"))
+    if "```" in page.read_text(encoding="utf-8")
+)
+
+PRINTS = {
+    "README.md": f"""\
+{{'role': 'tool', 'tool_call_id': 'call_1', 'content': '20000 sent to bene-acme-441'}}
+POLICY_VIOLATION: STEP_UP: limits.exceeded: The amount is above what the subject may do without approval. {REMEDY}
+""",
+    "docs/application.md": f"""\
+20000 sent to bene-acme-441
+POLICY_VIOLATION: STEP_UP: limits.exceeded: The amount is above what the subject may do without approval. {REMEDY}
+{{'type': 'tool_result', 'tool_use_id': 'toolu_1', 'content': '{{"links":["ev-1"]}}', 'is_error': False}}
+{{'error': 'INVALID_PAYLOAD: arguments.evidence_ids: "ev-1" is not of type "array"'}}
+47500 sent
+False 47500 sent
+STEP_UP
+transformed deep: metformin and contrast media
+LONG_QUERIES_GO_DEEP: Queries of more than 20 characters are searched deep (corrected: deep)
+{{'retrieve_evidence': 'ALLOW'}}
+False ('planning.missing',)
+step 2: pruned: NO_DUPLICATE_IDENTICAL_CALLS: No duplicate (query, web_search) combinations within plan
+True 2
+4750 {{'ecb': 'monday'}}
+5000 {{'ecb': 'tuesday'}}
+4750 {{'ecb': 'monday'}}
+ALLOW True ('effects.gate_satisfied', 'risk.acceptable') {{'sent': 20000}}
+ALLOW False ('effects.gate_satisfied', 'risk.acceptable') {{'sent': 20000}}
+DENY False ('idempotency.conflict',) None
+The source is ["https://evidence.example/ev-1"]
+{{'links': 1}}
+""",
+    "docs/approvals.md": """\
+STEP_UP ('limits.exceeded',) pending ('payments.approver',)
+requester
+granted
+ALLOW 47500 sent to bene-acme-441 consumed
+ALLOW False 47500 sent to bene-acme-441
+""",
+    "docs/bundles.md": "current 1\n",
+    "docs/contracts.md": "['count_words', 'refund_order', 'reply_to_customer', 'search_tickets']\nALLOW 2\n",
+    "docs/execution.md": "argument count: must be 1 to 10, not 11\n['T-1042']\n",
+    "docs/policies.md": "to desk: initiate_wire\n",
+    "docs/project.md": """\
+20000 sent to bene-acme-441
+sidecar ['initiate_wire', 'lookup_beneficiary', 'validate_payment']
+None ('wires.send',)
+unknown key `scopse`
+('wires.send',)
+ALLOW
+1
+""",
+    "docs/shadow.md": "1 0\n",
+}
+"""What the Python of a page prints, all of it; of one that is not here, nothing."""
+
+NOT_RUN = {
+    ("README.md", "installs packages"),
+    ("README.md", "installs packages, runs all tests"),
+    ("docs/bundles.md", "asks a server"),
+    ("docs/bundles.md", "nginx is not installed"),
+    ("docs/operations.md", "needs Docker"),
+}
+"""What cannot run where tests do, by its reason."""
+
+
+class Fence(NamedTuple):
+    """One snippet of a page, with the line where it begins."""
+
+    line: int
+    language: str
+    info: str
+    text: str
+
+
+def fences(page: str) -> list[Fence]:
+    """The fences of a page, also those within lists, whose indentation is no part of them."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [
+        Fence(
+            text[: match.start()].count("\n") + 1, match[2], match[3].strip(),
+            re.sub(f"^{match[1]}", "", match[4], flags=re.MULTILINE),
+        )
+        for match in re.finditer(r"^( *)```(\w*)(.*)\n((?:.*\n)*?)\1```$", text, re.MULTILINE)
+    ]  # fmt: skip
+
+
+SETTINGS = {"manifest": "examples/payments/manifest.json", "governance": "examples/payments/governance.yaml"}
+STARTER = {
+    f"docs/{name}.md"
+    for name in (
+        "bundle-diff",
+        "bundles",
+        "contracts",
+        "execution",
+        "operations",
+        "project",
+        "release",
+        "scenarios",
+        "testing",
+    )
+}
+"""The pages whose snippets stand in a project that `pdp init` made."""
+
+WIRE = {"tool": "initiate_wire", "arguments": {}}
+
+
+class Page:
+    """A page's folder, in which its fences are taken one after the other."""
+
+    def __init__(self, name: str, folder: Path, opa: Path) -> None:
+        """Make the folder: that of a new project, or one with the examples alone, as in a clone."""
+        folder.mkdir()
+        self.folder, self.opa, self.printed = folder, opa, ""
+        self.at = folder
+        self.not_run: set[tuple[str, str]] = set()
+        self.name = name
+        for part in ("examples", "bundles"):
+            (folder / part).symlink_to(ROOT / part)
+        if name in STARTER:
+            assert pdp("init", folder / "desk").code == 0
+            for file in (folder / "desk").iterdir():
+                file.rename(folder / file.name)
+            (folder / "desk").rmdir()
+        if "of the README" in (ROOT / name).read_text(encoding="utf-8"):
+            for fence in fences("README.md"):
+                if "." in fence.info:
+                    written(folder / fence.info, fence.text)
+        programs = folder.with_name("bin")
+        programs.mkdir()
+        diffs = 'case "$1 $2" in "bundle diff" | "release check") set -- "$@" --generate 3000 ;; esac'
+        for program, before in (("pdp", diffs), ("pytest", "")):
+            run = f'exec {shlex.quote(sys.executable)} -m {program} "$@"'
+            written(programs / program, f"#!/bin/sh\n{before}\n{run}\n").chmod(0o755)
+        self.environment = environment(
+            PATH=f"{programs}{os.pathsep}{os.environ['PATH']}", PYTHONPATH=str(ROOT), PDP_OPA=str(opa),
+            PDP_AUDIT_KEY="k" * 64, PDP_TRACEBACK="1",
+        )  # fmt: skip
+
+    def take(self, fence: Fence) -> None:
+        """Run the fence, save it, or load it, as its info string says."""
+        if fence.info.startswith("not run: "):
+            self.not_run.add((self.name, fence.info.removeprefix("not run: ")))
+        elif fence.info:
+            file = self.at / fence.info
+            file.parent.mkdir(parents=True, exist_ok=True)
+            written(file, fence.text)
+        else:
+            getattr(self, f"take_{fence.language}")(fence.text)
+
+    def take_sh(self, text: str) -> None:
+        """Run the commands in one shell; the next fence goes on in the folder where they end."""
+        script = re.sub(
+            r"^(.+?) +# .*exit code (\d).*$", r"if \1; then exit 99; else test $? = \2; fi", text, flags=re.MULTILINE
+        )
+        where = self.folder.with_name("where")
+        code, out, err = self.ran("bash", "-euo", "pipefail", "-c", f"trap 'pwd > {where}' EXIT\n{script}")
+        assert code == 0, f"{script}\n{out}{err}"
+        self.at = Path(where.read_text().strip())
+
+    def take_console(self, text: str) -> None:
+        """Run each command, and compare what it prints."""
+        for command in commands("".join(f"    {line}\n" for line in text.splitlines())):
+            code, out, err = self.ran("bash", "-c", command.text)
+            assert code == command.code, f"{command.text}\n{out}{err}"
+            assert printed(command.shown, out), f"{command.text}\n{out}{err}"
+
+    def take_python(self, text: str) -> None:
+        """Run it as a program of its own."""
+        code, out, err = self.ran(sys.executable, "-c", text)
+        assert (code, err) == (0, "")
+        self.printed += out
+
+    def take_rego(self, text: str) -> None:
+        """Compile it beside the baseline; a rule alone as one of a package."""
+        module = text if "\npackage " in f"\n{text}" else f"package snippet\n\nimport data.authz.lib.reason\n\n{text}"
+        file = written(self.folder.with_name("snippet.rego"), module)
+        code, _, err = self.ran(str(self.opa), "check", "--strict", str(ROOT / "policies/authz"), str(file))
+        assert (code, err) == (0, ""), module
+
+    def take_json(self, text: str) -> None:
+        """Load it: as data, where it has their roots."""
+        if {"directory", "settings"} & json.loads(text).keys():
+            read_data([written(self.folder / "snippet.json", text)])
+
+    def take_yaml(self, text: str) -> None:
+        """Load it by the reader of what it is a part of."""
+        part = yaml.safe_load(text)
+        file = written(self.folder / "snippet.yaml", text)
+        try:
+            self.load(part, file)
+        finally:
+            file.unlink()
+
+    def load(self, part: Any, file: Path) -> None:
+        """Load a file with this part, which its first entry tells; the reader raises where something is wrong."""
+        entry = part[0] if isinstance(part, list) else part
+        names = entry.keys()
+        if "mutant" in names:
+            assert read_equivalents([file])
+        elif "explained" in names:
+            assert read_explanations(file)
+        elif names <= {"directory", "settings"}:
+            assert read_data([file]) == part
+        elif "expect" in names:
+            scenario = {"name": "one", "session": {"claims": {"sub": "ann"}}, "propose": WIRE, **part}
+            assert load_suite(written(file, {**SETTINGS, "scenarios": [scenario]})).scenarios
+        elif "schema" in names:
+            self.load_tools(part, file)
+        elif "check" in names:
+            self.load({"invariants": part}, file)
+        elif "invariants" in names:
+            types = {
+                "subquestion_ids": {"type": "array", "items": {"type": "string"}},
+                "web_search": {"type": "boolean"},
+            }
+            tool = {"name": "retrieval_llm", "schema": {"type": "object", "properties": types}, **part}
+            self.load_tools([{**tool, "effect_class": "read-internal"}], file)
+        elif "programs" in names:
+            load_effective(self.folder / "tools.yaml", file)
+        elif "actions" in names:
+            schema = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
+            tools = [{"name": name, "schema": schema, "effect_class": "stage"} for name in part["actions"]]
+            manifest = written(self.folder / "tools.yaml", {"manifest_version": "2026.01.1", "tools": tools})
+            load_effective(manifest, file)
+        else:
+            assert read_project(file).manifest is not None
+
+    def load_tools(self, tools: list[Any], file: Path) -> None:
+        """Load entries of a manifest, which stays for the governance that comes next."""
+        manifest = {"manifest_version": "2026.01.1", "tools": tools}
+        assert load_manifest(written(file.with_name("tools.yaml"), manifest)).tools
+
+    def ran(self, *command: str) -> tuple[int, str, str]:
+        """Run a process in the page's folder."""
+        done = subprocess.run(
+            command, cwd=self.at, env=self.environment, capture_output=True, text=True, check=False, timeout=PATIENCE
+        )
+        return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.opa
+@pytest.mark.process
+@pytest.mark.parametrize("name", PAGES)
+def test_every_snippet_of_a_page_does_what_it_says(name: str, tmp_path: Path, opa: Path) -> None:
+    page = Page(name, tmp_path / "work", opa)
+
+    for fence in fences(name):
+        if fence.language != "text":
+            page.take(fence)
+
+    assert page.printed == PRINTS.get(name, "")
+    assert page.not_run == {entry for entry in NOT_RUN if entry[0] == name}
+
+
+def test_every_page_with_snippets_is_looked_at() -> None:
+    """A fence without a language, or a command outside of fences, would be run by nobody."""
+    languages = {"console", "ini", "json", "nginx", "python", "rego", "sh", "text", "yaml"}
+    command = re.compile(r"^ {4,}(?:\$ |\$\(|pdp |pytest|scripts/|docker |pip |export |PDP_\w+=)", re.MULTILINE)
+    unknown = [(page, fence.line) for page in PAGES for fence in fences(page) if fence.language not in languages]
+    pages = [str(page.relative_to(ROOT)) for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))]
+    outside = {
+        page: command.findall(re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL))
+        for page in pages
+        if page != TRANSCRIPT
+    }
+
+    assert unknown == []
+    assert {page: lines for page, lines in outside.items() if lines} == {}
+    assert set(PRINTS) | {page for page, _ in NOT_RUN} <= set(PAGES)
+
+
+def test_the_options_of_each_usage_line_are_those_of_its_command() -> None:
+    """`pdp COMMAND ... [--option]` in a fence of text."""
+    usages = [
+        usage
+        for page in PAGES
+        for fence in fences(page)
+        if fence.language == "text"
+        for usage in re.findall(r"^pdp .*(?:\n +.*)*", fence.text, re.MULTILINE)
+    ]
+    unknown = {usage: set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", usage)) - options(usage) for usage in usages}
+
+    assert {usage: names for usage, names in unknown.items() if names} == {}
+    assert usages
+
+
+def options(usage: str) -> set[str]:
+    """The options of the command that a usage line is about."""
+    command: Any = typer.main.get_command(app)
+    for word in usage.split()[1:]:
+        if not hasattr(command, "list_commands"):
+            break
+        command = command.get_command(None, word)
+    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
