@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never, cast
 
-from pdp.engine.protocol import Engine
+from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
+from pdp.engine.data import read_data
+from pdp.engine.protocol import ENGINES, Engine
 from pdp.errors import UsageError
 from pdp.manifest.load import load_effective
 
@@ -87,29 +89,63 @@ def engine_of_files(
             )
         if isinstance(engine, Engine):
             return engine
-    if engine == "sidecar" and opa_url is not None:
+        if engine == "embedded":
+            hint = "choose the engine sidecar, or leave it out"
+            raise UsageError("opa_url is not for the embedded engine", hint=hint)
+    if engine not in ENGINES:
+        raise UsageError(f"no engine is called {engine!r:.40}", hint="name embedded or sidecar, or give an open one")
+    if opa_url is not None:
         from pdp.engine.opa.engine import TOKEN_VARIABLE, SidecarEngine  # noqa: PLC0415 - only with a sidecar
 
         return owned.enter_context(SidecarEngine(opa_url, token=os.environ.get(TOKEN_VARIABLE) or None))
-    if opa_url is not None:
-        raise UsageError("opa_url is not for the embedded engine", hint="choose the engine sidecar, or leave it out")
+    if isinstance(data, list | tuple):
+        data = read_data([Path(file) for file in data])
     documents = {manifest.digest: manifest.document}
-    read = _read_data(data)
-    decided_by = _bundle(bundle, policies)
-    if engine == "embedded":
-        from pdp.engine.wasm.engine import EmbeddedEngine  # noqa: PLC0415 - 40 ms with what it runs on
+    return open_engine(engine, _bundle(bundle, policies), owned, manifests=documents, data=cast("Any", data))
 
-        return owned.enter_context(EmbeddedEngine(decided_by, manifests=documents, data=read))
-    if engine != "sidecar":
-        raise UsageError(f"no engine is called {engine!r:.40}", hint="name embedded or sidecar, or give an open one")
-    from pdp.workbench.engines import open_engine  # noqa: PLC0415 - it starts an OPA program
 
-    return owned.enter_context(open_engine("sidecar", decided_by, manifests=documents, data=read))
+def open_engine(
+    name: EngineName,
+    bundle: Bundle,
+    owned: ExitStack,
+    *,
+    manifests: Mapping[str, Any],
+    data: Mapping[str, Any] | None = None,
+    timeout: float | None = None,
+) -> Engine:
+    """Return the engine of a name, closed with `owned`; `sidecar` starts an OPA. A new engine has its branch here.
+
+    Args:
+        name: one of `ENGINES`.
+        bundle: what it decides by.
+        owned: what closes it.
+        manifests: the document of each effective manifest, by its digest.
+        data: the roots `directory` and `settings`.
+        timeout: seconds for one answer; the engine's own when absent.
+
+    Raises:
+        UsageError, BundleError, EngineError: as by `engine_of_files`.
+    """
+    match name:
+        case "embedded":
+            from pdp.engine.wasm.engine import DEADLINE, EmbeddedEngine  # noqa: PLC0415 - 40 ms with what it runs on
+
+            deadline = timeout or DEADLINE
+            return owned.enter_context(EmbeddedEngine(bundle, manifests=manifests, data=data, deadline=deadline))
+        case "sidecar":
+            from pdp.engine.opa.engine import CONNECT_TIMEOUT, TIMEOUT, SidecarEngine  # noqa: PLC0415
+            from pdp.workbench.opa.local import local_opa  # noqa: PLC0415 - it starts an OPA program
+            from pdp.workbench.opa.program import needed_opa  # noqa: PLC0415 - likewise
+
+            started = local_opa(needed_opa("a sidecar"), bundle=bundle, manifests=manifests, data=data)
+            opa = owned.enter_context(started)
+            limit, connect = timeout or TIMEOUT, timeout or CONNECT_TIMEOUT
+            return owned.enter_context(SidecarEngine(opa.url, token=opa.token, timeout=limit, connect_timeout=connect))
+        case _:
+            assert_never(name)
 
 
 def _bundle(file: str | Path | None, policies: Sequence[str | Path]) -> Bundle:
-    from pdp.engine.bundle.file import baseline_bundle_path, read_bundle  # noqa: PLC0415 - as above
-
     if not policies:
         return read_bundle(Path(file) if file else baseline_bundle_path())
     if file:
@@ -117,14 +153,6 @@ def _bundle(file: str | Path | None, policies: Sequence[str | Path]) -> Bundle:
     from pdp.workbench.engines import policy_bundle  # noqa: PLC0415 - it compiles them with the OPA program
 
     return policy_bundle([Path(folder) for folder in policies])
-
-
-def _read_data(data: Mapping[str, Any] | Sequence[str | Path] | None) -> Mapping[str, Any] | None:
-    if not isinstance(data, list | tuple):
-        return data  # type: ignore[return-value]
-    from pdp.engine.data import read_data  # noqa: PLC0415 - as above
-
-    return read_data([Path(file) for file in data])
 
 
 def stores_of_url(url: str, owned: ExitStack) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What policy authors, CI and reviewers use; no application imports it.
 
-engines     the engine that `--engine` names
+engines     what engines decide by, compiled once, and which of them `--engine` names
 opa         a folder: the OPA program, and Rego as it parses it
 bundles     a folder: build, check, sign, publish and inspect bundles
 reports     a folder: what reports share

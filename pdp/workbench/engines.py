@@ -1,13 +1,8 @@
-"""The engine that `--engine` names, opened for the time of a command or a test; policies are compiled once and stored.
-
-A new engine has its branch in `open_engine`.
-"""
+"""What engines decide by, and which ones are run: policies are compiled once and stored. `project/` opens engines."""
 
 from __future__ import annotations
 
-import os
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from typing import TYPE_CHECKING, Final
 
 from platformdirs import user_cache_path
 
@@ -18,11 +13,11 @@ from pdp.errors import BundleError, UsageError
 from pdp.json import canonical, digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pdp.engine.bundle.file import Bundle
-    from pdp.engine.protocol import Engine, EngineName
+    from pdp.engine.protocol import EngineName
     from pdp.workbench.opa.modules import Module
 
 ENGINE_TIMEOUT: Final = 10.0
@@ -50,64 +45,6 @@ def engines_named(name: str) -> tuple[EngineName, ...]:
     if not named:
         raise UsageError(f"no engine is called {name!r}", hint=f"name one of {', '.join(ENGINES)}, both")
     return named
-
-
-@contextmanager
-def open_engine(
-    name: EngineName,
-    bundle: Bundle | None = None,
-    *,
-    manifests: Mapping[str, Any],
-    data: Mapping[str, Any] | None = None,
-    opa_url: str | None = None,
-    timeout: float | None = None,
-) -> Iterator[Engine]:
-    """Open the engine `name` and close it at the end.
-
-    Args:
-        name: one of `ENGINES`.
-        bundle: what it decides by; the released baseline when absent.
-        manifests: the document of each effective manifest, by its digest.
-        data: the roots `directory` and `settings`.
-        opa_url: for `sidecar` a running OPA, which decides by its own bundle; without it a local one is started.
-        timeout: seconds for one answer; the engine's own when absent.
-
-    Raises:
-        UsageError: data that is not admitted, or OPA is needed and not there.
-        BundleError: the bundle cannot be used.
-        EngineError: the local OPA does not start.
-    """
-    match name:
-        case "embedded":
-            from pdp.engine.wasm.engine import DEADLINE, EmbeddedEngine  # noqa: PLC0415
-
-            deadline = timeout or DEADLINE
-            with EmbeddedEngine(_decided_by(bundle), manifests=manifests, data=data, deadline=deadline) as engine:
-                yield engine
-        case "sidecar":
-            from pdp.engine.opa.engine import CONNECT_TIMEOUT, TIMEOUT, TOKEN_VARIABLE, SidecarEngine  # noqa: PLC0415
-
-            with ExitStack() as stack:
-                token = os.environ.get(TOKEN_VARIABLE) or None
-                if opa_url is None:
-                    from pdp.workbench.opa.local import local_opa  # noqa: PLC0415
-                    from pdp.workbench.opa.program import needed_opa  # noqa: PLC0415
-
-                    program = needed_opa("a sidecar")
-                    opa = stack.enter_context(
-                        local_opa(program, bundle=_decided_by(bundle), manifests=manifests, data=data)
-                    )
-                    opa_url, token = opa.url, opa.token
-                sidecar = SidecarEngine(
-                    opa_url, token=token, timeout=timeout or TIMEOUT, connect_timeout=timeout or CONNECT_TIMEOUT
-                )
-                yield stack.enter_context(sidecar)
-        case _:
-            assert_never(name)
-
-
-def _decided_by(bundle: Bundle | None) -> Bundle:
-    return read_bundle(baseline_bundle_path()) if bundle is None else bundle
 
 
 def policy_bundle(policies: Sequence[Path] = (), *, purpose: str = "compiling policies") -> Bundle:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 
 from pdp.decision import Verdict
+from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
 from pdp.engine.protocol import ENGINES, EngineName
 from pdp.errors import UsageError
-from pdp.workbench.engines import engines_named, open_engine
+from pdp.project.resources import open_engine
+from pdp.workbench.engines import engines_named
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.opa) for name in ENGINES])
 @pytest.mark.usefixtures("opa")
 def test_each_name_opens_the_engine_of_that_name(name: EngineName) -> None:
-    with open_engine(name, manifests={}) as engine:
+    with ExitStack() as owned:
+        engine = open_engine(name, read_bundle(baseline_bundle_path()), owned, manifests={})
         assert (engine.name, engine.decide_body(b"{}").verdict) == (name, Verdict.DENY)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -29,7 +30,8 @@ from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
 from pdp.engine.data import merged_data, read_data
 from pdp.json import canonical
 from pdp.pep import Pep
-from pdp.workbench.engines import open_engine, policy_bundle
+from pdp.project.resources import open_engine
+from pdp.workbench.engines import policy_bundle
 from pdp.workbench.explain.explain import Explanation, explain
 from pdp.workbench.opa.modules import baseline_policies_path, collect, modules_of_bundle
 from pdp.workbench.opa.program import find_opa
@@ -84,7 +86,8 @@ def run(
     }
     given = read_data(project.data)
     known = merged_data(chosen.data, manifests=manifests, data=given)
-    with open_engine(project.engine, chosen, manifests=manifests, data=given) as opened:
+    with ExitStack() as owned:
+        opened = open_engine(project.engine, chosen, owned, manifests=manifests, data=given)
         evaluation = Pep(effective, opened).decide(proposed, caller)
         tool = effective.tools.get(evaluation.trace.tool_name or "")
         sensitive = tool.sensitive if tool is not None and not show_sensitive else ()

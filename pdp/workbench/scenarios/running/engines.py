@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.data import merged_data
 from pdp.engine.protocol import DECISION, PLAN, Engine
-from pdp.workbench.engines import open_engine, policy_bundle
+from pdp.project.resources import open_engine
+from pdp.workbench.engines import policy_bundle
 from pdp.workbench.scenarios.results import EngineAnswer
 
 if TYPE_CHECKING:
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_suite_engine(suite: Suite, name: EngineName) -> Iterator[Engine]:
-    """Open an engine with the suite's policies, data, manifest and time; see `pdp.workbench.engines.open_engine`."""
+    """Open an engine with the suite's policies, data, manifest and time; see `pdp.project.resources.open_engine`."""
     manifests = {suite.manifest.digest: suite.manifest.document}
     seconds = suite.engine_timeout
-    with open_engine(name, bundle_of(suite), manifests=manifests, data=suite.data, timeout=seconds) as engine:
-        yield engine
+    with ExitStack() as owned:
+        yield open_engine(name, bundle_of(suite), owned, manifests=manifests, data=suite.data, timeout=seconds)
 
 
 def bundle_of(suite: Suite) -> Bundle:
