@@ -24,7 +24,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from pdp.json import MAX_VALUES, JsonValueError, parse_json
+from pdp.json import MAX_VALUES, JsonValueError, check_json, parse_json
+
+_LONGEST_ID: Final = 1024
 
 
 class CallForm(StrEnum):
@@ -141,7 +143,7 @@ def tool_call(value: Any) -> ToolCall | None:
     call_id = call.get(shape.call_id, inner.get(shape.call_id))
     arguments = inner.get(shape.arguments)
     return ToolCall(
-        None if call_id is None else str(call_id),
+        str(call_id) if _is_id(call_id) else None,
         inner.get("name", ""),
         {} if arguments is None else arguments,
         shape.form,
@@ -168,19 +170,36 @@ def _marks(shape: _Shape, call: dict[str, Any]) -> bool:
 def _fault(shape: _Shape, call: dict[str, Any], inner: Any) -> str:
     """Return why an object is not a call of the form that it is marked as; empty where it is."""
     parts = {"name", shape.arguments, shape.call_id, *shape.others}
-    stated = {str(name) for name, value in call.items() if value is not None}
+    stated = _stated(call)
     unknown = stated - (parts if shape.inside is None else {shape.inside, shape.call_id, *shape.others}) - {shape.mark}
     if shape.inside is not None:
         if not isinstance(inner, dict):
             return f"a call of the form {shape.form} has an object as {shape.inside}"
-        unknown |= {str(name) for name, value in inner.items() if value is not None} - parts
+        unknown |= _stated(inner) - parts
     if unknown:
         return f"unknown field {min(unknown)!r:.60} in a call of the form {shape.form}"
     call_id = call.get(shape.call_id, inner.get(shape.call_id))
-    # That of a request of JSON-RPC may be a number.
-    if call_id is not None and type(call_id) not in (str, int):
-        return f"{shape.call_id} has to be a string"
+    if call_id is not None and not _is_id(call_id):
+        return f"{shape.call_id} has to be a string of at most {_LONGEST_ID} characters"
     return ""
+
+
+def _stated(fields: dict[Any, Any]) -> set[str]:
+    """Return the names of the fields that are not null; of one that no JSON has, the type of its name."""
+    return {
+        name if isinstance(name, str) else type(name).__name__ for name, value in fields.items() if value is not None
+    }
+
+
+def _is_id(value: Any) -> bool:
+    """Return whether a value can be the id of a call; that of a request of JSON-RPC may be a number."""
+    if type(value) not in (str, int):
+        return False
+    try:
+        check_json(value)
+    except JsonValueError:
+        return False
+    return type(value) is int or len(value) <= _LONGEST_ID
 
 
 def tool_result(form: CallForm, call: ToolCall, content: str, *, is_error: bool, result: Any = None) -> dict[str, Any]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _FROM_CLAIMS: Final = ("clearances", "roles", "limits", "entitlements", "iss")
-_LONGEST: Final = 1024
+LONGEST_TEXT: Final = 1024
 # Letters that names are made of, beside ASCII: of these scripts, by the first word of a letter's name in Unicode. Latin
 # letters are those that ASCII is in, with an accent, and a few that look like no other.
 _SCRIPTS: Final = frozenset((
@@ -155,8 +155,8 @@ class Session(BaseModel):
     @classmethod
     def _plain(cls, value: str | None) -> str | None:
         check_json(value)
-        if value is not None and len(value) > _LONGEST:
-            raise ValueError(f"has {len(value)} characters, at most {_LONGEST} are admitted")
+        if value is not None and len(value) > LONGEST_TEXT:
+            raise ValueError(f"has {len(value)} characters, at most {LONGEST_TEXT} are admitted")
         return value
 
     @field_validator("time")

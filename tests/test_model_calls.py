@@ -124,6 +124,7 @@ def test_a_call_without_arguments_has_none(call: Any) -> None:
     assert Proposal.read(call) == Proposal("t", {})
 
 
+NOT_AN_ID = "id has to be a string of at most 1024 characters"
 FORMS = "or is a call as OpenAI, Anthropic, MCP or Gemini spell it"
 
 
@@ -162,7 +163,20 @@ FORMS = "or is a call as OpenAI, Anthropic, MCP or Gemini spell it"
             {"method": "tools/call"}, "a call of the form mcp has an object as params", id="no params",
         ),
         pytest.param(
-            {"type": "tool_use", "id": ["c"], "name": "t", "input": {}}, "id has to be a string", id="id",
+            {"type": "tool_use", "id": ["c"], "name": "t", "input": {}}, NOT_AN_ID, id="id",
+        ),
+        pytest.param(
+            {"type": "tool_use", "id": "c" * 1025, "name": "t", "input": {}}, NOT_AN_ID, id="a long id",
+        ),
+        pytest.param(
+            {"type": "tool_use", "id": "\ud800", "name": "t", "input": {}}, NOT_AN_ID, id="an id that is not text",
+        ),
+        pytest.param(
+            {"method": "tools/call", "id": 10**5000, "params": {"name": "t"}}, NOT_AN_ID, id="an id of 5,000 digits",
+        ),
+        pytest.param(
+            {"type": "tool_use", "name": "t", "input": {}, 10**5000: 1},
+            "unknown field 'int' in a call of the form anthropic", id="a field without a name",
         ),
         pytest.param(
             {"type": "tool_use", "id": "c", "name": None, "input": {}},

@@ -11,7 +11,8 @@ from pdp.json import canonical, digest
 from pdp.patterns.exceptions import PatternFault
 from pdp.patterns.rule import PatternCall, PatternRule, refer_back
 from pdp.proposal import Execution
-from pdp.stores.actions import Action
+from pdp.session import LONGEST_TEXT
+from pdp.stores.actions import Action, ActionState
 from pdp.stores.approvals import ApprovalState
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class ActionStaging(PatternRule):
             action = call.actions.stage(new, call.facts.caller)
         except PdpError as error:
             raise PatternFault("action_staging.refused", error.message) from error
-        call.staged = action if action.decision_id == new.decision_id else None
+        call.staged = action if action.state is ActionState.STAGED else None
         if action.state in _OPEN:
             call.run.keep_staged(action.kind, action.payload_digest, action.id)
         return Execution(
@@ -74,6 +75,9 @@ def _key(call: PatternCall) -> str | None:
         key = proposed
     if proposed and proposed != key:
         raise PatternFault("action_staging.other_key", "the call's idempotency key is another than the proposed one")
+    if key and len(key) > LONGEST_TEXT:
+        message = f"the idempotency key has {len(key)} characters, and no session has one of more than {LONGEST_TEXT}"
+        raise PatternFault("action_staging.key_too_long", message)
     return key or None
 
 

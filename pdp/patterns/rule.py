@@ -81,7 +81,7 @@ class PatternCall:
         actions: where staging puts actions.
         approvals: where a task notes what it asks for; None: nobody can approve anything here.
         record_key: what a lookup is cached under: fixed before it runs, since its source may change meanwhile.
-        staged: the action that this call has staged, if it is new.
+        staged: the action that this call has staged, now or before, while nobody has decided on it.
         task: what the task of an approval request carries.
     """
 

@@ -78,7 +78,7 @@ class ProjectWatch:
                 content = _content(self._file, project)
                 if content == self._content:
                     return
-                manifest, engine = open_project(self._file, project, opened)
+                manifest, engine = open_project(self._file, project, opened, "embedded")
                 if (read_project(self._file), _content(self._file, project)) != (project, content):
                     return  # somebody is writing; the next look takes it
                 self._swap(manifest, engine)

@@ -414,6 +414,8 @@ def test_the_same_key_returns_the_same_action_and_is_refused_for_another() -> No
         ("derived:sha256:0", "idm-2", "idm-2"),
         ("derived:sha256:0", None, "derived:sha256:0"),
         ("idm-1", "idm-2", "action_staging.other_key"),
+        # No session could make the commit under it.
+        (None, "k" * 1025, "action_staging.key_too_long"),
     ],
 )
 def test_whose_key_an_action_gets(own: str | None, proposed: str | None, used: str) -> None:

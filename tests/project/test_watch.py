@@ -88,6 +88,12 @@ def test_a_file_that_the_project_names_from_now_on_counts(pep: Pep, folder: Path
     assert (refreshed(pep), codes(pep)) == (None, {"scopes.missing"})
 
 
+def test_the_engine_stays_the_one_of_the_start(pep: Pep, folder: Path) -> None:
+    written(folder / "pdp.yaml", "manifest: m.yaml\ngovernance: g.yaml\nengine: sidecar\nopa_url: http://127.0.0.1:1\n")
+
+    assert (refreshed(pep), type(pep.engine).__name__, codes(pep)) == (None, "EmbeddedEngine", ALLOWED)
+
+
 @pytest.mark.parametrize(
     ("file", "text", "fault"),
     [
