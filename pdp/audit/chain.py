@@ -222,14 +222,15 @@ def checked_event(line: bytes, hashing: Callable[[bytes], str]) -> dict[str, Any
         event: dict[str, Any] = parse_json(line)
         content = canonical({name: value for name, value in event.items() if name != "hash"})
         known, computed = event["hash"], hashing(content)
-        kind, expected = known.partition(":")[0], computed.partition(":")[0]
+        keyed, key_given = known.startswith("hmac-"), computed.startswith("hmac-")
         intact = line == _hashed(content, known) and known == computed
         _ = event["seq"] + 0, event["prev_hash"], event["type"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise AuditError("not an event") from error
     if not intact:
-        other_kind = "it is keyed, and no key was given, or the other way round"
-        raise AuditError("the hash does not match" if kind == expected else other_kind)
+        if keyed == key_given:
+            raise AuditError("the hash does not match")
+        raise AuditError("it is keyed, and no key was given" if keyed else "it is not keyed, and a key was given")
     return event
 
 

@@ -324,6 +324,8 @@ def read_bytes(path: Path | str) -> bytes:
         UsageError: the file is missing, a folder, not readable, or larger than 32 MiB; standard input has nothing.
     """
     name = "<stdin>" if str(path) == "-" else str(path)
+    is_content = name.lstrip().startswith(("{", "["))
+    hint = "name a file that has it, or pipe it in and name -" if is_content else "check the path"
     try:
         if str(path) == "-":
             content = b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
@@ -335,14 +337,14 @@ def read_bytes(path: Path | str) -> bytes:
         with Path(path).open("rb") as file:
             return _bounded(file.read(MAX_FILE_BYTES + 1), name)
     except FileNotFoundError:
-        raise UsageError(f"{name}: no such file", hint="check the path") from None
+        raise UsageError(f"{name}: no such file", hint=hint) from None
     except IsADirectoryError:
         raise UsageError(f"{name}: is a folder, not a file", hint="name a file in it") from None
     except PermissionError:
         raise UsageError(f"{name}: no permission to read it", hint="check the file's owner and mode") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
-        raise UsageError(f"{name!r}: cannot be read: {reason or error}", hint="check the path") from None
+        raise UsageError(f"{name!r}: cannot be read: {reason or error}", hint=hint) from None
 
 
 def _bounded(content: bytes, name: str) -> bytes:

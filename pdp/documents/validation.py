@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from pydantic import BaseModel
 from pydantic.alias_generators import to_snake
@@ -43,6 +43,8 @@ _WORDS = {
     "less_than_equal": "must be at most {le}",
 }
 
+# As APIs of models spell it; the nearest word would be another.
+_SYNONYMS: Final = dict.fromkeys(("parameters", "input_schema", "inputSchema"), "schema")
 _NO_MAPPING = ("dict_type", "model_type", "model_attributes_type")
 
 
@@ -118,7 +120,9 @@ def faults_of(
         name = str(path[-1]) if path else ""
         if detail["type"] == "extra_forbidden":
             is_key, known = True, known_keys(model, path[:-1])
-            message, hint = f"unknown key {shown_name(name)}", nearest(name, known)
+            synonym = _SYNONYMS.get(name)
+            hint = f"did you mean `{synonym}`?" if synonym in known else nearest(name, known)
+            message = f"unknown key {shown_name(name)}"
             if name in known:
                 message, hint = f"{shown_name(name)} is there in another spelling too", "keep one"
             hint = hint or f"known here: {', '.join(sorted(known))}"

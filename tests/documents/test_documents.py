@@ -247,6 +247,7 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
         (tmp_path, f"{tmp_path}: is a folder, not a file (name a file in it)"),
         ("a\0b", "'a\\x00b': cannot be read: embedded null byte (check the path)"),
         (missing / "x", f"{missing / 'x'}: no such file (check the path)"),
+        ('{"tool": 1}', '{"tool": 1}: no such file (name a file that has it, or pipe it in and name -)'),
     ):
         with pytest.raises(UsageError) as caught:
             read_document(path)

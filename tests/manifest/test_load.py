@@ -311,6 +311,8 @@ SIGNATURE = (
 FAULTY_TOOLS: list[tuple[str, ...]] = [
     ("approval: {quorm: 1}", "unknown key `quorm` | did you mean `quorum`?"),
     ("safety: {zzz: 1}", "unknown key `zzz` | known here: idempotent, requires, side_effects"),
+    ("parameters: {}", "unknown key `parameters` | did you mean `schema`?"),
+    ("input_schema: {}", "unknown key `input_schema` | did you mean `schema`?"),
     ("effectClass: pure, effect_class: pure", "`effect_class` is there in another spelling too | keep one"),
     ("name: ''", "`name` must not be empty"),
     ("name: a b", "`name` must be a name of letters, digits and `_ . : / -`, at most 128 characters, not `a b`"),

@@ -25,6 +25,7 @@ app = command_app("Streams of audit events: show them, check them, and have them
 
 _UNKEYED: Final = "the chain is not keyed: whoever can write the file could have written all of it anew"
 _NO_HEAD: Final = "without --head, it does not show whether events were cut off at the end"
+_NO_KEY: Final = "PDP_AUDIT_KEY is not set: a keyed stream cannot be checked without its key"
 _LATER: Final = "it begins with a rotation: the files before were not checked"
 
 
@@ -88,6 +89,7 @@ def verify(
         fault = f"it does not reach its head, event {named[0]}"
     keyed = last.get("hash", "").startswith("hmac-")
     notes = [] if keyed or not last else [_UNKEYED]
+    notes += [_NO_KEY] if fault and key is None else []
     notes += [] if named else [_NO_HEAD]
     notes += [_LATER] if first.get("type") == ROTATED else []
     answer = {"seq": last.get("seq"), "hash": last.get("hash"), "keyed": keyed, "fault": fault, "notes": notes}

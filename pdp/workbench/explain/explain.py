@@ -136,7 +136,7 @@ def _line(evaluation: Evaluation, modules: Mapping[str, Module]) -> str:
         return f"REJECTED because {why}; the policy was not asked"
     sites = sites_by_code(rule_sites(modules))
     clauses = dict.fromkeys(_clause(reason, sites.get(reason.code, ())) for reason in evaluation.reasons)
-    return f"{evaluation.verdict} because {'; and '.join(clauses)}"
+    return f"{evaluation.verdict} because {'; and '.join(clause.removesuffix('.') for clause in clauses)}."
 
 
 def _clause(reason: Reason, sites: tuple[RuleSite, ...]) -> str:

@@ -173,7 +173,7 @@ scenarios:
       - {propose: {}, expect: [{verdict: DENY}], at: tomorrow}
       - {propose: {}, expect: [{verdict: DENY}]}
   - 7
-  - {name: nothing}
+  - {name: nothing, golden: true}
   - {name: raw, session: {claims: [], agent: 3}, request: 1, returns: 5, expect: {verdict: DENY}}
   - {name: golden, golden: true, request: 1, expect: {verdict: DENY}}
 """

@@ -272,7 +272,7 @@ class Scenario(Form):
 
     def errors_together(self) -> Iterator[_ErrorAt]:
         """Yield that it is golden and calls nothing."""
-        if self.golden and not any(step.action in ("propose", "plan") for step in self.steps):
+        if self.golden and self.steps and not any(step.action in ("propose", "plan") for step in self.steps):
             yield ("golden",), FieldError("proposes nothing", "let a step `propose` a call, or leave `golden` out")
 
 
