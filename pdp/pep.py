@@ -131,8 +131,8 @@ class Pep:
             EngineError: the local OPA of a sidecar does not start.
             StoreError: the store cannot be reached.
         """
-        from pdp.project.file import read_project  # noqa: PLC0415 - only applications with a project file
-        from pdp.project.resources import open_project, stores_of_url  # noqa: PLC0415 - likewise
+        from pdp.project.file import open_project, read_project  # noqa: PLC0415 - only applications with such a file
+        from pdp.project.resources import stores_of_url  # noqa: PLC0415 - likewise
 
         path = Path(file).absolute()
         project = read_project(path)

@@ -25,7 +25,6 @@ COMMANDS: Final = {
     "bundle": "bundle:app",
     "release": "release:app",
     "opa": "opa:app",
-    "policies": "opa:policies",
     "db": "stores.db:app",
     "approvals": "stores.approvals:app",
     "keys": "stores.keys:app",

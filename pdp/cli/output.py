@@ -67,12 +67,13 @@ def check_report(file: Path | None) -> None:
 
 
 def write_report(file: Path, text: str) -> None:
-    """Write a report into a file of the user's.
+    """Write a report, or another text, into a file of the user's; its folder is made where it is not there.
 
     Raises:
         UsageError: it cannot be written.
     """
     try:
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(

@@ -18,7 +18,7 @@ from pdp.engine.protocol import REQUEST_INVALID
 from pdp.json import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pdp.decision import Decision, Reason
     from pdp.request import Request
@@ -38,6 +38,20 @@ _TYPES: Final = {type(None): "null", bool: "boolean", int: "number", float: "num
 _ABSENT: Final = object()
 _MOST: Final = 10
 _MOST_AGENTS: Final = 4
+_TEXTS: Final = "array of strings"
+_NAME: Final = "string that is not empty"
+_NO_AGENT: Final = f"null, as there are at most {_MOST_AGENTS} agents"
+_FITS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    _TEXTS: lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
+    _NAME: lambda value: isinstance(value, str) and value != "",
+    _NO_AGENT: lambda value: value is None,
+    "string or null": lambda value: isinstance(value, str | None),
+    "number of at least 0": lambda value: _type(value) == "number",
+}
+_HOLDER: Final = {
+    "iss": "string or null", "scopes": _TEXTS, "clearances": _TEXTS, "limits": {"*": "number of at least 0"},
+    "entitlements": {"corpora": _TEXTS, "documents": _TEXTS},
+}  # fmt: skip
 _MOST_LOGGED: Final = 1000
 
 _log = logging.getLogger("pdp.pep")
@@ -108,49 +122,31 @@ def _faults(request: Request) -> Iterator[tuple[str, str, str]]:
 
     The subject is of the claims, and the markings of the manifest's mapping; all else is checked before.
     """
-    properties = request.subject.properties
-    yield from _faults_of(properties, "claims", ("scopes", "clearances", "roles"))
-    at, agent = "claims.act", properties.get("act")
+    yield from _faults_of(request.subject.properties, "claims", {**_HOLDER, "roles": _TEXTS, "act": _agents()})
+    yield from _faults_of(request.resource.properties, "resource", {"markings": _TEXTS})
+
+
+def _agents() -> Any:
+    shape: Any = _NO_AGENT
     for _ in range(_MOST_AGENTS):
-        if agent is None:
-            break
-        if not isinstance(agent, dict):
-            yield at, "object", _type(agent)
-            break
-        sub = agent.get("sub", _ABSENT)
-        if not isinstance(sub, str) or not sub:
-            yield f"{at}.sub", "string that is not empty", "empty string" if sub == "" else _type(sub)
-        yield from _faults_of(agent, at, ("scopes", "clearances", "purposes"))
-        at, agent = f"{at}.act", agent.get("act")
+        shape = {**_HOLDER, "sub": _NAME, "purposes": _TEXTS, "act": shape}
+    return shape
+
+
+def _faults_of(value: Any, at: str, shape: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield the faults of a value: `shape` is what is expected of it, or that by field, `*` for any."""
+    if isinstance(shape, str):
+        if not _FITS[shape](value):
+            yield at, shape, _type(value)
+    elif not isinstance(value, dict):
+        yield at, "object", _type(value)
     else:
-        if agent is not None:
-            yield at, f"null, as there are at most {_MOST_AGENTS} agents", _type(agent)
-    yield from _not_texts(request.resource.properties, "markings", "resource.markings")
-
-
-def _faults_of(holder: Mapping[str, Any], at: str, lists: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
-    for name in lists:
-        yield from _not_texts(holder, name, f"{at}.{name}")
-    limits, entitlements = holder.get("limits", {}), holder.get("entitlements", {})
-    if isinstance(limits, dict):
-        for name, limit in limits.items():
-            if _type(limit) != "number" or limit < 0:
-                yield f"{at}.limits.{name:.80}", "number of at least 0", _type(limit)
-    else:
-        yield f"{at}.limits", "object", _type(limits)
-    if isinstance(entitlements, dict):
-        for name in ("corpora", "documents"):
-            yield from _not_texts(entitlements, name, f"{at}.entitlements.{name}")
-    else:
-        yield f"{at}.entitlements", "object", _type(entitlements)
-    if not isinstance(holder.get("iss"), str | None):
-        yield f"{at}.iss", "string or null", _type(holder["iss"])
-
-
-def _not_texts(holder: Mapping[str, Any], name: str, at: str) -> Iterator[tuple[str, str, str]]:
-    values = holder.get(name, [])
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        yield at, "array of strings", _type(values)
+        for name, inner in shape.items():
+            for field in value if name == "*" else (name,):
+                item = value.get(field, _ABSENT)
+                left_out = item is _ABSENT or (name == "act" and item is None)
+                if not left_out or name == "sub":
+                    yield from _faults_of(item, f"{at}.{field:.80}", inner)
 
 
 def _type(value: Any) -> str:
@@ -159,4 +155,6 @@ def _type(value: Any) -> str:
         return f"array of {' and '.join(inner)}" if inner else "array"
     if _TYPES.get(type(value)) == "number" and value < 0:
         return "number below 0"
+    if value == "":
+        return "empty string"
     return "absent" if value is _ABSENT else _TYPES.get(type(value), "object")

@@ -1,4 +1,4 @@
-"""The project file `pdp.yaml`: its fields, where it is looked for, and when it is trusted.
+"""The project file `pdp.yaml`: its fields, what it opens, where it is looked for, and when it is trusted.
 
 Who writes the file decides what decides. So one that is looked for counts only where nobody but the user can have put
 it there; whoever names one has looked at it.
@@ -9,13 +9,20 @@ import os
 import pwd
 import stat
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictStr, ValidationError, ValidationInfo
 
 from pdp.documents import FieldError, faults_of, read_document
-from pdp.engine.protocol import EngineName
+from pdp.engine.protocol import Engine, EngineName
 from pdp.errors import FileFaultsError, UsageError
+from pdp.manifest.load import load_effective
+from pdp.project.resources import engine_of_files
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from pdp.manifest.effective import EffectiveManifest
 
 PROJECT_FILE: Final = "pdp.yaml"
 
@@ -89,6 +96,40 @@ def read_project(file: Path) -> Project:
         return Project.model_validate(document.value, context=file.parent)
     except ValidationError as error:
         raise FileFaultsError(faults_of(error, document, Project)) from None
+
+
+def open_project(
+    file: Path, project: Project, owned: "ExitStack", engine: EngineName | Engine | None = None
+) -> "tuple[EffectiveManifest, Engine]":
+    """Return the manifest and the engine of the project of a file; see `engine_of_project`."""
+    manifest = manifest_of_project(file, project)
+    return manifest, engine_of_project(project, manifest, owned, engine)
+
+
+def manifest_of_project(file: Path, project: Project) -> "EffectiveManifest":
+    """Return the effective manifest of the project of a file.
+
+    Raises:
+        UsageError: the project states no manifest, or a file is missing or faulty.
+    """
+    if project.manifest is None:
+        raise UsageError(f"{file}: states no manifest", hint="add `manifest: FILE`")
+    return load_effective(project.manifest, project.governance)
+
+
+def engine_of_project(
+    project: Project, manifest: "EffectiveManifest", owned: "ExitStack", engine: EngineName | Engine | None = None
+) -> Engine:
+    """Return the engine that a project states, or `engine`, for its manifest; see `engine_of_files`.
+
+    It decides by the bundle; by the policies where there is no bundle. An engine that runs already has its own.
+    """
+    named = project.engine if engine is None else engine
+    opa_url = project.opa_url if named == "sidecar" else None
+    if isinstance(named, Engine) or opa_url is not None:
+        return engine_of_files(manifest, owned, engine=named, opa_url=opa_url)
+    policies = () if project.bundle else project.policies
+    return engine_of_files(manifest, owned, engine=named, bundle=project.bundle, policies=policies, data=project.data)
 
 
 def find_project(folder: Path) -> Path | None:

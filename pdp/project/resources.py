@@ -10,7 +10,6 @@ from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
 from pdp.engine.data import read_data
 from pdp.engine.protocol import ENGINES, Engine
 from pdp.errors import UsageError
-from pdp.manifest.load import load_effective
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,41 +18,6 @@ if TYPE_CHECKING:
     from pdp.engine.bundle.file import Bundle
     from pdp.engine.protocol import EngineName
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.project.file import Project
-
-
-def open_project(
-    file: Path, project: Project, owned: ExitStack, engine: EngineName | Engine | None = None
-) -> tuple[EffectiveManifest, Engine]:
-    """Return the manifest and the engine of the project of a file; see `engine_of_project`."""
-    manifest = manifest_of_project(file, project)
-    return manifest, engine_of_project(project, manifest, owned, engine)
-
-
-def manifest_of_project(file: Path, project: Project) -> EffectiveManifest:
-    """Return the effective manifest of the project of a file.
-
-    Raises:
-        UsageError: the project states no manifest, or a file is missing or faulty.
-    """
-    if project.manifest is None:
-        raise UsageError(f"{file}: states no manifest", hint="add `manifest: FILE`")
-    return load_effective(project.manifest, project.governance)
-
-
-def engine_of_project(
-    project: Project, manifest: EffectiveManifest, owned: ExitStack, engine: EngineName | Engine | None = None
-) -> Engine:
-    """Return the engine that a project states, or `engine`, for its manifest; arguments and errors as below.
-
-    It decides by the bundle; by the policies where there is no bundle. An engine that runs already has its own.
-    """
-    named = project.engine if engine is None else engine
-    opa_url = project.opa_url if named == "sidecar" else None
-    if isinstance(named, Engine) or opa_url is not None:
-        return engine_of_files(manifest, owned, engine=named, opa_url=opa_url)
-    policies = () if project.bundle else project.policies
-    return engine_of_files(manifest, owned, engine=named, bundle=project.bundle, policies=policies, data=project.data)
 
 
 def engine_of_files(

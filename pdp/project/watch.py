@@ -13,8 +13,7 @@ from weakref import ref
 
 from pdp.errors import PdpError, UsageError
 from pdp.json import canonical, digest
-from pdp.project.file import read_project
-from pdp.project.resources import open_project
+from pdp.project.file import open_project, read_project
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,15 +16,15 @@ from tests.support.command_line import Done, pdp
 WIDE = """\
 A payment agent proposes 8 tool calls; the ENGINE engine decides.
 
-it wants to                   verdict   because                                     executed
-look the payee up             ALLOW     effects.gate_satisfied, risk.acceptable     yes
-validate the payment          ALLOW     effects.gate_satisfied, risk.acceptable     yes
-wire 20,000 (limit 25,000)    ALLOW     effects.gate_satisfied, risk.acceptable     yes
-wire 47,500 (limit 25,000)    STEP_UP   limits.exceeded                             no
-run a shell                   REJECTED  INVALID_TOOL_NAME, in_manifest: false       no
-wire an amount given as text  REJECTED  INVALID_PAYLOAD, schema_valid: false        no
-wire without idempotency key  REJECTED  INVALID_PAYLOAD, idempotency_missing: true  no
-wire to a payee not screened  DENY      sanctions.not_clear                         no
+it wants to                   verdict   because                                  executed
+look the payee up             ALLOW     effects.gate_satisfied, risk.acceptable  yes
+validate the payment          ALLOW     effects.gate_satisfied, risk.acceptable  yes
+wire 20,000 (limit 25,000)    ALLOW     effects.gate_satisfied, risk.acceptable  yes
+wire 47,500 (limit 25,000)    STEP_UP   limits.exceeded                          no
+run a shell                   REJECTED  INVALID_TOOL_NAME                        no
+wire an amount given as text  REJECTED  INVALID_PAYLOAD                          no
+wire without idempotency key  REJECTED  INVALID_PAYLOAD                          no
+wire to a payee not screened  DENY      sanctions.not_clear                      no
 
 limits.exceeded  The amount is above what the subject may do without approval.
 sanctions.not_clear  The beneficiary's sanctions screening is missing or not clear.

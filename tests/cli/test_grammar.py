@@ -66,7 +66,7 @@ def test_an_option_has_one_short_name_wherever_it_is() -> None:
         (["check"], {"files", "faults"}),
         (["opa", "path"], {"path", "version"}),
         (["opa", "install"], {"path", "version"}),
-        (["policies", "path"], {"path"}),
+        (["opa", "policies"], {"path"}),
         (["db", "upgrade", "sqlite:///pdp.db"], {"database", "revision"}),
         (["db", "prune", "sqlite:///pdp.db"], {"database", "forgotten"}),
     ],

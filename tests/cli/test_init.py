@@ -95,8 +95,8 @@ def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
 
     assert (done.code, done.out) == (2, "")
     assert done.err == (
-        f"error: {tmp_path}/policies/custom/concerns/replies: cannot be written: Not a directory\n"
-        "    hint: name a folder of yours\n"
+        f"error: {tmp_path}/policies/custom/concerns/replies/replies.rego: cannot be written: Not a directory\n"
+        "    hint: name a file in a folder of yours\n"
     )
 
 
@@ -168,7 +168,7 @@ def test_it_is_formatted_and_has_no_fault(project: Path, opa: Path) -> None:
 
 
 def test_where_the_baseline_is() -> None:
-    done = pdp("policies", "path")
+    done = pdp("opa", "policies")
 
     assert (done.code, done.out, done.err) == (0, f"{ROOT / 'policies'}\n", "")
 

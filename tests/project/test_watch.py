@@ -10,7 +10,7 @@ import pytest
 
 from pdp import Pep
 from pdp.project import watch as watching
-from pdp.project.resources import open_project
+from pdp.project.file import open_project
 from tests.support import until
 from tests.support.command_line import written
 

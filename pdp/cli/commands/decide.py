@@ -28,7 +28,7 @@ from pdp.cli.output import print_json
 from pdp.decision import Verdict
 from pdp.documents import read_bytes
 from pdp.pep import Pep
-from pdp.project.resources import engine_of_project
+from pdp.project.file import engine_of_project
 
 if TYPE_CHECKING:
     from pathlib import Path

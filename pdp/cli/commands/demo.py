@@ -28,8 +28,6 @@ from pdp.pep import Pep
 from pdp.project.resources import engine_of_files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pdp.engine.protocol import Engine
     from pdp.evaluation import Evaluation
 
@@ -162,20 +160,7 @@ def _table(story: list[tuple[_Scene, Evaluation]]) -> Table:
     table.add_column("because", overflow="fold")
     table.add_column("executed", no_wrap=True)
     for scene, evaluation in story:
-        verdict = word(evaluation)
-        ran = "yes" if evaluation.executed else "no"
-        table.add_row(scene.says, Text(verdict, STYLES[verdict]), Text(", ".join(_because(evaluation))), ran)
+        verdict, rejection = word(evaluation), evaluation.outcome.rejection
+        codes = ", ".join(evaluation.codes) or (rejection.code if rejection else "")
+        table.add_row(scene.says, Text(verdict, STYLES[verdict]), Text(codes), "yes" if evaluation.executed else "no")
     return table
-
-
-def _because(evaluation: Evaluation) -> Sequence[str]:
-    """Return the policy's codes or, when it was not asked, the rejection's code and trace field."""
-    if evaluation.decision is not None:
-        return evaluation.codes
-    rejection, trace = evaluation.outcome.rejection, evaluation.trace
-    telling = {
-        "in_manifest: false": trace.in_manifest is False,
-        "schema_valid: false": trace.schema_valid is False,
-        "idempotency_missing: true": trace.idempotency_missing is True,
-    }
-    return [rejection.code if rejection else "", *(field for field, holds in telling.items() if holds)]

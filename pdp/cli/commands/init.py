@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from pdp import __version__
 from pdp.cli.options import AsJson, command_app, file_argument, file_option
-from pdp.cli.output import print_answer
+from pdp.cli.output import print_answer, write_report
 from pdp.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _TEMPLATE: Final = Path(__file__).parents[1] / "project"
 # A folder with a dot first is easily lost on the way into a wheel.
 _RENAMED: Final = {"github": ".github"}
-_REQUIREMENT: Final = b"@REQUIREMENT@"
+_REQUIREMENT: Final = "@REQUIREMENT@"
 
 
 app = command_app()
@@ -42,15 +39,15 @@ def init(
     else:
         from pdp.workbench.scenarios.draft import drafted_project  # noqa: PLC0415 - it decides, with an engine
 
-        drafted = drafted_project(source, os.path.relpath(source, folder))
-        files = {name: text.encode() for name, text in drafted.items()}
+        files = drafted_project(source, os.path.relpath(source, folder))
     there = [name for name in files if os.path.lexists(folder / name)]
     if there:
         raise UsageError(
             f"{folder}: has {', '.join(there)} already, and nothing is overwritten",
             hint="name a new folder, or move these files away",
         )
-    _write(folder, files)
+    for name, content in files.items():
+        write_report(folder / name, content)
     enter = [] if folder.resolve() == Path.cwd() else [f"  cd {shlex.quote(str(folder))}"]
     lines = [
         f"{folder}: a new project, {len(files)} files", *(f"  {name}" for name in files),
@@ -59,26 +56,15 @@ def init(
     print_answer({"folder": str(folder), "files": list(files)}, lines, as_json=as_json)
 
 
-def project_files() -> dict[str, bytes]:
+def project_files() -> dict[str, str]:
     """Return the files of a new project by their path in it, sorted."""
     # Its workflow measures coverage and builds a bundle; quoted, as a shell may read the brackets.
-    requirement = f"'tool-pdp[workbench]=={__version__}'".encode()
+    requirement = f"'tool-pdp[workbench]=={__version__}'"
     files = {}
     for file in _TEMPLATE.rglob("*"):
         first, *rest = file.relative_to(_TEMPLATE).parts
         # Installers compile whatever ends in .py.
         if file.is_file() and "__pycache__" not in (first, *rest):
-            files["/".join((_RENAMED.get(first, first), *rest))] = file.read_bytes().replace(_REQUIREMENT, requirement)
+            text = file.read_text(encoding="utf-8").replace(_REQUIREMENT, requirement)
+            files["/".join((_RENAMED.get(first, first), *rest))] = text
     return dict(sorted(files.items()))
-
-
-def _write(folder: Path, files: Mapping[str, bytes]) -> None:
-    for name, content in files.items():
-        file = folder / name
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(content)
-        except OSError as error:
-            raise UsageError(
-                f"{error.filename or folder}: cannot be written: {error.strerror}", hint="name a folder of yours"
-            ) from error

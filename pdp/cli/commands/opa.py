@@ -1,4 +1,4 @@
-"""`pdp opa`: the OPA program; `pdp policies`: the Rego that it is given."""
+"""`pdp opa`: the OPA program, and the Rego that it is given."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ def ensured() -> Path:
     return program
 
 
-policies = command_app("The baseline's policies, which come with the package.")
-app = command_app("Find or install Open Policy Agent.")
+app = command_app("Find or install Open Policy Agent, and the baseline's policies.")
 
 
 @app.command("install")
@@ -54,13 +53,8 @@ def path(as_json: AsJson = False) -> None:
     _print_program(program, as_json=as_json)
 
 
-@policies.callback()
-def policies_group() -> None:
-    """The baseline's policies, which come with the package."""
-
-
-@policies.command("path")
-def policies_path(as_json: AsJson = False) -> None:
+@app.command("policies")
+def policies(as_json: AsJson = False) -> None:
     """Print the folder with the baseline's Rego, for `opa test FOLDER/authz YOUR_FOLDER` and for editors.
 
     Exit code: 0.

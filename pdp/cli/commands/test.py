@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -65,9 +65,8 @@ def run_scenarios(
     engines = engines_named(engine or project.engine)
     if fail_under is not None and not coverage:
         raise UsageError("--fail-under says nothing without --coverage", hint="add --coverage")
-    check_report(junit)
-    check_report(html)
-    check_report(markdown)
+    for report in (junit, html, markdown):
+        check_report(report)
     selected = None if expression is None else selection(expression)
     suites = load_suites(find_suites(needed(project.scenarios, "scenarios", "PATH")), engine_timeout)
     run = _run(suites, engines, selected, quiet=as_json)
@@ -75,16 +74,17 @@ def run_scenarios(
         count = sum(len(suite.scenarios) for suite in suites)
         raise UsageError(f"-k {expression!r}: none of {count} scenarios is selected", hint="use a part of their names")
     reached = measure([(suite.suite, suite.results) for suite in run.suites], find_opa()) if coverage else None
+    covered = None if reached is None else reached.as_json()
     unwritten: UsageError | None = None
     try:
         # First: whoever reads the output may leave before its end.
-        _write_reports(run, reached, junit, html, markdown)
+        _write_reports(run, covered, junit, html, markdown)
     except UsageError as error:
         unwritten = error
     if as_json:
-        from pdp.workbench.scenarios.reports.json import as_json as report  # noqa: PLC0415
+        from pdp.workbench.scenarios.reports.json import as_json as run_json  # noqa: PLC0415
 
-        print_json(report(run, None if reached is None else reached.as_json()))
+        print_json(run_json(run, covered))
     else:
         for card in run.cards:
             if not card.passed:
@@ -124,7 +124,7 @@ def _run(
 
 
 def _write_reports(
-    run: RunResult, coverage: Coverage | None, junit: Path | None, html: Path | None, markdown: Path | None
+    run: RunResult, covered: dict[str, Any] | None, junit: Path | None, html: Path | None, markdown: Path | None
 ) -> None:
     if junit is not None:
         from pdp.workbench.scenarios.reports.junit import junit_report  # noqa: PLC0415
@@ -133,11 +133,11 @@ def _write_reports(
     if html is not None:
         from pdp.workbench.scenarios.reports.html import html_report  # noqa: PLC0415
 
-        write_report(html, html_report(run, None if coverage is None else coverage.as_json()))
+        write_report(html, html_report(run, covered))
     if markdown is not None:
         from pdp.workbench.scenarios.reports.markdown import markdown_report  # noqa: PLC0415
 
-        write_report(markdown, markdown_report(run, None if coverage is None else coverage.as_json()))
+        write_report(markdown, markdown_report(run, covered))
 
 
 def _print_coverage(coverage: Coverage, fail_under: float | None) -> None:

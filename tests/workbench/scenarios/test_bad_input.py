@@ -41,7 +41,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, content in project_files().items():
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(content)
+        file.write_text(content)
     # Commands name their files here, and nothing but faults is on standard error.
     (tmp_path / PROJECT_FILE).unlink()
     written(tmp_path / "proposal.json", PROPOSAL)

@@ -88,7 +88,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, opa: Pat
     for name, content in project_files().items():
         file = pytester.path / "desk" / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(content)
+        file.write_text(content)
     # One scenario file is enough here.
     (pytester.path / "desk/edges.scenarios.yaml").unlink()
     pytester.makeini("[pytest]\npdp_scenarios = true\n")

@@ -49,14 +49,13 @@ def listing(
 
     Exit code: 0 shown, 2 bad usage, 1 the store cannot be reached.
     """
-    now = to_seconds(time.time())
     # One whose time is over may still say pending, or granted.
     stored = None if state in ("all", "expired") else ApprovalState(state)
     with stores_named(store) as stores:
         approvals = stores.approvals.list(state=stored)
-    approvals = [approval for approval in approvals if state in ("all", _standing(approval, now))]
+    approvals = [approval for approval in approvals if state in ("all", _standing(approval))]
     lines = [
-        f"{approval.id}  {_standing(approval, now)}  {approval.tool} for {_requesters(approval)}: "
+        f"{approval.id}  {_standing(approval)}  {approval.tool} for {_requesters(approval)}: "
         f"{', '.join(approval.reasons)}; {_quorum(approval)}, expires {approval.expires_at}"
         for approval in approvals
     ]
@@ -124,7 +123,7 @@ def _decide(
 
 
 def _lines(approval: Approval) -> Iterator[str]:
-    yield f"{_standing(approval, to_seconds(time.time()))}  {approval.id}"
+    yield f"{_standing(approval)}  {approval.id}"
     for name, text in _fields(approval):
         yield f"  {name:<10} {text}"
 
@@ -153,13 +152,14 @@ def _fields(approval: Approval) -> Iterator[tuple[str, str]]:
         yield "closed", f"{approval.closed_at}{by}{f': {approval.why}' if approval.why else ''}"
 
 
-def _standing(approval: Approval, now: str) -> ApprovalState:
+def _standing(approval: Approval) -> ApprovalState:
     """Return the state that an approval is in now: a store writes down that one has expired when somebody asks."""
-    return ApprovalState.EXPIRED if approval.state in _WAITING and approval.expired(now) else approval.state
+    expired = approval.state in _WAITING and approval.expired(to_seconds(time.time()))
+    return ApprovalState.EXPIRED if expired else approval.state
 
 
 def _as_json(approval: Approval) -> dict[str, Any]:
-    return {**approval.as_json(), "state": _standing(approval, to_seconds(time.time()))}
+    return {**approval.as_json(), "state": _standing(approval)}
 
 
 def _requesters(approval: Approval) -> str:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
 from typing import Annotated
 
 import typer
 
-from pdp.cli.commands.stores.named import URL_VARIABLE, stores_named, url_named
+from pdp.cli.commands.stores.named import URL_VARIABLE, stores_named
 from pdp.cli.options import AsJson, command_app
 from pdp.cli.output import print_answer
 from pdp.stores.sql.tables import SCHEMA
-from pdp.stores.url import open_stores
 
 DatabaseUrl = Annotated[
     str | None,
@@ -31,7 +29,7 @@ def upgrade(url: DatabaseUrl = None, as_json: AsJson = False) -> None:
 
     Exit code: 0 up to date, 2 bad usage, 1 the database cannot be reached, or is of a newer release.
     """
-    with closing(open_stores(url_named(url), upgrade=True)) as stores:
+    with stores_named(url, upgrade=True) as stores:
         answer = {"database": stores.name, "revision": SCHEMA}
         print_answer(answer, [f"{stores.name}: up to date"], as_json=as_json)
 

@@ -39,11 +39,12 @@ StepAudit = Annotated[
 ]
 
 
-def url_named(url: str | None) -> str:
-    """Return the URL that the line, the variable or the project file states, in this order.
+def stores_named(url: str | None, *, upgrade: bool = False) -> AbstractContextManager[OpenStores]:
+    """Open the stores of the URL that the line, the variable or the project file states, in this order.
 
     Raises:
-        UsageError: none of them does.
+        UsageError: the URL is not stated, or cannot be used.
+        StoreError: they cannot be reached.
     """
     stated = url or os.environ.get(URL_VARIABLE) or project_with().store
     if stated is None:
@@ -51,17 +52,7 @@ def url_named(url: str | None) -> str:
             "no database is named",
             hint=f"name one, as sqlite:///agent.db, set {URL_VARIABLE}, or state `store:` in {PROJECT_FILE}",
         )
-    return stated
-
-
-def stores_named(url: str | None) -> AbstractContextManager[OpenStores]:
-    """Open the stores of `url_named`.
-
-    Raises:
-        UsageError: the URL is not stated, or cannot be used.
-        StoreError: they cannot be reached.
-    """
-    return closing(open_stores(url_named(url)))
+    return closing(open_stores(stated, upgrade=upgrade))
 
 
 def step_audit(audit: Path | None) -> AbstractContextManager[AuditLog]:

@@ -15,8 +15,7 @@ from pdp.engine.data import read_data
 from pdp.errors import FileFaultsError, UsageError
 from pdp.json import digest
 from pdp.manifest.load import load_effective
-from pdp.project.file import read_project
-from pdp.project.resources import manifest_of_project
+from pdp.project.file import manifest_of_project, read_project
 from pdp.proposal import RejectionCode
 from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.opa.modules import baseline_policies_path, collect, modules_of_bundle
