@@ -208,7 +208,9 @@ def test_a_draft_for_a_manifest_passes_its_own_tests(
     assert (made.code, made.json["files"], lint.code) == (0, DRAFTED, 0)
     assert (test.code, test.json["failed"], decide.code in {0, 3}) == (0, 0, True)
     verdicts = {
-        step["expect"].get("verdict") for step in yaml.safe_load(Path("scenarios.yaml").read_text())["scenarios"]
+        step["expect"].get("verdict")
+        for scenario in yaml.safe_load(Path("scenarios.yaml").read_text())["scenarios"]
+        for step in scenario.get("steps", [scenario])
     }
     assert {"ALLOW", "DENY"} <= verdicts
 
@@ -229,11 +231,21 @@ def test_what_a_draft_says_of_a_tool(tmp_path: Path) -> None:
         "scopes": ["tools.initiate_wire"],
         "approval": {"approvers": ["tools.approver"], "quorum": 1, "expires": "PT1H"},
     }
-    wires = [one for one in drafted["scenarios.yaml"]["scenarios"] if one["name"].startswith("initiate_wire")]
-    assert [one["expect"] for one in wires] == [
-        {"verdict": "STEP_UP", "codes": ["approvals.required"]},
-        {"verdict": "DENY", "codes": ["scopes.missing"]},
+    waits, approved, denied = (
+        scenario for scenario in drafted["scenarios.yaml"]["scenarios"] if scenario["name"].startswith("initiate_wire")
+    )
+    assert waits["expect"] == {"verdict": "STEP_UP", "codes": ["approvals.required"]}
+    assert denied["expect"] == {"verdict": "DENY", "codes": ["scopes.missing"]}
+    assert approved["steps"] == [
+        {"propose": waits["propose"], "expect": {"verdict": "STEP_UP"}},
+        {
+            "approve": {"claims": {"sub": "approver-1", "roles": ["tools.approver"]}},
+            "expect": {"approval": "granted"},
+        },
+        {"propose": waits["propose"], "expect": {"verdict": "ALLOW"}},
     ]
+    doctor = pdp("doctor", tmp_path / "drafted")
+    assert (doctor.code, doctor.out) == (0, "nothing found\n")
 
 
 def test_nothing_is_drafted_where_there_is_no_tool(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
+from pdp.approvals.approvals import Approvals
+from pdp.decision import Verdict
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import UsageError
 from pdp.manifest.effective import effective_tool
@@ -101,10 +103,11 @@ def _session(manifest: EffectiveManifest) -> dict[str, Any]:
 def _scenarios(manifest: EffectiveManifest, session: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield for each tool a call by somebody who holds all that it asks for, and the same by somebody without a scope.
 
-    What is expected is what is decided now.
+    Where the first one needs a person, a third is approved. What is expected is what is decided now.
     """
     with EmbeddedEngine.baseline(manifests={manifest.digest: manifest.document}) as engine:
-        pep = Pep(manifest, engine)
+        approvals = Approvals()
+        pep = Pep(manifest, engine, approvals=approvals)
         for tool in manifest.tools.values():
             propose = {"tool": tool.name, "arguments": _arguments(tool)}
             purpose = {"purpose": tool.purposes[0]} if tool.purposes else {}
@@ -121,12 +124,35 @@ def _scenarios(manifest: EffectiveManifest, session: Mapping[str, Any]) -> Itera
                     yield {"name": name, "why": rejection.reason, "propose": propose, "expect": expect}
                     break
                 expect = {"verdict": str(evaluation.verdict), "codes": list(evaluation.codes)}
-                yield {
+                scenario = {
                     "name": f"{tool.name}, by somebody {caller}",
                     **({"session": own} if own else {}),
                     "propose": propose,
                     "expect": expect,
                 }
+                yield scenario
+                if evaluation.verdict == Verdict.STEP_UP:
+                    yield from _approved(tool, scenario, laid_over(session, own), pep, approvals)
+
+
+def _approved(
+    tool: Tool, scenario: Mapping[str, Any], session: Mapping[str, Any], pep: Pep, approvals: Approvals
+) -> Iterator[dict[str, Any]]:
+    """Yield the call of a STEP_UP with as many people as have to approve it, where a role that may is named."""
+    roles = [role for role in tool.approval.approvers or () if not role.startswith("$")]
+    propose = scenario["propose"]
+    # A STEP_UP runs nothing; being called opens its approval.
+    waiting = pep.call(propose, session).approval
+    if waiting is None or not roles:
+        return
+    steps: list[dict[str, Any]] = [{"propose": propose, "expect": {"verdict": "STEP_UP"}}]
+    for number in range(1, waiting.quorum + 1):
+        person = {"sub": f"approver-{number}", "roles": roles[:1]}
+        state = approvals.grant(waiting.id, person).state
+        steps.append({"approve": {"claims": person}, "expect": {"approval": state.value}})
+    steps.append({"propose": propose, "expect": {"verdict": str(pep.decide(propose, session).verdict)}})
+    own = {name: scenario[name] for name in ("session",) if name in scenario}
+    yield {"name": f"{tool.name}, once it is approved", **own, "steps": steps}
 
 
 def _arguments(tool: Tool) -> dict[str, Any]:
