@@ -33,7 +33,8 @@ class ProjectWatch:
     """Looks at the files of a project, and hands out manifest and engine when their content has changed.
 
     The whole set is read and compiled aside first. While a file of it is being written, or is faulty, the set before
-    stays; `error` says why. Store and engine's name stay those that the application started with.
+    stays; `error` says why, and is None where the files as they are now decide. Store and engine's name stay those that
+    the application started with.
 
     Args:
         file: the project file.
@@ -45,23 +46,18 @@ class ProjectWatch:
         self._file = file
         self._swap = swap
         self._content = _content(file, project)
-        self._error: PdpError | None = None
+        self.error: PdpError | None = None
         self._owned = ExitStack()
         self._looking = threading.Lock()
         self._ended = threading.Event()
         threading.Thread(target=_look, args=(ref(self), self._ended), name="pdp-project", daemon=True).start()
-
-    @property
-    def error(self) -> PdpError | None:
-        """Why the files as they are now do not decide; None: they do."""
-        return self._error
 
     def refresh(self) -> PdpError | None:
         """Look at the files now, and return `error`. What is wrong with them is not raised."""
         with self._looking:
             if not self._ended.is_set():
                 self._refresh()
-        return self._error
+        return self.error
 
     def close(self) -> None:
         """End the looking, and close the engine that came of it."""
@@ -89,9 +85,9 @@ class ProjectWatch:
                 if content and _content(self._file, project) != content:
                     return  # likewise
                 error = caught if isinstance(caught, PdpError) else UsageError(f"{type(caught).__name__}: {caught}")
-                if str(error) != str(self._error):
+                if str(error) != str(self.error):
                     _log.warning("%s: the files as they were stay in force: %s", self._file, error)
-            self._content, self._error = content, error
+            self._content, self.error = content, error
 
 
 def _content(file: Path, project: Project) -> str:

@@ -39,9 +39,7 @@ def engines_named(name: str) -> tuple[EngineName, ...]:
     Raises:
         UsageError: no such engine.
     """
-    if name == "both":
-        return "embedded", "sidecar"
-    named = tuple(engine for engine in ENGINES if engine == name)
+    named = tuple(engine for engine in ENGINES if name in (engine, "both"))
     if not named:
         raise UsageError(f"no engine is called {name!r}", hint=f"name one of {', '.join(ENGINES)}, both")
     return named

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -35,27 +35,15 @@ Files = Annotated[list[Path], file_argument("FILE...", help="The stream: its rot
 @app.command("show")
 def show(
     files: Files,
-    tool: Annotated[str | None, typer.Option("--tool", metavar="NAME", help="Only events of this tool.")] = None,
-    verdict: Annotated[
-        Literal["ALLOW", "STEP_UP", "DENY", "REJECTED"] | None,
-        typer.Option("--verdict", help="Only decisions with this verdict, or proposals that the policy never saw."),
-    ] = None,
-    run: Annotated[str | None, typer.Option("--run", metavar="ID", help="Only events of this run.")] = None,
-    approval: Annotated[
-        str | None, typer.Option("--approval", metavar="ID", help="Only events of this approval.")
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as JSON, one on a line.")] = False,
 ) -> None:
-    """Show events, one on a line; with options those that fit all of them. What was changed shows in `audit verify`.
+    """Show events, one on a line, for `grep`. What was changed shows in `audit verify`.
 
     Exit code: 0 shown, 2 bad usage or file, 1 a line is not an event.
     """
-    wanted = {"tool": tool, "verdict": verdict, "run_id": run, "approval_id": approval}
     for line in _lines(files):
         event = _read(line)
-        compared = {**event, "verdict": _verdict(event)}
-        if all(value is None or compared.get(name) == value for name, value in wanted.items()):
-            tell(json.dumps(event) if as_json else printable(_shown(event)))
+        tell(json.dumps(event) if as_json else printable(_shown(event)))
 
 
 @app.command("verify")
@@ -125,14 +113,11 @@ def _read(line: bytes) -> dict[str, Any]:
     return event
 
 
-def _verdict(event: dict[str, Any]) -> str | None:
-    return event.get("verdict") or ("REJECTED" if event.get("status") == "rejected" else None)
-
-
 def _shown(event: dict[str, Any]) -> str:
     """Return an event in one line: who, what, which verdict, which outcome; what does not apply is left out."""
+    verdict = event.get("verdict") or ("REJECTED" if event.get("status") == "rejected" else None)
     facts = {
-        "": (_verdict(event), event.get("rejection"), *(event.get("codes") or ()), event.get("reason")),
+        "": (verdict, event.get("rejection"), *(event.get("codes") or ()), event.get("reason")),
         "outcome": (event.get("outcome"), event.get("error_code"), "a replay" if event.get("replayed") else None),
         "tool": (event.get("tool"),), "by": (event.get("subject"),), "run": (event.get("run_id"),),
         "approval": (event.get("approval_id"),), "key": (event.get("idempotency_key"),),

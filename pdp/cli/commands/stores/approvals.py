@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -38,28 +38,24 @@ Decider = Annotated[
 
 @app.command("list")
 def listing(
-    state: Annotated[
-        Literal["pending", "granted", "denied", "withdrawn", "expired", "consumed", "all"],
-        typer.Option("--state", help="Which ones."),
-    ] = "pending",
+    every: Annotated[bool, typer.Option("--all", help="Also those that are decided, expired or used.")] = False,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the approvals, in the order of being opened; without --state those that wait.
+    """Show the approvals, in the order of being opened; without --all those that wait.
 
     Exit code: 0 shown, 2 bad usage, 1 the store cannot be reached.
     """
-    # One whose time is over may still say pending, or granted.
-    stored = None if state in ("all", "expired") else ApprovalState(state)
     with stores_named(store) as stores:
-        approvals = stores.approvals.list(state=stored)
-    approvals = [approval for approval in approvals if state in ("all", _standing(approval))]
+        approvals = stores.approvals.list(state=None if every else ApprovalState.PENDING)
+    # One whose time is over may still say that it waits.
+    approvals = [approval for approval in approvals if every or _standing(approval) is ApprovalState.PENDING]
     lines = [
         f"{approval.id}  {_standing(approval)}  {approval.tool} for {_requesters(approval)}: "
         f"{', '.join(approval.reasons)}; {_quorum(approval)}, expires {approval.expires_at}"
         for approval in approvals
     ]
-    print_answer([_as_json(approval) for approval in approvals], lines or ["no such approval"], as_json=as_json)
+    print_answer([_as_json(approval) for approval in approvals], lines or ["no approval"], as_json=as_json)
 
 
 @app.command()
