@@ -56,7 +56,7 @@ def inspection_lines(name: str, inspection: Mapping[str, Any]) -> Iterator[str]:
 def _shown(signature: Mapping[str, Any] | None) -> str:
     if signature is None:
         return "none"
-    claim = "verified" if signature["verified"] else "not verified: name a public key with --key"
+    claim = "verified" if signature["verified"] else "not verified: name a public key with --public-key"
     return f"{signature['algorithm']}, key {signature['key_id']} ({claim})"
 
 

@@ -81,8 +81,8 @@ def bundle_diff(
     structure = structure_of(*rules, paired)
     known = _KnownCalls(*bundles, paired, whole, progress, engine_timeout=engine_timeout)
     shown = _ShownCalls()
-    known_groups = grouped(shown.differing([*known.scenarios(suites), *known.logged(logs)]), *rules, structure)
-    groups, extent = grouped((), *rules, structure), Extent()
+    known_groups = grouped(shown.differing([*known.scenarios(suites), *known.logged(logs)]), structure)
+    groups, extent = grouped((), structure), Extent()
     data = bundles[1].data
     if most:
         with GeneratedCalls(
@@ -90,7 +90,7 @@ def bundle_diff(
         ) as generated:
             advance = None if progress is None else lambda more: progress("generated", more)
             differences = generated.comparison.differences(shown.asked(generated.calls()), advance)
-            groups = grouped(shown.differing(differences), *rules, structure)
+            groups = grouped(shown.differing(differences), structure)
             extent, data = generated.extent, generated.data
     calls = [*shown.differed, *shown.others, *map(canonical, known.allowed[:_LISTED])]
     difference = BundleDiff(

@@ -77,7 +77,7 @@ class DecisionChange:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The codes and obligations that differ: the rules behind them are responsible."""
+        """The codes and obligations that differ."""
         obligations = (*self.obligations_removed, *self.obligations_added)
         return tuple(dict.fromkeys((*self.codes_removed, *self.codes_added, *obligations, *self.details)))
 

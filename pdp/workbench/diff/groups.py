@@ -10,14 +10,11 @@ import orjson
 from pdp.workbench.neighbours.entries import MADE_UP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable
 
-    from pdp.decision import Decision
     from pdp.manifest.diff import Direction
     from pdp.workbench.diff.comparison import ComparedCall, DecisionChange, Difference
-    from pdp.workbench.diff.policies import BundleRules
     from pdp.workbench.diff.structure import Structure
-    from pdp.workbench.opa.rules import RuleSite
 
 _NAMED: Final = 3
 _VALUES: Final = 4
@@ -35,7 +32,6 @@ class Group:
         count: how many calls.
         tools: those of the bundles' manifests, sorted; kinds: the effect classes of all the calls, sorted.
         smallest: the smallest call found, with both decisions.
-        rules: the rules behind what differs, on either side: whether each fires, and its `FILE:LINE`.
         sources: where known calls come from, the first of them.
     """
 
@@ -46,7 +42,6 @@ class Group:
     tools: tuple[str, ...]
     kinds: tuple[str, ...]
     smallest: Difference
-    rules: tuple[str, ...]
     sources: tuple[str, ...] = ()
 
     @property
@@ -81,7 +76,6 @@ class Group:
             "witness": self.witness,
             "witness_old": orjson.loads(call.old) if call.old != call.new else None,
             "codes": {"old": self.smallest.old.codes, "new": self.smallest.new.codes},
-            "rules": list(self.rules),
         }
 
 
@@ -112,17 +106,8 @@ class _Collected:
             self.smallest = difference
 
 
-def grouped(
-    differences: Iterable[Difference], old: BundleRules, new: BundleRules, structure: Structure
-) -> tuple[Group, ...]:
-    """Return the groups, the most dangerous first.
-
-    Args:
-        differences: what is decided differently.
-        old: the one bundle with its rules.
-        new: the other.
-        structure: what differs between them.
-    """
+def grouped(differences: Iterable[Difference], structure: Structure) -> tuple[Group, ...]:
+    """Return what is decided differently in groups, the most dangerous first; `structure` gives them their ids."""
     collected: dict[tuple[DecisionChange, bool], _Collected] = {}
     for difference in differences:
         # Tools of today are called already, generated entries might be: they are told apart.
@@ -140,24 +125,10 @@ def grouped(
                 tools=tools,
                 kinds=kinds,
                 smallest=calls.smallest,
-                rules=(
-                    *_responsible("old", change.names, old.responsible, calls.smallest.old),
-                    *_responsible("new", change.names, new.responsible, calls.smallest.new),
-                ),
                 sources=tuple(calls.sources)[:_SOURCES],
             )
         )
     return tuple(sorted(groups, key=lambda group: (group.change.rank, not group.tools, -group.count, group.id)))
-
-
-def _responsible(
-    side: str, names: Iterable[str], sites: Mapping[str, tuple[RuleSite, ...]], decision: Decision
-) -> Iterator[str]:
-    fired = {*decision.codes, *(obligation.id for obligation in decision.obligations)}
-    for name in names:
-        where = ", ".join(f"{site.file}:{site.line}" for site in sites.get(name, ()))
-        if where or name in fired:
-            yield f"{side}: {name} {'fires' if name in fired else 'does not fire'}{where and f' ({where})'}"
 
 
 def _title(change: DecisionChange, collected: _Collected) -> str:

@@ -14,7 +14,7 @@ from pdp.json import canonical, digest
 from pdp.manifest.diff import ContentChange, Direction
 from pdp.workbench.opa.forms import rule_forms
 from pdp.workbench.opa.modules import modules_of_bundle
-from pdp.workbench.opa.rules import rule_sites, sites_by_code
+from pdp.workbench.opa.rules import rule_sites
 from pdp.workbench.opa.syntax import package_of, parse_modules, rule_name
 
 if TYPE_CHECKING:
@@ -63,15 +63,6 @@ class BundleRules:
     def sites(self) -> tuple[RuleSite, ...]:
         """The rules that find something. Reading METADATA takes a second."""
         return rule_sites(self.modules)
-
-    @cached_property
-    def responsible(self) -> Mapping[str, tuple[RuleSite, ...]]:
-        """The rules by reason code, and those of obligations also by the obligation's id."""
-        obligations: dict[str, list[RuleSite]] = defaultdict(list)
-        for site in self.sites:
-            if site.obligation is not None:
-                obligations[site.obligation].append(site)
-        return {**{name: tuple(sites) for name, sites in obligations.items()}, **sites_by_code(self.sites)}
 
     def rules(self, other: BundleRules) -> dict[str, list[ComparedRule]]:
         """Return the rules and imports by the name under which they are compared with those of another bundle."""

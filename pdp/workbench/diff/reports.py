@@ -1,26 +1,23 @@
 """A bundle diff for a terminal, and as Markdown for a pull request.
 
-Both say the same, and show the first differences of a layer only; `--json` has all of them.
+Both have what a reviewer reads; every change of structure and every difference in decisions is in `--json`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pdp.manifest.diff import Direction
 from pdp.workbench.reports.shown_file import markdown_code, markdown_text, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from pdp.workbench.diff.groups import Group
     from pdp.workbench.diff.result import BundleDiff
     from pdp.workbench.diff.review import ReviewItem
 
-MOST: Final = 25
-"""How many differences in decisions of a layer are shown, and the rest counted."""
+_MOST: Final = 25
+"""How many causes are shown on a terminal, and the rest counted."""
 
-_CHANGES: Final = 100
 _CALL: Final = 88
 _FIRST: Final = 5
 
@@ -46,7 +43,7 @@ def text_lines(diff: BundleDiff) -> Iterator[str]:
     old, new = diff.names
     yield f"{old} (release {diff.old.release}) -> {new} (release {diff.new.release}): {verdict(diff)}"
     yield ""
-    for item in diff.review[:MOST]:
+    for item in diff.review[:_MOST]:
         yield f"{item.direction:<9} {item.sentence}"
         if item.call or item.where:
             yield f"{'':<9} {f'{item.call:<{_CALL}}  {item.where}'.strip()}"
@@ -54,18 +51,18 @@ def text_lines(diff: BundleDiff) -> Iterator[str]:
         if item.ids:
             yield f"{'':<9} ids: {', '.join(item.ids)}"
         yield ""
-    yield from _more(diff.review)
+    if len(diff.review) > _MOST:
+        yield f"and {len(diff.review) - _MOST} more; --json shows all of them"
     yield f"known calls: {_known_line(diff)}"
     first, *rest = _generated_lines(diff)
     yield f"generated calls: {first}"
     yield from (f"  {line}" for line in rest)
-    yield "every difference: --markdown; with its request and the rules behind it: --json"
+    yield "every difference with its request: --json"
 
 
 def markdown(diff: BundleDiff) -> str:
     """Return the report as Markdown: short at first sight, what is behind it folded away.
 
-    A comment of a pull request has its limit: requests, and the rules on either side, are in `--json`.
     What comes from bundles and requests is escaped: it can form no link, tag or mention.
     """
     return "\n".join(_markdown_lines(diff)) + "\n"
@@ -85,52 +82,16 @@ def _markdown_lines(diff: BundleDiff) -> Iterator[str]:
         yield from ("", "</details>")
     if any(item.ids for item in diff.review):
         yield from ("", "Take back what is not wanted, and explain the rest by its ids for `pdp release check`.")
-    yield from (
-        "",
-        "<details><summary>Every change of structure and every difference in decisions</summary>",
-        "",
-    )
+    yield from ("", "<details><summary>What was compared</summary>", "")
     for name, bundle in zip(diff.names, (diff.old, diff.new), strict=True):
         yield f"- {markdown_text(name)}, release {bundle.release}, {markdown_code(bundle.revision)}"
-    yield from ("", "### Structure", "")
-    changes = diff.structure.changes
-    yield from (
-        f"- **{change.direction}** {markdown_text(f'{change.line} {change.where}')}" for change in changes[:_CHANGES]
-    )
-    yield from ([f"- {len(changes) - _CHANGES} more changes"] if len(changes) > _CHANGES else [])
-    yield from ("", "### Known calls", "", markdown_text(_known_line(diff)))
-    yield from _markdown_groups(diff.known.groups)
-    first, *rest_lines = _generated_lines(diff)
-    yield from ("", "### Generated calls", "", markdown_text(first))
-    yield from _markdown_groups(diff.generated)
-    yield ""
-    yield from (f"- {markdown_text(line)}" for line in rest_lines)
+    yield f"- known calls: {markdown_text(_known_line(diff))}"
+    yield from (f"- generated calls: {markdown_text(line)}" for line in _generated_lines(diff))
     yield from ("", "</details>")
 
 
 def _ids(item: ReviewItem) -> str:
     return ", ".join(map(markdown_code, item.ids))
-
-
-def _markdown_groups(groups: Sequence[Group]) -> Iterator[str]:
-    yield ""
-    for group in groups[:MOST]:
-        source = f", seen in {group.sources[0]}" if group.sources else ""
-        title = markdown_text(f"{group.title}: {_count(group.count, 'request')}{source}")
-        yield f"- **{marked(group)}** {markdown_code(group.id)} {title}"
-    yield from (f"- {line}" for line in _more(groups))
-
-
-def _more(listed: Sequence[Group | ReviewItem]) -> Iterator[str]:
-    if len(listed) > MOST:
-        yield f"and {len(listed) - MOST} more; --json shows all of them"
-
-
-def marked(group: Group) -> str:
-    """Return the direction of a difference; where it is unclear, whether it counts as loosening."""
-    if group.may_loosen and group.direction is not Direction.LOOSENS:
-        return f"{group.direction.value} (counts as loosening)"
-    return group.direction.value
 
 
 def _known_line(diff: BundleDiff) -> str:
@@ -150,9 +111,6 @@ def _generated_lines(diff: BundleDiff) -> tuple[str, ...]:
     uncovered = "not covered: " + "; ".join(diff.not_covered())
     lines = [f"{extent.requests} requests: {_count(len(diff.generated), 'difference')}", extent.line]
     lines = lines if extent.requests else ["none was asked for"]
-    if extent.never_allowed and not diff.unseen():
-        names = ", ".join(extent.never_allowed)
-        lines.append(f"no call was found that is ALLOW or STEP_UP, so little is known of: {names}")
     return (*lines, uncovered)
 
 

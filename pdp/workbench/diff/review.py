@@ -71,78 +71,49 @@ class ReviewItem:
 
 
 class _Words(NamedTuple):
-    """What a field means: the sentence now, what was before, words for nothing and for true, and who reads it."""
+    """What a field means: a sentence of both values, words for no value, and the concerns that read it."""
 
-    now: str
-    before: str
-    nothing: str
-    concerns: str
-    true: str = ""
+    sentence: str
+    nothing: str = "not stated"
+    concerns: str = ""
 
 
+_IS: Final = "{field} of {tool} is {new}; before, it was {old}"
 _FIELDS: Final = {
-    "tools": _Words("{tool} {value}", "it {value}", "may not be called", "", "may be called"),
     "scopes": _Words(
-        "Whoever holds {value} may call {tool}", "it took {value}", "no scope", "scopes delegation effects"
+        "Whoever holds {new} may call {tool}; before, it took {old}", "no scope", "scopes delegation effects"
     ),
-    "limits": _Words("Limits of {tool}: {value}", "{value}", "none", "limits approvals delegation"),
-    "markings": _Words("{tool} may touch data marked {value}", "{value}", "with nothing", "markings delegation"),
-    "purposes": _Words("{tool} may be called for {value}", "for {value}", "any purpose", "purposes delegation"),
-    "risk_tier": _Words("{tool} is of tier {value}", "of tier {value}", "high", "risk approvals"),
-    "effect_class": _Words(
-        "{tool} is {value}", "{value}", "of no effect class", "effects approvals purposes scopes markings"
-    ),
-    "pattern": _Words("{tool} follows the pattern {value}", "{value}", "of nothing", "effects provenance markings"),
-    "approval.approvers": _Words("{value} may approve {tool}", "{value}", "nobody", "approvals"),
-    "approval.quorum": _Words("A quorum of {value} approves {tool}", "of {value}", "1", "approvals"),
-    "approval.expires": _Words("An approval of {tool} counts for {value}", "for {value}", "no time", "approvals"),
-    "approval.unless_within_limits": _Words(
-        "Within its limits {tool} needs {value}", "{value}", "an approval", "approvals limits", "no approval"
-    ),
-    "idempotency.required": _Words(
-        "A call of {tool} needs {value}", "it needed {value}", "no idempotency key", "idempotency", "an idempotency key"
-    ),
-    "idempotency.key": _Words("The idempotency key of {tool} is {value}", "it was {value}", "given", "idempotency"),
-    "provenance.required": _Words("{tool} has to name {value}", "{value}", "no source", "provenance"),
-    "pdp_action": _Words("{tool} is governed as {value}", "as {value}", "itself", "manifest"),
-    "release.deprecation": _Words("{tool} is deprecated: {value}", "{value}", "no", "manifest"),
-    "contract": _Words(
-        "What a bundle has only a digest of changed for {tool} (schemas, mapping, invariants, execution): "
-        "see pdp manifest diff", "", "", "none"
-    ),
-    "program": _Words("The program of {tool} is {value}", "{value}", "not listed", ""),
-    "resource": _Words("The policy is told {field} of {tool} as {value}", "as {value}", "nothing", ""),
-    "invariants": _Words("{tool} has to keep {field}: {value}", "{value}", "nothing", ""),
-    "agents": _Words("{field} is pinned to {value}", "to {value}", "nothing", "manifest"),
-}  # fmt: skip
+    "limits": _Words("Limits of {tool}: {new}; before, {old}", "none", "limits approvals delegation"),
+    "markings": _Words("{tool} may touch data marked {new}; before, {old}", "with nothing", "markings delegation"),
+    "purposes": _Words("{tool} may be called for {new}; before, for {old}", "any purpose", "purposes delegation"),
+    "risk_tier": _Words("{tool} is of tier {new}; before, of tier {old}", concerns="risk approvals"),
+    "effect_class": _Words(_IS, concerns="effects approvals purposes scopes markings"),
+    "pattern": _Words(_IS, concerns="effects provenance markings"),
+    "approval.approvers": _Words("{new} may approve {tool}; before, {old}", "nobody", "approvals"),
+    "approval": _Words(_IS, concerns="approvals limits"),
+    "idempotency": _Words(_IS, concerns="idempotency"),
+    "provenance.required": _Words("{tool} has to name {new}; before, {old}", "no source", "provenance"),
+    "contract": _Words("{tool}: {what}", concerns="none"),
+    "tools": _Words("{tool} {what}"),
+    "manifest": _Words("Manifest {what}"),
+    "agents": _Words("{field} is pinned to {new}; before, to {old}", "nothing", "manifest"),
+}
 """By the name of the field, dotted, or by its first step."""
 
-_OTHER: Final = _Words("{field} of {tool} is {value}", "it was {value}", "not stated", "")
 _VERBS: Final = {"deny": "denies", "step_up": "asks a person", "allow": "grants", "obligations": "obliges"}
-_RULES: Final = {
-    "removed": "A rule of {concern} was removed: {code} no longer {verb}.",
-    "added": "A rule of {concern} was added: {code} {verb}.",
-    "changed": "A rule of {concern} reads otherwise: {code} {verb}.",
-}
-_VERDICTS: Final = {
-    Verdict.ALLOW: ("is allowed", "it was allowed"),
-    Verdict.STEP_UP: ("asks a person", "a person was asked"),
-    Verdict.DENY: ("is denied", "it was denied"),
-}
-_HIDDEN: Final = frozenset(("request_id", "run_id", "call_digest", "time"))
+_PARTS: Final = (("context", "arguments"), ("subject", "properties"), ("context",), ("resource", "properties"))
+_HIDDEN: Final = frozenset(("context", name) for name in ("arguments", "call_digest", "request_id", "run_id", "time"))
 # What a request has to have, whatever it is: shown only where it decides.
 _NEEDED: Final = (("subject", "id"), ("subject", "type"), ("resource", "id"), ("resource", "type"))
-_PARTS: Final = (("context", "arguments"), ("subject", "properties"), ("context",), ("resource", "properties"))
 
 
 @dataclass(slots=True)
 class _Cause:
-    """A cause: its changes, by what names its differences are known, and what is said of it."""
+    """A cause: its changes, the codes and concerns by which its differences are known, and what is said of it."""
 
     changes: list[ContentChange]
-    tool: str | None
-    codes: frozenset[str]
-    concerns: frozenset[str]
+    tool: str
+    known_by: frozenset[str]
     sentence: str
     where: str
     text: tuple[str, ...]
@@ -150,13 +121,10 @@ class _Cause:
     def weight(self, group: Group) -> int:
         """How likely a difference in decisions has this cause; 0: it has not."""
         names = group.change.names
-        if self.tool is not None and self.tool not in (*group.tools, group.smallest.call.tool):
+        if self.tool and self.tool not in (*group.tools, group.smallest.call.tool):
             return 0
-        if self.codes & set(names):
-            return 3
-        if self.concerns & {name.partition(".")[0] for name in names}:
-            return 2
-        return int(not self.concerns)
+        concerns = [name.partition(".")[0] for name in names]
+        return 3 if self.known_by & {*names} else 2 if self.known_by & {*concerns} else int(not self.known_by)
 
 
 def review(
@@ -186,10 +154,7 @@ def review(
     ]
     items += [
         ReviewItem(
-            _direction(group),
-            _group_sentence(group),
-            call_words(group.smallest, decide),
-            ids=(group.id,) * group.may_loosen,
+            _direction(group), f"{group.title}.", call_words(group.smallest, decide), ids=(group.id,) * group.may_loosen
         )
         for group in alone.values()
     ]
@@ -226,35 +191,25 @@ def _direction(group: Group) -> str:
     return Direction.LOOSENS if group.may_loosen else group.direction
 
 
-def _group_sentence(group: Group) -> str:
-    change = group.change
-    decided, _, whom = group.title.partition(" for ")
-    if change.old is change.new:
-        return f"{decided} for {whom}."
-    return f"A call of {whom} {_VERDICTS[change.new][0]}; before, {_VERDICTS[change.old][1]}."
-
-
 def _entries(structure: Structure, suites: Sequence[Suite]) -> Iterator[_Cause]:
     fields: dict[tuple[str, str], list[ContentChange]] = defaultdict(list)
     for change in structure.manifests:
         tool, _, field = change.name.rpartition(": ")
-        if tool or change.old is None or change.new is None or field != "manifest":
+        # That a manifest became another one is said by what changed in it.
+        if field != "manifest" or None in (change.old, change.new):
             fields[tool, field].append(change)
     for (tool, field), changes in fields.items():
+        words = _FIELDS.get(field) or _FIELDS.get(field.partition(".")[0], _Words(_IS))
         old, new = changes[0].old, changes[0].new
-        if field == "manifest":
-            sentence = f"Manifest {changes[0].what}."
-        else:
-            words = _words_of(field)
-            sentence = words.now.format(tool=tool, field=field, value=_value(new, words))
-            if words.before:
-                sentence += f"; before, {words.before.format(value=_value(old, words))}"
-            sentence = f"{sentence}."
-        suite = next((suite for suite in suites if tool in suite.manifest.tools), None)
-        where = "" if suite is None else _place_of(suite, tool, field)
-        named = frozenset(_words_of(field).concerns.split())
-        text = () if field in ("contract", "tools", "manifest") else _stated(field, old, new)
-        yield _Cause(changes, tool or None, frozenset(), named, sentence, where, text)
+        # None stands for any purpose, and an empty list for none.
+        before, after = (
+            "no purpose" if field == "purposes" and value == [] else _value(value) or words.nothing
+            for value in (old, new)
+        )
+        said = words.sentence.format(tool=tool, field=field, old=before, new=after, what=changes[0].what)
+        text = () if "{what}" in words.sentence else _stated(field, old, new)
+        where = next((_place_of(suite, tool, field) for suite in suites if tool in suite.manifest.tools), "")
+        yield _Cause(changes, tool, frozenset(words.concerns.split()), f"{said}.", where, text)
 
 
 def _place_of(suite: Suite, tool: str, field: str) -> str:
@@ -263,20 +218,16 @@ def _place_of(suite: Suite, tool: str, field: str) -> str:
     return f"{shown_file(place.file)}:{place.line}"
 
 
-def _words_of(field: str) -> _Words:
-    return _FIELDS.get(field) or _FIELDS.get(field.partition(".")[0], _OTHER)
-
-
-def _value(value: Any, words: _Words) -> str:
-    if value is None or value in ([], {}) or (value is False and words.true):
-        return words.nothing
-    if words.true and (value is True or words is _FIELDS["tools"]):
-        return words.true
-    values = [
-        " of ".join(str(item[key]) for key in sorted(item, reverse=True)) if isinstance(item, dict) else str(item)
-        for item in (value if isinstance(value, list) else [value])
-    ]
-    return _cut(" and ".join(values))
+def _value(value: Any) -> str:
+    """A value in words, of a list every element; nothing where there is none."""
+    if value in (None, [], {}):
+        return ""
+    return _cut(
+        " and ".join(
+            " of ".join(str(item[key]) for key in sorted(item, reverse=True)) if isinstance(item, dict) else _flow(item)
+            for item in (value if isinstance(value, list) else [value])
+        )
+    )
 
 
 def _cut(text: str) -> str:
@@ -305,32 +256,33 @@ def _rules(old: BundleRules, new: BundleRules, structure: Structure) -> Iterator
         if rule.site is None:
             sentence = f"{helper}, which rules of {concern} ask for, was {kind}."
         else:
-            stated = f" {rule.site.description or rule.site.title}".rstrip()
-            sentence = _RULES[kind].format(concern=concern, code=name, verb=_VERBS[rule.site.part]) + stated
+            sentence = f"A rule of {concern} was {kind}: {name}, which {_VERBS[rule.site.part]}. "
+            sentence += rule.site.description or rule.site.title
         sides = ((rule_text(old, rule) for rule in before), (rule_text(new, rule) for rule in after))
         first, second = ("\n\n".join(side).splitlines() for side in sides)
         lines = [f"{line[0]} {line[1:].expandtabs(4)}" for line in unified_diff(first, second, n=0)
                  if not line.startswith(("---", "+++", "@@")) and line[1:].strip()]  # fmt: skip
         more = [f"  … {len(lines) - _MOST_LINES} more lines"] if len(lines) > _MOST_LINES else []
         # What a library says, any concern may ask.
-        concerns = frozenset[str]() if "lib." in package else frozenset((concern,))
+        known_by = frozenset(() if "lib." in package else (name, concern))
         where, text = rule.place.rpartition("!")[2], (*lines[:_MOST_LINES], *more)
-        yield _Cause([changed[name]], None, frozenset((name,)), concerns, sentence, where, text)
+        yield _Cause([changed[name]], "", known_by, sentence, where, text)
 
 
 def _data(structure: Structure, suites: Sequence[Suite]) -> Iterator[_Cause]:
+    files = next(filter(None, (suite.files["data"] for suite in suites)), ())
+    documents = [read_document(file) for file in files]
     for change in structure.data:
         old, new = ("not stated" if value is None else _flow(value) for value in (change.old, change.new))
         path = tuple(change.name.split("."))
-        files = next((files for suite in suites if (files := suite.files["data"])), ())
-        place = place_of_datum([read_document(file) for file in files], path) if files else None
+        place = place_of_datum(documents, path) if documents else None
         where = "" if place is None else f"{shown_file(place.file)}:{place.line}"
-        text = _stated(change.name, change.old, change.new)
-        concerns = frozenset(path[1:2] if path[0] == "settings" else ("markings", "documents", "effects", "planning"))
+        known_by = path[1:2] if path[0] == "settings" else ("markings", "documents", "effects", "planning")
         # Of what is long, the words of the change show where it begins to differ.
         long = len(old) > _LONGEST or len(new) > _LONGEST
         sentence = f"{change.line}." if long else f"{change.name} is {new}; before, {old}."
-        yield _Cause([change], None, frozenset(), concerns, sentence, where, text)
+        text = _stated(change.name, change.old, change.new)
+        yield _Cause([change], "", frozenset(known_by), sentence, where, text)
 
 
 def call_words(difference: Difference, decide: Decide) -> str:
@@ -350,13 +302,14 @@ def call_words(difference: Difference, decide: Decide) -> str:
         for part in _PARTS:
             for key in list(as_dict(at(new, part)))[:_MOST_PARTS]:
                 path = (*part, key)
-                if path == ("context", "arguments") or (part != ("context", "arguments") and key in _HIDDEN):
+                if path in _HIDDEN:
                     continue
                 for gone in islice(_removals(new, path), _MOST_PARTS):
                     if differs((gone, GONE)):
                         old, new = edited(old, (gone, GONE)), edited(new, (gone, GONE))
                 if (value := at(new, path)) is not GONE:
-                    shown.append(_shown(key, value))
+                    made_up = isinstance(value, str) and value.startswith(MADE_UP)
+                    shown.append("approved" if key == "approval" else f"{key} {'(any)' if made_up else _flow(value)}")
         shown += [f"{'.'.join(path)} {_flow(at(new, path))}" for path in _NEEDED
                   if isinstance(at(new, path), str) and not differs((path, "another"))]  # fmt: skip
     before, after = (
@@ -374,10 +327,3 @@ def _removals(request: Any, path: JsonPath) -> Iterable[JsonPath]:
     keys = list(value) if isinstance(value, dict) else range(len(value))[::-1] if isinstance(value, list) else ()
     for key in keys:
         yield from _removals(request, (*path, key))
-
-
-def _shown(key: str, value: Any) -> str:
-    if key == "approval":
-        return "approved"
-    text = _flow(value)
-    return f"{key} {'(any)' if isinstance(value, str) and value.startswith(MADE_UP) else text}"

@@ -33,19 +33,6 @@ if TYPE_CHECKING:
 LIMIT: Final = 100
 """What the session's subject may do of whatever is limited."""
 
-_GOVERNANCE: Final = """\
-# Drafted: review each line. Who may call what, and who approves it; of manifest and governance, the stricter holds.
-"""
-_SESSION: Final = """\
-# Drafted: somebody who may call every tool, as your application would state them. `pdp decide` takes it.
-"""
-_SCENARIOS: Final = """\
-# Drafted: what is decided today. Review each story, and write those that matter; `pdp test` runs them.
-"""
-_PROJECT: Final = """\
-# What every `pdp` command in this folder works with. Each field is an option as well, which wins.
-"""
-
 
 def drafted_project(manifest: Path, named: str) -> dict[str, str]:
     """Return the files of a project for a manifest, by their names.
@@ -61,17 +48,23 @@ def drafted_project(manifest: Path, named: str) -> dict[str, str]:
     if not declared.tools:
         raise UsageError(f"{manifest}: no tool to decide about", hint="declare one")
     stated = {tool.action: rules for tool in declared.tools if (rules := _rules(tool))}
-    governance = _GOVERNANCE + _yaml({"actions": stated})
+    governance = _yaml({"actions": stated}, "Drafted: review each line. Who may call what, and who approves it")
     effective = load_effective(manifest, "governance.yaml", governance_text=governance.encode())
     session = _session(effective)
     scenarios = list(_scenarios(effective, session))
     files = {"manifest": named, "governance": "governance.yaml"}
     return {
         "governance.yaml": governance,
-        PROJECT_FILE: _PROJECT + _yaml({**files, "scenarios": ["scenarios.yaml"], "session": "session.yaml"}),
+        PROJECT_FILE: _yaml(
+            {**files, "scenarios": ["scenarios.yaml"], "session": "session.yaml"},
+            "What every `pdp` command in this folder works with; an option wins",
+        ),
         "proposal.json": json.dumps(scenarios[0]["propose"], indent=2) + "\n",
-        "scenarios.yaml": _SCENARIOS + _yaml({**files, "session": session, "scenarios": scenarios}),
-        "session.yaml": _SESSION + _yaml(session),
+        "scenarios.yaml": _yaml(
+            {**files, "session": session, "scenarios": scenarios},
+            "Drafted: what is decided today. Review each story, and write those that matter",
+        ),
+        "session.yaml": _yaml(session, "Drafted: somebody who may call every tool, as your application would state it"),
     }
 
 
@@ -160,8 +153,8 @@ def _arguments(tool: Tool) -> dict[str, Any]:
     return example_arguments(tool.schema_) | limited | {name: ["source-1"] for name in tool.provenance.required}
 
 
-def _yaml(value: Any) -> str:
+def _yaml(value: Any, comment: str) -> str:
     # What stands in it twice would be written as an alias.
     written = json.loads(json.dumps(value))
-    text: str = yaml.safe_dump(written, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
-    return text
+    text = yaml.safe_dump(written, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
+    return f"# {comment}.\n{text}"

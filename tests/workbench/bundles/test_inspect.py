@@ -74,7 +74,7 @@ def test_the_signature_is_shown_and_verified_with_a_key(tmp_path: Path, with_key
     shown = pdp("bundle", "inspect", file, *keys)
     answer = pdp("bundle", "inspect", file, *keys, "--json").json
 
-    claim = "verified" if with_key else "not verified: name a public key with --key"
+    claim = "verified" if with_key else "not verified: name a public key with --public-key"
     assert f"  signature  ES256, key {key().public.id} ({claim})" in shown.out.splitlines()
     assert answer["signature"] == asdict(Signature(key().public.id, "ES256", verified=with_key))
     assert answer["signature"]["verified"] is with_key

@@ -106,12 +106,8 @@ def test_a_bundle_does_not_differ_from_itself() -> None:
     assert same.extent.never_allowed == []
 
 
-def test_a_weaker_condition_is_found_with_a_witness_and_the_rule_on_either_side(
-    found: BundleDiff, unscreened: Path
-) -> None:
+def test_a_weaker_condition_is_found_with_a_witness(found: BundleDiff) -> None:
     group = next(one for one in found.generated if one.tools)
-    deny = line_of("deny contains reason.new(rego.metadata.rule(), "
-                   '{"status": object.get(input.context, "sanctions_status", null)}) if {')  # fmt: skip
 
     assert group.title == (
         'DENY -> ALLOW for unclassified tool initiate_wire with context.sanctions_status "not_screened"'
@@ -121,10 +117,6 @@ def test_a_weaker_condition_is_found_with_a_witness_and_the_rule_on_either_side(
         ("sanctions.not_clear",), ("effects.gate_satisfied", "risk.acceptable"),
     )  # fmt: skip
     assert group.witness["context"]["sanctions_status"] == "not_screened"
-    assert [rule for rule in group.rules if "sanctions.not_clear" in rule] == [
-        f"old: sanctions.not_clear fires ({BUNDLE}!{SANCTIONS}:{deny})",
-        f"new: sanctions.not_clear does not fire ({unscreened}!{SANCTIONS}:{deny})",
-    ]
     assert (found.loosens, found.fails("loosening"), found.fails("any")) == (True, True, True)
 
 
