@@ -100,6 +100,7 @@ ALLOW
 """What the Python of a page prints, all of it; of one that is not here, nothing."""
 
 NOT_RUN = {
+    ("deploy/github/README.md", "for a runner of GitHub"),
     ("README.md", "installs packages"),
     ("README.md", "installs packages, runs all tests"),
     ("docs/bundles.md", "asks a server"),

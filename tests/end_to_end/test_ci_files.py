@@ -1,0 +1,194 @@
+"""The workflow that `pdp init` writes, the action and GitLab's file: their steps are run in a fresh repository.
+
+No runner is here. A step's `run` goes to bash as GitHub hands it over, with the variables of its `env`; what installs is
+left out, and `gh` is a program that writes down what it is asked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pdp.cli.commands.init import project_files
+from tests.support import PATIENCE, ROOT
+from tests.support.command_line import environment, written
+
+WORKFLOW: dict[str, Any] = yaml.safe_load(project_files()[".github/workflows/policy.yml"])
+ACTION: dict[str, Any] = yaml.safe_load((ROOT / "deploy/github/action.yml").read_text())
+JOB = WORKFLOW["jobs"]["policy"]
+GITLAB = re.findall(r"```yaml .gitlab-ci.yml\n(.*?)```", (ROOT / "docs/testing.md").read_text(), re.DOTALL)[0]
+DIFF = "What this change decides otherwise"
+COMMENT = "The reviewers read it in the pull request"
+GATE = "It may be released"
+
+
+def named(steps: list[dict[str, Any]]) -> dict[str, str]:
+    """What the steps run, by their names."""
+    return {step["name"]: step["run"] for step in steps if "run" in step and step["name"] != "Install"}
+
+
+@pytest.fixture
+def repository(tmp_path: Path, opa: Path) -> Path:
+    """A repository with the project as it was made, and the programs of a runner beside it."""
+    folder, programs = tmp_path / "work", tmp_path / "bin"
+    programs.mkdir()
+    for name, content in project_files().items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        written(folder / name, content)
+    few = 'case "$1 $2" in "bundle diff" | "release check") set -- "$@" --generate 3000 ;; esac'
+    written(programs / "pdp", f'#!/bin/sh\n{few}\nexec {shlex.quote(sys.executable)} -m pdp "$@"\n').chmod(0o755)
+    written(programs / "gh", f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n').chmod(0o755)
+    written(tmp_path / "opa", str(opa))
+    git(folder, "init", "--quiet", "--initial-branch", "main")
+    commit(folder)
+    return folder
+
+
+def git(folder: Path, *words: str) -> str:
+    """Run git, and return what it prints."""
+    identity = ("-c", "user.name=ann", "-c", "user.email=ann@desk.example")
+    return subprocess.run(
+        ["git", *identity, *words], cwd=folder, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def commit(folder: Path) -> str:
+    """Commit all, and return the commit."""
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message", "a change")
+    return git(folder, "rev-parse", "HEAD")
+
+
+def bash(folder: Path, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a script as a runner does."""
+    beside = folder.parent
+    runner = {
+        "PATH": f"{beside}/bin{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
+        "PDP_OPA": (beside / "opa").read_text(), "RUNNER_TEMP": str(beside), "GITHUB_REPOSITORY": "desk/policy",
+        "GITHUB_STEP_SUMMARY": str(beside / "summary.md"), "NUMBER": "7", "GH_TOKEN": "",
+    }  # fmt: skip
+    return subprocess.run(
+        ["bash", "-e", "-c", script],
+        cwd=folder, env=environment(**runner, **variables), capture_output=True, text=True, check=False,
+        timeout=PATIENCE,
+    )  # fmt: skip
+
+
+def run(folder: Path, base: str) -> dict[str, str]:
+    """Run all steps, and return what those that fail print."""
+    variables = {name: value for name, value in JOB["env"].items() if name in ("EXPLANATIONS", "SKIP")}
+    done = {
+        name: bash(folder, script, BASE=base, **variables)
+        for name, script in named(JOB["steps"]).items()
+        if base or name != COMMENT
+    }
+    return {name: step.stdout + step.stderr for name, step in done.items() if step.returncode}
+
+
+@pytest.mark.opa
+@pytest.mark.process
+def test_a_new_repository_passes_and_says_that_there_is_nothing_to_compare_with(repository: Path) -> None:
+    assert run(repository, "") == {}
+    assert (repository.parent / "summary.md").read_text() == "No policy to compare with.\n"
+    assert (repository / "scenarios.xml").exists()
+    assert (repository / "scenarios.html").exists()
+
+
+@pytest.mark.opa
+@pytest.mark.process
+def test_a_loosening_is_in_the_comment_and_stops_the_release_until_it_is_explained(repository: Path) -> None:
+    base = git(repository, "rev-parse", "HEAD")
+    manifest, governance = repository / "manifest.yaml", repository / "governance.yaml"
+    written(manifest, manifest.read_text().replace("2026.01.1", "2026.01.2"))
+    written(governance, governance.read_text().replace("[desk.refund]", "[desk.read]"))
+    commit(repository)
+
+    failed = run(repository, base)
+    explained = [
+        {"difference": difference, "reason": "whoever reads may refund, by the desk handbook"}
+        for difference in re.findall(r"^ +(d[0-9a-f]{12}) is not explained", failed[GATE], re.MULTILINE)
+    ]
+    written(repository / "explained.yaml", {"explained": explained})
+    again = bash(repository, named(JOB["steps"])[GATE], EXPLANATIONS="explained.yaml", SKIP="packs")
+
+    comment = (repository.parent / "comment.md").read_text()
+    assert comment.startswith("<!-- pdp bundle diff -->\n")
+    assert "**loosens** Whoever holds desk.read may call refund\\_order; before, it took desk.refund." in comment
+    assert (repository.parent / "asked").read_text().splitlines()[-1] == (
+        f"api --method POST repos/desk/policy/issues/7/comments --field body=@{repository.parent}/comment.md"
+    )
+    assert "fail  loosening" in failed[GATE]
+    assert (again.returncode, explained != []) == (0, True), again.stdout
+
+
+@pytest.mark.opa
+@pytest.mark.process
+def test_a_change_of_text_alone_passes(repository: Path) -> None:
+    base = git(repository, "rev-parse", "HEAD")
+    written(repository / "README.md", "Ours.\n")
+    commit(repository)
+
+    assert run(repository, base) == {}
+    assert "Whoever" not in (repository.parent / "comment.md").read_text()
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("opa")
+def test_a_commit_that_was_not_fetched_is_no_first_release(repository: Path) -> None:
+    done = bash(repository, named(JOB["steps"])[DIFF], BASE="0" * 40)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "check out with fetch-depth 0" in done.stderr
+
+
+@pytest.mark.opa
+@pytest.mark.process
+def test_what_docs_say_for_gitlab_passes(repository: Path) -> None:
+    [job] = [job for job in yaml.safe_load(GITLAB).values() if isinstance(job, dict) and "script" in job]
+    base = git(repository, "rev-parse", "HEAD")
+    script = "\n".join(job["script"])
+
+    done = bash(
+        repository, f"set -o pipefail\n{script}", CI_MERGE_REQUEST_DIFF_BASE_SHA=base, CI_PROJECT_DIR=str(repository)
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all((repository / file).exists() for file in job["artifacts"]["paths"])
+
+
+def test_the_action_has_the_steps_of_the_workflow() -> None:
+    assert named(ACTION["runs"]["steps"]) == named(JOB["steps"])
+
+
+@pytest.mark.parametrize("steps", [JOB["steps"], ACTION["runs"]["steps"]], ids=["workflow", "action"])
+def test_steps_are_as_github_wants_them(steps: list[dict[str, Any]]) -> None:
+    """Known keys; an action by its major version; nothing that others wrote is put into a script."""
+    keys = {"env", "if", "name", "run", "shell", "uses", "with", "working-directory"}
+
+    assert [set(step) - keys for step in steps] == [set() for _ in steps]
+    assert [("run" in step) + ("uses" in step) for step in steps] == [1 for _ in steps]
+    assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", step["uses"]) for step in steps if "uses" in step)
+    assert not any("${{" in step.get("run", "") for step in steps)
+
+
+def test_the_files_ask_for_no_more_than_they_need() -> None:
+    runs = [step for step in ACTION["runs"]["steps"] if "run" in step]
+
+    # YAML 1.1 reads the key `on` as true.
+    assert set(WORKFLOW) == {"name", True, "permissions", "jobs"}
+    assert WORKFLOW[True] == {"push": {"branches": ["main"]}, "pull_request": None}
+    assert WORKFLOW["permissions"] == {"contents": "read", "pull-requests": "write"}
+    assert set(JOB) == {"runs-on", "env", "steps"}
+    assert (set(ACTION), ACTION["runs"]["using"]) == ({"name", "description", "inputs", "runs"}, "composite")
+    assert all(step["shell"] == "bash" for step in runs)
+    assert set(re.findall(r"inputs\.([a-z-]+)", str(ACTION))) == set(ACTION["inputs"])
+    rows = re.findall(r"^\| `([a-z-]+)` \|", (ROOT / "deploy/github/README.md").read_text(), re.MULTILINE)
+    assert rows == list(ACTION["inputs"])
