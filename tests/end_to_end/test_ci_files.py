@@ -1,7 +1,7 @@
 """The workflow that `pdp init` writes, the action and GitLab's file: their steps are run in a fresh repository.
 
-No runner is here. A step's `run` goes to bash as GitHub hands it over, with the variables of its `env`; what installs is
-left out, and `gh` is a program that writes down what it is asked.
+No runner is here. A step's `run` goes to bash as GitHub hands it over, with the variables of its `env`; what
+installs is left out, and `gh` is a program that writes down what it is asked.
 """
 
 from __future__ import annotations
