@@ -21,7 +21,7 @@ from pdp.cli.commands.init import project_files
 from tests.support import PATIENCE, ROOT
 from tests.support.command_line import environment, written
 
-WORKFLOW: dict[str, Any] = yaml.safe_load(project_files()[".github/workflows/policy.yml"])
+WORKFLOW: dict[Any, Any] = yaml.safe_load(project_files()[".github/workflows/policy.yml"])
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "deploy/github/action.yml").read_text())
 JOB = WORKFLOW["jobs"]["policy"]
 GITLAB = re.findall(r"```yaml .gitlab-ci.yml\n(.*?)```", (ROOT / "docs/testing.md").read_text(), re.DOTALL)[0]

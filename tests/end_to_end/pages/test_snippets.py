@@ -171,7 +171,7 @@ class Page:
         if "of the README" in (ROOT / name).read_text(encoding="utf-8"):
             for fence in fences("README.md"):
                 if "." in fence.info:
-                    written(folder / fence.info, fence.text)
+                    self.take(fence)
         programs = folder.with_name("bin")
         programs.mkdir()
         diffs = 'case "$1 $2" in "bundle diff" | "release check") set -- "$@" --generate 3000 ;; esac'
