@@ -74,6 +74,7 @@ class Refusal(StrEnum):
     NOT_AN_APPROVER = "not_an_approver"
     NOT_A_REQUESTER = "not_a_requester"
     ALREADY_GRANTED = "already_granted"
+    TASK_SEEN = "task_seen"
 
 
 _MESSAGES: Final = {
@@ -91,6 +92,7 @@ _MESSAGES: Final = {
     Refusal.NOT_AN_APPROVER: "the claims have none of the roles that approve it: {approvers}",
     Refusal.NOT_A_REQUESTER: "only who asked for it withdraws it",
     Refusal.ALREADY_GRANTED: "the same person has granted it before, and {quorum} different ones are needed",
+    Refusal.TASK_SEEN: "somebody has granted it by its task as it was, which stays",
 }
 
 
@@ -207,11 +209,16 @@ class Approvals:
                     return opened
 
     def request(self, approval_id: str, task: dict[str, Any], at: str) -> Approval:
-        """Note on a pending approval what those who decide are told (`Approval.task`). Raises as `grant`."""
+        """Note on a pending approval what those who decide are told (`Approval.task`). Raises as `grant`.
+
+        Whoever proposes writes it. So it stays what it was from the first grant on.
+        """
 
         def requested(old: Approval) -> tuple[Approval, str]:
             if old.state is not ApprovalState.PENDING:
                 raise ApprovalRefusedError(old.id, Refusal.NOT_PENDING, old)
+            if old.grants and old.task != task:
+                raise ApprovalRefusedError(old.id, Refusal.TASK_SEEN, old)
             return replace(old, task=thawed(task)), old.subject
 
         return self._step("requested", approval_id, at, requested)

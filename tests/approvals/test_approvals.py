@@ -237,6 +237,17 @@ REFUSED: dict[Refusal, list[Any]] = {
 }  # fmt: skip
 
 
+def test_a_task_is_written_anew_until_somebody_has_granted_by_it() -> None:
+    approvals = Approvals()
+    approval = opened(approvals, quorum=2)
+    for task in ({"rationale": "a draft"}, {"rationale": "small"}):
+        assert approvals.request(approval.id, task, SOON).task == task
+    approvals.grant(approval.id, APPROVER, SOON)
+
+    assert refusal(lambda: approvals.request(approval.id, {"rationale": "large"}, SOON)) is Refusal.TASK_SEEN
+    assert approvals.request(approval.id, {"rationale": "small"}, SOON).task == {"rationale": "small"}
+
+
 @pytest.mark.parametrize(("reason", "by"), [(reason, by) for reason, people in REFUSED.items() for by in people])
 @pytest.mark.parametrize("step", ["grant", "deny"])
 def test_who_may_not_decide(step: str, by: Any, reason: Refusal) -> None:

@@ -140,12 +140,14 @@ EVENTS: list[Any] = [
     {"type": "tool.unknown.dispatch", "tool": "x\x1b[2J\n", "status": "rejected", "rejection": "INVALID_TOOL_NAME"},
     {"type": "approval.granted", "tool": "pay", "status": "granted", "subject": "boss", "approval_id": "a"},
     {"type": "tool.pay.result", "tool": "pay", "outcome": "succeeded", "replayed": True, "run_id": "r"},
+    {"type": "key.settled", "tool": "pay", "status": "not-done", "subject": "ann"},
 ]  # fmt: skip
 LINES = [
     "     0  t  tool.pay.dispatch  STEP_UP, limits.exceeded  outcome not_executed  tool pay  by ann  run r  approval a",
     "     1  t  tool.unknown.dispatch  REJECTED, INVALID_TOOL_NAME  tool x\\x1b[2J\\n",
     "     2  t  approval.granted  tool pay  by boss  approval a",
     "     3  t  tool.pay.result  outcome succeeded, a replay  tool pay  run r",
+    "     4  t  key.settled  settled as not-done  tool pay  by ann",
 ]
 
 

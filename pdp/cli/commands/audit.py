@@ -118,6 +118,7 @@ def _shown(event: dict[str, Any]) -> str:
     verdict = event.get("verdict") or ("REJECTED" if event.get("status") == "rejected" else None)
     facts = {
         "": (verdict, event.get("rejection"), *(event.get("codes") or ()), event.get("reason")),
+        "settled as": (event.get("status") if event["type"] == "key.settled" else None,),
         "outcome": (event.get("outcome"), event.get("error_code"), "a replay" if event.get("replayed") else None),
         "tool": (event.get("tool"),), "by": (event.get("subject"),), "run": (event.get("run_id"),),
         "approval": (event.get("approval_id"),), "key": (event.get("idempotency_key"),),
