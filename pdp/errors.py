@@ -27,10 +27,13 @@ a DENY with exactly that code.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_SHOWN: Final = 160
+_SHOWN_BEFORE: Final = 100
 
 
 class PdpError(Exception):
@@ -67,15 +70,16 @@ class Place:
     column: int
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}"
+        file = self.file.replace("\n", "\\n")  # a name must not look like a message of its own
+        return f"{file}:{self.line}:{self.column}"
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One thing that is wrong at one place.
 
-    `warning` marks what is legal yet likely a mistake. `source` is the line of the file, for display under the
-    message with a caret; empty when it cannot be shown.
+    `warning` marks what is legal yet likely a mistake. `source` is the line of the file; what stands around the place
+    is displayed under the message with a caret. It is empty when it cannot be shown.
     """
 
     place: Place
@@ -87,9 +91,12 @@ class Fault:
     def __str__(self) -> str:
         kind = "warning: " if self.warning else ""
         lines = [f"{self.place}: {kind}{self.message}"]
-        if self.source:
-            shown = self.source.expandtabs(1)
-            lines += [f"    {shown}", f"    {' ' * (self.place.column - 1)}^"]
+        start = max(self.place.column - _SHOWN_BEFORE, 0)
+        part = self.source[start : start + _SHOWN]
+        # Only what prints is shown: a file must not be able to steer the terminal.
+        shown = "".join(letter if letter.isprintable() else " " for letter in part).rstrip()
+        if shown:
+            lines += [f"    {shown}", f"    {' ' * (self.place.column - 1 - start)}^"]
         if self.hint:
             lines.append(f"    hint: {self.hint}")
         return "\n".join(lines)

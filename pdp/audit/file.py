@@ -43,6 +43,7 @@ LINE_BYTES: Final = 64 * 1024
 _HEAD_BYTES: Final = 160
 _POLL: Final = 0.005
 _FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+_NO_STREAM: Final = "name the file that the application appends its events to"
 _EVIDENCE: Final = "see `pdp audit verify`; move it away as evidence, and start again with a new one"
 
 
@@ -287,7 +288,9 @@ def request_rotation(path: Path) -> Path:
             f"audit file {path} cannot be rotated: {error.strerror}", hint="ask as somebody who may write its folder"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise AuditError(f"audit file {path} cannot be rotated: its first line is not an event") from error
+        raise AuditError(
+            f"audit file {path} cannot be rotated: its first line is not an event", hint=_NO_STREAM
+        ) from error
     if not named:
         raise AuditError(f"audit file {path} cannot be rotated: {name} is another file", hint="move that away")
     return name

@@ -21,6 +21,7 @@ from typing import Final
 
 from pdp.cli.output import TRACEBACK, brief_log, complain
 from pdp.errors import BundleError, EngineTimeoutError, FileFaultsError, PdpError, UsageError
+from pdp.workbench.reports.shown_file import printable
 
 INTERRUPTED: Final = 130
 """What shells call a process that was interrupted (128 + SIGINT)."""
@@ -66,7 +67,10 @@ def run_command(arguments: list[str]) -> int:
         # Who closes a pipe has seen enough.
         return Exit.FAILED
     except PdpError as error:
-        complain(_shown(error))
+        text = _shown(error)
+        for argument in arguments:
+            text = text.replace(argument, printable(argument)) if "\n" in argument else text
+        complain(text)
         return Exit.USAGE if isinstance(error, UsageError | BundleError | EngineTimeoutError) else Exit.FAILED
     except OSError as error:
         # Files that the user named have errors of their own; this is a full disk, or output that nobody takes.
@@ -107,7 +111,7 @@ def _shown(error: PdpError) -> str:
         # Places stand first in their lines, where editors and CI look for them.
         count = len(error.faults)
         files = dict.fromkeys(fault.place.file for fault in error.faults)
-        total = f"error: {count} {'fault' if count == 1 else 'faults'} in {', '.join(files)}"
+        total = f"error: {count} {'fault' if count == 1 else 'faults'} in {', '.join(map(printable, files))}"
         if count <= _MOST_FAULTS:
             return f"{error.message}\n{total}"
         return "\n".join([*map(str, error.faults[:_MOST_FAULTS]), f"{total}; the first {_MOST_FAULTS} are shown"])

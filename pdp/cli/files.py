@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from pdp.audit.chain import MemoryAudit
 from pdp.audit.file import FileAudit
 from pdp.cli.output import complain
-from pdp.documents import faults_of, read_document
+from pdp.documents import Document, Part, decode, faults_of, read_bytes, read_document
+from pdp.documents.parse import Parser, is_json
 from pdp.errors import AuditError, FileFaultsError, UsageError
 from pdp.manifest.load import load_effective
 from pdp.project.file import PROJECT_FILE, Project, find_project, read_project
@@ -125,6 +126,23 @@ def read_session(path: Path) -> Session:
         return Session.model_validate(document.value)
     except ValidationError as error:
         raise FileFaultsError(faults_of(error, document, Session)) from None
+
+
+def read_proposal(file: str) -> bytes:
+    """Read a proposal, as it is decided; where it is not JSON is told on standard error, beside what is decided then.
+
+    Raises:
+        UsageError: the file is missing or too large.
+    """
+    content = read_bytes(file)
+    name = "<stdin>" if file == "-" else file
+    try:
+        text = decode(content, name)
+        if not is_json(text):
+            Parser(Document(name, text, Part(None, 1, 1)), text, json=True, faults=[]).parse()
+    except FileFaultsError as error:
+        complain(error.message)
+    return content
 
 
 def open_audit(path: Path | None) -> "AuditLog":

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import PdpError, UsageError
@@ -26,7 +26,10 @@ def tell(text: str) -> None:
 
 def complain(text: str) -> None:
     """Print lines to standard error, with what does not print in them as escapes."""
-    print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)  # noqa: T201 - likewise, for complaints
+    if sys.stderr is None:
+        return  # `print` would take standard output
+    with suppress(OSError):  # whoever cannot read it still has the exit code
+        print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)  # noqa: T201 - likewise, for complaints
 
 
 def print_json(value: Any) -> None:

@@ -6,7 +6,7 @@ validation: what a pydantic model finds wrong in a document, as faults with plac
 """
 
 from pdp.documents.document import Document, Part, shown_name
-from pdp.documents.parse import MAX_FILE_BYTES, read_bytes, read_document
+from pdp.documents.parse import MAX_FILE_BYTES, decode, read_bytes, read_document
 from pdp.documents.validation import FieldError, faults_of, nearest
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Document",
     "FieldError",
     "Part",
+    "decode",
     "faults_of",
     "nearest",
     "read_bytes",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from typing import Any, Final
 
 from pdp.errors import Fault, Place
@@ -10,7 +11,7 @@ from pdp.errors import Fault, Place
 Path = tuple[str | int, ...]
 """The way to a part of a document: keys of mappings and indices of lists, from the root."""
 
-_MAX_SHOWN: Final = 160
+_CONFLICT: Final = re.compile("^(?:<{7}|>{7})(?: |$)", re.MULTILINE)
 _LINE_BREAKS: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 
 
@@ -49,7 +50,11 @@ class Document:
         self.file = file
         self._text = text
         self._root = root
-        self._lines: list[str] | None = None
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The lines of the text, as YAML ends them."""
+        return _LINE_BREAKS.split(self._text)
 
     @property
     def value(self) -> Any:
@@ -94,15 +99,18 @@ class Document:
         shown_hint = None if hint is None else _printable(hint)
         return Fault(place, _printable(message), shown_hint, warning=warning, source=self._source(place))
 
+    def conflict(self) -> Fault | None:
+        """Return the fault of a merge conflict that is not resolved, if there is one: no format has its markers."""
+        marker = _CONFLICT.search(self._text)
+        if marker is None:
+            return None
+        line = self._text.count("\n", 0, marker.start()) + 1
+        return self.fault_at(line, 1, "a merge conflict is not resolved", "keep one side, and remove the marker lines")
+
     def _source(self, place: Place) -> str:
-        if self._lines is None:
-            self._lines = _LINE_BREAKS.split(self._text)
-        if place.line > len(self._lines):
+        if place.line > len(self.lines):
             return ""
-        line = self._lines[place.line - 1]
-        if place.column > _MAX_SHOWN:
-            return ""
-        return _printable(line[:_MAX_SHOWN], " ").rstrip()
+        return self.lines[place.line - 1]
 
 
 def shown_name(name: object) -> str:
@@ -114,5 +122,6 @@ def shown_name(name: object) -> str:
 
 
 # Only what prints is shown: a file must not be able to steer the terminal.
-def _printable(text: str, instead: str = "\N{REPLACEMENT CHARACTER}") -> str:
-    return text if text.isprintable() else "".join(letter if letter.isprintable() else instead for letter in text)
+def _printable(text: str) -> str:
+    shown = (letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+    return text if text.isprintable() else "".join(shown)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES: Final = 32 * 1024 * 1024
 """Largest file that is read: ten thousand richly described tools have about 12 MiB."""
 
+_RIGHT_FILE: Final = "check that this is the right file"
 _MOST_NESTING: Final = 64
 MOST_VALUES: Final = 1_000_000
 """Values in one file at most: ten thousand richly described tools have about two thirds of that."""
@@ -113,7 +114,7 @@ class Parser:
             elif isinstance(event, yaml.DocumentStartEvent) and root is not None:
                 raise self._stop(event.start_mark, "a second document begins here", "keep one document in a file")
         if root is None:
-            raise self._stop(_START, "the file is empty")
+            raise self._stop(_START, "the file is empty", _RIGHT_FILE)
         return root
 
     def _yaml_events(self) -> Iterator[Any]:
@@ -122,18 +123,21 @@ class Parser:
             before = self._text[: refused.start()]
             mark = _mark(before.count("\n"), len(before) - before.rfind("\n") - 1)
             message = f"character U+{ord(refused[0]):04X} is not allowed in YAML"
-            raise self._stop(mark, message, "remove it, and check that this is the right file")
+            raise self._stop(mark, message, f"remove it, and {_RIGHT_FILE}")
         try:
             yield from yaml.parse(self._text, Loader=_YAML_LOADER)
         except yaml.MarkedYAMLError as error:
             message = f"not YAML: {error.problem} {error.context or ''}".strip()
             mark = error.problem_mark or error.context_mark or _START
-            line = [*self._text.split("\n"), ""][mark.line]
+            lines = [*self._document.lines, ""]
+            line = lines[mark.line]
+            if error.context_mark and not any(map(str.strip, (line[mark.column :], *lines[mark.line + 1 :]))):
+                mark = error.context_mark  # nothing is to be seen at the end: what is not closed begins here
             tab = "\t" in line[: len(line) - len(line.lstrip())]
             hint = "a tab: indent with blanks" if tab else "check indentation, quotes and brackets"
             raise self._stop(mark, message, hint) from None
         except (yaml.YAMLError, RecursionError, ValueError):
-            raise self._stop(_START, "not YAML", "check that this is the right file") from None
+            raise self._stop(_START, "not YAML", _RIGHT_FILE) from None
 
     def _json_events(self) -> Iterator[yaml.Event]:
         text = self._text
@@ -143,7 +147,8 @@ class Parser:
             pass  # too deep: `_part` finds out where
         except json.JSONDecodeError as error:
             place = _mark(error.lineno - 1, error.colno - 1)
-            raise self._stop(place, f"not JSON: {error.msg[:1].lower()}{error.msg[1:]}") from None
+            message = f"not JSON: {error.msg[:1].lower()}{error.msg[1:]}"
+            raise self._stop(place, message, "check commas, quotes and brackets") from None
         lines = [0, *(match.end() for match in re.finditer("\n", text))]
         decode = json.JSONDecoder().raw_decode
         at = 0
@@ -168,7 +173,9 @@ class Parser:
             raise self._stop(mark, f"reading stops here after {_MOST_FAULTS} faults")
 
     def _stop(self, mark: Any, message: str, hint: str | None = None) -> FileFaultsError:
-        self._faults.append(self._document.fault_at(mark.line + 1, mark.column + 1, message, hint))
+        self._faults.append(
+            self._document.conflict() or self._document.fault_at(mark.line + 1, mark.column + 1, message, hint)
+        )
         return FileFaultsError(self._faults)
 
     def _part(self, event: Any, depth: int) -> Part:
@@ -241,10 +248,10 @@ class Parser:
         """Return the part that an alias names, at another place."""
         mark, name = event.start_mark, shown_name(f"*{event.anchor}")
         if event.anchor not in self._anchors:
-            raise self._stop(mark, f"alias {name} names no anchor above it")
+            raise self._stop(mark, f"alias {name} names no anchor above it", "quote it to make it a string")
         part = self._anchors[event.anchor]
         if part is None:
-            raise self._stop(mark, f"alias {name} stands inside of what it names")
+            raise self._stop(mark, f"alias {name} stands inside of what it names", "write the value out")
         self._aliased += part.size
         if self._aliased > _MOST_ALIASED:
             message = f"aliases add more than {_MOST_ALIASED} values"
@@ -306,7 +313,7 @@ def read_document(path: Path | str, *, text: bytes | str | None = None, faults: 
     """
     name = "<stdin>" if str(path) == "-" else str(path)
     raw = read_bytes(path) if text is None else text.encode() if isinstance(text, str) else text
-    content = _decode(_bounded(raw, name), name)
+    content = decode(_bounded(raw, name), name)
     expects_json = name.endswith(".json") or (
         not name.endswith((".yaml", ".yml")) and content.lstrip()[:1] in ("{", "[") and is_json(content)
     )
@@ -356,7 +363,12 @@ def _bounded(content: bytes, name: str) -> bytes:
     return content
 
 
-def _decode(raw: bytes, name: str) -> str:
+def decode(raw: bytes, name: str) -> str:
+    """Return the text of a file of this name, without a byte-order mark.
+
+    Raises:
+        FileFaultsError: it is not UTF-8.
+    """
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -25,7 +25,7 @@ def concern(folder: Path, name: str, text: str) -> Path:
     """A policy folder with one module."""
     file = folder / "policies/custom/concerns" / name / f"{name}.rego"
     file.parent.mkdir(parents=True)
-    written(file, text)
+    written(file, text.encode(errors="surrogateescape"))
     return folder / "policies"
 
 
@@ -211,6 +211,7 @@ def test_a_policy_that_is_refused_by_name_and_place(tmp_path: Path) -> None:
     assert decided(wire(), "--policies", policies) == (2, "", builtin)
 
 
+BEGUN = "check this line and the one before it; a rule begins as in `deny contains reason.new(...) if {`"
 SHUT = "something is begun and not ended, such as a bracket: close it"
 BEGIN = "begin with `package custom.concerns.NAME`, or remove it"
 
@@ -223,12 +224,34 @@ BEGIN = "begin with `package custom.concerns.NAME`, or remove it"
         ("# wip\n", f"1:1: empty module\n    # wip\n    ^\n    hint: the file has comments alone: {BEGIN}\n"),
         (
             "package custom.concerns.probe\n\ndeny contains 1 if {\n\tinput.x  \n\n",
-            f"4:9: unexpected eof token\n     input.x  \n            ^\n    hint: {SHUT}\n",
+            f"4:9: unexpected eof token\n     input.x\n            ^\n    hint: {SHUT}\n",
+        ),
+        (
+            "package custom.concerns.probe\n\ndeny contain x if {\n\ttrue\n}\n",
+            (
+                "3:1: a rule does not begin like this: var cannot be used for rule name\n"
+                "    deny contain x if {\n    ^\n"
+                f"    hint: {BEGUN}\n"
+            ),
+        ),
+        (
+            "package custom.concerns.probe\n\n<<<<<<< HEAD\nx := [1\n=======\nx := 2\n>>>>>>> other\n",
+            (
+                "3:1: a merge conflict is not resolved\n    <<<<<<< HEAD\n    ^\n"
+                "    hint: keep one side, and remove the marker lines\n"
+            ),
+        ),
+        (
+            "package custom.concerns.probe\n# \udcff",
+            (
+                "2:3: not text: byte 0xff is not UTF-8\n    #\n      ^\n"
+                "    hint: save the file as UTF-8, and check that it is the right one\n"
+            ),
         ),
     ],
-    ids=["empty", "blank lines", "comments", "broken off"],
+    ids=["empty", "blank lines", "comments", "broken off", "rule", "conflict", "not UTF-8"],
 )
-def test_what_ends_too_early_is_shown_where_it_ends(tmp_path: Path, text: str, complaint: str) -> None:
+def test_a_file_that_is_not_rego_is_shown_where_it_is_wrong(tmp_path: Path, text: str, complaint: str) -> None:
     policies = concern(tmp_path, "probe", text)
     file = f"{policies}/custom/concerns/probe/probe.rego"
 

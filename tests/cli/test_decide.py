@@ -292,9 +292,22 @@ def test_standard_input_serves_once() -> None:
 def test_a_malformed_proposal_is_rejected() -> None:
     done = decided(json.dumps(wire()).encode("utf-16"), "--json")
     answer = done.json
-    assert (done.code, done.err) == (4, "")
+    assert (done.code, done.err.splitlines()[0]) == (4, "<stdin>:1:1: not text: byte 0xff is not UTF-8")
     assert answer["outcome"] == rejected("INVALID_PAYLOAD", "value: not UTF-8 text")
     assert (answer["verdict"], answer["trace"]["tool_name"], answer["trace"]["in_manifest"]) == (None, None, None)
+
+
+@pytest.mark.parametrize("command", ["decide", "explain"])
+def test_where_a_proposal_is_not_json_is_shown(tmp_path: Path, command: str) -> None:
+    file = written(tmp_path / "p.json", '{"tool": "initiate_wire",\n "arguments": {"amount": 1}}}\n')
+    done = pdp(command, *line(file)[1:])
+    assert (done.code, done.err) == (
+        4,
+        (
+            f'{file}:2:29: not JSON: extra data\n     "arguments": {{"amount": 1}}}}}}\n    {" " * 28}^\n'
+            "    hint: check commas, quotes and brackets\n"
+        ),
+    )
 
 
 def test_a_proposal_of_ten_megabytes() -> None:

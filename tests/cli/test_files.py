@@ -35,7 +35,7 @@ MISSING = "error: FILE: no such file\n    hint: check the path\n"
 FOLDER = "error: FILE: is a folder, not a file\n    hint: name a file in it\n"
 X160 = '    {"a": "' + "x" * 153 + "\n"
 DEEP_160 = "    " + "[" * 160 + "\n"
-EMPTY = "FILE:1:1: the file is empty\n"
+EMPTY = "FILE:1:1: the file is empty\n    hint: check that this is the right file\n"
 BINARY = (
     "FILE:2:118: not text: byte 0x80 is not UTF-8\n"
     "    hint: save the file as UTF-8, and check that it is the right one\n"

@@ -304,6 +304,7 @@ tools:
 
 
 # Fields of a tool, and each fault with its hint.
+NOT_A_SCHEMA = "write what draft 2020-12 of JSON Schema admits here"
 SIGNATURE = (
     "write {request: SCHEMA, response: SCHEMA}, '#/$defs/NAME', or the name of a file that holds them, in the "
     "manifest's folder"
@@ -411,7 +412,11 @@ FAULTY_TOOLS: list[tuple[str, ...]] = [
      ("`type` must be one of array, boolean, integer, null, number, object, string, not `objekt` | did you "
      "mean `object`?")),
     ("schema: {type: object, required: amount, minProperties: -1}",
-     'not a JSON Schema: "amount" is not of type "array"', "not a JSON Schema: -1 is less than the minimum of 0"),
+     f'not a JSON Schema: "amount" is not of type "array" | {NOT_A_SCHEMA}',
+     f"not a JSON Schema: -1 is less than the minimum of 0 | {NOT_A_SCHEMA}"),
+    ("schema: {type: object, properties: {a: {type: [[string]]}}}",
+     (f'not a JSON Schema: [["string"]] is not valid under any of the schemas listed in the \'anyOf\' keyword | '
+     f"{NOT_A_SCHEMA}")),
     ("schema: {properties: {}}",
      "schema of the arguments must be of type object | write `type: object` and its `properties`"),
     ("schema: {type: object, properties: {a: {$ref: 'https://example.org/x', description: x}}}",

@@ -26,6 +26,7 @@ app = command_app("Streams of audit events: show them, check them, and have them
 _UNKEYED: Final = "the chain is not keyed: whoever can write the file could have written all of it anew"
 _NO_HEAD: Final = "without --head, it does not show whether events were cut off at the end"
 _NO_KEY: Final = "PDP_AUDIT_KEY is not set: a keyed stream cannot be checked without its key"
+_UNFINISHED: Final = "check that this is a stream; without the unfinished line, the events before it can be read"
 _LATER: Final = "it begins with a rotation: the files before were not checked"
 
 
@@ -137,7 +138,9 @@ def _lines(files: list[Path]) -> Iterator[bytes]:
             with file.open("rb") as lines:
                 while line := lines.readline(LINE_BYTES):
                     if not line.endswith(b"\n"):
-                        raise AuditError(f"{file} ends in an unfinished line, which whoever appends next cuts")
+                        raise AuditError(
+                            f"{file} ends in an unfinished line, which whoever appends next cuts", hint=_UNFINISHED
+                        )
                     yield line
         except OSError as error:
             raise UsageError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pdp.cli import Exit
-from pdp.cli.files import needed, open_audit, project_with, read_rules, read_session
+from pdp.cli.files import needed, open_audit, project_with, read_proposal, read_rules, read_session
 from pdp.cli.options import (
     AsJson,
     Data,
@@ -26,7 +26,6 @@ from pdp.cli.options import (
 )
 from pdp.cli.output import print_json
 from pdp.decision import Verdict
-from pdp.documents import read_bytes
 from pdp.pep import Pep
 from pdp.project.file import engine_of_project
 
@@ -63,7 +62,7 @@ def decide(
     ).unbuilt()  # fmt: skip
     effective = read_rules(needed(project.manifest, "manifest", "--manifest"), project.governance)
     caller = read_session(needed(project.session, "session", "--session"))
-    proposed = read_bytes(proposal)
+    proposed = read_proposal(proposal)
     with ExitStack() as owned:
         log = owned.enter_context(closing(open_audit(audit)))
         evaluation = Pep(effective, engine_of_project(project, effective, owned), audit=log).decide(proposed, caller)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from pdp.cli.commands.decide import exit_code
 from pdp.cli.display import STYLES, console, word
-from pdp.cli.files import needed, project_with, read_rules, read_session
+from pdp.cli.files import needed, project_with, read_proposal, read_rules, read_session
 from pdp.cli.options import (
     AsJson,
     Data,
@@ -25,7 +25,6 @@ from pdp.cli.options import (
     command_app,
 )
 from pdp.cli.output import print_json
-from pdp.documents import read_bytes
 from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
 from pdp.engine.data import merged_data, read_data
 from pdp.json import canonical
@@ -74,7 +73,7 @@ def run(
     ).unbuilt()  # fmt: skip
     effective = read_rules(needed(project.manifest, "manifest", "--manifest"), project.governance)
     caller = read_session(needed(project.session, "session", "--session"))
-    proposed = read_bytes(proposal)
+    proposed = read_proposal(proposal)
     manifests = {effective.digest: effective.document}
     file = project.bundle or baseline_bundle_path()
     chosen = policy_bundle(project.policies) if project.policies else read_bundle(file)

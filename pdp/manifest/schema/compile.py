@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # Keywords by which other schemas of the same object may name its properties.
 _IN_PLACE: Final = ("$ref", "allOf", "anyOf", "dependentSchemas", "else", "if", "oneOf", "then")
 # Keywords whose schemas stay as they are: closing them would refuse what another branch names, or turn a negation.
+NOT_A_SCHEMA: Final = "write what draft 2020-12 of JSON Schema admits here"
 _APPLIED: Final = (*_IN_PLACE[1:], "contains", "not", "propertyNames")
 _INTO_BRANCH: Final = re.compile(r"/(anyOf|oneOf)/(\d+)")
 _LONGEST_MESSAGE: Final = 300
@@ -243,4 +244,4 @@ def _validator(schema: dict[str, Any]) -> Draft202012Validator:
             pattern_options=jsonschema_rs.RegexOptions(size_limit=10_000_000, dfa_size_limit=10_000_000),
         )
     except (ValueError, TypeError) as error:
-        raise UsageError(f"JSON Schema: {str(error).splitlines()[0]}") from None
+        raise UsageError(f"JSON Schema: {str(error).splitlines()[0]:.200}", hint=NOT_A_SCHEMA) from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.documents import nearest
 from pdp.errors import UsageError
 from pdp.manifest.findings import Finding
-from pdp.manifest.schema.compile import closed_schema, compile_schema
+from pdp.manifest.schema.compile import NOT_A_SCHEMA, closed_schema, compile_schema
 from pdp.manifest.schema.references import (
     SCHEMA_KEYS,
     SCHEMA_LISTS,
@@ -108,7 +108,8 @@ def _meta_findings(schema: Any, path: Path) -> Iterator[Finding]:
     findings: dict[Path, Finding] = {}
     for error in validator.iter_errors(schema):
         place = tuple(error.instance_path)
-        message, hint = f"not a JSON Schema: {error.message:.200}", None
+        message = f"not a JSON Schema: {error.message:.200}"
+        hint: str | None = NOT_A_SCHEMA
         if place and place[-1] == "type" and isinstance(error.instance, str):
             known = ("array", "boolean", "integer", "null", "number", "object", "string")
             message = f"`type` must be one of {', '.join(known)}, not `{error.instance:.40}`"

@@ -175,7 +175,8 @@ class _Walker:
     def _own(self, schema: dict[str, Any]) -> Alternative:
         """Return what the schema says by itself, without its references and branches."""
         kinds = schema.get("type")
-        types = None if kinds is None else frozenset([kinds] if isinstance(kinds, str) else _list(schema, "type"))
+        stated = [kinds] if isinstance(kinds, str) else _list(schema, "type")
+        types = None if kinds is None else frozenset(kind for kind in stated if isinstance(kind, str))
         if types and "number" in types:
             types -= {"integer"}
         values = (schema["const"],) if "const" in schema else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pdp.documents import decode, read_bytes
 from pdp.errors import UsageError
 from pdp.installed import packaged
 
@@ -134,16 +135,8 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
 
 
 def _text(file: Path) -> str:
-    try:
-        with file.open("rb") as opened:
-            content = opened.read(MAX_MODULE + 1)
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be read: {error.strerror}") from error
+    content = read_bytes(file)
     if len(content) > MAX_MODULE:
         raise UsageError(f"{file}: larger than {MAX_MODULE} bytes", hint="is this Rego?")
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{file}: not UTF-8 text", hint="is this Rego?") from error
     # Line ends differ between checkouts of one source, and must not make another bundle of it.
-    return text.replace("\r\n", "\n")
+    return decode(content, str(file)).replace("\r\n", "\n")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
+from pdp.documents import Document, Part
 from pdp.errors import Fault, FileFaultsError, Place, UsageError
 from pdp.workbench.opa.modules import write_texts
 from pdp.workbench.opa.program import run_opa
@@ -29,6 +30,8 @@ _RECURSIVE: Final = (
 )
 _AT_END: Final = "unexpected eof token"
 _EMPTY: Final = "empty module"
+_NO_HEAD: Final = "cannot be used for rule name"
+_NOT_REGO: Final = "check this line and the one before it; a rule begins as in `deny contains reason.new(...) if {`"
 
 
 class OpaTool:
@@ -129,7 +132,12 @@ class OpaTool:
             lines = output.decode(errors="replace").strip().splitlines()
             first = lines[0].removeprefix("error: ") if lines else "no message"
             return UsageError(f"OPA refuses the policies: {first}")
-        return FileFaultsError(list(dict.fromkeys(faults)))
+        distinct: dict[object, Fault] = {}
+        for fault in faults:
+            # Of one line that is not Rego, OPA complains again and again.
+            line = (fault.place.file, fault.place.line)
+            distinct.setdefault(line if fault.hint == _NOT_REGO else fault, fault)
+        return FileFaultsError(list(distinct.values()))
 
     def _fault(self, error: Mapping[str, Any]) -> Fault:
         location = error["location"]
@@ -138,6 +146,11 @@ class OpaTool:
         row, column = max(int(location["row"]), 1), max(int(location["col"]), 1)
         lines = [] if module is None else module.text.splitlines()
         message, hint = self._wording(" ".join(str(error["message"]).split()))
+        if error.get("code") == "rego_parse_error":
+            conflict = module and Document(str(module.file), module.text, Part(None, 1, 1)).conflict()
+            if conflict:
+                return conflict
+            hint = hint or _NOT_REGO
         if message.startswith(_NOWHERE):
             row, column = _read_at(message, lines, (row, column))
             message = f"`{message.removeprefix(_NOWHERE)}` leads to nothing that is there"
@@ -145,7 +158,7 @@ class OpaTool:
             hint = f"known there: {', '.join(map(str, known))}" if known else hint
         # OPA may name a line after the last, where nothing is to be seen.
         row, column = min((row, column), _end(lines)) if lines else (row, column)
-        if message == _AT_END:
+        if message.startswith(_AT_END):
             hint = "something is begun and not ended, such as a bracket: close it"
         elif message == _EMPTY:
             content = "has comments alone" if any(map(str.strip, lines)) else "is empty"
@@ -164,6 +177,10 @@ class OpaTool:
             return f"unknown function {name}", "check its spelling, and that its package is imported"
         for staged, module in self._modules.items():
             message = message.replace(staged, str(module.file))
+        if message.endswith(_NO_HEAD):
+            return f"a rule does not begin like this: {message}", _NOT_REGO
+        if message.endswith(" is unsafe"):
+            return message, "nothing gives it a value: check its spelling"
         if message.startswith("yaml: "):
             message = message.removeprefix("yaml: ")
             return f"METADATA is not YAML: {message}", "check its indentation, quotes and brackets"

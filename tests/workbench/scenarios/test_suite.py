@@ -210,7 +210,7 @@ FAULTS = """\
 36:46: `agent` must be a string, not `3` (write it in quotes)
 36:71: `returns` says nothing about `request` (no tool is run)
 37:28: `golden` proposes nothing (let a step `propose` a call, or leave `golden` out)
-tools.py:1:7: not Python: invalid syntax
+tools.py:1:7: not Python: invalid syntax (check this line and the one before it: indentation, quotes, brackets)
 """
 
 
@@ -249,7 +249,11 @@ NOT_A_LIST = (
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", ["1:1: the file is empty"]),
+        ("", ["1:1: the file is empty (check that this is the right file)"]),
+        (
+            "manifest: manifest.json\nscenarios: [{name: a, golden: true, propse: {}, expect: {verdict: DENY}}]",
+            ["2:37: unknown key `propse` (did you mean `propose`?)"],
+        ),
         ("- name: a", ["1:1: a scenario file must be a mapping (check that it is the right file)"]),
         ("manifest: manifest.json", [f"1:1: {NOT_A_LIST}"]),
         ("manifest: manifest.json\nscenarios: []", [f"2:12: {NOT_A_LIST}"]),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MODULE: Final = "pdp_scenario_tools"
+_PYTHON: Final = "check this line and the one before it: indentation, quotes, brackets"
 
 
 class ToolsFile:
@@ -86,6 +87,6 @@ def _compiled(path: Path) -> CodeType:
     except SyntaxError as error:
         place = Place(str(path), error.lineno or 1, error.offset or 1)
         source = (error.text or "").rstrip("\n")
-        raise FileFaultsError([Fault(place, f"not Python: {error.msg}", source=source)]) from None
+        raise FileFaultsError([Fault(place, f"not Python: {error.msg}", hint=_PYTHON, source=source)]) from None
     except ValueError as error:
-        raise FileFaultsError([Fault(Place(str(path), 1, 1), f"not Python: {error}")]) from None
+        raise FileFaultsError([Fault(Place(str(path), 1, 1), f"not Python: {error}", hint=_PYTHON)]) from None
