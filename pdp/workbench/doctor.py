@@ -27,12 +27,15 @@ if TYPE_CHECKING:
     from pdp.workbench.scenarios.results import SuiteResult
 
 
-def problems(manifest: Path, governance: Path | None, runs: Sequence[SuiteResult]) -> list[Fault]:
+def problems(
+    manifest: Path, governance: Path | None, policies: Sequence[Path], runs: Sequence[SuiteResult]
+) -> list[Fault]:
     """Return what cannot work, in the order of the places.
 
     Args:
         manifest: the manifest file of the project.
         governance: its other half.
+        policies: its folders with concerns.
         runs: its scenario files, each with its results, on one engine.
 
     Raises:
@@ -48,6 +51,7 @@ def problems(manifest: Path, governance: Path | None, runs: Sequence[SuiteResult
     held = _held([run.suite for run in runs])
     found = [amiss(tool, *problem) for tool in tools.values() for problem in _unheld(tool, *held)]
     found += (amiss(tool, doubt.path, doubt.message, doubt.hint) for tool, doubt in doubts(list(tools.values())))
+    found += _undecided(manifest, policies, [run.suite for run in runs])
     coverage = measure([(run.suite, run.results) for run in runs], None)
     sites = {reached.code: reached.site for reached in coverage.codes}
     for missing in coverage.missing:
@@ -61,6 +65,16 @@ def problems(manifest: Path, governance: Path | None, runs: Sequence[SuiteResult
     failed = (result for run in runs for result in run.results if not result.passed)
     found += (Fault(result.place, f"the scenario `{result.name}` fails", "see: pdp test") for result in failed)
     return sorted(dict.fromkeys(found), key=lambda fault: (fault.place.file, fault.place.line, fault.message))
+
+
+def _undecided(manifest: Path, policies: Sequence[Path], suites: Sequence[Suite]) -> Iterator[Fault]:
+    """Yield each folder of the project's policies that scenarios of its manifest leave out: they stand alone."""
+    for suite in suites:
+        if suite.bundle is None and manifest.resolve() in [file.resolve() for file in suite.files["manifest"]]:
+            for folder in policies:
+                if folder.resolve() not in [other.resolve() for other in suite.policies]:
+                    hint = "add it to the file's own `policies`; paths are relative to the file"
+                    yield Fault(Place(str(suite.file), 1, 1), f"these scenarios decide without {folder}", hint)
 
 
 def _unheld(tool: Tool, scopes: set[str], limits: set[str], roles: set[str]) -> Iterator[tuple[JsonPath, str, str]]:

@@ -118,6 +118,20 @@ def test_what_cannot_work_has_its_place_and_a_hint(
     ]
 
 
+def test_scenarios_that_leave_out_the_project_s_policies(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stand alone, so a concern that is in the project file alone decides nothing in them."""
+    monkeypatch.chdir(project)
+    with Path("pdp.yaml").open("a") as file:
+        file.write("policies: [rules]\n")
+    hint = "add it to the file's own `policies`; paths are relative to the file"
+    done = pdp("doctor")
+    assert (done.code, done.out) == (1, f"s.yaml:1: these scenarios decide without rules; {hint}\n1 problem\n")
+
+    Path("s.yaml").write_text(SCENARIOS.replace("manifest.yaml", "other.yaml"))
+    Path("other.yaml").write_text(MANIFEST)
+    assert "decide without" not in pdp("doctor").out
+
+
 def test_what_it_needs(project: Path) -> None:
     (project / "pdp.yaml").write_text("manifest: manifest.yaml\n")
 

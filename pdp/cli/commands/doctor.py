@@ -37,7 +37,8 @@ def doctor(
     stated = project_with() if project is None else read_project(project)
     manifest = needed(stated.manifest, "manifest", "PROJECT")
     suites = load_suites(find_suites(needed(stated.scenarios, "scenarios", "PROJECT")), ENGINE_TIMEOUT)
-    found = problems(manifest, stated.governance, [run for suite in suites for run in run_suite(suite, ["embedded"])])
+    runs = [run for suite in suites for run in run_suite(suite, ["embedded"])]
+    found = problems(manifest, stated.governance, stated.policies, runs)
     lines = [f"{shown_file(fault.place.file)}:{fault.place.line}: {fault.message}; {fault.hint}" for fault in found]
     lines.append(f"{len(found)} {'problem' if len(found) == 1 else 'problems'}" if found else "nothing found")
     print_answer({"problems": [fault_json(fault) for fault in found]}, lines, as_json=as_json)
