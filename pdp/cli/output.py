@@ -90,7 +90,7 @@ TRACEBACK: Final = "PDP_TRACEBACK"
 
 @contextmanager
 def brief_log() -> Iterator[None]:
-    """Show what `pdp` logs as errors on standard error; without it, Python would show a traceback."""
+    """Show what `pdp` logs on standard error, briefly; without it, Python would show a traceback."""
     if os.environ.get(TRACEBACK):
         yield
         return
@@ -104,7 +104,7 @@ def brief_log() -> Iterator[None]:
 
 class _Brief(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        text = f"error: {record.getMessage()}"
+        text = f"{'error' if record.levelno >= logging.ERROR else 'warning'}: {record.getMessage()}"
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, PdpError):
             text += f": {error.message}"
