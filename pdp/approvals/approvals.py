@@ -195,11 +195,8 @@ class Approvals:
             self._check_room(new)
             # Staging may read the application's sources: not under the lock, which every other step waits for.
             action = stage()
-            opened = replace(
-                new,
-                id=new.id if self._ids is None else self._ids(),
-                action_id=None if action is None else action.id,
-            )
+            identity = new.id if self._ids is None else self._ids()
+            opened = replace(new, id=identity, action_id=None if action is None else action.id)
             with self._turn():
                 if [*self.store.list(call_digest=new.call_digest)] != stored:
                     continue

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.json import canonical, digest
-from pdp.manifest.schema.compile import fault_lines
+from pdp.manifest.schema.compile import lines_of_faults
 from pdp.proposal import Proposal, ProposalRejectedError, Rejection, RejectionCode
 
 if TYPE_CHECKING:
@@ -107,11 +107,11 @@ def check(  # noqa: PLR0911 - a return for each check
         reason = f"{proposal.tool[:128]!r} is not a tool of manifest {manifest.manifest.version}"
         return Rejected("manifest", proposal, Rejection(RejectionCode.INVALID_TOOL_NAME, reason))
     if len(proposal.text) > tool.free_bytes or not tool.validator.is_valid(proposal.arguments):
-        fault = schema_fault(tool, proposal.arguments, len(proposal.text))
+        fault, details = schema_fault(tool, proposal.arguments, len(proposal.text))
         if fault is not None:
-            details = {"faults": tool.validator.details(proposal.arguments)[:_MOST_FAULTS]}
-            rejection = _masked(Rejection(RejectionCode.INVALID_PAYLOAD, fault, details), tool, proposal.arguments)
-            return Rejected("schema", proposal, rejection, tool, schema_valid=False)
+            faulty = Rejection(RejectionCode.INVALID_PAYLOAD, fault, {"faults": details})
+            masked = _masked(faulty, tool, proposal.arguments)
+            return Rejected("schema", proposal, masked, tool, schema_valid=False)
     config = tool.config.resolve(session.config, session.state) if tool.config else MappingProxyType(session.config)
     passed = Checked(tool, proposal, session.idempotency_key or None, config)
     if tool.invariants is not None:
@@ -154,11 +154,12 @@ def rejection_of(name: str, checked: Checked, code: RejectionCode, reason: str) 
     )
 
 
-def schema_fault(tool: CompiledTool, arguments: dict[str, Any], size: int) -> str | None:
-    """Return why a tool takes no such arguments, of `size` bytes, the same for the same ones; None: it takes them."""
+def schema_fault(tool: CompiledTool, arguments: dict[str, Any], size: int) -> tuple[str | None, list[dict[str, Any]]]:
+    """Return why a tool takes no such arguments, of `size` bytes, in words and for programs; None: it takes them."""
     if size > tool.max_bytes:
-        return f"arguments have {size} bytes, at most {tool.max_bytes} are admitted"
-    return "; ".join(fault_lines(tool.validator, arguments, "arguments")[:_MOST_FAULTS]) or None
+        return f"arguments have {size} bytes, at most {tool.max_bytes} are admitted", []
+    faults, details = tool.validator.explained(arguments)
+    return "; ".join(lines_of_faults(faults, "arguments")[:_MOST_FAULTS]) or None, details[:_MOST_FAULTS]
 
 
 def _corrected(
@@ -174,7 +175,7 @@ def _corrected(
 
     def fault(corrected: dict[str, Any]) -> str | None:
         tried.append(corrected)
-        return schema_fault(tool, corrected, len(canonical(corrected)))
+        return schema_fault(tool, corrected, len(canonical(corrected)))[0]
 
     result = invariants.applied(proposal.arguments, context, fault)
     for trip in result.trips:

@@ -6,6 +6,7 @@ For development. In production, `FollowingEngine` follows bundles that were sign
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
@@ -49,6 +50,7 @@ class ProjectWatch:
         self.error: PdpError | None = None
         self._owned = ExitStack()
         self._looking = threading.Lock()
+        self._process = os.getpid()
         self._ended = threading.Event()
         threading.Thread(target=_look, args=(ref(self), self._ended), name="pdp-project", daemon=True).start()
 
@@ -61,9 +63,11 @@ class ProjectWatch:
 
     def close(self) -> None:
         """End the looking, and close the engine that came of it."""
-        with self._looking:
-            self._ended.set()
-            self._owned.close()
+        self._ended.set()
+        # Whoever was looking when this process was forked is not here to give the lock back.
+        if self._process == os.getpid():
+            with self._looking:
+                self._owned.close()
 
     def _refresh(self) -> None:
         content, error = "", None

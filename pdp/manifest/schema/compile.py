@@ -119,23 +119,23 @@ class SchemaValidator:
         What is too much work to check does not pass. The faults are the same for the same value, which the library
         does not promise, and quote little of it.
         """
-        cost = self._cost.of(value)
-        if cost > MAX_COST:
-            return [([], f"too much to check: the schema may take {cost} steps, at most {MAX_COST} are admitted")]
-        if self.is_valid(value):
-            return []
-        faults = [(list(error.instance_path), _shortened(error.message)) for error in self._errors(value, cost)]
-        return sorted(faults, key=_in_order) or [([], "is refused by the schema, and too large to say where")]
+        return self.explained(value)[0]
 
-    def details(self, value: Any) -> list[dict[str, Any]]:
-        """Return `{argument, rule, expected, found}` of each fault, for programs; none where `faults` cannot say where.
+    def explained(self, value: Any) -> tuple[list[tuple[list[str | int], str]], list[dict[str, Any]]]:
+        """Return `faults`, and `{argument, rule, expected, found}` of each that has a place, for programs.
 
         `argument` is where it is, `rule` the keyword, `expected` what the keyword demands (null where that is long),
         `found` the type of what is there: never a value.
         """
         cost = self._cost.of(value)
-        errors = self._errors(value, cost) if cost <= MAX_COST else ()
-        return sorted(map(_detail, errors), key=orjson.dumps)
+        if cost > MAX_COST:
+            return [([], f"too much to check: the schema may take {cost} steps, at most {MAX_COST} are admitted")], []
+        if self.is_valid(value):
+            return [], []
+        errors = list(self._errors(value, cost))
+        faults = sorted(((list(error.instance_path), _shortened(error.message)) for error in errors), key=_in_order)
+        details = sorted(map(_detail, errors), key=orjson.dumps)
+        return faults or [([], "is refused by the schema, and too large to say where")], details
 
     def _errors(self, value: Any, cost: int) -> Iterable[ValidationError]:
         if cost * (_OF_MESSAGE + len(orjson.dumps(value)) + len(str(self._schema))) <= _MOST_MESSAGES:
@@ -173,7 +173,12 @@ def _path_text(path: list[str | int]) -> str:
 
 def fault_lines(validator: SchemaValidator, value: Any, name: str) -> list[str]:
     """Return why a schema refuses a value, `NAME.PATH: message`; sorted."""
-    return sorted(f"{name}{_shortened(_path_text(path))}: {message}" for path, message in validator.faults(value))
+    return lines_of_faults(validator.faults(value), name)
+
+
+def lines_of_faults(faults: Iterable[tuple[list[str | int], str]], name: str) -> list[str]:
+    """Return the faults that `SchemaValidator.faults` gives as `NAME.PATH: message`; sorted."""
+    return sorted(f"{name}{_shortened(_path_text(path))}: {message}" for path, message in faults)
 
 
 def _in_order(fault: tuple[list[str | int], str]) -> tuple[list[str], str]:

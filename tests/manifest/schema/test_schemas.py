@@ -59,7 +59,7 @@ def test_errors_name_what_is_wrong_and_where() -> None:
 def test_a_fault_is_told_to_programs_without_the_value(schema: Any, value: Any, detail: tuple[Any, ...]) -> None:
     argument, rule, expected, found = detail
 
-    assert compile_schema(schema).details(value) == [
+    assert compile_schema(schema).explained(value)[1] == [
         {"argument": argument, "rule": rule, "expected": expected, "found": found}
     ]
 
