@@ -87,7 +87,7 @@ def a_new_project_tests_itself(programs: Path, folder: Path, opa: Path) -> None:
     tested = run(programs, "test", "--engine", "both", "--coverage", "--html", "page.html", cwd=desk, **with_opa)
     checked = run(programs, "check", cwd=desk, **with_opa)
     linted = run(programs, "manifest", "lint", "--strict", cwd=desk)
-    where = run(programs, "policies", "path", cwd=desk)
+    where = run(programs, "opa", "policies", cwd=desk)
 
     answers = (made, where, tested, checked, linted)
     project = f"project: {desk}/pdp.yaml\n"
