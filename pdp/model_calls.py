@@ -137,14 +137,13 @@ def tool_call(value: Any) -> ToolCall | None:
     if shape is None:
         return None
     inner = call if shape.inside is None else call.get(shape.inside)
-    fault = _fault(shape, call, inner)
-    if not isinstance(inner, dict):
-        inner = {}
-    call_id = call.get(shape.call_id, inner.get(shape.call_id))
-    arguments = inner.get(shape.arguments)
+    fields = inner if isinstance(inner, dict) else {}
+    call_id = call.get(shape.call_id, fields.get(shape.call_id))
+    fault = _fault(shape, call, inner, call_id)
+    arguments = fields.get(shape.arguments)
     return ToolCall(
         str(call_id) if _is_id(call_id) else None,
-        inner.get("name", ""),
+        fields.get("name", ""),
         {} if arguments is None else arguments,
         shape.form,
         value,
@@ -167,7 +166,7 @@ def _marks(shape: _Shape, call: dict[str, Any]) -> bool:
     return shape.mark in call and (shape.value is None or call[shape.mark] == shape.value)
 
 
-def _fault(shape: _Shape, call: dict[str, Any], inner: Any) -> str:
+def _fault(shape: _Shape, call: dict[str, Any], inner: Any, call_id: Any) -> str:
     """Return why an object is not a call of the form that it is marked as; empty where it is."""
     parts = {"name", shape.arguments, shape.call_id, *shape.others}
     stated = _stated(call)
@@ -178,7 +177,6 @@ def _fault(shape: _Shape, call: dict[str, Any], inner: Any) -> str:
         unknown |= _stated(inner) - parts
     if unknown:
         return f"unknown field {min(unknown)!r:.60} in a call of the form {shape.form}"
-    call_id = call.get(shape.call_id, inner.get(shape.call_id))
     if call_id is not None and not _is_id(call_id):
         return f"{shape.call_id} has to be a string of at most {_LONGEST_ID} characters"
     return ""

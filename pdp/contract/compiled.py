@@ -13,6 +13,7 @@ from pdp.manifest.expressions.expression import Expression, compile_expression
 from pdp.manifest.fields import EffectClass, Pattern, duration_seconds
 from pdp.manifest.model import MAX_ARGUMENTS
 from pdp.manifest.schema.compile import closed_schema, compile_schema
+from pdp.manifest.schema.references import subschemas
 from pdp.manifest.schema.walk import argument_schemas
 from pdp.request import RequestedAction
 
@@ -83,6 +84,11 @@ class CompiledTool:
             entry.approval.unless_within_limits
         )
         self.follows_pattern = entry.pattern is not None or self.commits_staged
+
+    @cached_property
+    def argument_names(self) -> frozenset[str]:
+        """The names that the schema of the arguments states, at any depth; asked for by calls that are refused."""
+        return frozenset(name for _, part in subschemas(self.entry.schema_) for name in part.get("properties", ()))
 
     def state_after(self, state: Mapping[str, Any], result: Any) -> dict[str, Any]:
         """Return the state after the tool gave `result`.

@@ -15,7 +15,6 @@ from pdp.errors import AuditError
 from pdp.flow.drive import Work
 from pdp.flow.stages import Decided, Executed
 from pdp.json import JsonValueError, canonical, check_json
-from pdp.manifest.schema.references import subschemas
 from pdp.proposal import Status
 
 if TYPE_CHECKING:
@@ -213,9 +212,7 @@ def _reason(decided: Decided, reason: str) -> str | None:
     if decision is not None and (decision.bundle_revision is not None or decision.verdict is not Verdict.DENY):
         return None
     if proposal is not None and tool is not None:
-        schemas = subschemas(tool.entry.schema_)
-        names = {name for _, schema in schemas for name in schema.get("properties", ())}
-        reason = without_arguments(reason, proposal.arguments, names)
+        reason = without_arguments(reason, proposal.arguments, tool.argument_names)
     return recordable(reason)
 
 
