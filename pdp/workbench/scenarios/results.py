@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from pdp.json import canonical
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pdp.decision import Decision
     from pdp.errors import Place
@@ -57,6 +59,13 @@ class StepResult:
     tool: str | None
     plans: tuple[EngineAnswer, ...] = ()
     given: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def sides(self) -> tuple[tuple[Any, Any], ...]:
+        """What was expected and what came, for each proposal of a plan."""
+        if isinstance(self.expected, list):
+            return tuple(zip(self.expected, self.actual, strict=True))
+        return ((self.expected, self.actual),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +167,28 @@ class SuiteResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Score:
+    """How many of the proposals for which something was expected were right."""
+
+    right: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
 class Golden:
-    """The golden scenarios: how many there are, and of how many every proposal is in the manifest, and schema-valid."""
+    """What a recorded agent is measured by (tool registry document: selection, arguments, manifest compliance).
+
+    Attributes:
+        total: how many golden scenarios there are; `in_manifest`, `schema_valid`: in how many every proposal is.
+        tools: proposals whose tool is the expected one (`trace.tool_name`).
+        arguments: proposals whose arguments are the expected ones.
+    """
 
     total: int
     in_manifest: int
     schema_valid: int
+    tools: Score
+    arguments: Score
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,13 +228,18 @@ class RunResult:
     @property
     def golden(self) -> Golden:
         """What is known of the golden scenarios."""
-        traces = [
-            [evaluation.trace for step in result.steps for evaluation in step.evaluations]
-            for result in self.results
-            if result.golden
-        ]
+        scenarios = [result.steps for result in self.results if result.golden]
+        traces = [[evaluation.trace for step in steps for evaluation in step.evaluations] for steps in scenarios]
+        sides = [pair for steps in scenarios for step in steps for pair in step.sides]
         return Golden(
             total=len(traces),
             in_manifest=sum(all(trace.in_manifest is True for trace in scenario) for scenario in traces),
             schema_valid=sum(all(trace.schema_valid is True for trace in scenario) for scenario in traces),
+            tools=_score(sides, lambda side: side.get("trace", {}).get("tool_name")),
+            arguments=_score(sides, lambda side: side.get("arguments")),
         )
+
+
+def _score(sides: Sequence[tuple[Any, Any]], read: Callable[[Any], Any]) -> Score:
+    stated = [(read(expected), read(actual)) for expected, actual in sides if read(expected) is not None]
+    return Score(sum(canonical(expected) == canonical(actual) for expected, actual in stated), len(stated))

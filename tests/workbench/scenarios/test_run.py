@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from pdp.workbench.scenarios.files.suite import load_suite
-from pdp.workbench.scenarios.results import Mismatch, RunResult, SuiteResult
+from pdp.workbench.scenarios.reports.text import summary_text
+from pdp.workbench.scenarios.results import Golden, Mismatch, RunResult, Score, SuiteResult
 from pdp.workbench.scenarios.running.engines import open_suite_engine
 from pdp.workbench.scenarios.running.expectation import equal, mismatches
 from pdp.workbench.scenarios.running.runner import Runner, agreed
@@ -342,20 +343,42 @@ def test_engines_that_decide_otherwise_do_not_agree(tmp_path: Path) -> None:
     assert not differs.passed
 
 
+def _run_of(tmp_path: Path, *scenarios: dict[str, Any]) -> RunResult:
+    suite = loaded(tmp_path, *scenarios)
+    with open_suite_engine(suite, "embedded") as engine:
+        return RunResult((SuiteResult(suite, "embedded", tuple(Runner(suite, engine).run_all()), 0.0),))
+
+
 def test_golden_scenarios_are_counted(tmp_path: Path) -> None:
-    suite = loaded(
+    run = _run_of(
         tmp_path,
         one(name="a", golden=True, propose=READ, expect={"verdict": "ALLOW"}),
         one(name="b", golden=True, propose={"tool": "read_note"}, expect={"rejection": "INVALID_PAYLOAD"}),
         one(name="c", golden=True, propose={"tool": "x"}, expect={"rejection": "INVALID_TOOL_NAME"}),
         one(name="d", propose=READ, expect={"verdict": "ALLOW"}),
     )
-    with open_suite_engine(suite, "embedded") as engine:
-        results = tuple(Runner(suite, engine).run_all())
 
-    golden = RunResult((SuiteResult(suite, "embedded", results, 0.0),)).golden
+    assert run.golden == Golden(total=3, in_manifest=2, schema_valid=1, tools=Score(0, 0), arguments=Score(0, 0))
 
-    assert (golden.total, golden.in_manifest, golden.schema_valid) == (3, 2, 1)
+
+def test_a_recorded_agent_is_scored_by_the_tool_that_it_chose_and_by_its_arguments(tmp_path: Path) -> None:
+    """Each golden proposal that says what was expected counts, within a plan too; a proposal that is none does not."""
+    wanted = {"trace": {"tool_name": "read_note", "in_manifest": True}, "arguments": {"id": "n-1"}}
+    function = {"name": "read_note", "arguments": '{"id": "n-1"}'}
+    call = {"id": "call_1", "type": "function", "function": function}
+    run = _run_of(
+        tmp_path,
+        one(name="right, as its API spelled it", golden=True, propose=call, expect=wanted),
+        one(name="another tool", golden=True, propose=BIG, expect={"trace": {"tool_name": "read_note"}}),
+        one(name="a plan", golden=True, plan=[READ, READ], expect=[wanted, {**wanted, "arguments": {"id": "n-2"}}]),
+        one(name="not golden", propose=READ, expect=wanted),
+    )
+
+    assert run.golden == Golden(total=3, in_manifest=3, schema_valid=3, tools=Score(3, 4), arguments=Score(2, 3))
+    assert summary_text(run).splitlines()[1] == (
+        "golden: 3, of which 3 schema-valid and 3 in the manifest; 3 of 4 have the tool expected; "
+        "2 of 3 have the arguments expected"
+    )
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,11 @@ def summary_text(run: RunResult) -> str:
             f"\ngolden: {golden.total}, of which {golden.schema_valid} schema-valid and {golden.in_manifest} "
             "in the manifest"
         )
+        text += "".join(
+            f"; {score.right} of {score.of} have the {name} expected"
+            for name, score in (("tool", golden.tools), ("arguments", golden.arguments))
+            if score.of
+        )
     return text
 
 
