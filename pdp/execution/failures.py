@@ -104,19 +104,20 @@ class ToolResultError(ToolError):
         self.result = result
 
 
-def failure_of(error: BaseException, mask: Mask | None = None) -> Failure:
+def failure_of(error: BaseException, mask: Mask | None = None, *, any_text: bool = False) -> Failure:
     """Return what the model sees of `error`: the message of a `ToolError`; of any other exception its class alone.
 
     The message of another exception is not meant for a model: it may name hosts, passwords and what other people own.
-    The developer of the tool finds it in `Execution.error`.
+    The developer of the tool finds it in `Execution.error`, and shows it all the same by `safety.error_text`.
 
     Args:
         error: what the tool raised; it is not changed.
         mask: hides the values of sensitive arguments.
+        any_text: the message of whatever `Exception` it is.
     """
     name = type(error).__name__
     details: dict[str, Any] = {"exception": name}
-    if not isinstance(error, ToolError):
+    if not isinstance(error, Exception if any_text else ToolError):
         return Failure(FailureCode.TOOL_EXECUTION_FAILED, name[:LONGEST], details)
     mask = mask or Mask((), {})
     try:
@@ -124,10 +125,11 @@ def failure_of(error: BaseException, mask: Mask | None = None) -> Failure:
         message = mask.text(text[:_READ])
         # A value that is cut here has no part left that is hidden when fewer than eight characters of it are left.
         message = safe_text(message if len(text) <= _READ else message[:-_SHORTEST_PART])
-        details |= mask.value(error.details)
+        details |= mask.value(error.details) if isinstance(error, ToolError) else {}
     except Exception:  # noqa: BLE001 - an error of the tool's own may have any text and any details
         message = ""
-    return Failure(error.failure_code, message or name, details)
+    code = error.failure_code if isinstance(error, ToolError) else FailureCode.TOOL_EXECUTION_FAILED
+    return Failure(code, message or name, details)
 
 
 def safe_text(text: str) -> str:

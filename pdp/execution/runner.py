@@ -83,6 +83,7 @@ class ToolRunner:
         self.attempts = attempts(entry)
         self.timeout = duration_seconds(entry.timeout) if entry.timeout else None
         self._validator = None if entry.result_schema is None else compile_schema(entry.result_schema)
+        self._any_text = entry.safety is not None and entry.safety.error_text is True
         self._late: set[Future[Execution]] = set()
         parameters = {parameter.name for parameter in named_parameters(self.function)}
         self._foreign = parameters - argument_schemas(entry.schema_).keys()
@@ -148,8 +149,8 @@ class ToolRunner:
                 error.details["effect"] = "done"
                 return execution._replace(result=None, failure=failure_of(error, mask), error=error)
             return execution
-        if mask is not None and execution.error is not None:
-            execution = execution._replace(failure=failure_of(execution.error, mask))
+        if (mask is not None or self._any_text) and execution.error is not None:
+            execution = execution._replace(failure=failure_of(execution.error, mask, any_text=self._any_text))
         return self._believed(execution)
 
     # With a result schema it must be JSON of that schema; its objects may hold more than the schema names, unless the

@@ -271,6 +271,7 @@ _RANKS: Final[dict[str, Callable[[Any], float | None]]] = {
     "approval.unless_within_limits": not_,
     "idempotency.required": bool,
     "idempotency.key": not_,
+    "safety.error_text": not_,
     "program.operands": not_,
     "max_bytes": lambda size: -(size or MAX_ARGUMENTS),
 }

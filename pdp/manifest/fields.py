@@ -77,6 +77,17 @@ PATTERN_EFFECTS: Final = {
 """The effect class that each pattern fixes (tool pattern library, 9.3)."""
 
 
+class Clause(StrEnum):
+    """The clauses of the universal contract (tool pattern library, 9.1), in the order of the document."""
+
+    TYPED = "typed"
+    VERSIONED = "versioned"
+    IDEMPOTENT = "idempotent"
+    PERMISSIONED = "permissioned"
+    AUDITED = "audited"
+    EVAL_GATED = "eval-gated"
+
+
 class NotATool(StrEnum):
     """The rules that say what is not a tool (tool pattern library, 9.4; pdp/manifest/rules/forbidden.py)."""
 

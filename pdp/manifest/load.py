@@ -179,7 +179,18 @@ class _ManifestFile(FaultyFile):
         # Pins are compared with versions: where some are unknown, only what is known to be wrong is reported.
         known = all(entry.tool is not None and not {"name", "version"} & entry.unusable for entry in self.entries)
         agents = self._head.agents if self._head and known and not self._unusable else None
-        self.add_findings(manifest_findings(tools, agents or ()), self._where)
+        self.add_findings(manifest_findings(tools, agents or (), self.ontology), self._where)
+
+    @property
+    def ontology(self) -> str | None:
+        """The version of the ontology whose types it holds."""
+        return self._head.ontology if self._head else None
+
+    @property
+    def pinned(self) -> frozenset[str] | None:
+        """The tools that some agent pins; None where it has no agents."""
+        agents = self._head.agents if self._head else None
+        return None if agents is None else frozenset(name for agent in agents for name in agent.tools)
 
 
 class _GovernanceFile(FaultyFile):
@@ -194,6 +205,7 @@ class _GovernanceFile(FaultyFile):
         head = {**root, "actions": {action: {} for action in actions}} if isinstance(records, dict) else root
         governance, _ = self.read(Governance, head, partial(written_path, root, ()), {"actions": {}})
         self.programs = governance.programs if governance else {}
+        self.clauses = governance.clauses if governance else ()
         for name, program in self.programs.items():
             try:
                 program_path(name, program)
@@ -210,7 +222,7 @@ class _GovernanceFile(FaultyFile):
 
     def governance(self) -> Governance:
         """Return the governance file; only of a file without faults."""
-        return Governance.model_construct(actions=self.actions, programs=self.programs)
+        return Governance.model_construct(actions=self.actions, clauses=self.clauses, programs=self.programs)
 
     def within(self, action: str) -> Callable[[Path], Path]:
         """Return what gives the path in the document for a path in the rules of an action."""
@@ -247,10 +259,7 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, d
                 *_unaccepted(forbidden_entry_findings(effective, staged), accepted),
             )
         )
-    if doubtful:
-        from pdp.manifest.rules.doubts import doubts  # noqa: PLC0415 - an enforcement point has no use for it
-
-        found += doubts([effective for *_, effective in placed.values()])
+    found += _asked_for([effective for *_, effective in placed.values()], file, governance, doubtful=doubtful)
     for effective, finding in found:
         entry, tool, rules, _ = placed[id(effective)]
         if governance is not None and rules is not None and _is_governed(finding.path, tool, rules, effective):
@@ -269,6 +278,20 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, d
             for action in actions
             if action not in mapped
         )
+
+
+def _asked_for(
+    entries: Sequence[Tool], file: _ManifestFile, governance: _GovernanceFile | None, *, doubtful: bool
+) -> Iterator[tuple[Tool, Finding]]:
+    """Yield what only some ask for: an enforcement point has no use for doubts, and few files demand clauses."""
+    if governance is not None and governance.clauses:
+        from pdp.manifest.rules.lint import clause_findings  # noqa: PLC0415
+
+        yield from clause_findings(entries, governance.clauses, file.pinned, file.ontology)
+    if doubtful:
+        from pdp.manifest.rules.doubts import doubts  # noqa: PLC0415
+
+        yield from doubts(entries)
 
 
 def _unaccepted(findings: Iterable[Finding], accepted: Mapping[NotATool, str]) -> Iterator[Finding]:

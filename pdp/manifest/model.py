@@ -31,6 +31,7 @@ from pdp.documents import FieldError
 from pdp.json import frozen
 from pdp.manifest.fields import (
     READ_CLASSES,
+    Clause,
     Duration,
     EffectClass,
     Latency,
@@ -167,10 +168,14 @@ class State(Record):
 
 
 class Safety(Record):
-    """What a run can do to the world, and what it needs (tool layer document)."""
+    """What a run can do to the world, and what it needs (tool layer document).
+
+    `error_text`: the model sees the text of any exception, not of a `ToolError` alone.
+    """
 
     side_effects: Literal["none", "read", "write", "external"] | None = None
     idempotent: StrictBool | None = None
+    error_text: StrictBool | None = None
     requires: tuple[Term, ...] = ()
 
 
@@ -309,9 +314,13 @@ class ActionRules(Governable):
 
 
 class Governance(Record):
-    """The governance file: the policy author's rules by `pdp_action`, and the programs that tools may run."""
+    """The governance file: the policy author's rules by `pdp_action`, and the programs that tools may run.
+
+    `clauses`: what every tool has to meet of the universal contract (tool pattern library, 9.1); else none loads.
+    """
 
     actions: dict[Name, ActionRules] = Field(default_factory=dict)
+    clauses: tuple[Clause, ...] = ()
     programs: dict[ProgramName, Program] = Field(default_factory=dict)
 
 
@@ -394,8 +403,12 @@ class AgentPins(Record):
 
 
 class Manifest(Record):
-    """A manifest file. `agents` absent: any agent; present: only the agents and versions that it names."""
+    """A manifest file. `agents` absent: any agent; present: only the agents and versions that it names.
+
+    `ontology`: the version of the ontology whose types `$defs` holds; every `ontology_pin` is this one.
+    """
 
     manifest_version: Name
+    ontology: Text | None = None
     agents: tuple[AgentPins, ...] | None = None
     tools: tuple[DeclaredTool, ...]

@@ -154,7 +154,7 @@ def test_json_is_stable_and_complete() -> None:
         "golden": {
             "total": 1, "in_manifest": 1, "schema_valid": 1, "tools": {"right": 0, "of": 0},
             "arguments": {"right": 0, "of": 0},
-        },  # fmt: skip
+        },
         "coverage": None,
         "suites": [
             {

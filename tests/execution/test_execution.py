@@ -532,6 +532,19 @@ def entry(**fields: Any) -> Tool:
     return effective_tool(DeclaredTool.model_validate(stated), None)
 
 
+def test_an_entry_may_show_the_model_the_text_of_any_exception() -> None:
+    """Without paths and sensitive values, as of a `ToolError`; what is no `Exception` keeps its class alone."""
+    shown = entry(safety={"error_text": True}, sensitive=["note"], schema={"properties": {"note": {}}})
+    for error, message in (
+        (ValueError("count must be 1-10, got 11"), "count must be 1-10, got 11"),
+        (OSError(2, "No such file", "/srv/keys.pem"), "[Errno 2] No such file: '<path>'"),
+        (ValueError("a hundred and one"), "***"),
+        (ValueError(), "ValueError"),
+    ):
+        failure = Failure(FAILED, message, {"exception": type(error).__name__})
+        assert ToolRunner(shown, raising(error)).run({"note": "a hundred and one"}).failure == failure
+
+
 RESULT_SCHEMA = {
     "type": "object", "required": ["rows"], "properties": {"rows": {"type": "array", "items": {"type": "integer"}}},
 }  # fmt: skip

@@ -311,7 +311,7 @@ SIGNATURE = (
 )
 FAULTY_TOOLS: list[tuple[str, ...]] = [
     ("approval: {quorm: 1}", "unknown key `quorm` | did you mean `quorum`?"),
-    ("safety: {zzz: 1}", "unknown key `zzz` | known here: idempotent, requires, side_effects"),
+    ("safety: {zzz: 1}", "unknown key `zzz` | known here: error_text, idempotent, requires, side_effects"),
     ("parameters: {}", "unknown key `parameters` | did you mean `schema`?"),
     ("input_schema: {}", "unknown key `input_schema` | did you mean `schema`?"),
     ("effectClass: pure, effect_class: pure", "`effect_class` is there in another spelling too | keep one"),
@@ -561,7 +561,9 @@ def test_ten_thousand_tools_are_within_the_bounds_of_a_file() -> None:
 
 # Warnings
 
-NOT_SNAKE = "is not snake_case of at least two words | write a verb first, such as search_web"
+VERB_FIRST = "write a verb first, such as search_web, and begin the description with it, as in `Searches the web`"
+NOT_SNAKE = f"is not snake_case of at least two words | {VERB_FIRST}"
+NO_VERB = f"begins with no verb that is known | {VERB_FIRST}"
 
 
 @pytest.mark.parametrize(
@@ -571,14 +573,13 @@ NOT_SNAKE = "is not snake_case of at least two words | write a verb first, such 
                             "state scopes or an effect class, here or in the governance file")),
         ({"name": "payBill"}, f"name `payBill` {NOT_SNAKE}"),
         ({"name": "pay"}, f"name `pay` {NOT_SNAKE}"),
-        ({"name": "validation_run"},
-         "name `validation_run` begins with a noun | write a verb first, such as search_web"),
+        ({"name": "validation_run"}, f"name `validation_run` {NO_VERB}"),
         ({}, None),
-        ({"name": "bill_pay", "description": "Pays bills."},
-         ("name `bill_pay` has `pay`, with which its description begins, further on | "
-          "write a verb first, such as search_web")),
-        ({"name": "pay_pay_day", "description": "Pay."}, None),
+        ({"name": "customer_pay", "description": "Pays bills."}, f"name `customer_pay` {NO_VERB}"),
+        ({"name": "customer_record", "description": "Customer record."}, f"name `customer_record` {NO_VERB}"),
         ({"name": "mention_user"}, None),
+        ({"name": "amortise_loan", "description": "Amortises a loan."}, None),
+        ({"name": "quash_claim", "description": "Quashes a claim."}, None),
         ({"description": None}, "tool `pay_bill` has no description | the model chooses tools by it"),
         ({"schema": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"$ref": "SourceRef"}}}},
          "argument `a` of `pay_bill` has no description | the model reads it to know what to put there"),
@@ -655,7 +656,8 @@ def test_the_payments_governance_loads() -> None:
 
     assert governance is not None
     assert governance.model_dump(mode="json", exclude_unset=True) == {
-        "actions": yaml.safe_load((PAYMENTS / "governance.yaml").read_text())["actions"], "programs": {},
+        "actions": yaml.safe_load((PAYMENTS / "governance.yaml").read_text())["actions"],
+        "clauses": [], "programs": {},
     }  # fmt: skip
 
 

@@ -41,12 +41,11 @@ def lint(
     file: ManifestFile = None,
     governance: Governance = None,
     strict: Annotated[bool, typer.Option("--strict", help="Take warnings for faults, as CI should.")] = False,
-    clauses: Annotated[bool, typer.Option("--clauses", help="Take a clause that a tool misses for a fault.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Report every fault of a manifest, and which clauses of the tool contract each tool meets.
 
-    Exit code: 0 no fault, 2 faults (with --strict: or warnings; with --clauses: or clauses that a tool misses).
+    Exit code: 0 no fault, 2 faults (with --strict: or warnings).
     """
     project = project_with(manifest=file, governance=governance)
     file = needed(project.manifest, "manifest", "MANIFEST")
@@ -68,10 +67,6 @@ def lint(
         )
     else:
         _print_report(file, warnings, tools)
-    lacking = sum(len(tool.met) < len(tool.missing) for tool in tools)
-    if clauses and lacking:
-        complain(f"error: {lacking} of {len(tools)} tools without every clause of the tool contract")
-        raise typer.Exit(Exit.USAGE)
 
 
 @app.command("export")

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from pdp.manifest.fields import READ_CLASSES, EffectClass, RiskTier
+from pdp.documents import shown_name
+from pdp.manifest.fields import READ_CLASSES, Clause, EffectClass, RiskTier
+from pdp.manifest.findings import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from pdp.manifest.effective import EffectiveManifest
     from pdp.manifest.model import Tool
-
-
-class Clause(StrEnum):
-    """The clauses of the universal contract, in the order of the document."""
-
-    TYPED = "typed"
-    VERSIONED = "versioned"
-    IDEMPOTENT = "idempotent"
-    PERMISSIONED = "permissioned"
-    AUDITED = "audited"
-    EVAL_GATED = "eval-gated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,30 +31,53 @@ class ContractReport:
 
 
 def lint(manifest: EffectiveManifest) -> tuple[ContractReport, ...]:
-    """Return what each tool meets and misses, in the manifest's order.
-
-    Audited is always met: the enforcement point records every dispatch of every tool, whatever the manifest says.
-    """
+    """Return what each tool meets and misses, in the manifest's order."""
     pins = manifest.document.get("agents")
     pinned = None if pins is None else {name for tools in pins.values() for name in tools}
-    return tuple(
-        ContractReport(
-            tool.name,
-            {
-                # What may be anything is no tool, and does not load.
-                Clause.TYPED: ("`result_schema`",) if tool.result_schema is None else (),
-                Clause.VERSIONED: tuple(_versioned(tool, pinned)),
-                Clause.IDEMPOTENT: tuple(_idempotent(tool)),
-                Clause.PERMISSIONED: tuple(_permissioned(tool)),
-                Clause.AUDITED: (),
-                Clause.EVAL_GATED: tuple(_eval_gated(tool)),
-            },
-        )
-        for tool in manifest.tools.values()
-    )
+    return tuple(ContractReport(tool.name, missing(tool, pinned)) for tool in manifest.tools.values())
 
 
-def _versioned(tool: Tool, pinned: set[str] | None) -> Iterator[str]:
+def clause_findings(
+    tools: Iterable[Tool], clauses: Sequence[Clause], pinned: AbstractSet[str] | None, ontology: str | None
+) -> Iterator[tuple[Tool, Finding]]:
+    """Yield which of the clauses effective entries do not meet; `pinned`, `ontology`: what their manifest states."""
+    lacking_of = ((tool, clause, items) for tool in tools for clause, items in missing(tool, pinned).items())
+    for entry, clause, items in lacking_of:
+        lacking = (*items, "`ontology` of its manifest") if clause is Clause.TYPED and ontology is None else items
+        if lacking and clause in clauses:
+            demand = f"{shown_name(entry.name)} is not {clause}, as the governance file demands"
+            hint = "state it here or in the governance file"
+            yield entry, Finding(("name",), f"{demand}: it has no {', no '.join(lacking)}", hint)
+
+
+def missing(tool: Tool, pinned: AbstractSet[str] | None) -> dict[Clause, tuple[str, ...]]:
+    """Return what an effective entry is missing of each clause.
+
+    Audited is always met: the enforcement point records every dispatch of every tool, whatever the manifest says.
+
+    Args:
+        tool: the entry.
+        pinned: the tools that some agent of the manifest pins; None: it has no `agents`.
+    """
+    return {
+        Clause.TYPED: tuple(_typed(tool)),
+        Clause.VERSIONED: tuple(_versioned(tool, pinned)),
+        Clause.IDEMPOTENT: tuple(_idempotent(tool)),
+        Clause.PERMISSIONED: tuple(_permissioned(tool)),
+        Clause.AUDITED: (),
+        Clause.EVAL_GATED: tuple(_eval_gated(tool)),
+    }
+
+
+# What may be anything does not load.
+def _typed(tool: Tool) -> Iterator[str]:
+    if tool.result_schema is None:
+        yield "`result_schema`"
+    if tool.ontology_pin is None:
+        yield "`ontology_pin`"
+
+
+def _versioned(tool: Tool, pinned: AbstractSet[str] | None) -> Iterator[str]:
     if tool.version is None:
         yield "`version`"
     if pinned is None:
@@ -78,7 +92,10 @@ def _idempotent(tool: Tool) -> Iterator[str]:
         yield "`idempotency`, or an effect class without side effects"
 
 
+# A tool without effect class has no gate of 9.2: nothing says that its commits are staged.
 def _permissioned(tool: Tool) -> Iterator[str]:
+    if tool.effect_class is None:
+        yield "`effect_class`"
     if not tool.scopes:
         yield "`scopes`"
     if tool.markings is None:

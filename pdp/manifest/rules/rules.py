@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import nearest, shown_name
@@ -44,7 +46,6 @@ PROTECTED: Final = frozenset(
 _COMMITS: Final = frozenset((EffectClass.COMMIT_LOW, EffectClass.COMMIT_HIGH))
 _CHANGES: Final = ("write", "external")
 _SNAKE_CASE: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)+")
-_NOUN: Final = re.compile(r"(?!mention|question|position|auction)[a-z]+(?:tion|sion|ness|ity)")
 _WORD: Final = re.compile(r"[A-Za-z]+")
 _BARE_PATH: Final = re.compile(r"(?:arguments|session)(?:\.[A-Za-z_][A-Za-z0-9_]*|\[[^\]]*\])+")
 # What a check compares a step's `tool` with, on either side.
@@ -179,12 +180,15 @@ def entry_findings(entry: Tool, *, tier_stated: bool) -> Iterator[Finding]:
         )
 
 
-def manifest_findings(tools: Mapping[int, DeclaredTool], agents: Sequence[AgentPins]) -> Iterator[Finding]:
+def manifest_findings(
+    tools: Mapping[int, DeclaredTool], agents: Sequence[AgentPins], ontology: str | None
+) -> Iterator[Finding]:
     """Yield what is wrong across entries.
 
     Args:
         tools: the entries by their positions in the file, as far as they could be read.
         agents: the agents' pins; none when they could not be compared.
+        ontology: the version of the ontology whose types the manifest has, if it states one.
     """
     first: dict[str, int] = {}
     for at, tool in tools.items():
@@ -203,6 +207,12 @@ def manifest_findings(tools: Mapping[int, DeclaredTool], agents: Sequence[AgentP
                 f"compensation {shown_name(tool.compensation)} is not a tool of this manifest",
                 nearest(tool.compensation, by_name),
                 warning=not looks_like(tool.compensation, by_name.keys() - {tool.name}),
+            )
+        if ontology is not None and tool.ontology_pin not in (None, ontology):
+            yield Finding(
+                ("tools", at, "ontology_pin"),
+                f"{shown_name(tool.name)} is pinned to another ontology than {shown_name(ontology)}, the manifest's",
+                f"pin {ontology}, or let another manifest have the tool",
             )
         yield from _commit_findings(tool, at, by_name)
     yield from _plan_findings(tools)
@@ -344,14 +354,15 @@ def _repeated(base: Path, subject: str, items: Iterable[tuple[Hashable, Path]]) 
         seen.add(item)
 
 
-def _verb_further_on(tool: DeclaredTool) -> str | None:
-    """Return the word with which a description begins, as in `Rolls dice`, where the name has it, but not first."""
-    first, *others = tool.name.split("_")
-    match = _WORD.match(tool.description or "")
-    verb = "" if match is None else match[0].lower()
-    # Of `Roll` and `Rolls`, `Search` and `Searches` alike.
-    stems = {verb, verb.removesuffix("s"), verb.removesuffix("es")} - {""}
-    return None if first in stems else next((word for word in others if word in stems), None)
+@cache
+def _verbs() -> frozenset[str]:
+    return frozenset(files("pdp.manifest.rules").joinpath("verbs.txt").read_text("ascii").split())
+
+
+def _is_verb(word: str, description: str) -> bool:
+    """Whether a name's first word is a verb that is listed, or the one that its description has in the third person."""
+    match = _WORD.match(description)
+    return word in _verbs() or (match is not None and match[0].lower() in (f"{word}s", f"{word}es"))
 
 
 def _warnings(
@@ -361,12 +372,10 @@ def _warnings(
         amiss = None
         if not _SNAKE_CASE.fullmatch(tool.name):
             amiss = "is not snake_case of at least two words"
-        elif _NOUN.fullmatch(tool.name.partition("_")[0]):
-            amiss = "begins with a noun"
-        elif verb := _verb_further_on(tool):
-            amiss = f"has `{verb}`, with which its description begins, further on"
+        elif not _is_verb(tool.name.partition("_")[0], tool.description or ""):
+            amiss = "begins with no verb that is known"
         if amiss:
-            hint = "write a verb first, such as search_web"
+            hint = "write a verb first, such as search_web, and begin the description with it, as in `Searches the web`"
             yield Finding(("name",), f"name {shown_name(tool.name)} {amiss}", hint, warning=True)
     if tool.description is None and not {"description", "name"} & unusable:
         yield Finding(
