@@ -45,13 +45,8 @@ _WHITE_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" 
 class Checked(NamedTuple):
     """A proposal that has passed every check.
 
-    Attributes:
-        tool: its compiled entry.
-        proposal: what is decided on and what runs: the proposal after correction.
-        idempotency_key: the session's, or the derived one; None when there is none.
-        config: the tool's config, resolved; read-only.
-        trips: the invariants that tripped and were corrected, in their order.
-        schema_valid, idempotency_missing: as of `Rejected`, for the trace; the same for all that have passed.
+    `proposal`, after correction, is what is decided on and what runs. `idempotency_key` is the session's, or derived.
+    `config` is resolved and read-only. `trips` are the invariants that were corrected, in their order.
     """
 
     tool: CompiledTool
@@ -69,9 +64,8 @@ class Rejected(NamedTuple):
     Attributes:
         check: which one, of `CHECKS`.
         proposal: as the model made it, or as invariants corrected it; None when it could not be read.
-        rejection: code and reason; None when an invariant dropped the call from its plan, and when the decision that
-            stands beside it says why: a DENY, as of a config that cannot be resolved.
-        tool: the compiled entry; None when the manifest has none of that name.
+        rejection: None when an invariant dropped the call from its plan, and when the decision that stands beside it
+            says why: a DENY, as of a config that cannot be resolved.
         schema_valid, idempotency_missing: None when the check was not reached.
     """
 
@@ -91,13 +85,8 @@ def check(  # noqa: PLR0911 - a return for each check
     """Run the checks in their order, up to the first that fails.
 
     What passed is `Checked.proposal`: whoever goes on with `proposal` instead goes on with what was not checked.
-
-    Args:
-        proposal: as the model made it.
-        session: who calls, and in which plan.
-        manifest: the tools.
-        before: the steps of a plan that come before the call and go on, `[{tool, arguments}]`; None: those before the
-            first step of the session's plan that is equal to the call.
+    `before` are the steps of a plan that come before the call and go on, `[{tool, arguments}]`; None: those before the
+    first step of the session's plan that is equal to the call.
 
     Raises:
         ConfigError: the tool's config cannot be resolved.
@@ -137,10 +126,9 @@ def check(  # noqa: PLR0911 - a return for each check
 
 
 def rejection_of(name: str, checked: Checked, code: RejectionCode, reason: str) -> Rejected:
-    """Return the rejection by the check `name` of a proposal that has passed those before it.
+    """Return the rejection of a proposal by the check `name`, one of those after `invariants`.
 
-    For the checks after `invariants`. A call is there only with arguments of the schema and, after `idempotency`, with
-    any key that it needs: so it is put down. The check of the key itself replaces `idempotency_missing`.
+    The check of the key itself replaces `idempotency_missing`.
     """
     return Rejected(
         name,
@@ -168,10 +156,9 @@ def _corrected(
     """Return the proposal as the invariants leave it."""
     # Only a tool with invariants needs them.
     from pdp.contract.invariants import InvariantContext, plan_before  # noqa: PLC0415
-    from pdp.manifest.expressions.expression import Variables  # noqa: PLC0415
 
     tool, proposal, tried = passed.tool, passed.proposal, [passed.proposal.arguments]
-    context = InvariantContext(session.state, passed.config, plan_before(proposal, session.plan, before), Variables())
+    context = InvariantContext(session.state, passed.config, plan_before(proposal, session.plan, before))
 
     def fault(corrected: dict[str, Any]) -> str | None:
         tried.append(corrected)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,17 +32,14 @@ class CompiledTool:
     """One effective entry, ready for calls, with the steps that a call of it takes.
 
     Attributes:
-        entry: the effective entry.
-        requested_action: the request's action, the same for every call of the tool.
-        encoded_requested_action: its RFC 8785 form.
+        requested_action: the request's action, the same for every call of the tool; `encoded_requested_action` is its
+            RFC 8785 form.
         validator: of the arguments; closed against unknown ones. It demands no source: that one is missing is a finding
             of its own.
         max_bytes: how many bytes the arguments may have; of at most `free_bytes` the check is never much work.
-        invariants: the structural rules; None without any.
-        config: what it needs at run time, to be resolved for a session; None without any.
         reads: the keys of the state that it is handed; state_effects: those that it writes.
-        resource, context: the mappings, by the field that each fills; without one, empty.
-        timeout: seconds that the tool may take, or None.
+        resource, context: the mappings, by the field that each fills.
+        timeout: in seconds.
         key_ttl: seconds for which the result is stored for its idempotency key; None: for ever.
         reserves_key: whether a call reserves its idempotency key. Staging has its own: the action's.
         derives_key: whether a key that the session lacks is derived from the arguments. The same arguments derive the
@@ -68,7 +64,11 @@ class CompiledTool:
         self.max_bytes = entry.max_bytes or MAX_ARGUMENTS
         self.free_bytes = min(self.max_bytes, self.validator.free_bytes)
         self.invariants = _invariants(entry, contract)
-        self.config = _config(entry, contract)
+        self.config: Config | None = None
+        if parameters := contract.config_params if contract else entry.config:
+            from pdp.contract.inputs import Config  # noqa: PLC0415 - only tools that have any
+
+            self.config = Config(parameters)
         self.reads = entry.state.reads if entry.state else ()
         self.state_effects: tuple[StateEffect, ...] = entry.state.effects if entry.state else ()
         self.resource = _compiled(entry.resource)
@@ -116,15 +116,6 @@ def _invariants(entry: Tool, contract: ToolContract | None) -> Invariants | None
     return Invariants(entry.invariants, functions, frozenset(argument_schemas(entry.schema_)))
 
 
-def _config(entry: Tool, contract: ToolContract | None) -> Config | None:
-    parameters = contract.config_params if contract else entry.config
-    if not parameters:
-        return None
-    from pdp.contract.inputs import Config  # noqa: PLC0415 - only tools that have any
-
-    return Config(parameters)
-
-
 def _compiled(mapping: Mapping[str, Any] | None) -> dict[str, Expression]:
     return {name: compile_expression(value) for name, value in (mapping or {}).items()}
 
@@ -133,10 +124,7 @@ class CompiledManifest:
     """The tools of one effective manifest, each compiled when it is first called.
 
     Compiling all at once would make a manifest of 10,000 tools slow to start with, for tools that nobody calls.
-
-    Args:
-        manifest: the effective manifest.
-        contracts: contracts in Python, by the name of the tool; their entries are in the manifest.
+    `contracts` are those in Python, by the name of the tool; their entries are in the manifest.
 
     Raises:
         UsageError: the tools contradict each other about a field of the state.
@@ -149,7 +137,6 @@ class CompiledManifest:
             _ = self.state  # finds what contradicts itself
         self._contracts = dict(contracts or {})
         self._tools: dict[str, CompiledTool] = {}
-        self._lock = threading.Lock()
 
     @cached_property
     def state(self) -> StateFields:
@@ -165,8 +152,6 @@ class CompiledManifest:
             entry = self.manifest.tools.get(name)
             if entry is None:
                 return None
-            with self._lock:
-                tool = self._tools.get(name)
-                if tool is None:
-                    tool = self._tools[name] = CompiledTool(entry, self.manifest, self._contracts.get(name))
+            # Of two threads that compile it at once, the first to be done has it for both.
+            tool = self._tools.setdefault(name, CompiledTool(entry, self.manifest, self._contracts.get(name)))
         return tool

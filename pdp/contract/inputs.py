@@ -1,10 +1,6 @@
 """What a tool gets beside its arguments and what it leaves: its config, and the state that it reads and writes.
 
-* `Config`       the config parameters, resolved: configurable, then state, then the declared default; each normalised.
-* `Inputs`       the parameters of a tool's function that are filled from state and config. None of them is an argument
-                 of the schema, so that a model can fill in none of them.
-* `state_after`  the state after a tool's result. Nothing here changes a state: each function returns another.
-* `StateFields`  the fields that all tools write: what outlives a turn, and what shows in a prompt.
+Nothing here changes a state: each function returns another.
 
 Source: tool contract document, "ToolConfigParam", `ToolStateRead` and `ToolStateEffect`.
 """
@@ -52,10 +48,7 @@ class ConfigError(UsageError):
 
 
 class Config:
-    """The config parameters of one tool. Immutable and safe to share.
-
-    Args:
-        parameters: those of a manifest entry, or of a contract in Python.
+    """The config parameters of one tool, of its entry or of its contract in Python. Immutable and safe to share.
 
     Raises:
         ConfigError: a default cannot be normalised.
@@ -105,13 +98,9 @@ def _normalized(param: ConfigParameter | ToolConfigParam, value: Any) -> Any:
 class Inputs:
     """The parameters of one function that are filled from state and config.
 
-    A parameter that is no argument of the schema is, by its name: `state`, all that the entry reads of the state;
-    `config`, the whole resolved config; or one key of either. A key that is not there is None, or the parameter's
-    default.
-
-    Args:
-        function: the tool's function.
-        entry: the tool's entry.
+    An argument of the schema is never one of them, so a model can fill in none. Any other parameter is, by its name:
+    `state`, all that the entry reads of the state; `config`, the whole resolved config; or one key of either. A key
+    that is not there is None, or the parameter's default.
 
     Raises:
         UsageError: a parameter is none of these and has no default, or is a key of both.
@@ -143,12 +132,7 @@ class Inputs:
                 )
 
     def values(self, state: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the keyword arguments to add to those that were decided; they are copies.
-
-        Args:
-            state: the session's state.
-            config: the tool's resolved config.
-        """
+        """Return the keyword arguments to add to those that were decided; they are copies."""
         if not self._parameters:
             return {}
         reads = {key: state[key] for key in self._reads if key in state}
@@ -208,10 +192,7 @@ def _merged(present: Any, value: Any, effect: StateEffect) -> Any:
 
 
 class StateFields:
-    """The fields of the state that the tools of one application write. Immutable.
-
-    Args:
-        effects: each tool's, by its name.
+    """The fields of the state that tools write, by the name of the tool: what outlives a turn or shows in a prompt.
 
     Raises:
         UsageError: two tools disagree whether a field outlives the turn, or two fields have one place in the prompt.

@@ -9,7 +9,7 @@ Source: tool contract document, "ToolInvariant" and "A real example".
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
     Corrector = Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], Any]
     """Likewise; returns `(arguments, True)`, `(anything, False)` when it cannot help, or `DROP_STEP`."""
+
+    SchemaFault = Callable[[dict[str, Any]], str | None]
+    """Gives why the schema refuses arguments, or None."""
 
 _log = logging.getLogger("pdp.contract")
 
@@ -59,8 +62,8 @@ class ToolInvariant:
     Attributes:
         id: stable, and logged when the rule trips.
         rule: what has to hold, for people and for the model.
-        check: whether it holds; whatever raises or is no boolean does not.
-        correct: mends the call, or returns `DROP_STEP`; without it, a violation rejects.
+        check: a check that raises, or gives no boolean, does not hold.
+        correct: without it, a violation rejects.
         corrects: the arguments that `correct` may change, and no others; None: any that the schema names.
     """
 
@@ -81,14 +84,7 @@ class Resolution(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trip:
-    """An invariant that tripped.
-
-    Attributes:
-        invariant: its id.
-        rule: what has to hold.
-        resolution: what became of the call.
-        changed: the arguments that were corrected, sorted; their values are in the corrected proposal.
-    """
+    """An invariant that tripped. `changed` names the arguments that were corrected, sorted."""
 
     invariant: str
     rule: str
@@ -101,14 +97,7 @@ class Trip:
 
 
 class InvariantResult(NamedTuple):
-    """What the invariants made of a call.
-
-    Attributes:
-        arguments: after correction; those that were proposed, the very object, when nothing was corrected.
-        trips: every invariant that tripped, in their order.
-        rejection: why the call is rejected, or None.
-        pruned: whether it is dropped.
-    """
+    """What the invariants made of a call; `arguments` are the very object that was proposed if none was corrected."""
 
     arguments: dict[str, Any]
     trips: tuple[Trip, ...] = ()
@@ -116,21 +105,20 @@ class InvariantResult(NamedTuple):
     pruned: bool = False
 
 
-class InvariantContext(NamedTuple):
-    """What an invariant sees beside the call.
+@dataclass(frozen=True, slots=True)
+class InvariantContext:
+    """What an invariant sees beside the call: the state, plain JSON, and the tool's resolved config.
 
     Attributes:
-        state: the state, plain JSON.
-        config: the tool's resolved config.
         plan: gives, for the call's arguments, the plan up to and including the call, `[{tool, arguments}]`; None: the
             state has it, or there is none.
-        inputs: what the checks of a manifest have read so far, together; None: each counts by itself.
+        inputs: what the checks of a manifest read; how much that may be is counted over all of them.
     """
 
     state: Mapping[str, Any]
     config: Mapping[str, Any]
     plan: Callable[[dict[str, Any]], list[Any]] | None = None
-    inputs: Variables | None = None
+    inputs: Variables = field(default_factory=Variables)
 
 
 def plan_before(
@@ -139,13 +127,9 @@ def plan_before(
     """Return what gives, for a call's arguments, the plan up to and including the call.
 
     What comes later in a plan never changes what becomes of an earlier step. So of duplicates the first survives, and
-    going through a plan once is enough.
-
-    Args:
-        proposal: the call as it was proposed.
-        plan: the session's plan, proposals in either spelling. The call is the first of them that is equal to it, or to
-            what it is corrected to; one that the plan does not hold comes after all of it.
-        before: the steps before the call, when they are known.
+    going through a plan once is enough. `before` are the steps before the call, when they are known. Otherwise the call
+    is the first step of the session's `plan` that is equal to it, or to what it is corrected to; one that the plan does
+    not hold comes after all of it.
     """
 
     def up_to(arguments: dict[str, Any]) -> list[Any]:
@@ -169,10 +153,7 @@ def respelt(step: Any) -> Any:
 
 
 class _RuleRejectsError(Exception):
-    """A rule rejects a call, whatever it could correct.
-
-    `violated`: whether it is known that the call violates it. Only then the rule's own code stands for it.
-    """
+    """A rule rejects a call. The code is the rule's own only where the call is known to violate it."""
 
     def __init__(self, rule: _Rule, why: str, *, violated: bool = True) -> None:
         super().__init__(why)
@@ -182,10 +163,7 @@ class _RuleRejectsError(Exception):
 
 
 class _ExpressionRule:
-    """An invariant of a manifest.
-
-    `holds` rejects the call where that is not known; `corrected` gives None where the rule only rejects.
-    """
+    """An invariant of a manifest. `holds` rejects the call where that is not known."""
 
     def __init__(self, invariant: Invariant) -> None:
         self.id = invariant.id
@@ -197,10 +175,9 @@ class _ExpressionRule:
     def holds(self, arguments: dict[str, Any], context: InvariantContext) -> bool:
         reads_plan = "plan" in self._check.variables
         plan = context.plan(arguments) if reads_plan and context.plan is not None else []
-        inputs = Variables() if context.inputs is None else context.inputs
-        inputs.update(call=arguments, state=context.state, config=context.config, plan=plan)
+        context.inputs.update(call=arguments, state=context.state, config=context.config, plan=plan)
         try:
-            value = self._check.evaluate(inputs)
+            value = self._check.evaluate(context.inputs)
         except KeyError:
             return False  # nothing holds over what is missing
         except ExpressionError as error:
@@ -222,12 +199,7 @@ class _ExpressionRule:
 
 
 class _FunctionRule:
-    """An invariant of a contract in Python.
-
-    Args:
-        invariant: the invariant.
-        arguments: the arguments that the tool's schema names: what it may correct when it declares nothing narrower.
-    """
+    """An invariant of a contract in Python. It may correct `arguments`, if it declares nothing narrower."""
 
     rejection = RejectionCode.INVALID_PAYLOAD
 
@@ -288,12 +260,9 @@ _Rule = _ExpressionRule | _FunctionRule
 
 
 class Invariants:
-    """The invariants of one tool. Immutable and safe to share between threads.
+    """The invariants of one tool: of its entry, and of its contract in Python. `arguments` are those of its schema.
 
-    Args:
-        of_manifest: those of its manifest entry.
-        of_contract: those of its contract in Python.
-        arguments: the arguments that its schema names.
+    Immutable and safe to share between threads.
 
     Raises:
         ExpressionError: a check of the manifest is not CEL.
@@ -311,17 +280,12 @@ class Invariants:
         )
 
     def applied(
-        self, arguments: dict[str, Any], context: InvariantContext, schema_fault: Callable[[dict[str, Any]], str | None]
+        self, arguments: dict[str, Any], context: InvariantContext, schema_fault: SchemaFault
     ) -> InvariantResult:
-        """Correct, prune or reject a call until every invariant holds.
+        """Correct, prune or reject a call, whose arguments the schema admits, until every invariant holds.
 
         The first that trips is corrected and all are checked anew, at most `MAX_CORRECTIONS` times. So what comes out
         violates none of them: applying them again changes nothing.
-
-        Args:
-            arguments: the call's, checked JSON that the schema admits.
-            context: what the invariants see beside the call.
-            schema_fault: says why the schema refuses arguments, or None.
         """
         trips: list[Trip] = []
         try:
@@ -349,12 +313,7 @@ class Invariants:
 
 
 def _corrected(
-    rule: _Rule,
-    arguments: dict[str, Any],
-    context: InvariantContext,
-    schema_fault: Callable[[dict[str, Any]], str | None],
-    *,
-    last: bool,
+    rule: _Rule, arguments: dict[str, Any], context: InvariantContext, schema_fault: SchemaFault, *, last: bool
 ) -> dict[str, Any] | DropStep:
     """Return what a tripped rule makes of the arguments; it rejects when it corrects nothing, or nothing more."""
     if last:

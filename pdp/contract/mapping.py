@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pdp.session import Session
 
 _VOLATILE: Final = frozenset(("time", "request_id", "call_digest", "approval"))
+"""What the digest of a call leaves out. No manifest's mapping may have these names."""
 
 
 class MappingError(PdpError):
@@ -30,13 +31,8 @@ class MappingError(PdpError):
 def build_request(checked: Checked, session: Session, *, request_id: str, now: float) -> Request:
     """Return the request for a call that has passed its checks.
 
-    Args:
-        checked: the call.
-        session: who calls, for whom and about what.
-        request_id: names the request in the audit.
-        now: seconds since 1970, for a session that states no time.
-
-    `context.approval` is null here: only the enforcement point fills it, from its own store.
+    `now`, seconds since 1970, is for a session that states no time. `context.approval` is null here: only the
+    enforcement point fills it, from its own store.
 
     Raises:
         MappingError: the resource has no type or id.
@@ -57,13 +53,9 @@ def build_request(checked: Checked, session: Session, *, request_id: str, now: f
     context["run_id"] = session.run_id
     # The request shares `context`: the digest is of what stands in it so far.
     request = Request(session.subject, tool.requested_action, resource, context, plain)
-    # A manifest's mapping may use the names of what is filled in below; the digest leaves them out.
-    if _VOLATILE.isdisjoint(context):
-        context["call_digest"] = digest(
-            request.encoded(session.encoded_subject, tool.encoded_requested_action, checked.proposal.text)
-        )
-    else:
-        context["call_digest"] = call_digest(request)
+    context["call_digest"] = digest(
+        request.encoded(session.encoded_subject, tool.encoded_requested_action, checked.proposal.text)
+    )
     context["time"] = session.time or to_seconds(now)
     context["request_id"] = request_id
     context["approval"] = None
@@ -72,10 +64,8 @@ def build_request(checked: Checked, session: Session, *, request_id: str, now: f
 
 def call_digest(request: Request) -> str:
     """Return the digest that an approval is bound to: all of the request but time, request ids and approval."""
-    whole = request.as_json()
-    if not _VOLATILE.isdisjoint(request.context):
-        whole["context"] = {name: value for name, value in request.context.items() if name not in _VOLATILE}
-    return digest(canonical(whole))
+    context = {name: value for name, value in request.context.items() if name not in _VOLATILE}
+    return digest(canonical({**request.as_json(), "context": context}))
 
 
 def _resource(tool: CompiledTool, inputs: Mapping[str, Any]) -> Entity:

@@ -32,10 +32,8 @@ class PlanStep:
     Attributes:
         position: which step of the plan as proposed, from 0.
         name: its `step_name`, or None.
-        status: accepted as it stands; transformed: corrected, or pruned when there is no proposal; rejected.
+        status: transformed: corrected, or pruned when there is no proposal.
         proposal: what goes on, after correction; None when it was pruned or rejected.
-        rejection: why it was rejected, or None.
-        trips: the invariants that tripped.
         checked: the same as a call has it, for the record.
     """
 
@@ -75,10 +73,7 @@ class CheckedPlan:
 
     @property
     def plan(self) -> list[dict[str, Any]]:
-        """What goes on: the plan of the session in which its calls are made.
-
-        `[{tool, arguments, step_name?}]`; a call that is equal to a step is recorded with the name of that.
-        """
+        """What goes on, `[{tool, arguments, step_name?}]`: the plan of the session in which its calls are made."""
         return [
             step.proposal.as_json() | ({} if step.name is None else {"step_name": step.name})
             for step in self.steps

@@ -89,8 +89,8 @@ def test_results_become_state_and_prompt(pep: Pep, registry: Registry) -> None:
 
     assert first == {"evidence": [GUIDELINE], "last_query": "metformin"}
     assert second == {"evidence": [GUIDELINE, guideline, ON_THE_WEB], "last_query": "contrast"}
-    assert registry.render_prompt("Last: {{LAST_QUERY}}", second) == "Last: contrast"
-    assert registry.at_turn_start(second) == {"evidence": second["evidence"]}
+    assert registry.compiled.state.render_prompt("Last: {{LAST_QUERY}}", second) == "Last: contrast"
+    assert registry.compiled.state.at_turn_start(second) == {"evidence": second["evidence"]}
 
 
 def test_a_plan_is_explained(pep: Pep) -> None:

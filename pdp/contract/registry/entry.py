@@ -45,11 +45,8 @@ def declared_tool(contract: ToolContract, fields: Mapping[str, Any], governance:
     """Return the entry of a contract, as a manifest would declare it.
 
     The invariants' rules are in its description, where the model reads them; their functions stay in the contract.
-
-    Args:
-        contract: the contract.
-        fields: what else the entry states, such as `effect_class` and `scopes`, spelt as in a manifest.
-        governance: its rules for the entry's action are checked together with the entry.
+    `fields` is what else the entry states, spelt as in a manifest. The governance file's rules for the entry's action
+    are checked together with the entry.
 
     Raises:
         UsageError: the entry is faulty, or does not go with its rules; every fault.
@@ -72,7 +69,9 @@ def declared_tool(contract: ToolContract, fields: Mapping[str, Any], governance:
         effects = []
         for effect in contract.state_effects:
             stated = {name: value for name, value in asdict(effect).items() if value is not None}
-            effects.append({"type": _type_name(stated.pop("type_hint", None)), **stated})
+            hint = stated.pop("type_hint", None)
+            # What is no type of JSON is refused with the entry.
+            effects.append({"type": _NAMES.get(hint, getattr(hint, "__name__", str(hint))), **stated})
         entry["state"] = {"reads": [item.key for item in contract.state_reads], "effects": effects}
     for invariant in contract.invariants:
         unknown = sorted(set(invariant.corrects or ()) - argument_schemas(entry["schema"]).keys())
@@ -103,10 +102,7 @@ def argument_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
     TYPE is `str`, `int`, `float`, `bool`, `list[T]`, `dict[str, T]`, `Optional[T]`, `T | U`, `Union[T, U]` or
     `Literal["a", 1]`. An argument whose type admits None may be left out; every other one is required. After the type,
     ` — ` or ` - ` and the description that the model sees.
-
-    Args:
-        schema: the shorthand; a JSON Schema of type object is returned as it stands.
-        where: what the schema belongs to, for messages.
+    A JSON Schema of type object is returned as it stands. Messages begin with `where`.
 
     Raises:
         UsageError: not a type; the message names the argument.
@@ -141,29 +137,15 @@ def _type_of(text: str, at: str) -> dict[str, Any]:
 
 
 def _check_plain(node: ast.AST, *, literal: bool = False) -> None:
-    """Check that a type is made of names, and of constants of JSON within `Literal`.
+    """Raise TypeError unless a type is made of names, and of constants of JSON within `Literal`.
 
-    Elsewhere pydantic evaluates a text. Of a list it drops a second type, and it writes the keys of any dict as texts.
-
-    Raises:
-        TypeError: it is not.
+    Elsewhere pydantic evaluates a text.
     """
     if isinstance(node, ast.Constant) and (node.value is None or (literal and isinstance(node.value, str | int))):
         return
     if not isinstance(node, _SYNTAX):
         raise TypeError
     if isinstance(node, ast.Subscript):
-        generic, parameters = ast.unparse(node.value), node.slice
-        types = [ast.unparse(part) for part in (parameters.elts if isinstance(parameters, ast.Tuple) else [parameters])]
-        if generic in ("list", "List") and len(types) != 1:
-            raise TypeError
-        if generic in ("dict", "Dict") and (len(types) != 2 or types[0] != "str"):  # noqa: PLR2004
-            raise TypeError
-        literal = literal or generic == "Literal"
+        literal = literal or ast.unparse(node.value) == "Literal"
     for part in ast.iter_child_nodes(node):
         _check_plain(part, literal=literal)
-
-
-def _type_name(hint: Any) -> str:
-    """Return what JSON calls a type of Python; what is no such type is refused with the entry."""
-    return _NAMES.get(hint, getattr(hint, "__name__", str(hint)))

@@ -2,9 +2,6 @@
 
 Source: tool contract document, "the registry became the dispatcher", and tool layer document, "Registry". It holds what
 is declared and decides nothing: whoever runs a tool asks the enforcement point, which takes the registry.
-
-Whether a tool can run is asked anew whenever tools are listed. A call that the model has made already is refused for
-what the tool needs and does not have (TOOL_UNAVAILABLE); its own check is not asked again.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from pdp.manifest.effective import EffectiveManifest, effective_manifest, effect
 from pdp.manifest.exports import ExportFormat, described, export_tools
 from pdp.manifest.fields import EffectClass
 from pdp.manifest.model import Governance, Manifest
-from pdp.manifest.programs import cli_findings, program_path
+from pdp.manifest.programs import program_path
 
 if TYPE_CHECKING:
     import pathlib
@@ -66,10 +63,9 @@ class Registry:
     manifest by its digest. Safe to share between threads.
 
     Args:
-        manifest: a manifest file, loaded.
-        governance: the policy author's half, for the tools of the file and of contracts alike.
-        version: the version of all tools together; when absent that of the manifest, or `1` without one.
-        capabilities: what the deployment grants of `safety.requires`; nothing when absent.
+        governance: the policy author's half, for the tools of the manifest file and of contracts alike.
+        version: the version of all tools together; when absent that of the manifest file, or `1` without one.
+        capabilities: what the deployment grants of `safety.requires`.
 
     Raises:
         UsageError: a tool is declared twice.
@@ -100,12 +96,7 @@ class Registry:
     def from_files(
         cls, manifest: pathlib.Path | str, *, governance: pathlib.Path | str | None = None, **options: Any
     ) -> Self:
-        """Return a registry of a manifest file.
-
-        Args:
-            manifest: its path.
-            governance: path of the governance file.
-            options: `version` and `capabilities`, as of the constructor.
+        """Return a registry of a manifest file; `options` are `version` and `capabilities`, as of the constructor.
 
         Raises:
             UsageError: a file is missing or faulty, with every fault and its place; or as of the constructor.
@@ -122,16 +113,11 @@ class Registry:
         available: Callable[[], Any] | None = None,
         **fields: Any,
     ) -> None:
-        """Add a contract in Python, and the function that runs it.
+        """Add a contract in Python, and the function that runs it, which may also be bound later.
 
+        `fields` are what else its manifest entry states, such as `effect_class="read-external"`, `scopes=["search"]`.
         What no policy can allow as it stands, since neither the contract nor the governance file names a scope, is
         registered all the same, with a warning in the log.
-
-        Args:
-            contract: the contract.
-            function: as of `bind`; it may also be bound later.
-            available: as of `bind`.
-            fields: what else its manifest entry states, such as `effect_class="read-external"`, `scopes=["search"]`.
 
         Raises:
             UsageError: a tool of that name is there; the entry is faulty; the manifest is in use already; or as of
@@ -162,12 +148,9 @@ class Registry:
     ) -> Callable[..., Any]:
         """Let `function` run the tool, and return it.
 
-        Args:
-            name: a tool of a manifest, or of a contract.
-            function: takes the arguments by name; other parameters are filled from state and config
-                (pdp/contract/inputs.py).
-            available: whether it can run now: returns true or false, or `(available, reason)`; one that raises or
-                returns anything else means no.
+        It takes the arguments by name; other parameters are filled from state and config, see `Inputs`. `available`
+        says whether it can run now: it returns true or false, or `(available, reason)`. Where it raises or returns
+        anything else, the tool cannot.
 
         Raises:
             UsageError: no such tool, it has a function already, or the function cannot be called, or asks for what
@@ -242,7 +225,10 @@ class Registry:
                 yield f"capability {need} is not granted"
 
     def check_availability(self) -> tuple[ToolStatus, ...]:
-        """Return for every tool whether it can run right now, and why not, sorted by name. Asked anew each time."""
+        """Return for every tool whether it can run right now, and why not, sorted by name. Asked anew each time.
+
+        A call that the model has made already is refused for what `lacking` names; the tool's own check is not asked.
+        """
         reasons = ((entry, self._why_unavailable(entry)) for _, entry in sorted(self.manifest.tools.items()))
         return tuple(ToolStatus(entry.name, entry.type, described(entry), not why, why) for entry, why in reasons)
 
@@ -259,24 +245,12 @@ class Registry:
         """Return what a model is told of every tool, available or not; form and errors as of `definitions`."""
         return export_tools(self.manifest.tools.values(), form)
 
-    def at_turn_start(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the state at the start of a turn: without what tools write and do not preserve."""
-        return self.compiled.state.at_turn_start(state)
-
-    def render_prompt(self, template: str, state: Mapping[str, Any]) -> str:
-        """Return the template with the declared `{{VAR}}`s replaced by their fields of the state."""
-        return self.compiled.state.render_prompt(template, state)
-
     def _declare(self, tool: DeclaredTool) -> None:
         if tool.name in self._declared:
             raise UsageError(f"tool {tool.name} is declared twice", hint="names are unique: rename or remove one")
         self._declared[tool.name] = tool
 
     def _why_unavailable(self, entry: Tool) -> str:
-        # Loading a manifest finds this, too; an entry may have been made without a file.
-        fault = next(cli_findings(entry), None)
-        if fault is not None:
-            return fault.message
         binding = self._bindings.get(entry.name)
         if binding is None and entry.cli is None:
             return "no function is bound"

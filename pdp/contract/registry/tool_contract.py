@@ -1,8 +1,4 @@
-"""A tool's contract as one record in Python.
-
-Source: tool contract document, "Structure"; names and fields are the document's own. What the same record looks like
-in a manifest is in pdp/manifest/model.py.
-"""
+"""A tool's contract as one record in Python. Names and fields are those of the tool contract document, "Structure"."""
 
 from __future__ import annotations
 
@@ -39,13 +35,10 @@ class ToolStateRead:
 
 @dataclass(frozen=True, slots=True)
 class ToolStateEffect:
-    """A key of the state that the tool writes.
+    """A key of the state that the tool writes, from its result's member of that name.
 
     Attributes:
-        key: the member of the tool's result, and of the state.
-        type_hint: the type of what is written.
         merge: `replace`; `append` to a list; `merge_dict` into an object, the newer member winning.
-        preserve_across_turns: whether it outlives the turn.
         prompt_template_var: the `{{NAME}}` in a prompt that its value is put in place of.
     """
 
@@ -91,10 +84,7 @@ class ToolContract:
     ) -> list[str]:
         """Return a message `ID: rule` for each invariant that the call violates; none: the call is valid.
 
-        Args:
-            call: the arguments.
-            state: the state, plain JSON, with the plan in it if a check asks for that.
-            resolved_config: the tool's config, by key.
+        The plan is in the state, if a check asks for it.
 
         Raises:
             UsageError: one of them is not an object of plain JSON.

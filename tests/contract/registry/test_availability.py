@@ -98,19 +98,6 @@ def test_an_asynchronous_check_leaves_nothing_behind() -> None:
     assert warned == []
 
 
-def test_a_program_that_may_not_run_is_not_available() -> None:
-    schema = {"type": "object", "properties": {"pattern": {"type": "string"}}}
-    registry = registry_of(
-        {"name": "list_files", "type": "cli", "cli": {"argv": ["ls"]}},
-        {"name": "grep_files", "type": "cli", "cli": {"argv": ["grep"]}, "schema": schema},
-    )
-
-    assert [(status.available, status.reason) for status in registry.check_availability()] == [
-        (False, "`cli.argv` does not use argument `pattern`"),
-        (False, "program `ls` is not listed in the governance file"),
-    ]
-
-
 def test_a_program_that_others_can_write_to_is_not_available(tmp_path: Path) -> None:
     (tmp_path / "grep").chmod(0o777)
     own = {"grep": Program(path=str(tmp_path / "grep"))}

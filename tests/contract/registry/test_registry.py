@@ -353,8 +353,8 @@ def test_a_function_that_asks_for_what_nobody_gives(function: Any, message: str)
 
 
 def test_the_state_through_a_turn() -> None:
-    registry = Registry.from_files(CLINICAL)
+    fields = Registry.from_files(CLINICAL).compiled.state
     state = {"user": 1, "evidence": [{"id": 1}], "last_query": "r"}
 
-    assert registry.render_prompt("{{EVIDENCE}} / {{LAST_QUERY}}", state) == '[{"id":1}] / r'
-    assert registry.at_turn_start(state) == {"user": 1, "evidence": [{"id": 1}]}
+    assert fields.render_prompt("{{EVIDENCE}} / {{LAST_QUERY}}", state) == '[{"id":1}] / r'
+    assert fields.at_turn_start(state) == {"user": 1, "evidence": [{"id": 1}]}
