@@ -1,27 +1,7 @@
-"""What can go wrong, by whose fault it is; and how a fault in a file is shown.
+"""The errors that several layers raise, by whose fault it is; and how a fault in a file is shown.
 
-* PdpError                        pdp.error            base; every error has a stable `code`
-  - UsageError                    pdp.usage            a file or an option is wrong: the command line exits 2
-    - FileFaultsError             pdp.file_faults      one or more faults in one file, each with its place
-    - MissingExtraError           pdp.missing_extra    what is asked for needs packages that are not installed
-    - StoreSchemaError            store.schema         the database is of another release
-  - EngineError                   engine.unavailable   no decision was made
-    - EngineTimeoutError          engine.timeout
-    - AnswerInvalidError          engine.answer_invalid
-    - RequestRefusedError         decision.request_invalid  a request that an engine does not take
-  - BundleError                   bundle.invalid       a bundle that must not be used
-    - StaleBundleError            bundle.stale         an older release than one seen, or too old
-  - StateError                    pdp.state            what a call needs beside its policy cannot be used
-    - AuditError                  audit.write_failed   an event could not be recorded
-    - StoreError                  store.unavailable    a store cannot be read or written; nothing may run on it
-      - StoreFullError            store.full           a store in memory is full of what it must not forget
-    - ActionStateError            actions.state        an action is not in the state that a step on it needs
-    - ActionConflictError         actions.conflict     a key stands for another action
-    - RunClosedError              run.closed           a run of an agent does not go on (`patterns/run.py`)
-    - RunsFullError               run.too_many         no run can be opened (`patterns/run.py`)
-
-The codes of `EngineError`, `BundleError` and `StateError` are reason codes: the enforcement point turns the error into
-a DENY with exactly that code.
+Other errors stand beside what raises them. The codes of `EngineError`, `BundleError` and `StateError` are reason codes:
+the enforcement point turns the error into a DENY with exactly that code.
 """
 
 from __future__ import annotations
@@ -78,8 +58,8 @@ class Place:
 class Fault:
     """One thing that is wrong at one place.
 
-    `warning` marks what is legal yet likely a mistake. `source` is the line of the file; what stands around the place
-    is displayed under the message with a caret. It is empty when it cannot be shown.
+    `warning` marks what is legal yet likely a mistake. `source` is the line of the file, or empty where it cannot be
+    shown.
     """
 
     place: Place
@@ -119,7 +99,6 @@ class MissingExtraError(UsageError):
 
     def __init__(self, extra: str) -> None:
         super().__init__(f"this needs the extra \"{extra}\": pip install 'tool-pdp[{extra}]'")
-        self.extra = extra
 
 
 class EngineError(PdpError):

@@ -105,7 +105,7 @@ class Evaluation:
 
     @property
     def trips(self) -> tuple[Trip, ...]:
-        """The invariants that tripped, in their order, each with what became of the call."""
+        """The invariants that tripped, in their order."""
         return self._decided.checked.trips if self._decided.checked else ()
 
     @property
@@ -154,10 +154,7 @@ class Evaluation:
 
     @property
     def answer(self) -> CallAnswer:
-        """What the model sees of the call: its result as JSON or text, or why there is none.
-
-        Only the codes and messages that are meant for it: never a traceback, nothing of the request.
-        """
+        """What the model sees of the call: its result, or codes and messages that are meant for it."""
         outcome = self.outcome
         if outcome.rejection is not None:
             text = f"{outcome.rejection.code}: {outcome.rejection.reason}"
@@ -176,10 +173,7 @@ class Evaluation:
         return self._decided.asked.received.call
 
     def as_tool_result(self, form: CallForm | str | None = None) -> dict[str, Any]:
-        """Return what goes back to the model's API for this call.
-
-        Args:
-            form: one of the forms of `pdp.model_calls`; that of the call when absent.
+        """Return what goes back to the model's API for this call, in a form of `pdp.model_calls`, the call's own first.
 
         Raises:
             UsageError: not a form, or none where the proposal has none either; the call was decided and not made.

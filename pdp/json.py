@@ -11,6 +11,7 @@ import json
 import math
 import re
 import sys
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 import orjson
@@ -38,15 +39,11 @@ _LONGEST_KEY: Final = 60
 # the order of 1e-6 get an exponent, and keys are sorted by code point where the RFC sorts by UTF-16 code unit (these
 # differ only beyond U+DFFF). tests/test_json.py compares it with another implementation.
 _INTEGRAL_FLOAT = re.compile(rb"\.0(?:[,}\]]|$)")
-# A text, which stays, or a number of orjson's that the RFC writes in another way.
-_ODD_NUMBER = re.compile(
-    rb'"(?:[^"\\]++|\\.)*+"|(-?)(\d+)\.0(?=[,}\]]|$)|(-?)(\d)(?:\.(\d+))?e-6(?=[,}\]]|$)', re.DOTALL
-)
 _BEYOND_SURROGATES = re.compile("[\ue000-\U0010ffff]")
 
 
 def read_only(*_: object, **__: object) -> NoReturn:
-    """Refuse what would change a value that is read-only; in the place of the methods that change."""
+    """Refuse to change a value; stands in the place of the methods that would."""
     raise TypeError("this is read-only: change a copy, and pass that on")
 
 
@@ -58,9 +55,8 @@ class FrozenObject(dict[str, Any]):
 
     __slots__ = ()
 
-    # Filled here, since whoever holds an object can call its `__init__` once more.
     def __new__(cls, *members: Any, **named: Any) -> Self:
-        """Return an object of the members that `dict` would have."""
+        """Fill the object here, since whoever holds it can call its `__init__` once more."""
         made = super().__new__(cls)
         dict.update(made, *members, **named)
         return made
@@ -80,7 +76,7 @@ class FrozenList(list[Any]):
     __slots__ = ()
 
     def __new__(cls, items: Iterable[Any] = ()) -> Self:
-        """Return a list of these items."""
+        """Fill the list here, as above."""
         made = super().__new__(cls)
         list.extend(made, items)
         return made
@@ -132,12 +128,11 @@ class JsonTooLargeError(JsonValueError):
 
 
 def check_json(value: Any, at: str = "", depth: int = 0, most: int = sys.maxsize, named: int = MAX_DEPTH) -> None:
-    """Check that `value` is made of finite, bounded, plain JSON.
+    """Check that `value` is finite, bounded JSON of exactly the plain types of `json`, or frozen ones.
 
     Args:
-        value: what to check: None, bool, int, float, str, list, and dict with str keys, of exactly these types, or
-            frozen ones.
-        at: where the value stands, for messages.
+        value: what to check.
+        at: where it stands, for messages.
         depth: how many containers are around it.
         most: how many values it may have, itself included; and then 1 MiB of text at most. What is shared counts
             wherever it stands.
@@ -192,7 +187,7 @@ def _left(value: Any, depth: int, left: int) -> int:  # noqa: C901, PLR0912 - ty
                 if left < 0:
                     break
         except _Fault as fault:
-            fault.steps.append(_position(value, item))
+            fault.steps.append(next(at for at, one in enumerate(value) if one is item))
             raise
         return left
     for key, item in value.items():
@@ -213,10 +208,6 @@ def _left(value: Any, depth: int, left: int) -> int:  # noqa: C901, PLR0912 - ty
         if left < 0:
             break
     return left
-
-
-def _position(items: list[Any], faulty: Any) -> int:
-    return next(at for at, item in enumerate(items) if item is faulty)
 
 
 def _check_text(text: str) -> None:
@@ -249,13 +240,14 @@ def parse_json(text: str | bytes, depth: int = 0, most: int | None = None, named
         JsonValueError: not JSON, or not JSON as this system admits it.
     """
     try:
-        if most is not None:
-            _check_size(text)
+        size = 0 if most is None else len(text.encode(errors="surrogatepass") if isinstance(text, str) else text)
+        if size > MAX_BYTES:
+            raise JsonTooLargeError(f"value: it has {size} bytes, at most {MAX_BYTES} are admitted")
         # Decoded here, since json would guess UTF-16 from the first bytes.
         text = text.decode() if isinstance(text, bytes) else text
         if most is not None:
             _check_separators(text, most)
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        value = json.loads(text, object_pairs_hook=_unique)
     except JsonValueError:
         raise
     except RecursionError:
@@ -266,14 +258,6 @@ def parse_json(text: str | bytes, depth: int = 0, most: int | None = None, named
         raise JsonValueError(f"value: not JSON: {error}" if text.strip() else "value: it is empty") from None
     check_json(value, depth=depth, named=named)
     return value
-
-
-def _check_size(text: str | bytes) -> None:
-    size = len(text)
-    if isinstance(text, str) and size <= MAX_BYTES and not text.isascii():
-        size = len(text.encode(errors="surrogatepass"))
-    if size > MAX_BYTES:
-        raise JsonTooLargeError(f"value: it has {size} bytes, at most {MAX_BYTES} are admitted")
 
 
 def _check_separators(text: str, most: int) -> None:
@@ -307,27 +291,21 @@ def has_unique_keys(text: bytes) -> bool:
     return True
 
 
-def _refuse_constant(name: str) -> Any:
-    raise JsonValueError(f"value: {name} is not a number of JSON")
-
-
 def has_plain_form(value: Any) -> bool:
     """Return whether the text that orjson writes of a value, its keys sorted, is sure to be the RFC 8785 form."""
     try:
         text = orjson.dumps(value)
     except TypeError:
         return False
-    return not _has_odd_numbers(text) and not _has_another_order(text)
+    return _is_plain(text)
 
 
-# A text such as "1.0," or "e-6" counts as well: that costs time and changes nothing.
-def _has_odd_numbers(text: bytes) -> bool:
-    # Nearly no text has ".0", and to look for that is faster than for the expression.
-    return b"e-6" in text or (b".0" in text and _INTEGRAL_FLOAT.search(text) is not None)
-
-
-def _has_another_order(text: bytes) -> bool:
-    return not text.isascii() and _BEYOND_SURROGATES.search(text.decode()) is not None
+def _is_plain(text: bytes) -> bool:
+    # A text such as "1.0," or "e-6" counts as a number as well: that costs time and changes nothing. Nearly no text has
+    # ".0", and to look for that is faster than for the expression.
+    if b"e-6" in text or (b".0" in text and _INTEGRAL_FLOAT.search(text)):
+        return False
+    return text.isascii() or not _BEYOND_SURROGATES.search(text.decode())
 
 
 def canonical(value: Any) -> bytes:
@@ -338,29 +316,27 @@ def canonical(value: Any) -> bytes:
     """
     try:
         text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-        if _has_another_order(text):
-            text = orjson.dumps(_sorted(value))
-        return _ODD_NUMBER.sub(_rewritten, text) if _has_odd_numbers(text) else text
+        return text if _is_plain(text) else orjson.dumps(_respelt(value))
     except (TypeError, ValueError, RecursionError) as error:
         raise JsonValueError(f"value: {error}") from error
 
 
-def _sorted(value: Any) -> Any:
-    """Return a value with the keys of its objects sorted by UTF-16 code unit."""
+def _respelt(value: Any) -> Any:
+    """Return a value whose RFC 8785 form is the one that orjson writes."""
     if isinstance(value, dict):
-        return {key: _sorted(value[key]) for key in sorted(value, key=_code_units)}
-    return [_sorted(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: _respelt(value[key]) for key in sorted(value, key=_code_units)}
+    if isinstance(value, list | tuple):
+        return [_respelt(item) for item in value]
+    if isinstance(value, float):
+        if value.is_integer() and abs(value) <= MAX_NUMBER:
+            return int(value)
+        if 1e-6 <= abs(value) < 1e-5:  # noqa: PLR2004 - what orjson writes with "e-6"
+            return orjson.Fragment(f"{Decimal(repr(value)):f}")
+    return value
 
 
 def _code_units(key: str) -> bytes:
     return key.encode("utf-16-be")
-
-
-def _rewritten(match: re.Match[bytes]) -> bytes:
-    sign, integer, small_sign, first, others = match.groups()
-    if integer is not None:
-        return integer if integer == b"0" else sign + integer
-    return match[0] if first is None else small_sign + b"0.00000" + first + (others or b"")
 
 
 def digest(data: bytes) -> str:

@@ -43,13 +43,8 @@ class CallForm(StrEnum):
 class ToolCall:
     """A call that a model proposes.
 
-    Attributes:
-        id: the model's own of it; None where its form has none.
-        tool: the tool's name.
-        arguments: an object, or JSON text. Anything else is rejected with the call.
-        form: the form that it was read from; None for one that an application makes.
-        source: what it was read from, as it was given.
-        fault: why it is not a call of its form; empty where it is.
+    `id` is the model's own; `arguments` are an object or JSON text; `form` is that which it was read from, None for one
+    that an application makes; `source` is what it was read from; `fault` says why it is not a call of its form.
     """
 
     id: str | None
@@ -82,13 +77,8 @@ class ToolCall:
 class _Shape(NamedTuple):
     """How a form spells a call.
 
-    Attributes:
-        form: which form.
-        mark: the field that it is known by, and `value`, what that has to be; None: anything.
-        inside: the object that has name and arguments; None: the call itself.
-        arguments: their field.
-        call_id: the field of the call's id, which stands outside of `inside` or in it.
-        others: fields that say nothing about what is called.
+    It is known by the field `mark`, whose value has to be `value` (None: any). The object `inside` has name and
+    arguments; None: the call itself has. The id stands in either. `others` say nothing about what is called.
     """
 
     form: CallForm
@@ -122,8 +112,7 @@ _SHAPES: Final = (
 def tool_call(value: Any) -> ToolCall | None:
     """Return the call that an object in one of the forms stands for; None for anything else.
 
-    Args:
-        value: an object of JSON; what an SDK makes of one (`model_dump`); or a `ToolCall`, which is returned.
+    The object is one of JSON, an SDK's (`model_dump`), or a `ToolCall`, which is returned.
 
     Raises:
         JsonValueError: an SDK's object cannot be written as JSON.
@@ -141,18 +130,11 @@ def tool_call(value: Any) -> ToolCall | None:
     call_id = call.get(shape.call_id, fields.get(shape.call_id))
     fault = _fault(shape, call, inner, call_id)
     arguments = fields.get(shape.arguments)
-    return ToolCall(
-        str(call_id) if _is_id(call_id) else None,
-        fields.get("name", ""),
-        {} if arguments is None else arguments,
-        shape.form,
-        value,
-        fault,
-    )
+    own_id = str(call_id) if _is_id(call_id) else None
+    return ToolCall(own_id, fields.get("name", ""), {} if arguments is None else arguments, shape.form, value, fault)
 
 
 def _written(value: Any) -> Any:
-    """Return the JSON of what an SDK makes of a call: an object of pydantic's, or one that is written as those are."""
     dump = None if isinstance(value, dict | type) else getattr(value, "model_dump", None)
     if dump is None:
         return value
@@ -203,12 +185,7 @@ def _is_id(value: Any) -> bool:
 def tool_result(form: CallForm, call: ToolCall, content: str, *, is_error: bool, result: Any = None) -> dict[str, Any]:
     """Return what goes back to the model for a call, in one of the forms.
 
-    Args:
-        form: in which.
-        call: the call.
-        content: its result as text, or why there is none.
-        is_error: whether there is none.
-        result: the result where it is JSON, for the forms that take it as such.
+    `content` is the result as text, or why there is none; `result` is it as JSON, for the forms that take that.
     """
     if form is CallForm.OPENAI:
         return {"role": "tool", "tool_call_id": call.id, "content": content}

@@ -56,21 +56,22 @@ class Pep:
 
     Safe to share between threads and tasks. A method that decides a proposal returns an `Evaluation` and never raises
     for what a model proposed or an engine answered. Each has an async variant, `adecide` of `decide`, with the same
-    arguments and errors; there, a plain function of a tool runs in a thread.
+    arguments and errors; there, a plain function of a tool runs in a thread. What is absent of `audit`, `keys` and
+    `actions` is kept in memory.
 
     Args:
         manifest: the effective manifest.
         engine: who decides.
-        audit: where events go; a stream in memory when absent.
+        audit: where events go.
         tools: the functions to run, by tool name; `tool` adds to them.
         registry: where functions are bound as well, with their state and config; its manifest has to be `manifest`.
         approvals: who may approve what the policy wants a person for. Without it no call is ever approved.
         obligations: the application's own handlers, by the id of the obligation that each fulfils.
-        keys: the store of idempotency keys and what their calls came to; in memory when absent.
-        actions: the store of actions of calls with effects; in memory when absent.
+        keys: the store of idempotency keys and what their calls came to.
+        actions: the store of actions of calls with effects.
         deployment: what holds for all runs of agents: sources to pin, versions, markings.
         observers: functions that take an event when a tool begins and ends.
-        telemetry: makes spans and metrics; none when absent.
+        telemetry: makes spans and metrics.
 
     Raises:
         UsageError: an invalid handler, or one for an obligation of the baseline; an invalid observer; a registry with
@@ -127,9 +128,7 @@ class Pep:
 
         Raises:
             UsageError: a file is missing or faulty, or OPA is needed and not there.
-            BundleError: the bundle cannot be used.
-            EngineError: the local OPA of a sidecar does not start.
-            StoreError: the store cannot be reached.
+            BundleError, EngineError, StoreError: what they name cannot be used.
         """
         from pdp.project.file import open_project, read_project  # noqa: PLC0415 - only applications with such a file
         from pdp.project.resources import stores_of_url  # noqa: PLC0415 - likewise
@@ -231,7 +230,6 @@ class Pep:
 
         Runs are shared as well, unless `actions` or `deployment` is given: then it has its own, and none is open.
         With `audit`, its calls and its `approvals` write to that stream, and to no other; approvals are still shared.
-        Cheap: nothing is compiled again. Arguments and errors as of the constructor.
         """
         parts, other = self._parts, copy(self)
         other.watch, other._owned = None, ExitStack()  # noqa: SLF001 - one of its own kind
@@ -306,13 +304,7 @@ class Pep:
     def compensate(self, action_id: str, arguments: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
         """Take back what an action did: call the tool that its own declares as `compensation`, decided as any other.
 
-        When that has succeeded, the action is compensated. It succeeds once, whatever the session's idempotency key.
-
-        Args:
-            action_id: of an action that was committed or has failed, as in `Evaluation.action`.
-            arguments: those of the compensating tool.
-            session: who takes it back.
-            ids: as in `decide`.
+        The action was committed, or has failed. It is compensated once, whatever the session's idempotency key.
 
         Raises:
             UsageError: an action that cannot be compensated, or no session; see `pdp.flow.action.compensation`.
@@ -328,11 +320,8 @@ class Pep:
     def plan(self, steps: Sequence[Any], session: Any) -> PlanEvaluation:
         """Check a whole plan before its first call: every step by its tool's rules, all of them by the policy.
 
-        Args:
-            steps: proposals, each with a `step_name` if it has one.
-            session: a `Session`, or the object that it stands for; its own plan is not looked at.
-
-        It lets no call run: each is decided by itself, in a session whose `plan` is that of the answer.
+        Steps are proposals, each with a `step_name` if it has one. No call runs: each is decided by itself, in a
+        session whose `plan` is that of the answer.
 
         Raises:
             UsageError: no list of at most 100 steps, or no session.
@@ -364,10 +353,6 @@ class Pep:
 
         A run begins by itself with its first call. End each run that is over: a limited number is open at once, and
         those closed for others stay closed.
-
-        Args:
-            run_id: the `run_id` of the sessions whose calls belong to it.
-            session: whose run it is; its own `run_id` is not looked at.
 
         Raises:
             UsageError: no session, or no text as `run_id`.
@@ -407,9 +392,6 @@ class Pep:
         A new thread has no session of its own: start it with `contextvars.copy_context().run`. A generator that is
         suspended within the block leaves its session to whoever goes on meanwhile in its thread or task: open no block
         around a `yield`, but for a `@contextmanager` or a fixture that is to do just that.
-
-        Raises:
-            UsageError: no session.
         """
         from pdp.flow.guard import session_in_use  # noqa: PLC0415 - as above
 

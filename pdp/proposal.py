@@ -31,10 +31,7 @@ class RejectionCode(StrEnum):
 
 
 class ProposalRejectedError(PdpError):
-    """A proposal does not pass a check that stands before the policy.
-
-    `call` is the model's call that it was read from, as of `Proposal`.
-    """
+    """A proposal does not pass a check that stands before the policy; `call` is as of `Proposal`."""
 
     code: ClassVar[str] = "pdp.proposal_rejected"
 
@@ -48,9 +45,8 @@ class ProposalRejectedError(PdpError):
 class Proposal:
     """One tool call as a model proposes it: a name from the manifest and arguments, plain JSON. Nothing more.
 
-    `text` is the RFC 8785 form of the arguments, made by `read`; whatever runs is parsed from it again, so that nobody
-    changes what was decided on. `call` is what it was read from, where that is a call as a model's API spells it;
-    `spelling` has the names of the two parts as they came.
+    `text` is the RFC 8785 form of the arguments; whatever runs is parsed from it again, so that nobody changes what was
+    decided on. `call` is the model's call that it was read from, if any; `spelling` names the two parts as they came.
     """
 
     tool: str
@@ -61,10 +57,7 @@ class Proposal:
 
     @classmethod
     def read(cls, value: Any) -> Self:
-        """Read a proposal from JSON text (str or bytes), or from the object that it stands for.
-
-        Beside `{tool, arguments}` and `{tool_name, payload}` that may be a call in one of the forms of
-        `pdp.model_calls`, or an SDK's object of one.
+        """Read a proposal: JSON text or an object, in one of two spellings, or a call in a form of `pdp.model_calls`.
 
         Raises:
             ProposalRejectedError: INVALID_PAYLOAD: not JSON, too large, of another shape, or with unknown fields.
@@ -138,8 +131,7 @@ class Status(StrEnum):
 class Rejection:
     """A fixed code and a reason that is the same for the same input.
 
-    `details` is for programs: of arguments that the schema refuses, `faults`, a list of
-    `{argument, rule, expected, found}`.
+    `details` is for programs: where the schema refuses, `faults`: `[{argument, rule, expected, found}]`.
     """
 
     code: RejectionCode
@@ -172,8 +164,7 @@ class Failure:
 class Execution(NamedTuple):
     """What a call that was allowed gave: the tool's result, or a failure.
 
-    `error` is what the tool raised; `started` says whether it was started at all; `attempts` how often; `replayed`:
-    an earlier call came to this, and the tool was not asked again.
+    `error` is what the tool raised; `replayed`: an earlier call came to this, and the tool was not asked again.
     """
 
     result: Any = None
@@ -193,11 +184,7 @@ class Execution(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a proposal: accepted as it stands, transformed by a declared rule, or rejected.
-
-    `proposal` is what was decided (after correction), absent when rejected. `failure` is there when the accepted call
-    was executed and gave no result.
-    """
+    """What became of a proposal. `proposal` is what was decided, after correction; absent when rejected."""
 
     status: Status
     proposal: Proposal | None = None

@@ -25,10 +25,7 @@ class RequestedAction(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One question to the policy: may this subject do this action to this resource, in this context?
-
-    The policy itself checks the shape and types of what is in it.
-    """
+    """One question to the policy, which itself checks the shape and types of what is in it."""
 
     subject: Entity
     action: RequestedAction
@@ -49,11 +46,7 @@ class Request(NamedTuple):
     def encoded(self, subject: orjson.Fragment, action: orjson.Fragment, arguments: bytes) -> bytes:
         """Return the RFC 8785 bytes of a request whose parts were all checked by `check_json` before.
 
-        Args:
-            subject: the RFC 8785 form of the subject, which is the same for many requests.
-            action: that of the action, likewise.
-            arguments: that of `context.arguments`.
-
+        The RFC 8785 forms of subject, action and `context.arguments` are at hand: they are the same for many requests.
         What is sent to an engine goes through `bounded` first.
         """
         if not self.is_plain:
@@ -79,11 +72,7 @@ class Request(NamedTuple):
 
 
 def bounded(body: bytes) -> bytes:
-    """Return the request `body`, unless it is too large.
-
-    Raises:
-        JsonValueError: larger than 1 MiB.
-    """
+    """Return the request `body`; JsonValueError if it is larger than 1 MiB."""
     if len(body) > MAX_BYTES:
         raise JsonValueError(f"value: the request has {len(body)} bytes, at most {MAX_BYTES} are admitted")
     return body

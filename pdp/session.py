@@ -61,10 +61,7 @@ class Person(NamedTuple):
 
 
 def is_plain_name(text: str) -> bool:
-    """Return whether a name is written so that no other text looks the same by accident.
-
-    Not empty, composed (NFC), without blanks at its ends, of printable ASCII and letters of one script.
-    """
+    """Return whether a name is in NFC, without blanks at its ends, of printable ASCII and letters of one script."""
     if not text or text != text.strip() or not unicodedata.is_normalized("NFC", text):
         return False
     scripts = {_script(letter) for letter in text if not letter.isascii() or letter.isalpha()}
@@ -73,7 +70,6 @@ def is_plain_name(text: str) -> bool:
 
 
 def _script(letter: str) -> str:
-    """Return the script of a letter that a name may have; empty for all else."""
     script = unicodedata.name(letter, "").partition(" ")[0]
     if unicodedata.category(letter) not in _LETTERS:
         return ""
@@ -82,7 +78,6 @@ def _script(letter: str) -> str:
 
 
 def _looks(text: str, end: str = "") -> set[str]:
-    """Return what a text looks like, in the case that it has and in lower case."""
     plain = unicodedata.normalize("NFKC", text)
     looks = (plain.translate(_LOOK_ALIKES).casefold(), plain.casefold().translate(_LOOK_ALIKES))
     return {look.rstrip(end).replace("rn", "m") for look in looks}
@@ -103,7 +98,7 @@ class Session(BaseModel):
             (`{corpora, documents}`), and `act`, the acting agent (`{sub, scopes, ...}`, nested likewise).
         purpose: what the run is for, such as `payments.supplier`.
         facts: results of earlier tools and other facts about resources, read by the manifest's mappings.
-        idempotency_key: names this call; it is demanded where the manifest says so, passed to the policy and recorded.
+        idempotency_key: names this call, where the manifest demands that.
         run_id: one task of an agent; request_id: one request to it.
         agent: the agent's id, such as `agent:payments`, for manifests that pin tool versions.
         plan: the whole plan, a list of proposals; state, config: for the tool's own use.
@@ -185,28 +180,22 @@ class Session(BaseModel):
             raise UsageError(f"session: {at}: {first['msg']}") from None
 
     def with_changes(self, **changes: Any) -> Self:
-        """Return a session with some fields changed.
-
-        Raises:
-            UsageError: as by `read`.
-        """
+        """Return a session with some fields changed; errors as of `read`."""
         return type(self).read({**self._fields(), **changes})
 
     def _fields(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in type(self).model_fields}
 
     def __deepcopy__(self, _: object = None) -> Self:
-        """Return a session of its own, read anew."""
         return self.with_changes()
 
     __copy__ = __deepcopy__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let `pickle` store the fields, and read them again."""
         return type(self).read, (self._fields(),)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:  # noqa: ARG002
-        """Return a session of its own: what is updated is checked, and nothing that was made of the old is kept."""
+        """Return a session with what is updated, checked, and nothing that was made of the old one."""
         return self.with_changes(**(update or {}))
 
     @cached_property
@@ -247,7 +236,7 @@ class Session(BaseModel):
 
 
 def _names(claims: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The names of people and agents in the claims, with their places; those of another type are the policy's."""
+    """The names of people and agents in the claims, with their places; the policy refuses those of another type."""
     at: str = "claims"
     actor: Any = claims
     while isinstance(actor, dict):

@@ -88,8 +88,8 @@ def test_the_deepest_nesting_that_is_admitted() -> None:
     ("text", "message"),
     [
         pytest.param('{"a": 1, "a": 2}', "value: a key stands twice in one object", id="duplicate key"),
-        pytest.param("[NaN]", "value: NaN is not a number of JSON", id="NaN"),
-        pytest.param("[-Infinity]", "value: -Infinity is not a number of JSON", id="Infinity"),
+        pytest.param("[NaN]", "[0]: nan is not a number of JSON", id="NaN"),
+        pytest.param("[-Infinity]", "[0]: -inf is not a number of JSON", id="Infinity"),
         pytest.param("1e400", "value: inf is not a number of JSON", id="overflow"),
         pytest.param("9007199254740992", "value: number beyond 2^53-1", id="large integer"),
         pytest.param('"\\ud800"', "value: lone surrogate in a string", id="escaped surrogate"),

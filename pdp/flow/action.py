@@ -1,7 +1,4 @@
-"""The run of an agent that a call is held to, and the action of a call with effects.
-
-A call that a pattern or a run has rules for is held to them. Its action is staged, approved, committed or failed, and
-compensated. Other calls do not load this.
+"""The run of an agent that a call is held to, and the action of a call with effects. Other calls do not load this.
 
 Source: tool pattern library, pattern 6: staging is the only way to a commit. A commit that the policy allows by itself
 is staged and approved in one go: no effect of a commit is without an action, and no action has two effects.
@@ -55,7 +52,7 @@ def hold(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[Step, 
 
 
 def _facts(decided: Decided, prepared: Prepared) -> CallFacts:
-    """What the call's pattern has to know: of session and decision, and nothing of the model."""
+    """What the call's pattern has to know; nothing of it is the model's."""
     return CallFacts(
         caller=caller_of(prepared.asked.session),
         idempotency_key=prepared.checked.idempotency_key,
@@ -71,10 +68,8 @@ def _facts(decided: Decided, prepared: Prepared) -> CallFacts:
 
 
 def _clearances(claims: Mapping[str, Any]) -> frozenset[str]:
-    """Return what subject and acting agents are all cleared for. An agent that states no clearances narrows nothing.
-
-    The policy has checked the shape of the claims: it allowed the call.
-    """
+    """Return what subject and acting agents are all cleared for. An agent that states no clearances narrows nothing."""
+    # The policy has checked the shape of the claims: it allowed the call.
     held = frozenset(claims.get("clearances") or ())
     agent = claims.get("act")
     while isinstance(agent, dict):
@@ -142,8 +137,7 @@ def decide_commit(prepared: Prepared, staged: Action, parts: Parts) -> Generator
 def approved_action(decided: Decided, prepared: Prepared, actions: ActionStore, run: Run) -> Action:
     """Return the call's action, approved: by the approval that lets it through, or by the policy alone.
 
-    No two calls get the same one: an approval is used once, an action belongs to one approval, and of all that move a
-    staged action one gets through.
+    No two calls get the same one: an action belongs to one approval, and of all that move a staged one, one succeeds.
 
     Raises:
         StoreError: that cannot be stored.
@@ -178,9 +172,8 @@ def settle(
 ) -> Action | None:
     """Return a call's action as its run leaves it: committed, failed, or as it was where nobody knows.
 
-    The one that the call takes back (`compensates`) is compensated when the run has succeeded; several calls may see
-    that run's result, and whoever comes first moves it. The run is over: what cannot be stored now is logged, and
-    changes nothing about it.
+    The one that the call takes back (`compensates`) is compensated when the run has succeeded. The run is over: what
+    cannot be stored now is logged, and changes nothing about it.
     """
     succeeded = execution.outcome == "succeeded"
     if action is not None and execution.outcome != "unknown":
@@ -229,8 +222,7 @@ def compensation(
 ) -> Generator[Step, Any, tuple[Received, dict[str, Any], Session]]:
     """Return the call of the tool that takes back what an action did, and its session.
 
-    The idempotency key is the action's own, whatever the session says: of all that compensate it, whoever they are, one
-    does.
+    The idempotency key is the action's own: of all that compensate it, whoever they are, one does.
 
     Raises:
         UsageError: there is no such action, nothing to take back, no tool that does, or no session.

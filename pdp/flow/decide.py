@@ -6,8 +6,7 @@
     decide    the engine                                    -> Decision
     conclude  release floor, obligations                    -> Decided
 
-Whatever fails on the way is a DENY with a stable code, and whatever happens is in the audit: no way through this module
-leaves one of them out.
+Whatever fails on the way is a DENY with a stable code, and whatever happens is in the audit.
 """
 
 from __future__ import annotations
@@ -98,7 +97,6 @@ def _through_stages(
 def _undecided(
     received: Received, asked: Asked | None, checked: Checked | Rejected | None, prepared: Prepared | None
 ) -> Decided:
-    """Return the call as far as it has come without a decision."""
     approval = None if prepared is None else prepared.approval
     return Decided(asked or Unread(received), checked, prepared=prepared, approval=approval)
 
@@ -114,7 +112,9 @@ def read(received: Received, proposal: Any, session: Any, request_id: str | None
         proposed = Proposal.read(proposal)
     except ProposalRejectedError as error:
         proposed = error
-    received = received.of_call(proposed.call)
+    if proposed.call is not None:
+        call_id = received.tool_call_id or recordable(proposed.call.id)
+        received = received._replace(call=proposed.call, tool_call_id=call_id)
     try:
         own_session = Session.read(session)
     except (UsageError, JsonValueError) as error:

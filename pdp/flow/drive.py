@@ -1,7 +1,4 @@
-"""Driving a flow: what a generator asks for is done, waiting or asynchronously, and the result is sent back.
-
-The flow itself stands once for both.
-"""
+"""Driving a flow: what a generator asks for is done, waiting or asynchronously, and the result is sent back."""
 
 from __future__ import annotations
 
@@ -48,18 +45,14 @@ class Work(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Seconds that a flow wants to wait."""
+    """Seconds that a flow wants to wait; 0: nothing to do but to raise a cancellation that has arrived."""
 
     seconds: float
 
 
-class Checkpoint(NamedTuple):
-    """Nothing to do: the last moment at which a cancellation can still be raised."""
+CHECKPOINT: Final = Pause(0)
 
-
-CHECKPOINT: Final = Checkpoint()
-
-Step = Question | ToolRun | Work | Pause | Checkpoint
+Step = Question | ToolRun | Work | Pause
 """What a flow hands out, to be sent what came of it."""
 
 T = TypeVar("T")
@@ -103,24 +96,22 @@ async def adrive(flow: Generator[Step, Any, T], engine: Engine) -> T:
 
 
 def _raise_late(late: list[asyncio.CancelledError]) -> None:
-    """Raise the cancellation that arrived while work was done, if any, as if it arrived now; once."""
     if late:
         raise late.pop() from None
 
 
-def _done(step: ToolRun | Work | Pause | Checkpoint) -> Any:
+def _done(step: ToolRun | Work | Pause) -> Any:
     match step:
         case ToolRun(runner, arguments):
             return runner.run(arguments)
         case Work(do, _):
             return do()
         case Pause(seconds):
-            time.sleep(seconds)
-        case Checkpoint():
-            pass
+            if seconds:
+                time.sleep(seconds)
+            return None
         case _:
             assert_never(step)
-    return None
 
 
 async def _adone(step: Step, engine: Engine, late: list[asyncio.CancelledError]) -> Any:
@@ -141,12 +132,11 @@ async def _adone(step: Step, engine: Engine, late: list[asyncio.CancelledError])
         case ToolRun(runner, arguments):
             return await runner.arun(arguments)
         case Pause(seconds):
-            await asyncio.sleep(seconds)
-        case Checkpoint():
-            pass
+            if seconds:
+                await asyncio.sleep(seconds)
+            return None
         case _:
             assert_never(step)
-    return None
 
 
 def _close(flow: Generator[Step, Any, object]) -> None:

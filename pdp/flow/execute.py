@@ -15,9 +15,9 @@ From its start; whatever fails here is a failure that says what is known of the 
     finish    the key, stored with what the run came to, or freed
     deliver   the pattern's rule after the tool, obligations, state                    -> Executed
 
-However a call ends, one event more says so, also where its caller is cancelled or interrupted. What an entry does not
-ask for is not in its way. A call that ends before its tool starts frees its key; its approval stays used. A run that is
-cut short leaves its key taken, and nothing runs for it a second time.
+However a call ends, one event more says so, also where its caller is cancelled or interrupted. A call that ends before
+its tool starts frees its key; its approval stays used. A run that is cut short leaves its key taken, and nothing runs
+for it a second time.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def call(received: Received, proposal: Any, session: Any, parts: Parts) -> Gener
 def make_ready(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[Step, Any, Ready | Decided | Executed]:
     """Take the steps of an allowed call until its tool starts.
 
-    What ends here is recorded and returned: a DENY in the place of the ALLOW where a step fails, a failure where
-    nothing runs the tool. What the call has reserved is given back, also where its caller is cancelled.
+    What ends here is recorded and returned, and what the call has reserved is given back, also where its caller is
+    cancelled.
     """
     tool, tools, stores = prepared.checked.tool, parts.tools, parts.stores
     ready = Ready(decided, prepared)
@@ -201,10 +201,7 @@ def _evaluation(result: Decided | Executed) -> Evaluation:
 
 
 def _hold(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[Step, Any, HeldCall | None]:
-    """Return the call with the rules that it is held to, before anything is used up: its run may be closed.
-
-    None where it has no pattern, no run that counts, and no markings to remember.
-    """
+    """Return the call with the rules that it is held to, if any, before anything is used up: its run may be closed."""
     needs_run = parts.stores.reads_sources or prepared.checked.tool.follows_pattern or _needs_action(prepared)
     if not (needs_run or result_markings(decided)):
         return None
@@ -228,7 +225,6 @@ def _ask_for_approval(
 
 
 def _reserve(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
-    """Return the call with its key reserved and its approval used up, where it has such."""
     prepared = ready.prepared
     if not (prepared.checked.tool.reserves_key or prepared.approval or prepared.asked.received.compensates):
         return ready
@@ -238,11 +234,7 @@ def _reserve(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
 
 
 def _act_on_obligations(decided: Decided, prepared: Prepared) -> None:
-    """Let the handlers of obligations do what comes before the tool.
-
-    Raises:
-        StoppedError: one refuses.
-    """
+    """Let the handlers of obligations do what comes before the tool; StoppedError where one refuses."""
     if decided.duties is None:
         return
     try:
@@ -257,7 +249,6 @@ def _needs_action(prepared: Prepared) -> bool:
 
 
 def _approve(ready: Ready, stores: Stores) -> Generator[Step, Any, Action | None]:
-    """Return the action of a call that needs one, approved."""
     decided, prepared, held = ready.decided, ready.prepared, ready.held
     if held is None or not _needs_action(prepared):
         return None
@@ -295,7 +286,6 @@ def _run(ready: Ready, watchers: _Watchers) -> Generator[Step, Any, Execution]:
 
 
 def _settle(ready: Ready, execution: Execution, stores: Stores) -> Generator[Step, Any, Action | None]:
-    """Return the action of a run that is over as the run leaves it; the one that it has taken back is compensated."""
     action, compensates = ready.action, ready.prepared.asked.received.compensates
     if action is None and compensates is None:
         return None
@@ -309,7 +299,6 @@ def _settle(ready: Ready, execution: Execution, stores: Stores) -> Generator[Ste
 
 
 def _finish_key(ready: Ready, execution: Execution, stores: Stores) -> Generator[Step, Any, None]:
-    """Store for the reserved key what the run came to, or free it."""
     if ready.token is not None:
         from pdp.flow.reserve import finish_key  # noqa: PLC0415 - only calls with a key
 
@@ -368,7 +357,7 @@ def _deliver(executed: Executed, ready: Ready) -> Executed:
 
 
 def _undelivered(execution: Execution) -> Execution:
-    """Return what a run came to whose result or failure cannot go out: of it all, only what became of its effect."""
+    """Return what a run came to whose result cannot go out: only what became of its effect."""
     effect = "done" if execution.failure is None else execution.failure.details.get("effect", "unknown")
     message = "the tool ran, and its result could not be delivered"
     failure = Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {"effect": effect})

@@ -63,14 +63,7 @@ def guarded(
     manifest: EffectiveManifest,
     tools: Tools,
 ) -> Callable[..., Any]:
-    """Let a function run the tool that it has the name of, and return what guards it; see `Pep.tool`.
-
-    Args:
-        call: decides a proposal in a session and runs its tool, as `Pep.call`.
-        acall: its async variant.
-        function: the function.
-        manifest: where its tool is declared.
-        tools: where it is added.
+    """Let a function run the tool that it has the name of, and return what guards it with `call` or `acall` of a `Pep`.
 
     Raises:
         UsageError: no such tool, one that has a function, or parameters that the tool's schema does not name.

@@ -35,13 +35,7 @@ if TYPE_CHECKING:
 class Stores:
     """What outlives a call: idempotency keys, actions, and what runs of agents remember.
 
-    In memory where the application gives none, and made when a call first asks for them. Safe to share between threads.
-
-    Args:
-        keys: the store of idempotency keys; see `pdp.stores.keys`.
-        actions: the store of staged effects; see `pdp.stores.actions`.
-        deployment: what the application states for all runs, such as sources to pin; None: nothing.
-        runs: what each run of an agent remembers; see `pdp.patterns.run`.
+    In memory where the application gives none, and made when a call first asks for one. Safe to share between threads.
     """
 
     def __init__(
@@ -52,10 +46,9 @@ class Stores:
         runs: Runs | None = None,
     ) -> None:
         self.deployment = deployment
-        self._keys = keys
-        self._actions = actions
-        self._runs = runs
-        self._lock = threading.RLock()
+        self._given = keys, actions, runs
+        self._opened: tuple[IdempotencyStore, ActionStore, Runs] | None = None
+        self._lock = threading.Lock()
 
     def replaced_by(
         self, keys: IdempotencyStore | None, actions: ActionStore | None, deployment: Deployment | None
@@ -69,38 +62,35 @@ class Stores:
             runs,
         )
 
+    def _open(self) -> tuple[IdempotencyStore, ActionStore, Runs]:
+        if self._opened is None:
+            from pdp.patterns.run import Runs  # noqa: PLC0415 - only calls with a key, with effects, or of a run
+            from pdp.stores.memory import MemoryActions, MemoryIdempotency  # noqa: PLC0415 - likewise
+
+            keys, actions, runs = self._given
+            with self._lock:
+                if self._opened is None:
+                    self._opened = (
+                        MemoryIdempotency() if keys is None else keys,
+                        MemoryActions() if actions is None else actions,
+                        Runs(self.deployment) if runs is None else runs,
+                    )
+        return self._opened
+
     @property
     def keys(self) -> IdempotencyStore:
         """The store of idempotency keys."""
-        if self._keys is None:
-            from pdp.stores.memory import MemoryIdempotency  # noqa: PLC0415 - only calls with a key
-
-            with self._lock:
-                if self._keys is None:
-                    self._keys = MemoryIdempotency()
-        return self._keys
+        return self._open()[0]
 
     @property
     def actions(self) -> ActionStore:
         """The store of staged effects. Staging goes into the same one as everything else."""
-        if self._actions is None:
-            from pdp.stores.memory import MemoryActions  # noqa: PLC0415 - only calls with effects
-
-            with self._lock:
-                if self._actions is None:
-                    self._actions = MemoryActions()
-        return self._actions
+        return self._open()[1]
 
     @property
     def runs(self) -> Runs:
-        """The runs that are open."""
-        if self._runs is None:
-            from pdp.patterns.run import Runs  # noqa: PLC0415 - only calls that belong to a run
-
-            with self._lock:
-                if self._runs is None:
-                    self._runs = Runs(self.deployment)
-        return self._runs
+        """What each run of an agent remembers."""
+        return self._open()[2]
 
     @property
     def blocking(self) -> bool:
@@ -113,24 +103,14 @@ class Stores:
         return self.deployment is not None and bool(self.deployment.sources)
 
     def run_of(self, session: Session) -> Run:
-        """Return the run that a call belongs to: its caller's of that id, or one of its own where it states none.
-
-        Raises:
-            StateError: it cannot be opened; see `Runs.open`.
-        """
+        """Return the run that a call belongs to; StateError where it cannot be opened, see `Runs.open`."""
         return self.runs.open(session.run_id, caller_of(session))
 
 
 class Tools:
     """The functions by the name of their tool; each is made ready for running when it is first called.
 
-    Args:
-        manifest: the tools that a function may have.
-        functions: the functions.
-        registry: where else functions are bound, with their state and config; it counts runs that fail.
-
-    Raises:
-        UsageError: a function that no tool of the manifest has.
+    Those that `registry` binds count as well. UsageError where no tool of the manifest has the name of a function.
     """
 
     def __init__(
@@ -159,25 +139,17 @@ class Tools:
         self._functions[name] = function
 
     def replaced_by(self, functions: Mapping[str, Callable[..., Any]] | None) -> Tools:
-        """Return tools with other functions; the same ones when there are none to replace them with."""
+        """Return tools with other functions; with the same ones when there are none."""
         return Tools(self._manifest, self._functions if functions is None else functions, self._registry)
 
     def of_manifest(self, manifest: EffectiveManifest) -> Tools:
-        """Return the same functions for another manifest; a function that is added to one is in both.
-
-        Raises:
-            UsageError: a function that no tool of it has.
-        """
+        """Return the same functions for another manifest; a function that is added to one is in both."""
         other = Tools(manifest, self._functions, self._registry)
         other._functions = self._functions
         return other
 
     def runner(self, tool: CompiledTool) -> ToolRunner | None:
-        """Return what runs the tool; None when nothing does.
-
-        Raises:
-            UsageError: its program or its result's schema cannot be used.
-        """
+        """Return what runs the tool, None when nothing does; UsageError for an unusable program or result schema."""
         name = tool.entry.name
         function = self._function(name)
         runner = self._runners.get(name)
@@ -190,11 +162,7 @@ class Tools:
         return runner
 
     def refused(self, tool: CompiledTool, runner: ToolRunner | None, arguments: Mapping[str, Any]) -> Execution | None:
-        """Return the failure of a call that is not to be run, before anything is used up for it; None: run it.
-
-        Nothing runs the tool, something that the registry's tool needs is not there, or an argument would fill a
-        parameter that is not the model's.
-        """
+        """Return the failure of a call that cannot be run, before anything is used up for it; None: run it."""
         name = tool.entry.name
         if runner is None and not tool.stages_actions:
             return unavailable(name)
@@ -205,9 +173,7 @@ class Tools:
 
     def inputs(self, tool: CompiledTool, session: Session, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the tool's function gets of state and config, by parameter."""
-        if self._registry is None:
-            return {}
-        return self._registry.inputs(tool.entry.name, session.state, config)
+        return {} if self._registry is None else self._registry.inputs(tool.entry.name, session.state, config)
 
     def _function(self, name: str) -> Callable[..., Any] | None:
         function = self._functions.get(name)
@@ -239,20 +205,10 @@ class NewestRelease:
 
 @dataclass(frozen=True)
 class Parts:
-    """All that the flow of one enforcement point needs. Shared between threads and tasks.
+    """All that the flow of one enforcement point needs; see `Pep`. Shared between threads and tasks.
 
-    Attributes:
-        manifest: the tools, ready for calls.
-        engine: who decides.
-        audit: where events go.
-        approvals: who may approve; None: nobody.
-        tools: what runs the tools.
-        stores: what outlives a call.
-        own_obligations: the application's handlers beside the baseline's; None: it has none.
-        newest: the newest release that has decided.
-        observers: who gets the events of a run.
-        telemetry: makes spans and metrics; None: nobody does.
-        ignored_claims: what was logged of claims that were ignored, each once.
+    `own_obligations` are the application's handlers beside the baseline's; `ignored_claims` is what was logged of
+    claims that were ignored, each once.
     """
 
     manifest: CompiledManifest
@@ -263,8 +219,8 @@ class Parts:
     stores: Stores
     own_obligations: Obligations | None
     newest: NewestRelease
-    observers: tuple[Observer, ...] = ()
-    telemetry: Telemetry | None = None
+    observers: tuple[Observer, ...]
+    telemetry: Telemetry | None
     ignored_claims: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -279,11 +235,7 @@ class Parts:
 
 
 def obligations_of(handlers: Mapping[str, ObligationHandler] | None) -> Obligations | None:
-    """Return the application's handlers of obligations; None when it has none.
-
-    Raises:
-        UsageError: as of `Obligations`.
-    """
+    """Return the application's handlers of obligations, None when it has none; errors as of `Obligations`."""
     if not handlers:
         return None
     from pdp.obligations.handlers import Obligations  # noqa: PLC0415 - only applications with handlers
@@ -292,11 +244,7 @@ def obligations_of(handlers: Mapping[str, ObligationHandler] | None) -> Obligati
 
 
 def observers_of(observers: Iterable[Any]) -> tuple[Observer, ...]:
-    """Return the application's observers.
-
-    Raises:
-        UsageError: one cannot be called, or is asynchronous and would never run.
-    """
+    """Return the application's observers; UsageError where one is not a plain function, and would never run."""
     functions = tuple(observers)
     for observer in functions:
         if not callable(observer) or is_asynchronous(observer):

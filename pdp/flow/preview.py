@@ -1,8 +1,5 @@
 """What is asked ahead of any call: which tools a subject's model may see, and whether a whole plan is acceptable.
 
-Visibility is asked of the same policy as a call, before any arguments are known. A plan is held to the rules of each
-tool, step by step, and as a whole to the planning policy.
-
 Source: tool registry document (the model is told only of tools it could use) and tool layer document, definitions.
 """
 
@@ -119,12 +116,7 @@ def _known(mapping: Mapping[str, Expression], session: Session) -> dict[str, Any
 
 @dataclass(frozen=True, slots=True)
 class PlanEvaluation:
-    """What became of a plan.
-
-    Attributes:
-        checked: what the rules of each tool made of its steps; see `pdp.contract.plan`.
-        decision: what the planning policy says of the steps that go on; ALLOW lets no call run.
-    """
+    """What became of a plan: what its tools' rules made of its steps, and the planning policy of those that go on."""
 
     checked: CheckedPlan
     decision: Decision

@@ -1,8 +1,7 @@
 """What whoever is denied needs and no rule can see: which claims were ignored, and which field is malformed.
 
 The policy sees what was made of the claims, and of a malformed request that it is malformed. So the enforcement point
-adds this to the details of a reason after the decision: names and types, never a value. No digest and no engine has to
-do with it, and a call that is allowed does not come here.
+adds this to the details of a reason after the decision: names and types, never a value.
 """
 
 from __future__ import annotations
@@ -103,7 +102,6 @@ def _ignored(claims: Mapping[str, Any], read: frozenset[str], missing: Any) -> I
 
 @lru_cache(256)
 def _near(name: str, read: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the claim that a name is nearly; nothing for one that is read, or that is none's."""
     return () if name in read else tuple(get_close_matches(name.lower(), read, 1, 0.75))
 
 

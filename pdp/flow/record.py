@@ -44,9 +44,7 @@ def record_decision(decided: Decided, log: AuditLog, *, superseded: bool = False
     `superseded`: another proposal takes its place, and this one will not run.
     """
     try:
-        waiting = log.offer(_decision_event(decided, log, superseded=superseded))
-        if waiting is not None:
-            yield Work(waiting, blocking=True)
+        yield from _write(_decision_event(decided, log, superseded=superseded), log)
     except Exception as error:  # noqa: BLE001 - whoever was about to execute must not
         _log.exception("an audit event could not be written, which is a DENY")
         return decided.denied(AuditError.code, str(error) if isinstance(error, AuditError) else "audit failed")
@@ -59,9 +57,7 @@ def record_result(executed: Executed, log: AuditLog) -> Generator[Step, Any, Exe
     If that fails, the outcome of a tool that ran is unknown; one that was refused stays refused.
     """
     try:
-        waiting = log.offer(_result_event(executed, log))
-        if waiting is not None:
-            yield Work(waiting, blocking=True)
+        yield from _write(_result_event(executed, log), log)
     except Exception:  # noqa: BLE001 - the tool ran; its caller has to know that much
         from pdp.execution.runner import unrecorded  # noqa: PLC0415 - an alarm, not the way of every call
 
@@ -79,19 +75,23 @@ def record_plan(plan: CheckedPlan, decision: Decision, asked: Unread, log: Audit
     """
     try:
         for event in _plan_events(plan, decision, asked, log):
-            waiting = log.offer(event)
-            if waiting is not None:
-                yield Work(waiting, blocking=True)
+            yield from _write(event, log)
     except Exception as error:  # noqa: BLE001 - what is not recorded is not accepted
         _log.exception("a plan could not be recorded, which is a DENY")
         return denied(AuditError.code, str(error) if isinstance(error, AuditError) else "audit failed")
     return decision
 
 
+def _write(event: AuditEvent, log: AuditLog) -> Generator[Step, Any, None]:
+    waiting = log.offer(event)
+    if waiting is not None:
+        yield Work(waiting, blocking=True)
+
+
 def telemetry_attributes(result: Decided | Executed, log: AuditLog) -> dict[str, Any]:
     """Return the attributes of the dispatch span of a call that has been decided, or of the result's span."""
     if isinstance(result, Executed):
-        event: Mapping[str, Any] = _result_event(result, log)
+        event = _result_event(result, log)
         return {f"pdp.{name}": event[name] for name in _OF_RESULT if event.get(name)}
     event = _decision_event(result, log)
     scopes = tuple(result.tool.entry.scopes or ()) if result.tool else ()
@@ -222,5 +222,4 @@ def result_digest(result: Any, log: AuditLog) -> str | None:
         check_json(result)
         return log.digest(canonical(result))
     except JsonValueError:
-        # A result that is not JSON has no digest, and that is not the tool's fault.
         return None

@@ -1,7 +1,4 @@
-"""What a call may use only once: its approval and its idempotency key.
-
-The approval is found before the policy is asked, and opened where it asks for a person. Before the tool runs, both are
-reserved, or neither.
+"""What a call may use only once, both or neither: its approval and its idempotency key.
 
 Source: tool pattern library, 9.1 (re-invocation with the same key has no second side effect), pattern 6 and 9.2 (human
 approval for the very call that was approved, and for the action that was staged for it); design, Execution: a key is of
@@ -39,11 +36,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pdp.pep")
 
 CONFLICT: Final = "idempotency.conflict"
-"""The code of a call whose idempotency key stands for a call with other arguments."""
-
-APPROVAL_INVALID: Final = "approvals.invalid"
-"""The code of an approval that does not let its call through; the policy gives the same."""
-
+APPROVAL_INVALID: Final = "approvals.invalid"  # as the policy says it
 PATIENCE: Final = 10.0
 """Seconds that a call waits for another one with the same key that is running."""
 
@@ -79,8 +72,7 @@ def find_approval(
 ) -> Generator[Step, Any, tuple[Approval | None, Request]]:
     """Return the approval that lets exactly this call through, if there is one, and the request that shows it.
 
-    One that was used up by the very run whose result is stored still counts, however long ago that was: nothing will
-    run for it.
+    One that was used up by the very run whose result is stored still counts: nothing will run for it.
     """
 
     def find() -> tuple[Approval | None, Request]:
@@ -93,10 +85,8 @@ def find_approval(
             now = approval.closed_at or now
         return approval, request._replace(context={**request.context, "approval": approval.as_context(now)})
 
-    approval_and_request: tuple[Approval | None, Request] = yield Work(
-        find, approvals.store.blocking or stores.blocking
-    )
-    return approval_and_request
+    found: tuple[Approval | None, Request] = yield Work(find, approvals.store.blocking or stores.blocking)
+    return found
 
 
 def _used(asked: Asked, checked: Checked, call_digest: str, approvals: Approvals, stores: Stores) -> Approval | None:
@@ -159,8 +149,7 @@ def reserve(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
         case Stored(execution, _):
             return reserved._replace(known=execution._replace(replayed=True))
         case Conflict():
-            message = "the idempotency key stands for a call with other arguments"
-            raise StoppedError(decided.denied(CONFLICT, message))
+            raise StoppedError(decided.denied(CONFLICT, "the idempotency key stands for a call with other arguments"))
         case Running():
             return reserved._replace(known=not_run(_RUNNING, "unknown"))
         case Unknown(execution, _):
@@ -171,7 +160,6 @@ def reserve(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
 
 
 def _take(prepared: Prepared, parts: Parts) -> tuple[Begun | None, Approval | None]:
-    """Begin with the key and use up the approval, where there are such: both or neither."""
     keys, approvals, approval = parts.stores.keys, parts.approvals, prepared.approval
     key = key_of(prepared.asked, prepared.checked)
     if approval is not None and approvals is not None:

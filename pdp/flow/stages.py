@@ -3,11 +3,8 @@
     Received -> Asked -> Checked -> Prepared -> Decided -> Ready -> Executed -> Evaluation
 
 Each stage takes the record before it and returns its own; none writes into another's. A call that is stopped before its
-decision goes straight to `Decided`: as `Unread` where session or proposal are malformed, as `Rejected` by a check. One
-that is not allowed ends there.
-
-`Checked` and `Rejected` are the contract's (pdp/contract/checks.py), `Evaluation` is what the caller gets back
-(pdp/evaluation.py).
+decision goes straight to `Decided`: as `Unread` where session or proposal are malformed, as `Rejected` by a check
+(pdp/contract/checks.py). One that is not allowed ends there.
 """
 
 from __future__ import annotations
@@ -17,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from pdp.audit.chain import recordable
 from pdp.contract.checks import Checked, Rejected
 from pdp.decision import Verdict, denied
 from pdp.json import canonical
@@ -47,9 +43,7 @@ class Received(NamedTuple):
     """A call before anything of it is read.
 
     Attributes:
-        manifest: the tools that it is held to.
         to_run: whether its tool runs when it is allowed; False: it is only decided.
-        tool_call_id: the model's id of the call; step_name: the step of the plan that it belongs to.
         now: when it came in, in seconds since 1970; started: the same on the clock that measures durations.
         compensates: the action that the call takes back.
         staged: the action that it would commit; it is only decided, so that a person is asked.
@@ -67,12 +61,6 @@ class Received(NamedTuple):
     staged: Action | None = None
     transformed: bool = False
     call: ToolCall | None = None
-
-    def of_call(self, call: ToolCall | None) -> Received:
-        """Return it with the model's call, and the id of that where the application states none."""
-        if call is None:
-            return self
-        return self._replace(call=call, tool_call_id=self.tool_call_id or recordable(call.id))
 
 
 class Asked(NamedTuple):
@@ -94,14 +82,9 @@ class Unread(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A checked call with the question that it puts to the policy.
+    """A checked call with the question that it puts to the policy, `body` being its canonical form.
 
-    Attributes:
-        asked: the call as it was read.
-        checked: the call as it was checked.
-        request: the question, with `context.approval`.
-        body: its canonical form.
-        approval: the one in the store that lets exactly this call through; None without one.
+    `approval` is the one in the store that lets exactly this call through; it stands in `context.approval` as well.
     """
 
     asked: Asked
@@ -119,17 +102,14 @@ class Prepared(NamedTuple):
     @property
     def resource(self) -> tuple[str, str]:
         """Type and id of the resource."""
-        return self.request.resource.type, self.request.resource.id
+        return self.request.resource[:2]
 
 
 class Decided(NamedTuple):
     """A call that has been decided, or was stopped on its way there.
 
     Attributes:
-        asked: the call as far as it was read.
-        checked: what the checks made of it; None when they were not reached.
-        decision: the decision; None when a check rejected or pruned the proposal.
-        prepared: what the policy was asked; None when it was not.
+        decision: None when a check rejected or pruned the proposal.
         duties: the decision's obligations, with those who fulfil them; None when it has none.
         approval: the one that lets the call through, or that a person has still to grant; of a staging, for the commit.
         action: the action of a call with effects.
@@ -160,7 +140,7 @@ class Decided(NamedTuple):
 
     @property
     def rejection(self) -> Rejection | None:
-        """Why the call is rejected: by a check, or else by a verdict, as POLICY_VIOLATION; None where it is not."""
+        """Why the call is rejected, by a check or by a verdict; None where it is not."""
         if self.decision is None:
             return self.checked.rejection if isinstance(self.checked, Rejected) else None
         if self.allowed:
@@ -206,14 +186,11 @@ class Ready(NamedTuple):
 
     Attributes:
         decided: the call as it was decided, its approval as its use leaves it.
-        prepared: what was asked for it.
         runner: what runs the tool; None for a staging without a function.
-        held: the call with the rules of its pattern; None without any.
         token: of the reserved idempotency key; None when none is reserved.
         action: the action that it commits; None without one.
-        arguments: what the tool is called with.
-        known: what the call comes to without its tool, such as what an earlier call with the same key came to, or is
-            known of it; None: the tool runs.
+        known: what the call comes to without its tool, such as what is known of an earlier call with the same key;
+            None: the tool runs.
     """
 
     decided: Decided
@@ -227,17 +204,7 @@ class Ready(NamedTuple):
 
 
 class Executed(NamedTuple):
-    """A call whose tool ran, or should have, with what the caller gets of its result.
-
-    Attributes:
-        decided: the call as it was decided.
-        execution: what the run came to, as pattern and obligations leave it.
-        action: the action as the run leaves it.
-        markings: those that the result carries.
-        retrieval_snapshot: the snapshot that the result was retrieved from.
-        pins: the versions of the pinned sources that the tool could use, by source.
-        state: the session's state as the result leaves it; None when it leaves none.
-    """
+    """A call whose tool ran, or should have, with what its caller gets of the result; see `Evaluation`."""
 
     decided: Decided
     execution: Execution
@@ -267,10 +234,7 @@ def not_run(message: str, effect: str = "none") -> Execution:
 
 
 def caller_of(session: Session) -> str:
-    """Return who calls, as one text: what one caller has staged or looked up is not another's.
-
-    Callers are told apart by issuer and subject (claims `iss`, `sub`), and by no other claim.
-    """
+    """Return who calls (claims `iss` and `sub`) as one text: what one caller has staged is not another's."""
     return canonical([issuer_of(session.claims), str(session.claims.get("sub"))]).decode()
 
 
