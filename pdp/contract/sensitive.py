@@ -1,8 +1,4 @@
-"""Values of sensitive arguments, hidden in whatever is read by others: rejections, failures, log lines, events.
-
-There is one masking, `Mask`. What is hidden by its name, in a whole object of arguments, is `masked`; a text that shows
-nothing of any argument is `without_arguments`.
-"""
+"""Values of sensitive arguments, hidden in whatever is read by others: rejections, failures, log lines, events."""
 
 from __future__ import annotations
 

@@ -2,9 +2,8 @@
 
 Every call goes through the enforcement point; the loop adds nothing to what may run.
 
-Source: tool layer document (tool call loop, `MaxToolIterations`, several calls of one response run together and their
-results are appended before the model is asked again, specialized loop in two phases, available tools only) and tool
-contract document (`ToolStateEffect`).
+Source: tool layer document (tool call loop, `MaxToolIterations`, specialized loop in two phases, available tools only)
+and tool contract document (`ToolStateEffect`).
 """
 
 from __future__ import annotations
@@ -82,14 +81,11 @@ class OutputInvalidError(LoopError):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A loop's end.
+    """A loop's end: the model's last text, and the whole conversation.
 
     Attributes:
-        text: the model's last.
-        messages: the whole conversation.
         evaluations: every call's, in the order of the proposals.
-        state: the session's state after the results of all turns. The loop's next prompt begins with it, without what
-            tools write and do not preserve (`preserve_across_turns`).
+        state: the session's state after the results of all turns.
         output: the JSON that `text` is, where a schema was given.
     """
 
@@ -102,7 +98,7 @@ class Finished:
 
 @dataclass(slots=True)
 class _Prompt:
-    """One prompt as far as it has come: the session with the state of then, the conversation, what became of calls."""
+    """One prompt as far as it has come; the session has the state of then."""
 
     id: str
     step_name: str | None
@@ -118,16 +114,16 @@ class AgentLoop:
     session's subject whatever the arguments. Where the enforcement point has no registry, it is shown none.
 
     The prompts of one loop are turns of one conversation: each begins with the state that the one before it left,
-    without what tools do not preserve. Prompts that run at the same time do not see each other's state.
+    without what tools write and do not preserve (`preserve_across_turns`). Prompts that run at the same time do not see
+    each other's state.
 
     Args:
         pep: who decides and runs the calls.
-        model: a function, or a coroutine function, from `ModelRequest` to `Turn`.
+        model: a function, or a coroutine function.
         session: whose calls these are. Without a run id each prompt is a run of its own, which ends with the prompt,
             however that ends. A call for which it states no idempotency key gets one of run, prompt, tool and
             arguments: within one prompt the same call is one call, however often the model proposes it, and equal calls
-            that are meant twice need keys of the session's. The state effects of one turn's results, merged in the
-            order of the proposals, are in the state of the next turn's calls.
+            that are meant twice need keys of the session's.
         system_prompt: the first message, if any. Whenever the model is asked, each `{{VAR}}` in it that a state effect
             names (`prompt_template_var`) is replaced by that field of the state.
         max_tool_iterations: how often the model may come back with calls; 0: 20 times.
@@ -194,10 +190,10 @@ class AgentLoop:
 
         Args:
             prompt: what the model is asked.
-            schema: the JSON Schema (draft 2020-12) of the answer. With it, the model that has finished is asked once
-                more, without tools, for JSON of it; it may try three times, and is shown what is wrong each time.
+            schema: the JSON Schema of the answer. With it, the model that has finished is asked once more, without
+                tools, for JSON of it; it may try three times, and is shown what is wrong each time.
             prompt_id: names this prompt within the session's run. The same prompt run again under its id, as after a
-                crash, makes no call a second time. When absent, every prompt is one of its own.
+                crash, makes no call a second time.
             step_name: the step of a plan that the prompt is, recorded with each of its calls.
 
         Raises:
@@ -318,10 +314,7 @@ class AgentLoop:
         return session.with_changes(idempotency_key=f"loop:{same}")
 
     def _state_after(self, session: Session, evaluations: Iterable[Evaluation]) -> Session:
-        """Return the session with the state effects of one turn's results, merged in their order.
-
-        A result that cannot be merged with those before it is logged, and changes nothing.
-        """
+        """Return the session with the state effects of one turn's results; what cannot be merged changes nothing."""
         for evaluation in evaluations:
             tool = evaluation.trace.tool_name
             if evaluation.state is None or tool is None:

@@ -1,7 +1,6 @@
 """What goes between a loop and a model, whatever form the model's API has: messages, turns, structured output.
 
-Source: tool layer document (several calls in one response, tool results with `IsError`; specialized loop: tools first,
-then structured output without tools).
+Source: tool layer document (several calls in one response, tool results with `IsError`).
 """
 
 from __future__ import annotations
@@ -59,10 +58,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """What a model is asked: the messages so far, and which tools it may propose.
-
-    `schema`: the JSON Schema of the text that it has to answer with; then there are no tools.
-    """
+    """What a model is asked. `schema`: of the text that it has to answer with; then there are no tools."""
 
     messages: tuple[Message, ...]
     tools: tuple[dict[str, Any], ...] = ()

@@ -203,7 +203,9 @@ class Duties:
             except Exception as error:  # noqa: BLE001 - whatever it was, the result does not go out
                 # Its text could quote the result, which is what may not be seen.
                 _log.error("the obligation %s failed on a result: %s", obligation.id, type(error).__name__)
-                return _withheld(obligation.id), Delivery(None)
+                message = f"the obligation {obligation.id} could not be fulfilled; the result is withheld"
+                withheld = Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {"obligation": obligation.id})
+                return Execution(failure=withheld), Delivery(None)
         return execution._replace(result=delivery.result), delivery
 
     def _failed(self, execution: Execution) -> Execution:
@@ -212,18 +214,13 @@ class Duties:
         failure = execution.failure
         if hiding is None or failure is None:
             return execution
-        details: dict[str, Any] = {
-            name: item for name, item in failure.details.items() if name in ("effect", "exception")
-        }
+        details = {name: item for name, item in failure.details.items() if name in ("effect", "exception")}
         message = f"the tool failed; its message is withheld by the obligation {hiding}"
         return execution._replace(failure=replace(failure, message=message, details=details), error=None)
 
 
 class Obligations:
-    """The handlers by the id of what they fulfil: the baseline's, and the application's own.
-
-    Args:
-        own: the application's. None of them replaces one of the baseline.
+    """The handlers by the id of what they fulfil: the baseline's and, beside them, the application's own.
 
     Raises:
         UsageError: not a handler, an id of the baseline, or a handler with coroutines.
@@ -234,7 +231,6 @@ class Obligations:
         for name, handler in mine.items():
             _check_handler(name, handler, BEFORE_OWN.keys() | AFTER_OWN.keys())
         self._handlers: dict[str, ObligationHandler] = {**BEFORE_OWN, **mine, **AFTER_OWN}
-        self._places = {name: place for place, name in enumerate(self._handlers)}
 
     def duties(self, decision: Decision, *, transformed: bool) -> Duties:
         """Return the duties of a decision; `transformed`: on a proposal that was transformed already.
@@ -250,11 +246,10 @@ class Obligations:
             raise ObligationError(f"nobody here can fulfil: {', '.join(unknown)}")
         for obligation in decision.obligations:
             _attempt(obligation.id, self._handlers[obligation.id].check, obligation.parameters)
+        order = list(self._handlers)
+        duties = sorted(decision.obligations, key=lambda duty: order.index(duty.id))
         return Duties(
-            tuple(
-                (obligation, self._handlers[obligation.id])
-                for obligation in sorted(decision.obligations, key=lambda duty: self._places[duty.id])
-            ),
+            tuple((duty, self._handlers[duty.id]) for duty in duties),
             log_level(decision.obligations),
             _transform(decision.obligations, transformed=transformed),
         )
@@ -279,11 +274,6 @@ def _attempt(name: str, step: Any, *given: Any) -> None:
     except Exception as error:
         _log.error("the handler of the obligation %s failed: %s", name, place_of(error))
         raise ObligationError(f"{name}: its handler failed; the log says how") from error
-
-
-def _withheld(name: str) -> Execution:
-    message = f"the obligation {name} could not be fulfilled; the result is withheld"
-    return Execution(failure=Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {"obligation": name}))
 
 
 def _check_handler(name: str, handler: object, taken: Iterable[str]) -> None:

@@ -4,9 +4,8 @@
     execution = held.before() or ...run the tool, within_run(held.run)...
     checked = held.after(execution)
 
-Both are quick and plain; only staging an action asks a store. `before` comes after the decision was recorded, since it
-may stage. `after` comes after the result's schema was checked. A tool without pattern passes both, but for a commit
-that is excused from approval, which has to have been staged. Neither ever raises: what is wrong is a failure.
+`before` comes after the decision was recorded, since it may stage; `after` comes after the result's schema was checked.
+Neither ever raises: what is wrong is a failure.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import orjson
 
 from pdp.contract.sensitive import Mask, place_of
 from pdp.execution.failures import ToolError, ToolResultError, failure_of
-from pdp.json import JsonValueError, canonical, check_json
+from pdp.json import canonical
 from pdp.manifest.fields import EffectClass, Pattern
 from pdp.manifest.schema.shapes import shape_validator
 from pdp.patterns.derivations import Classification, Composition, Conversion, Validation
@@ -63,19 +62,19 @@ class HeldCall(PatternCall):
         entry = self.entry
         try:
             if self.facts.markings:
-                self.run.check_markable(*self.facts.resource)
+                self.run.mark(*self.facts.resource, self.facts.markings)
             if entry.effect_class is EffectClass.COMMIT_HIGH and entry.approval.unless_within_limits:
                 check_staged(self)
             if entry.pattern is None:
                 return None
-            _check_shape(self, self.arguments, "request")
+            _check_shape(entry.pattern, self.arguments, "request")
             check_snapshots(self.arguments, self.run)
             return RULES[entry.pattern].before(self)
         except Exception as error:  # noqa: BLE001 - whatever it was, the tool must not run
             return _failed(self, error, Execution(started=False))
 
     def completed(self, execution: Execution) -> Execution:
-        """Return what a run came to, as its idempotency key stores it, so that the same call comes to the same.
+        """Return what a run came to, as its idempotency key stores it.
 
         A task carries what it was asked for with. A result that its schema refused is the failure that the pattern has
         for it.
@@ -106,15 +105,16 @@ class HeldCall(PatternCall):
             try:
                 self.run.mark(*self.facts.resource, self.facts.markings)
             except PatternFault as error:
-                # Others have filled the run meanwhile. A result whose markings nobody would remember does not go out.
+                # The run was closed meanwhile, or it is a stored result and another run. What nobody would remember
+                # the markings of does not go out.
                 error.details["effect"] = "done"
                 return PatternResult(execution._replace(result=None, failure=failure_of(error), error=error))
         if entry.pattern is None:
             return checked
         try:
             rule = RULES[entry.pattern]
-            result = _copied(self, execution.result)
-            _check_shape(self, result, "response")
+            result = orjson.loads(canonical(execution.result))
+            _check_shape(entry.pattern, result, "response")
             rule.check(self, result)
             if not rule.names_snapshots:
                 check_snapshots(result, self.run)
@@ -123,23 +123,10 @@ class HeldCall(PatternCall):
             return PatternResult(_failed(self, error, execution))
 
 
-def _check_shape(call: PatternCall, value: Any, part: str) -> None:
-    pattern = call.entry.pattern
-    if pattern is not None and not shape_validator(pattern, part).is_valid(value):
+def _check_shape(pattern: Pattern, value: Any, part: str) -> None:
+    if not shape_validator(pattern, part).is_valid(value):
         subject = "the arguments have" if part == "request" else "the result has"
-        raise PatternFault(_named(call, part), f"{subject} not the pattern's shape")
-
-
-def _named(call: PatternCall, part: str) -> str:
-    return f"{str(call.entry.pattern).replace('-', '_')}.{part}_shape"
-
-
-def _copied(call: PatternCall, result: Any) -> Any:
-    try:
-        check_json(result)
-    except JsonValueError as error:
-        raise PatternFault(_named(call, "response"), f"the result is not JSON: {error}") from error
-    return orjson.loads(canonical(result))
+        raise PatternFault(f"{pattern.replace('-', '_')}.{part}_shape", f"{subject} not the pattern's shape")
 
 
 def _failed(call: PatternCall, error: Exception, execution: Execution) -> Execution:

@@ -1,14 +1,6 @@
 """Typed exceptions that tools raise, so that whoever called knows what it is about (tool pattern library, 9.3).
 
-The failure of a call has the kind in its details, `{"kind": "not_found"}`.
-
-* ToolException                 base; `kind` is stable
-  - NotFoundError               not_found
-  - SourceUnavailableError      source_unavailable
-  - PermissionDeniedError       permission_denied
-  - StaleReplicaError           stale_replica
-  - OutOfDistributionError      classify.out_of_distribution
-* PatternFault                  a call or a result that breaks a rule of its pattern; raised here, not by tools
+The failure of a call has the kind in its details, `{"kind": "not_found"}`. Kinds are stable.
 """
 
 from __future__ import annotations
@@ -60,11 +52,9 @@ class OutOfDistributionError(ToolException):
 
 
 class PatternFault(ToolError):  # noqa: N818 - a fault of a call, as the others are
-    """A call or a result breaks a rule of its pattern.
+    """A call or a result breaks a rule of its pattern, `<pattern>.<finding>`; no tool raises it.
 
-    Args:
-        rule: `<pattern>.<finding>`, stable.
-        message: what is wrong, without quoting what may be confidential.
+    The message quotes nothing that may be confidential.
     """
 
     code = "pdp.pattern_fault"

@@ -70,24 +70,14 @@ class Aggregation(PatternRule):
         union = checked.markings | set(result.get("markings", ()))
         for item in call.arguments["objects"]:
             union |= call.run.markings_of(item["type"], item["id"])
-        not_declared = sorted(union - set(call.entry.markings or ()))
-        if not_declared:
-            raise PatternFault(
-                "aggregation.marking_not_allowed",
-                f"its objects carry what the tool does not declare: {_listed(not_declared)}",
-            )
-        not_cleared = sorted(union - call.facts.clearances)
-        if not_cleared:
-            raise PatternFault(
-                "aggregation.marking_not_cleared",
-                f"its objects carry what the subject is not cleared for: {_listed(not_cleared)}",
-            )
+        for rule, covered, whose in (
+            ("aggregation.marking_not_allowed", call.entry.markings or (), "the tool does not declare"),
+            ("aggregation.marking_not_cleared", call.facts.clearances, "the subject is not cleared for"),
+        ):
+            if left := sorted(union.difference(covered)):
+                raise PatternFault(rule, f"its objects carry what {whose}: {', '.join(left[:5])}")
         marked = {**result, "markings": sorted(union)}
         return checked._replace(execution=checked.execution._replace(result=marked), markings=union)
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:5])
 
 
 class Search(PatternRule):

@@ -31,10 +31,8 @@ class CallFacts:
     Attributes:
         caller: issuer and subject as one text. What one caller has looked up is not given to another, and idempotency
             keys of two callers have nothing in common.
-        decision_id: of the decision that allowed it.
         resource: the request's resource, (type, id).
         now: seconds since 1970; time: the request's, by which approvals expire.
-        idempotency_key: the session's, or the derived one.
         markings: those that the result carries by the policy (obligation `mark_result`).
         clearances: the subject's.
         approved: a person's approval let it through.
@@ -54,13 +52,9 @@ class CallFacts:
 
 
 class PatternResult(NamedTuple):
-    """An execution as its pattern leaves it.
+    """An execution as its pattern leaves it: the result with what the pattern adds to it, or a failure.
 
-    Attributes:
-        execution: the result, with what the pattern adds to it; or a failure.
-        markings: those that the result carries.
-        retrieval_snapshot: what a search retrieved from.
-        pins: the versions of the pinned sources that a conversion could use, by source.
+    `pins` are the versions of the pinned sources that a conversion could use, by source.
     """
 
     execution: Execution
@@ -74,11 +68,7 @@ class PatternCall:
     """One call that is held to its pattern.
 
     Attributes:
-        entry: its effective entry.
         arguments: as decided; nobody changes them.
-        run: the run that it belongs to.
-        facts: what else is known of it.
-        actions: where staging puts actions.
         approvals: where a task notes what it asks for; None: nobody can approve anything here.
         record_key: what a lookup is cached under: fixed before it runs, since its source may change meanwhile.
         staged: the action that this call has staged, now or before, while nobody has decided on it.
@@ -144,11 +134,7 @@ def check_snapshots(value: Any, run: Run) -> None:
 
 
 def refer_back(evidence: Any, run: Run) -> None:
-    """Let spans of what this run has retrieved refer to the snapshot, in place. Spans that do already are left alone.
-
-    Args:
-        evidence: a span or a list of them.
-        run: the run.
+    """Let spans of what this run has retrieved refer to the snapshot, in place. `evidence` is a span, or a list.
 
     Raises:
         PatternFault: `evidence.span_reversed`: a span ends before it starts.

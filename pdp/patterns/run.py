@@ -54,12 +54,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One version of a source, such as a table of exchange rates, that holds for a whole run.
-
-    Args:
-        version: names it; two versions of a source have two names.
-        value: what is in it, JSON. `pinned` gives a copy of it.
-    """
+    """One version of a source, such as a table of exchange rates, that holds for a whole run. `value` is JSON."""
 
     version: str
     value: Any
@@ -99,11 +94,7 @@ def read_pins(deployment: Deployment) -> dict[str, Pin]:
 class Run:
     """One run of an agent. Made by `Runs`; safe to share between threads.
 
-    Attributes:
-        run_id: the session's, or None for a call that belongs to no run: then nothing outlives the call.
-        deployment: what the application states for all runs.
-        pins: by source; taken when the run starts.
-        used_at: when the last call was made in it, as `Runs` has it.
+    Without a `run_id` nothing outlives the call. `used_at` is when the last call was made in it, as `Runs` has it.
     """
 
     def __init__(self, run_id: str | None, deployment: Deployment) -> None:
@@ -153,8 +144,7 @@ class Run:
 
     def record(self, key: Any) -> bytes | None:
         """Return the cached result of a lookup, as JSON text."""
-        with self._lock:
-            return self._records.get(key)
+        return self._records.get(key)
 
     def keep_record(self, key: Any, text: bytes) -> None:
         """Cache a lookup's result."""
@@ -181,8 +171,7 @@ class Run:
 
     def knows_snapshot(self, snapshot: str) -> bool:
         """Return whether this run has retrieved from that snapshot."""
-        with self._lock:
-            return snapshot in self._snapshots
+        return snapshot in self._snapshots
 
     def snapshot_of(self, source: str) -> str | None:
         """Return the newest snapshot in which this run found the source."""
@@ -199,19 +188,9 @@ class Run:
             known = self._markings.get((kind, name), frozenset())
             self._add(self._markings, (kind, name), known | frozenset(markings), "marked objects")
 
-    def check_markable(self, kind: str, name: str) -> None:
-        """Check that markings of this object could be remembered; for use before a tool runs.
-
-        Raises:
-            PatternFault: `run.full`, or `run.closed`.
-        """
-        with self._lock:
-            self._check_room(self._markings, (kind, name), "marked objects")
-
     def markings_of(self, kind: str, name: str) -> frozenset[str]:
         """Return the markings of an object that are known: those of this run and the application's."""
-        with self._lock:
-            known = self._markings.get((kind, name), frozenset())
+        known = self._markings.get((kind, name), frozenset())
         ask = self.deployment.markings_of
         try:
             stated = None if ask is None else ask(kind, name)
@@ -231,8 +210,7 @@ class Run:
 
     def staged_action(self, kind: str, payload_digest: str) -> str | None:
         """Return the id of the action of this kind and payload that was staged in this run; None when none was."""
-        with self._lock:
-            return self._staged.get((kind, payload_digest))
+        return self._staged.get((kind, payload_digest))
 
     def bind_staged(self, kind: str, payload_digest: str, call_digest: str) -> str | None:
         """Return the staged action for exactly this call, which has it from now on; None: there is none, or another's.
@@ -245,14 +223,11 @@ class Run:
                 return None
             return action_id
 
-    def _check_room(self, entries: Mapping[Key, Any], key: Key, plural: str) -> None:
+    def _add(self, entries: dict[Key, Value], key: Key, value: Value, plural: str) -> None:
         if self._is_closed:
             raise PatternFault(RunClosedError.code, "the run was closed to make room for others")
         if len(entries) >= MOST_ENTRIES and key not in entries:
             raise PatternFault("run.full", f"the run remembers {MOST_ENTRIES} {plural}, and has no room for more")
-
-    def _add(self, entries: dict[Key, Value], key: Key, value: Value, plural: str) -> None:
-        self._check_room(entries, key, plural)
         entries[key] = value
 
 
@@ -273,10 +248,6 @@ class Runs:
 
     Where there are too many, the one that was used least recently gives way. If it remembers something that protects,
     no call is made in it any more, until its caller has ended it or no call was tried for a day.
-
-    Args:
-        deployment: what holds for all of them.
-        clock: seconds that never go back.
     """
 
     def __init__(self, deployment: Deployment | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -290,9 +261,7 @@ class Runs:
     def open(self, run_id: str | None, caller: str) -> Run:
         """Return the run of that id, a new one when it is not open; without an id one that nobody else gets.
 
-        Args:
-            run_id: the session's.
-            caller: whose run it is: equal ids of two callers have nothing in common.
+        Equal ids of two callers have nothing in common.
 
         Raises:
             RunClosedError: it was closed to make room for others.

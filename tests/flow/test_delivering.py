@@ -11,7 +11,8 @@ import pytest
 from pdp import Approvals, Deployment, MemoryAudit, Pep, Registry, Verdict
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
-from pdp.patterns.run import Pin, Run, pinned
+from pdp.patterns.enforcement import HeldCall
+from pdp.patterns.run import Pin, pinned
 from pdp.proposal import Failure, FailureCode
 from pdp.stores.actions import ActionState
 from pdp.stores.approvals import ApprovalState
@@ -112,11 +113,11 @@ def test_an_error_after_the_run_withholds_the_result_and_nothing_else(
 ) -> None:
     pep = Pep(base.manifest, Scripted(marking), tools=works.tools())
 
-    def mark(*_: Any) -> None:
+    def after(*_: Any) -> None:
         raise RuntimeError(works.runs)
 
     with monkeypatch.context() as broken:
-        broken.setattr(Run, "mark", mark)
+        broken.setattr(HeldCall, "after", after)
         ran = call(pep, propose("book_entry"), session())
     again = call(pep, propose("book_entry"), session())
 

@@ -91,19 +91,33 @@ def test_what_could_not_be_marked_in_its_run_is_not_read(pep: Pep, monkeypatch: 
     assert call(pep, page("two"), ours(run_id="run-2")).result == "page two"
 
 
-def test_a_result_whose_markings_no_longer_fit_does_not_go_out(pep: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_read_has_its_place_in_a_full_run(pep: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "MOST_ENTRIES", 1)
+    quick: list[Evaluation] = []
 
     def read_page(page: str) -> str:
         if page == "slow":
             # Another call of the run is quicker.
-            assert pep.call({"tool": "read_page", "arguments": {"page": "quick"}}, ours()).executed
+            quick.append(pep.call({"tool": "read_page", "arguments": {"page": "quick"}}, ours()))
+        return f"page {page}"
+
+    pep = pep.with_changes(tools={"read_page": read_page})
+
+    assert (pep.call(page("slow"), ours()).result, rule(quick[0])) == ("page slow", (False, "run.full", "none"))
+
+
+def test_a_result_of_a_run_that_was_closed_meanwhile_does_not_go_out(pep: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "MOST_RUNS", 1)
+
+    def read_page(page: str) -> str:
+        if page == "slow":
+            assert pep.call({"tool": "read_page", "arguments": {"page": "quick"}}, ours(run_id="other")).executed
         return f"page {page}"
 
     pep = pep.with_changes(tools={"read_page": read_page})
     slow = pep.call(page("slow"), ours())
 
-    assert (rule(slow), slow.result, slow.markings) == ((True, "run.full", "done"), None, ())
+    assert (rule(slow), slow.result, slow.markings) == ((True, "run.closed", "done"), None, ())
 
 
 def test_what_is_staged_in_a_full_run_fails_and_what_was_staged_is_committed(

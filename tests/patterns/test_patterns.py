@@ -105,9 +105,7 @@ def test_arguments_without_the_shape_do_not_run() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "result", [None, {}, {"value": 1, "evidence": SPAN, "confidence": 1.1}, float("nan"), object()]
-)
+@pytest.mark.parametrize("result", [None, {}, {"value": 1, "evidence": SPAN, "confidence": 1.1}])
 def test_a_result_without_the_shape_is_not_delivered(result: Any) -> None:
     held = held_call("extract_insured_sum", {"source": {"id": "sub-7"}}, opened())
     checked = held.after(Execution(result=result))
