@@ -43,7 +43,7 @@ def _run(store: IdempotencyStore, number: int) -> None:
     begun = store.begin(_key(number), "sha256:a", ttl=86400.0, now=_NOW)
     if not isinstance(begun, Fresh):
         raise TypeError("the key is not fresh")
-    store.finish(begun.token, Execution(result=_RESULT), now=_NOW)
+    store.finish(begun.record, Execution(result=_RESULT), now=_NOW)
 
 
 def _replay(store: IdempotencyStore) -> Callable[[], object]:

@@ -130,7 +130,7 @@ def execute(ready: Ready, parts: Parts, watchers: _Watchers) -> Generator[Step, 
             execution = yield from _run(ready, watchers)
         ready = ready._replace(action=(yield from _settle(ready, execution, stores)))
         yield from _finish_key(ready, execution, stores)
-        ready = ready._replace(token=None)
+        ready = ready._replace(key=None)
         delivered = deliver(Executed(ready.decided, execution, ready.action), ready)
         return (yield from record_result(delivered, parts.audit))
     except BaseException as error:
@@ -299,10 +299,10 @@ def _settle(ready: Ready, execution: Execution, stores: Stores) -> Generator[Ste
 
 
 def _finish_key(ready: Ready, execution: Execution, stores: Stores) -> Generator[Step, Any, None]:
-    if ready.token is not None:
+    if ready.key is not None:
         from pdp.flow.reserve import finish_key  # noqa: PLC0415 - only calls with a key
 
-        yield from finish_key(ready.token, ready.prepared.checked.tool, stores.keys, execution)
+        yield from finish_key(ready.key, ready.prepared.checked.tool, stores.keys, execution)
 
 
 def _give_back(ready: Ready, execution: Execution, stores: Stores) -> Generator[Step, Any, None]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pdp.proposal import Execution
     from pdp.request import Request
     from pdp.stores.approvals import Approval
-    from pdp.stores.keys import Begun, IdempotencyStore
+    from pdp.stores.keys import Begun, IdempotencyStore, KeyRecord
 
 _log = logging.getLogger("pdp.pep")
 
@@ -144,8 +144,8 @@ def reserve(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
     match begun:
         case None:
             return reserved
-        case Fresh(token):
-            return reserved._replace(token=token)
+        case Fresh(record):
+            return reserved._replace(key=record)
         case Stored(execution, _):
             return reserved._replace(known=execution._replace(replayed=True))
         case Conflict():
@@ -196,13 +196,13 @@ def _waiting(
 
 
 def finish_key(
-    token: str, tool: CompiledTool, keys: IdempotencyStore, execution: Execution
+    record: KeyRecord, tool: CompiledTool, keys: IdempotencyStore, execution: Execution
 ) -> Generator[Step, Any, None]:
     """Store for the reserved key what the run came to, or free it where nothing was done."""
 
     def finish() -> None:
         try:
-            keys.finish(token, execution, now=time.time(), effects=tool.entry.has_effects)
+            keys.finish(record, execution, now=time.time(), effects=tool.entry.has_effects)
         except Exception:  # noqa: BLE001 - whatever it was, the tool has run
             _log.critical("a tool ran and its idempotency key could not be finished: it stays taken", exc_info=True)
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pdp.session import Session
     from pdp.stores.actions import Action
     from pdp.stores.approvals import Approval
+    from pdp.stores.keys import KeyRecord
 
 _NAME_LENGTH: Final = 128
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -187,7 +188,7 @@ class Ready(NamedTuple):
     Attributes:
         decided: the call as it was decided, its approval as its use leaves it.
         runner: what runs the tool; None for a staging without a function.
-        token: of the reserved idempotency key; None when none is reserved.
+        key: the record of the reserved idempotency key; None when none is reserved.
         action: the action that it commits; None without one.
         known: what the call comes to without its tool, such as what is known of an earlier call with the same key;
             None: the tool runs.
@@ -197,7 +198,7 @@ class Ready(NamedTuple):
     prepared: Prepared
     runner: ToolRunner | None = None
     held: HeldCall | None = None
-    token: str | None = None
+    key: KeyRecord | None = None
     action: Action | None = None
     arguments: Mapping[str, Any] = _NOTHING
     known: Execution | None = None

@@ -79,9 +79,9 @@ class NotBegunError(PdpError):
 
 
 class Fresh(NamedTuple):
-    """The key is this caller's: run the tool once, then finish with the token."""
+    """The key is this caller's: run the tool once, then finish with the record."""
 
-    token: str
+    record: KeyRecord
 
 
 class Stored(NamedTuple):
@@ -227,9 +227,6 @@ class KeyRows(Protocol):
     def get(self, key_id: str) -> KeyRecord | None:
         """Return a record, locked until the end of the transaction."""
 
-    def of_token(self, token: str) -> KeyRecord | None:
-        """Return the record that was begun with a token, locked."""
-
     def add(self, record: KeyRecord) -> bool:
         """Store a record unless its key has one, and return whether it was stored."""
 
@@ -315,26 +312,20 @@ class IdempotencyStore(ABC):
                     rows.put(record.id, None)
             if approval is not None:
                 approval.consume(rows.transaction)
-        return Fresh(record.token)
+        return Fresh(record)
 
-    def finish(self, token: str, execution: Execution, *, now: float, effects: bool = True) -> None:
-        """Store the outcome of the run, or free the key where the run is known to have had no effect.
+    def finish(self, record: KeyRecord, execution: Execution, *, now: float, effects: bool = True) -> None:
+        """Store the outcome of the run that began with `record`, or free the key where it is known to have no effect.
 
-        This works after `lasting` is over, too: nobody else got the key meanwhile.
-
-        Args:
-            token: of `Fresh`.
-            execution: the run's outcome.
-            now: the time.
-            effects: whether the tool can have any; without, a failure always frees the key.
+        This works after `lasting` is over, too: nobody else got the key meanwhile. `effects`: whether the tool can have
+        any; without, a failure always frees the key.
 
         Raises:
-            NotBegunError: nothing was begun with this token, or it is finished.
+            NotBegunError: no such run was begun, or it is finished.
         """
         with self.transaction() as rows:
-            record = rows.of_token(token)
-            if record is None or record.state is not KeyState.STARTED:
-                raise NotBegunError("no run was begun with this token, or it is finished")
+            if rows.get(record.id) != record:
+                raise NotBegunError("no such run was begun, or it is finished")
             rows.put(record.id, record.ended(execution, now, effects=effects))
 
     def settle(self, key: IdempotencyKey, execution: Execution | None, *, now: float) -> None:

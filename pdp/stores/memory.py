@@ -52,7 +52,7 @@ class MemoryIdempotency(IdempotencyStore):
     def unknown(self, now: float) -> Sequence[KeyRecord]:
         """Return the records that a person may settle."""
         with self._lock:
-            return self._rows.unknown(now)
+            return [record for record in self._rows.records.values() if record.settleable(now)]
 
     @contextmanager
     def transaction(self) -> Iterator[KeyRows]:
@@ -76,46 +76,38 @@ class _MemoryKeyRows:
     def __init__(self) -> None:
         self.transaction: Transaction | None = None
         self.added: str | None = None
-        self._records: dict[str, KeyRecord] = {}
-        self._ids: dict[str, str] = {}
+        self.records: dict[str, KeyRecord] = {}
 
     def get(self, key_id: str) -> KeyRecord | None:
-        return self._records.get(key_id)
-
-    def of_token(self, token: str) -> KeyRecord | None:
-        key_id = self._ids.get(token)
-        return None if key_id is None else self._records[key_id]
+        return self.records.get(key_id)
 
     def add(self, record: KeyRecord) -> bool:
-        if record.id in self._records:
+        if record.id in self.records:
             return False
-        if len(self._records) >= CAPACITY and not self.prune(record.started_at) and not self._forget(record.started_at):
+        if len(self.records) >= CAPACITY and not self.prune(record.started_at) and not self._forget(record.started_at):
             raise StoreFullError(
                 f"{CAPACITY} idempotency keys are in memory, and none has expired",
                 hint="state a ttl in the entries, store keys in a database, and settle those of unknown outcome",
             )
-        self._records[record.id] = record
-        self._ids[record.token] = self.added = record.id
+        self.records[record.id] = record
+        self.added = record.id
         return True
 
     def put(self, key_id: str, record: KeyRecord | None) -> None:
         if record is None:
-            del self._ids[self._records.pop(key_id).token]
+            del self.records[key_id]
         else:
-            self._records[key_id] = record
-
-    def unknown(self, now: float) -> Sequence[KeyRecord]:
-        return [record for record in self._records.values() if record.settleable(now)]
+            self.records[key_id] = record
 
     def prune(self, now: float) -> int:
-        expired = [name for name, record in self._records.items() if record.expired(now)]
+        expired = [name for name, record in self.records.items() if record.expired(now)]
         for name in expired:
             self.put(name, None)
         return len(expired)
 
     def _forget(self, now: float) -> bool:
         """Forget the oldest key of yesterday that states no time to live and whose tool ended; False: there is none."""
-        for name, record in self._records.items():
+        for name, record in self.records.items():
             if record.running_until + LASTING > now:
                 break
             if record.state is KeyState.FINISHED and record.expires_at is None:

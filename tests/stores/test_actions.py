@@ -218,5 +218,5 @@ def test_an_action_that_somebody_spoilt_is_an_error(tmp_path: Path, record: str)
             with pytest.raises(StoreError) as caught:
                 step()
             assert str(caught.value) == (
-                "an action in the database cannot be read (another program changed it, or a newer release wrote it)"
+                "a record of pdp_actions in the database cannot be read (another program changed it, or a newer release wrote it)"
             )

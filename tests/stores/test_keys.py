@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from pdp.stores.keys import (
     Fresh,
     IdempotencyKey,
     IdempotencyStore,
+    KeyRecord,
     KeyState,
     NotBegunError,
     Running,
@@ -63,10 +65,10 @@ def begin(
     return keys.begin(key, arguments, ttl=ttl, now=now, **more)
 
 
-def begun(keys: IdempotencyStore, **more: Any) -> str:
+def begun(keys: IdempotencyStore, **more: Any) -> KeyRecord:
     fresh = begin(keys, **more)
     assert isinstance(fresh, Fresh)
-    return fresh.token
+    return fresh.record
 
 
 def failed(**details: str) -> Execution:
@@ -242,15 +244,15 @@ def test_details_and_messages_that_are_no_json_are_kept_as_far_as_they_are(keys:
 
 
 def test_what_was_not_begun_or_is_finished_is_not_finished_again(keys: IdempotencyStore) -> None:
-    token = begun(keys)
-    keys.finish(token, Execution(result=1), now=NOW)
+    record = begun(keys)
+    keys.finish(record, Execution(result=1), now=NOW)
     freed = begun(keys, key=KEY._replace(key="freed"))
     keys.finish(freed, failed(effect="none"), now=NOW)
 
-    for wrong in (token, freed, "another"):
+    for wrong in (record, freed, replace(record, id="another")):
         with pytest.raises(NotBegunError) as caught:
             keys.finish(wrong, Execution(result=2), now=NOW)
-        assert str(caught.value) == "no run was begun with this token, or it is finished"
+        assert str(caught.value) == "no such run was begun, or it is finished"
     assert begin(keys) == Stored(Execution(result=1, started=False), None)
 
 
@@ -400,7 +402,7 @@ def test_two_hundred_calls_with_twenty_keys_run_each_once(keys: IdempotencyStore
             return key.key, begun.execution.result
         assert isinstance(begun, Fresh)
         runs[key.key] += 1
-        keys.finish(begun.token, Execution(result=f"result of {key.key}"), now=time.time())
+        keys.finish(begun.record, Execution(result=f"result of {key.key}"), now=time.time())
         return key.key, f"result of {key.key}"
 
     results = at_once([partial(call, number) for number in range(200)])

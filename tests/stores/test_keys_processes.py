@@ -38,7 +38,7 @@ def _run(keys: SqlIdempotency, name: str, effects: Path) -> str:
     begun = keys.begin(_key(name), "sha256:a", ttl=None, now=time.time(), lasting=PATIENCE)
     if isinstance(begun, Fresh):
         _have_effect(name, effects)
-        keys.finish(begun.token, Execution(result=name), now=time.time())
+        keys.finish(begun.record, Execution(result=name), now=time.time())
     return type(begun).__name__
 
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 # Made once: making them takes longer than SQLite takes to answer.
 _BY_ID = select(table).where(table.c.id == bindparam("id"))
 _BY_ID_LOCKED = _BY_ID.with_for_update()
-_BY_TOKEN_LOCKED = select(table).where(table.c.token == bindparam("token")).with_for_update()
 _DELETE = delete(table).where(table.c.id == bindparam("key_id"))
 _END = update(table).where(table.c.id == bindparam("key_id"))
 
@@ -57,8 +56,8 @@ class SqlIdempotency(IdempotencyStore):
 
     def prune(self, now: float) -> int:
         """Delete the results whose time to live is over, and return how many."""
+        expired = (table.c.state == KeyState.FINISHED) & (table.c.expires_at <= now)
         with self._database.write() as connection:
-            expired = (table.c.state == KeyState.FINISHED) & (table.c.expires_at <= now)
             return connection.execute(delete(table).where(expired)).rowcount
 
 
@@ -70,9 +69,6 @@ class _SqlKeyRows:
 
     def get(self, key_id: str) -> KeyRecord | None:
         return _record(self._connection.execute(_BY_ID_LOCKED, {"id": key_id}))
-
-    def of_token(self, token: str) -> KeyRecord | None:
-        return _record(self._connection.execute(_BY_TOKEN_LOCKED, {"token": token}))
 
     def add(self, record: KeyRecord) -> bool:
         return insert_if_absent(self._connection, table, asdict(record))

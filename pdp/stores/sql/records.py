@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
 from sqlalchemy import Connection, select, update
 
 from pdp.errors import StoreError
 from pdp.stores.actions import Action, ActionStore
 from pdp.stores.approvals import Approval, ApprovalState
-from pdp.stores.sql.tables import actions, approvals, insert_if_absent, may_be_id
+from pdp.stores.sql.tables import actions, approvals, insert_if_absent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sqlalchemy import Table
+    from sqlalchemy import TableClause
 
     from pdp.stores.actions import ActionState
     from pdp.stores.approvals import Transaction
@@ -23,15 +24,12 @@ if TYPE_CHECKING:
 
 Record = TypeVar("Record", Action, Approval)
 
-_TEXT: Final = TypeAdapter(str)
-
 
 class _SqlRecords(Generic[Record]):
-    """Records of one kind in their table. `_noun`: what a message calls one; `_adapter`: reads and writes its JSON."""
+    """Records of one kind in their table; `_adapter` reads and writes their JSON."""
 
     blocking = True
-    _table: ClassVar[Table]
-    _noun: ClassVar[str]
+    _table: ClassVar[TableClause]
     _adapter: ClassVar[TypeAdapter[Any]]
 
     def __init__(self, database: Database) -> None:
@@ -39,8 +37,8 @@ class _SqlRecords(Generic[Record]):
 
     def get(self, record_id: str) -> Record | None:
         """Return the record of that id, if there is one."""
-        if not may_be_id(record_id):
-            return None
+        if not record_id.isascii() or "\0" in record_id:
+            return None  # not an id of ours, and no database can be asked for it
         with self._database.read() as connection:
             return self._first(connection, {"id": record_id})
 
@@ -86,7 +84,7 @@ class _SqlRecords(Generic[Record]):
             record: Record = self._adapter.validate_json(text)
         except ValidationError as error:
             raise StoreError(
-                f"{self._noun} in the database cannot be read",
+                f"a record of {self._table.name} in the database cannot be read",
                 hint="another program changed it, or a newer release wrote it",
             ) from error
         return record
@@ -99,7 +97,6 @@ class SqlActions(_SqlRecords[Action], ActionStore):
     """Actions in a database."""
 
     _table = actions
-    _noun = "an action"
     _adapter = TypeAdapter(Action)
 
     def add(self, action: Action, key_id: str) -> Action:
@@ -115,7 +112,6 @@ class SqlApprovals(_SqlRecords[Approval]):
     """Approvals in a database; an `ApprovalStore`. What approvers are shown, arguments included, is in it as JSON."""
 
     _table = approvals
-    _noun = "an approval"
     _adapter = TypeAdapter(Approval)
 
     def add(self, approval: Approval) -> Approval:
@@ -129,6 +125,6 @@ class SqlApprovals(_SqlRecords[Approval]):
     ) -> Sequence[Approval]:
         """Return the approvals in the order of being added."""
         # The database leaves out what cannot be of this subject; case counts here, and not there.
-        within = None if subject is None else f'"subject":{_TEXT.dump_json(subject).decode()}'
+        within = None if subject is None else f'"subject":{to_json(subject).decode()}'
         approvals = self._all(within, call_digest=call_digest, state=state)
         return [approval for approval in approvals if subject is None or approval.subject == subject]

@@ -1,4 +1,6 @@
-"""The tables and their revision. What a query asks for has a column of its own; the rest of a record is JSON.
+"""The tables as queries name them, their revision, and the upgrade to it; how they are made stands in `migrations/`.
+
+What a query asks for has a column of its own; the rest of a record is JSON.
 
 Texts that a model or a user chose stand in JSON alone: there PostgreSQL takes every character, and in a column it does
 not take NUL. The names begin with `pdp_`, as others may have tables in the same database.
@@ -10,23 +12,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import (
-    BigInteger,
-    CheckConstraint,
-    Column,
-    Double,
-    Identity,
-    Index,
-    Integer,
-    MetaData,
-    Table,
-    Text,
-    column,
-    inspect,
-    select,
-    table,
-    text,
-)
+from sqlalchemy import Double, TableClause, Text, column, inspect, select, table, text
 from sqlalchemy.dialects import postgresql, sqlite
 
 from pdp.errors import StoreSchemaError
@@ -47,86 +33,39 @@ _MIGRATIONS: Final = Path(__file__).with_name("migrations")
 _LOCK: Final = 0x7064705F64620001
 """A number that no other program takes a lock of PostgreSQL with."""
 
-metadata = MetaData()
-
-idempotency = Table(
+idempotency = table(
     "pdp_idempotency",
-    metadata,
-    # The digest of `names`, since five texts of any length make no key in PostgreSQL.
-    Column("id", Text, primary_key=True),
-    Column("names", Text, nullable=False),
-    Column("arguments_digest", Text, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("token", Text, nullable=False, unique=True),
-    Column("started_at", Double, nullable=False),
-    Column("running_until", Double, nullable=False),
-    Column("ttl", Double),
-    Column("expires_at", Double, index=True),
-    Column("approval_id", Text),
-    Column("outcome", Text),
-    CheckConstraint("state IN ('started', 'finished', 'unknown')", name="pdp_idempotency_state"),
+    *(column(name, Text) for name in ("id", "names", "arguments_digest", "state", "token", "approval_id", "outcome")),
+    *(column(name, Double) for name in ("started_at", "running_until", "ttl", "expires_at")),
 )
 """One row for each key under which a tool was started."""
 
-actions = Table(
-    "pdp_actions",
-    metadata,
-    Column("seq", BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True),
-    Column("id", Text, nullable=False, unique=True),
-    # The digest of owner and idempotency key.
-    Column("key_id", Text, nullable=False, unique=True),
-    Column("state", Text, nullable=False, index=True),
-    Column("record", Text, nullable=False),
-    CheckConstraint(
-        "state IN ('staged', 'approved', 'denied', 'committed', 'failed', 'compensated')", name="pdp_actions_state"
-    ),
+actions = table(
+    "pdp_actions", column("seq"), *(column(name, Text) for name in ("id", "key_id", "state", "record"))
 )
 """One row for each staged action."""
 
-approvals = Table(
-    "pdp_approvals",
-    metadata,
-    Column("seq", BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True),
-    Column("id", Text, nullable=False, unique=True),
-    Column("call_digest", Text, nullable=False, index=True),
-    Column("state", Text, nullable=False, index=True),
-    Column("record", Text, nullable=False),
-    CheckConstraint(
-        "state IN ('pending', 'granted', 'denied', 'withdrawn', 'expired', 'consumed')", name="pdp_approvals_state"
-    ),
+approvals = table(
+    "pdp_approvals", column("seq"), *(column(name, Text) for name in ("id", "call_digest", "state", "record"))
 )
 """One row for each approval."""
 
-Index(
-    "pdp_approvals_one_pending",
-    approvals.c.call_digest,
-    unique=True,
-    sqlite_where=approvals.c.state == "pending",
-    postgresql_where=approvals.c.state == "pending",
-)
-
-
-_INSERTS: Final[dict[str, Callable[[Table], sqlite.Insert | postgresql.Insert]]] = {
+_INSERTS: Final[dict[str, Callable[[TableClause], sqlite.Insert | postgresql.Insert]]] = {
     "sqlite": sqlite.insert,
     "postgresql": postgresql.insert,
 }
 
 
-def insert_if_absent(connection: Connection, table: Table, values: dict[str, Any]) -> bool:
+def insert_if_absent(connection: Connection, into: TableClause, values: dict[str, Any]) -> bool:
     """Insert a row unless a unique column of it is there already, and return whether it was inserted.
 
     An error would end the transaction in PostgreSQL. Of several that insert the same at once, the others wait for the
     first to commit.
     """
-    statement = _INSERTS[connection.dialect.name](table).on_conflict_do_nothing()
+    statement = _INSERTS[connection.dialect.name](into).on_conflict_do_nothing()
     # Without `preserve_rowcount` the count of an INSERT is -1 with psycopg, whatever happened.
     result = connection.execute(statement, values, execution_options={"preserve_rowcount": True})
     return result.rowcount == 1
-
-
-def may_be_id(text: str) -> bool:
-    """Return whether a text that came from outside can be an id of ours; others no database can be asked for."""
-    return text.isascii() and "\x00" not in text
 
 
 def revision_of(connection: Connection) -> str | None:

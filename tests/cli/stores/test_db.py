@@ -26,7 +26,7 @@ def keep(key: IdempotencyKey, now: float, ttl: float) -> None:
     with Database.open("sqlite:///pdp.db") as store:
         keys = SqlIdempotency(store)
         begun = keys.begin(key, "sha256:a", ttl=ttl, now=now)
-        keys.finish(begun.token, Execution(result=1), now=now)  # type: ignore[union-attr]
+        keys.finish(begun.record, Execution(result=1), now=now)  # type: ignore[union-attr]
 
 
 def test_tables_are_made_and_stay_as_they_are() -> None:

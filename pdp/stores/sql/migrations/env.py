@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from alembic import context
 
-from pdp.stores.sql.tables import VERSIONS, metadata
+from pdp.stores.sql.tables import VERSIONS
 
-context.configure(connection=context.config.attributes["connection"], target_metadata=metadata, version_table=VERSIONS)
+context.configure(connection=context.config.attributes["connection"], version_table=VERSIONS)
 with context.begin_transaction():
     context.run_migrations()

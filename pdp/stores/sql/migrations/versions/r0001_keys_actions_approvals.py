@@ -8,7 +8,6 @@ from alembic import op
 revision = "0001"
 down_revision = None
 
-# The tables as they were in this revision. What `pdp.stores.sql.tables` says may have moved on since.
 _SEQUENCE = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
@@ -16,6 +15,7 @@ def upgrade() -> None:
     """Make them."""
     op.create_table(
         "pdp_idempotency",
+        # The digest of `names`, since five texts of any length make no key in PostgreSQL.
         sa.Column("id", sa.Text, primary_key=True),
         sa.Column("names", sa.Text, nullable=False),
         sa.Column("arguments_digest", sa.Text, nullable=False),
@@ -34,6 +34,7 @@ def upgrade() -> None:
         "pdp_actions",
         sa.Column("seq", _SEQUENCE, sa.Identity(), primary_key=True),
         sa.Column("id", sa.Text, nullable=False, unique=True),
+        # The digest of owner and idempotency key.
         sa.Column("key_id", sa.Text, nullable=False, unique=True),
         sa.Column("state", sa.Text, nullable=False),
         sa.Column("record", sa.Text, nullable=False),
