@@ -17,13 +17,13 @@ from copy import copy
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from pdp.audit.chain import MemoryAudit, recordable
 from pdp.clock import is_time, to_milliseconds, to_seconds
 from pdp.errors import AuditError, PdpError, StoreError, StoreFullError, UsageError
-from pdp.json import JsonValueError, canonical, check_json, thawed
-from pdp.session import Person, is_plain_name
+from pdp.json import canonical, thawed
+from pdp.session import LONGEST_TEXT, Person, is_plain_name
 from pdp.stores.actions import ActionState
 from pdp.stores.approvals import Approval, ApprovalState, Grant
 from pdp.stores.memory import MemoryApprovals
@@ -49,7 +49,6 @@ MOST_OF_A_SUBJECT: Final = 1_000
 TURN_SECONDS: Final = 30.0
 """How long one step waits for the steps of other threads, before it fails."""
 
-_LONGEST: Final = 1024
 _BY_PEOPLE: Final = ("granted", "denied")
 _OPEN: Final = frozenset((ApprovalState.PENDING, ApprovalState.GRANTED))
 _ACTION_STATES: Final = {
@@ -61,39 +60,34 @@ _ACTION_STATES: Final = {
 
 
 class Refusal(StrEnum):
-    """Why a step was refused."""
+    """Why a step was refused; `message` says it with facts of the approval."""
 
-    UNKNOWN = "unknown"
-    NOT_PENDING = "not_pending"
-    NOT_YET_OPEN = "not_yet_open"
-    EXPIRED = "expired"
-    CONSUMED = "consumed"
-    NO_SUBJECT = "no_subject"
-    AGENT = "agent"
-    REQUESTER = "requester"
-    NOT_AN_APPROVER = "not_an_approver"
-    NOT_A_REQUESTER = "not_a_requester"
-    ALREADY_GRANTED = "already_granted"
-    TASK_SEEN = "task_seen"
+    message: str
 
+    def __new__(cls, name: str, message: str) -> Self:
+        """Return the refusal of this name."""
+        refusal = str.__new__(cls, name)
+        refusal._value_, refusal.message = name, message
+        return refusal
 
-_MESSAGES: Final = {
-    Refusal.UNKNOWN: "no approval has that id",
-    Refusal.NOT_PENDING: "it is {state}",
-    Refusal.NOT_YET_OPEN: "it was opened at {opened_at}, and nobody decides on it before",
-    Refusal.EXPIRED: "its time was over at {expires_at}",
-    Refusal.CONSUMED: "it was used at {closed_at}",
-    Refusal.NO_SUBJECT: (
-        "the claims name nobody: sub has to be a non-empty string in plain letters (of one script, NFC, no blanks at "
-        "its ends), and iss one or absent"
-    ),
-    Refusal.AGENT: "the claims are those of an acting agent, and a person approves",
-    Refusal.REQUESTER: "nobody decides on a call that is their own, or made for them",
-    Refusal.NOT_AN_APPROVER: "the claims have none of the roles that approve it: {approvers}",
-    Refusal.NOT_A_REQUESTER: "only who asked for it withdraws it",
-    Refusal.ALREADY_GRANTED: "the same person has granted it before, and {quorum} different ones are needed",
-    Refusal.TASK_SEEN: "somebody has granted it by its task as it was, which stays",
-}
+    UNKNOWN = "unknown", "no approval has that id"
+    NOT_PENDING = "not_pending", "it is {state}"
+    NOT_YET_OPEN = "not_yet_open", "it was opened at {opened_at}, and nobody decides on it before"
+    EXPIRED = "expired", "its time was over at {expires_at}"
+    CONSUMED = "consumed", "it was used at {closed_at}"
+    NO_SUBJECT = (
+        "no_subject",
+        (
+            "the claims name nobody: sub has to be a non-empty string in plain letters (of one script, NFC, no blanks "
+            "at its ends), and iss one or absent"
+        ),
+    )
+    AGENT = "agent", "the claims are those of an acting agent, and a person approves"
+    REQUESTER = "requester", "nobody decides on a call that is their own, or made for them"
+    NOT_AN_APPROVER = "not_an_approver", "the claims have none of the roles that approve it: {approvers}"
+    NOT_A_REQUESTER = "not_a_requester", "only who asked for it withdraws it"
+    ALREADY_GRANTED = "already_granted", "the same person has granted it before, and {quorum} different ones are needed"
+    TASK_SEEN = "task_seen", "somebody has granted it by its task as it was, which stays"
 
 
 class ApprovalRefusedError(PdpError):
@@ -108,7 +102,7 @@ class ApprovalRefusedError(PdpError):
             "closed_at": approval.closed_at, "approvers": ", ".join(approval.approvers) or "nobody",
             "quorum": approval.quorum,
         }  # fmt: skip
-        super().__init__(f"approval {recordable(approval_id)}: {_MESSAGES[reason].format(**facts)}")
+        super().__init__(f"approval {recordable(approval_id)}: {reason.message.format(**facts)}")
 
 
 class Approvals:
@@ -170,15 +164,10 @@ class Approvals:
         stage: Callable[[], Action | None] = lambda: None,
         decision_id: str | None = None,
     ) -> Approval:
-        """Return the pending approval of a call, opened now if there is none.
+        """Return the pending approval of a call (as of `Approval.asked`), opened now if there is none.
 
-        Args:
-            body: as in `Approval.asked`, as are `entry`, `reasons` and `decision_id`.
-            entry: the tool's effective entry.
-            reasons: the codes of the decision.
-            decision_id: its id.
-            stage: returns the action that the approval is for, where the call has effects; asked when one is opened. It
-                may take a while, and is asked again when another call has opened one meanwhile.
+        `stage` returns the action that the approval is for, where the call has effects; asked when one is opened. It
+        may take a while, and is asked again when another call has opened one meanwhile.
 
         Raises:
             AuditError: that it is opened could not be recorded, so it is not.
@@ -273,9 +262,7 @@ class Approvals:
         return next((approval for approval in reversed(self._in_time(granted, now)) if approval.usable(now)), None)
 
     def consume(self, approval: Approval, now: str, *, within: Transaction | None = None) -> Approval:
-        """Use it up. Of all that try, in whatever thread or process, one gets through.
-
-        `within`: the transaction to do it in, for a store that can.
+        """Use it up, in the transaction `within` where a store can. Of all that try, in any process, one gets through.
 
         Raises:
             ApprovalRefusedError: it was used, denied or withdrawn meanwhile, or its time is over.
@@ -294,11 +281,8 @@ class Approvals:
     ) -> tuple[Result, Approval]:
         """Use it up as a part of `step`, and return the result of the step and the record as it is then.
 
-        Args:
-            approval: as it was read.
-            now: the time.
-            step: gets what uses it up within a transaction of the step, and need not call it. If it fails after that,
-                nobody knows whether the approval was used, and that is recorded.
+        The step gets what uses it up within a transaction of the step, and need not call it. If it fails after that,
+        nobody knows whether the approval was used, and that is recorded.
 
         Raises:
             ApprovalRefusedError, AuditError: as by `consume`, through the step.
@@ -397,7 +381,7 @@ class Approvals:
             )
 
     def _is_added(self, new: Approval) -> bool:
-        return self.store.add(new).id == new.id
+        return self.store.add(new) == new
 
     def _log(self) -> AuditLog:
         if self.audit is None:
@@ -450,13 +434,7 @@ def _person(approval: Approval, claims: Any) -> Person:
 
 
 def _is_name(value: object) -> bool:
-    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST:
-        return False
-    try:
-        check_json(value)
-    except JsonValueError:
-        return False
-    return is_plain_name(value)
+    return isinstance(value, str) and len(value) <= LONGEST_TEXT and is_plain_name(value)
 
 
 def _approver(approval: Approval, claims: Any) -> tuple[Person, tuple[str, ...]]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Self
 from pdp.clock import to_milliseconds
 from pdp.decision import new_id
 from pdp.errors import StateError, UsageError
-from pdp.json import JsonValueError, canonical, check_json, digest
+from pdp.json import canonical, digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +51,6 @@ class Action:
     """One intended effect.
 
     Attributes:
-        id: unguessable.
         kind, target: what is to be done, and to what, as the staging tool names them.
         payload_digest: of what is to be committed; the payload itself is not stored.
         decision_id: the decision that allowed staging it.
@@ -84,7 +83,7 @@ class Action:
         """Return a new action; `idempotency_key`: None: one is issued; `now`: seconds since 1970.
 
         Raises:
-            UsageError: a text is empty or not JSON.
+            UsageError: a text is empty.
         """
         key = new_id() if idempotency_key is None else idempotency_key
         texts = {
@@ -92,25 +91,19 @@ class Action:
             "idempotency_key": key,
         }  # fmt: skip
         for name, text in texts.items():
-            if not isinstance(text, str) or not text:
-                raise UsageError(f"an action cannot be staged: {name} is empty, or not a text")
-            try:
-                check_json(text, at=name)
-            except JsonValueError as error:
-                raise UsageError(f"an action cannot be staged: {error}") from error
+            if not text:
+                raise UsageError(f"an action cannot be staged: {name} is empty")
         return cls(id=new_id(), state=ActionState.STAGED, approval_id=None, created_at=to_milliseconds(now), **texts)
 
     def moved(self, state: ActionState, approval_id: str | None = None) -> Self:
-        """Return the action in another state.
+        """Return the action in another state; `approval_id` is of one that becomes approved.
 
         Raises:
             ActionStateError: that state does not follow.
         """
         if state not in FOLLOWS[self.state]:
             raise ActionStateError(f"action {self.id} is {self.state}, and cannot become {state}")
-        if approval_id is not None and state is not ActionState.APPROVED:
-            raise ActionStateError(f"action {self.id}: an action that becomes {state} takes no approval")
-        return replace(self, state=state, approval_id=self.approval_id if approval_id is None else approval_id)
+        return replace(self, state=state, approval_id=approval_id or self.approval_id)
 
 
 class ActionConflictError(StateError):
@@ -154,9 +147,7 @@ class ActionStore(ABC):
     def stage(self, action: Action, owner: str) -> Action:
         """Store a new action, or return the stored one with its key.
 
-        Args:
-            action: as by `Action.staged`.
-            owner: whose key it is, such as tenant and subject; equal keys of two owners have nothing in common.
+        `owner`: whose key it is, such as tenant and subject; equal keys of two owners have nothing in common.
 
         Raises:
             ActionConflictError: the key stands for another kind, target or payload.
@@ -170,12 +161,7 @@ class ActionStore(ABC):
         return stored
 
     def move(self, action: Action, state: ActionState, *, approval_id: str | None = None) -> Action:
-        """Move an action to another state and return it. Of all that move it from one state, one succeeds.
-
-        Args:
-            action: as it was last read; what is stored must be equal.
-            state: one that may follow.
-            approval_id: by which it is approved; for `approved` alone.
+        """Move an action, as it was last read, to another state and return it. Of all that do so, one succeeds.
 
         Raises:
             ActionStateError: it is not there, it has changed, or the state does not follow.

@@ -59,7 +59,6 @@ class Approval:
     """One call that waits, or waited, for people's approval. Times are RFC 3339 in UTC with `Z`, to the second.
 
     Attributes:
-        id: unguessable.
         call_digest: the call that it is for, and no other: all of the request but time, request ids and approval.
         requesters: the subject and every agent that acts for it; none of them may grant.
         approvers: the roles of which an approver has one; empty: nobody can grant.
@@ -100,13 +99,9 @@ class Approval:
 
     @classmethod
     def asked(cls, body: bytes, entry: Tool, reasons: Sequence[str], decision_id: str | None = None) -> Self:
-        """Return the new, pending approval of a call.
+        """Return the new, pending approval of a call, opened at the `context.time` of its decided request, `body`.
 
-        Args:
-            body: the decided request as canonical JSON; it is opened at its `context.time`.
-            entry: the tool's effective entry, which says who approves, how many of them, and until when.
-            reasons: the codes of the decision.
-            decision_id: its id.
+        The tool's effective entry says who approves, how many of them, and until when.
         """
         request = orjson.loads(body)
         subject, context = request["subject"], request["context"]
@@ -136,7 +131,7 @@ class Approval:
 
     @property
     def request(self) -> dict[str, Any]:
-        """The decided request as plain JSON, and a copy."""
+        """The decided request, a copy."""
         request: dict[str, Any] = orjson.loads(self.body)
         return request
 
@@ -172,8 +167,8 @@ class Approval:
         """Return the record as plain JSON, `request` as an object."""
         whole = asdict(self)
         del whole["body"]
-        people = [{"iss": person.iss, "sub": person.sub} for person in self.requesters]
-        closed_by = None if self.closed_by is None else {"iss": self.closed_by.iss, "sub": self.closed_by.sub}
+        people = [person._asdict() for person in self.requesters]
+        closed_by = self.closed_by and self.closed_by._asdict()
         shown = {**whole, "requesters": people, "closed_by": closed_by, "request": self.request}
         plain: dict[str, Any] = orjson.loads(orjson.dumps(shown))
         return plain

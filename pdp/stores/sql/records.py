@@ -84,7 +84,7 @@ class _SqlRecords(Generic[Record]):
             record: Record = self._adapter.validate_json(text)
         except ValidationError as error:
             raise StoreError(
-                f"a record of {self._table.name} in the database cannot be read",
+                f"a record of {self._table.name} cannot be read",
                 hint="another program changed it, or a newer release wrote it",
             ) from error
         return record

@@ -40,9 +40,7 @@ idempotency = table(
 )
 """One row for each key under which a tool was started."""
 
-actions = table(
-    "pdp_actions", column("seq"), *(column(name, Text) for name in ("id", "key_id", "state", "record"))
-)
+actions = table("pdp_actions", column("seq"), *(column(name, Text) for name in ("id", "key_id", "state", "record")))
 """One row for each staged action."""
 
 approvals = table(

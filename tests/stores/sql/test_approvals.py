@@ -189,5 +189,5 @@ def test_an_approval_that_somebody_spoilt_is_an_error(store: Database, record: s
         with pytest.raises(StoreError) as caught:
             step()
         assert str(caught.value) == (
-            "a record of pdp_approvals in the database cannot be read (another program changed it, or a newer release wrote it)"
+            "a record of pdp_approvals cannot be read (another program changed it, or a newer release wrote it)"
         )
