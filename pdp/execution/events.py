@@ -62,9 +62,7 @@ Observer = Callable[[ToolEvent], object]
 class CallEvents:
     """The events of one call: `started` and `stopped` around its run, if it runs; then `ended`.
 
-    Args:
-        observers: who gets them, in this order; one that raises is logged and harms nobody.
-        data: as of `ToolEvent`, without `attempts` and `replayed`.
+    An observer that raises is logged and harms nobody. `data` is that of `ToolEvent` but for its end.
     """
 
     __slots__ = ("_began", "_data", "_duration", "_observers")

@@ -57,16 +57,13 @@ class ToolError(PdpError):
 class ToolArgumentError(ToolError):
     """One argument cannot be used, although the schema admits it. Raise it before anything was done.
 
-    Args:
-        argument: its name.
-        message: what is wrong with it, such as `must be 1 to 10`.
+    `message` says what is wrong with it, such as `must be 1 to 10`.
     """
 
     code = "pdp.tool_argument"
 
     def __init__(self, argument: str, message: str) -> None:
         super().__init__(f"argument {argument}: {message}", details={"argument": argument, "effect": "none"})
-        self.argument = argument
 
 
 class ToolUnavailableError(ToolError):
@@ -91,10 +88,7 @@ class ToolExitError(ToolError):
 class ToolResultError(ToolError):
     """There is a result, and it cannot be used: the tool ran, so another try would be a second run.
 
-    Args:
-        message: what is wrong with it.
-        fault: `invalid` or `too_large`.
-        result: what the tool returned, where it is JSON that its schema does not admit.
+    `fault` is `invalid` or `too_large`; `result` what the tool returned, where its schema does not admit that.
     """
 
     code = "pdp.tool_result"
@@ -108,12 +102,8 @@ def failure_of(error: BaseException, mask: Mask | None = None, *, any_text: bool
     """Return what the model sees of `error`: the message of a `ToolError`; of any other exception its class alone.
 
     The message of another exception is not meant for a model: it may name hosts, passwords and what other people own.
-    The developer of the tool finds it in `Execution.error`, and shows it all the same by `safety.error_text`.
-
-    Args:
-        error: what the tool raised; it is not changed.
-        mask: hides the values of sensitive arguments.
-        any_text: the message of whatever `Exception` it is.
+    The developer of the tool finds it in `Execution.error`, and shows it all the same by `safety.error_text`
+    (`any_text`). `mask` hides the values of sensitive arguments.
     """
     name = type(error).__name__
     details: dict[str, Any] = {"exception": name}

@@ -47,11 +47,8 @@ class Ended(NamedTuple):
 class CliTool:
     """The function of a tool of type `cli`: `await tool(**arguments)`.
 
-    Args:
-        entry: the effective entry.
-
     Raises:
-        UsageError: it states no program, or one that the governance file does not allow with this command line.
+        UsageError: the entry states no program, or one that the governance file does not allow with this command line.
     """
 
     def __init__(self, entry: Tool) -> None:
@@ -94,9 +91,7 @@ class CliTool:
         return argv
 
     async def __call__(self, **arguments: Any) -> Any:
-        """Run the program and return its output: text, or what its JSON stands for.
-
-        Cancelling ends the program with everything that it started.
+        """Run the program and return its output: text, or what its JSON stands for. Cancelling ends all of it.
 
         Raises:
             ToolArgumentError: as by `argv`.
@@ -224,8 +219,6 @@ async def _run(argv: Sequence[str], env: dict[str, str], cwd: str | None, watche
             cwd=cwd,
             start_new_session=True,
         )
-    except ValueError as error:
-        raise ToolError("the arguments cannot stand on a command line") from error
     except OSError as error:
         if error.errno == errno.E2BIG:
             raise ToolError("the arguments are longer than a command line can be") from error

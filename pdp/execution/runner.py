@@ -1,7 +1,6 @@
 """One tool ready to be run: its function with all that its entry states about how it runs, and about its result.
 
-`ToolRunner` is the tool. `run_once` and `arun_once` make one run of a function, with the decided arguments alone and in
-bounded time. Whatever happens is an `Execution`: a result, or a failure with a fixed code.
+Whatever happens is an `Execution`: a result, or a failure with a fixed code.
 
 Source: tool layer document, safety contract ("idempotent: safe to retry automatically; otherwise the loop reports a
 failure and lets the caller decide"); tool pattern library, 9.2 (effect classes).
@@ -97,7 +96,9 @@ class ToolRunner:
         for name in sorted(self._foreign & arguments.keys()):
             error = ToolArgumentError(name, "is not an argument of this tool")
             return Execution(failure=failure_of(error), error=error, started=False)
-        return self._full()
+        if len(self._late) < MOST_LATE:
+            return None
+        return unavailable(self.entry.name, f"{MOST_LATE} of its calls timed out and are still running")
 
     def run(self, arguments: Mapping[str, Any]) -> Execution:
         """Run the tool with the decided arguments and wait for its outcome; it never raises what a tool raised."""
@@ -105,13 +106,11 @@ class ToolRunner:
         for number, pause in enumerate(pauses(self.attempts, deadline), 1):
             if pause:
                 time.sleep(pause)
-            execution = self._full() or self._checked(
-                run_once(self.function, self._own(arguments), _left(deadline), self._late), mask
-            )
-            execution = execution._replace(attempts=number)
+            execution = run_once(self.function, self._own(arguments), _left(deadline), self._late)
+            execution = self._checked(execution, mask)._replace(attempts=number)
             if not worth_repeating(execution):
                 break
-        return self._with_timeout(execution)
+        return execution
 
     async def arun(self, arguments: Mapping[str, Any]) -> Execution:
         """Async variant of `run`."""
@@ -119,13 +118,11 @@ class ToolRunner:
         for number, pause in enumerate(pauses(self.attempts, deadline), 1):
             if pause:
                 await asyncio.sleep(pause)
-            execution = self._full() or self._checked(
-                await arun_once(self.function, self._own(arguments), _left(deadline), self._late), mask
-            )
-            execution = execution._replace(attempts=number)
+            execution = await arun_once(self.function, self._own(arguments), _left(deadline), self._late)
+            execution = self._checked(execution, mask)._replace(attempts=number)
             if not worth_repeating(execution):
                 break
-        return self._with_timeout(execution)
+        return execution
 
     def _deadline(self) -> float | None:
         return None if self.timeout is None else time.monotonic() + self.timeout
@@ -149,6 +146,9 @@ class ToolRunner:
                 error.details["effect"] = "done"
                 return execution._replace(result=None, failure=failure_of(error, mask), error=error)
             return execution
+        if execution.failure.code is FailureCode.TOOL_TIMEOUT:
+            # The last attempt knows only what the others had left of the time.
+            return timed_out(self.timeout)
         if (mask is not None or self._any_text) and execution.error is not None:
             execution = execution._replace(failure=failure_of(execution.error, mask, any_text=self._any_text))
         return self._believed(execution)
@@ -174,11 +174,6 @@ class ToolRunner:
                 message = "the result does not match its schema: " + "; ".join(faults[:_SHOWN])
                 raise ToolResultError(message, result=result)
 
-    def _full(self) -> Execution | None:
-        if len(self._late) < MOST_LATE:
-            return None
-        return unavailable(self.entry.name, f"{MOST_LATE} of its calls timed out and are still running")
-
     # A function that says "not available" in the middle of its work may have had an effect. A program is believed: its
     # exit code, or its absence, says that nothing was done.
     def _believed(self, execution: Execution) -> Execution:
@@ -189,12 +184,6 @@ class ToolRunner:
             return execution
         details = {"effect": "unknown", **failure.details}
         return execution._replace(failure=Failure(failure.code, failure.message, details), started=True)
-
-    # The last attempt knows only what the others had left of the time.
-    def _with_timeout(self, execution: Execution) -> Execution:
-        if execution.failure is None or execution.failure.code is not FailureCode.TOOL_TIMEOUT:
-            return execution
-        return execution._replace(failure=timed_out(self.timeout).failure)
 
 
 def attempts(entry: DeclaredTool) -> int:
@@ -258,15 +247,11 @@ def run_once(
     timeout: float | None,
     late: set[Future[Execution]] | None = None,
 ) -> Execution:
-    """Call `function` with the decided arguments and wait for its result, never longer than the time-out.
+    """Call `function` with the decided arguments and wait for its result, at most `timeout` seconds.
 
-    Args:
-        function: the tool; a coroutine function is run in an event loop of its own.
-        arguments: keyword arguments, exactly as decided.
-        timeout: seconds to wait, or None. A coroutine is cancelled then, and waited for `STOP_SECONDS` more. A plain
-            function cannot be stopped: it may still have its effect, and the failure's details say
-            `{"effect": "unknown"}`.
-        late: has the work of threads that run on although nobody waits for them any more, until they end.
+    A coroutine, which has an event loop of its own, is cancelled then, and waited for `STOP_SECONDS` more. A plain
+    function cannot be stopped: it may still have its effect. `late` has the work of threads that run on although nobody
+    waits for them any more, until they end.
     """
     if is_asynchronous(function):
         return _in_loop_of_its_own(function, arguments, timeout, late)
@@ -415,12 +400,7 @@ def _failed(error: BaseException) -> Execution:
 
 def cut_short() -> Execution:
     """Return the outcome of a run whose caller was cancelled or interrupted."""
-    return _unknown("the caller was cancelled or interrupted while the tool ran")
-
-
-def unrecorded() -> Execution:
-    """Return the outcome of a run whose result could not be recorded."""
-    return _unknown("the tool ran, but its result could not be recorded")
+    return unknown("the caller was cancelled or interrupted while the tool ran")
 
 
 def unavailable(name: str, reason: str = "") -> Execution:
@@ -431,11 +411,10 @@ def unavailable(name: str, reason: str = "") -> Execution:
 
 def timed_out(timeout: float | None) -> Execution:
     """Return the outcome of a run that gave no result within `timeout` seconds."""
-    if timeout is None:
-        return _unknown("the tool gave no result in time", FailureCode.TOOL_TIMEOUT)
-    return _unknown(f"the tool gave no result within {timeout:g} seconds", FailureCode.TOOL_TIMEOUT)
+    within = "in time" if timeout is None else f"within {timeout:g} seconds"
+    return unknown(f"the tool gave no result {within}", FailureCode.TOOL_TIMEOUT)
 
 
-# Nobody knows how far it got, so nobody may simply try again.
-def _unknown(message: str, code: FailureCode = FailureCode.TOOL_EXECUTION_FAILED) -> Execution:
+def unknown(message: str, code: FailureCode = FailureCode.TOOL_EXECUTION_FAILED) -> Execution:
+    """Return the outcome of a run of which nobody knows how far it got: nobody may simply try again."""
     return Execution(failure=Failure(code, message, {"effect": "unknown"}))

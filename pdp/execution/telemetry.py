@@ -89,11 +89,8 @@ class Telemetry:
     def dispatched(self, entry: DeclaredTool | None, began: float, attributes: Mapping[str, Any]) -> CallTelemetry:
         """Return the telemetry of one call that has just been decided; its dispatch span is open until `ended`.
 
-        Args:
-            entry: the tool's; None where the manifest has none: it is called `unknown`, so that a model invents no span
-                names.
-            began: when the call came in, in seconds since 1970.
-            attributes: what is known of the call, such as `pdp.verdict` and `pdp.caller`.
+        A tool without an entry is called `unknown`, so that a model invents no span names. `began`: when the call came
+        in, in seconds since 1970; `attributes`: what is known of it, such as `pdp.verdict` and `pdp.caller`.
         """
         return CallTelemetry(self, entry, began, attributes)
 
@@ -142,7 +139,9 @@ class CallTelemetry:
         """Close the run's span."""
         self._seconds = time.perf_counter() - self._began
         with _harmless("run"):
-            self._detach()
+            token, self._token = self._token, None
+            if token is not None:
+                context.detach(token)
             span, self._run = self._run, None
             if span is not None:
                 span.set_attributes({"pdp.duration_s": self._seconds, "pdp.retry_count": execution.attempts - 1})
@@ -154,19 +153,15 @@ class CallTelemetry:
     def ended(self, execution: Execution | None, attributes: Mapping[str, Any]) -> None:
         """Make the result's span, count the run if there was one, and close the dispatch span.
 
-        Args:
-            execution: what the call came to, as its caller gets it; None: it was not allowed.
-            attributes: of the result's span, such as `pdp.outcome`; of the dispatch span where it was not allowed.
+        `execution`: as its caller gets it; None: the call was not allowed, and `attributes` are of its dispatch span.
         """
         if execution is not None:
             self._end_result(execution, attributes)
         with _harmless("dispatch"):
-            self._detach()
             if self._span is not None:
                 if execution is None:
                     self._span.set_attributes(attributes)
                 self._span.end()
-                self._span = None
 
     def _end_result(self, execution: Execution, attributes: Mapping[str, Any]) -> None:
         if self._run is not None:
@@ -197,11 +192,6 @@ class CallTelemetry:
             context=None if self._span is None else trace.set_span_in_context(self._span),
             attributes={"pdp.tool": self._tool, **attributes},
         )
-
-    def _detach(self) -> None:
-        token, self._token = self._token, None
-        if token is not None:
-            context.detach(token)
 
     def _count(self, execution: Execution, seconds: float) -> None:
         telemetry, of_tool = self._telemetry, {"pdp.tool": self._tool}

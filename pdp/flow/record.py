@@ -59,12 +59,13 @@ def record_result(executed: Executed, log: AuditLog) -> Generator[Step, Any, Exe
     try:
         yield from _write(_result_event(executed, log), log)
     except Exception:  # noqa: BLE001 - the tool ran; its caller has to know that much
-        from pdp.execution.runner import unrecorded  # noqa: PLC0415 - an alarm, not the way of every call
+        from pdp.execution.runner import unknown  # noqa: PLC0415 - an alarm, not the way of every call
 
         _log.critical("the result of an allowed call could not be recorded", exc_info=True)
         if executed.execution.failure is not None and not executed.execution.started:
             return executed
-        return Executed(executed.decided, unrecorded(), executed.action)
+        unrecorded = unknown("the tool ran, but its result could not be recorded")
+        return Executed(executed.decided, unrecorded, executed.action)
     return executed
 
 

@@ -733,11 +733,12 @@ def test_threads_that_hang_make_a_tool_unavailable(coroutine: bool, monkeypatch:
     function = blocking if coroutine else lambda: hold.wait(PATIENCE)
     runner = ToolRunner(entry(effect_class="read-internal", timeout="PT0.01S"), function)
     try:
-        codes = [execution.failure.code for _ in range(65) if (execution := runner.run({})).failure is not None]
+        executions = [runner.refused({}) or runner.run({}) for _ in range(65)]
     finally:
         hold.set()
         join_tools()
 
+    codes = [execution.failure and execution.failure.code for execution in executions]
     assert codes == [FailureCode.TOOL_TIMEOUT] * 64 + [FailureCode.TOOL_UNAVAILABLE]
 
 

@@ -121,7 +121,7 @@ def test_an_argument_that_cannot_stand_there(
     with pytest.raises(ToolArgumentError) as caught:
         CliTool(entry(*template)).argv(arguments)
 
-    assert (caught.value.argument, str(caught.value)) == ("a", f"argument a: {message}")
+    assert (caught.value.details["argument"], str(caught.value)) == ("a", f"argument a: {message}")
 
 
 VALUES = st.text(st.characters(codec="utf-8"), max_size=20) | st.integers(-9, 9) | st.booleans()

@@ -19,7 +19,6 @@ from pdp.execution.runner import (
     pauses,
     run_once,
     unavailable,
-    unrecorded,
     worth_repeating,
 )
 from pdp.manifest.effective import effective_tool
@@ -92,7 +91,6 @@ def test_only_what_does_no_harm_twice_is_tried_again(fields: dict[str, Any], exp
         ),
         pytest.param(unavailable("look_up"), False, id="not there at all"),
         pytest.param(cut_short(), False, id="cut short"),
-        pytest.param(unrecorded(), False, id="unrecorded"),
         pytest.param(run_once(lambda: threading.Event().wait(0.2), {}, 0.001), False, id="late"),
         pytest.param(Execution(failure=Failure(FailureCode.TOOL_EXECUTION_FAILED, "?")), False, id="nobody knows why"),
     ],
