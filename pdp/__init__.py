@@ -1,13 +1,5 @@
-"""Policy decisions for the tool calls of AI agents.
+"""Policy decisions for the tool calls of AI agents: what nearly every application names; see README.md.
 
-    from pdp import Pep, Session
-
-    pep = Pep.from_files("manifest.json", governance="governance.yaml")
-    session = Session(claims={"sub": "officer-123", "emts": {"payments.lookup": True}})
-    evaluation = pep.decide({"tool": "lookup_beneficiary", "arguments": {"payee_name": "Acme"}}, session)
-    print(evaluation.verdict, evaluation.codes)
-
-What stands here is what nearly every application names; everything else is imported from the module that is about it.
 A name is imported when it is first used: `import pdp` is cheap.
 """
 

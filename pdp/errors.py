@@ -17,12 +17,7 @@ _SHOWN_BEFORE: Final = 100
 
 
 class PdpError(Exception):
-    """Base of every error of this package. `code` is stable: logs and alerts key on it.
-
-    Args:
-        message: what is wrong and where, one line.
-        hint: what to do about it, or None.
-    """
+    """Base of every error of this package. `code` is stable: logs and alerts key on it. `hint` says what to do."""
 
     code: ClassVar[str] = "pdp.error"
 

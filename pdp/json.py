@@ -19,17 +19,10 @@ import orjson
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-MAX_NUMBER: Final = 2**53 - 1
-"""Largest magnitude of a number: beyond it doubles are not exact and the engines disagree."""
-
-MAX_DEPTH: Final = 32
-"""Deepest nesting of objects and arrays in a request."""
-
-MAX_BYTES: Final = 1024 * 1024
-"""Largest request, in bytes of its canonical form."""
-
-MAX_VALUES: Final = 40_000
-"""Most values in what a model writes: each costs time before it is known which tool it is for."""
+MAX_NUMBER: Final = 2**53 - 1  # beyond it doubles are not exact, and the engines disagree
+MAX_DEPTH: Final = 32  # of objects and arrays in a request
+MAX_BYTES: Final = 1024 * 1024  # of a request, in its canonical form
+MAX_VALUES: Final = 40_000  # in what a model writes: each costs time before it is known which tool it is for
 
 # So many characters of text cost as much as another value.
 _TEXT_OF_A_VALUE: Final = 64
@@ -228,13 +221,9 @@ def _place(at: str, steps: Iterable[str | int], named: int) -> str:
 
 
 def parse_json(text: str | bytes, depth: int = 0, most: int | None = None, named: int = MAX_DEPTH) -> Any:
-    """Parse JSON strictly: no duplicate keys, no NaN or Infinity, bounded as by `check_json`.
+    """Parse JSON strictly: no duplicate keys, no NaN or Infinity, bounded as by `check_json`; bytes are UTF-8.
 
-    Args:
-        text: the JSON text; bytes are UTF-8.
-        depth: how many containers the value will stand in.
-        most: how many values it may have, an empty object or list counting twice; and then 1 MiB of text at most.
-        named: as of `check_json`.
+    `depth`, `most` and `named` are as there, but that an empty object or list counts as two values.
 
     Raises:
         JsonValueError: not JSON, or not JSON as this system admits it.

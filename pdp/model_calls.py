@@ -1,19 +1,7 @@
-"""Tool calls as the APIs of models spell them, and their results in the same form.
+"""Tool calls as the APIs of models spell them, and their results in the same form (docs/application.md).
 
-    form              a call of it, and its result
-    openai            {id, type: function, function: {name, arguments}}
-                          {role: tool, tool_call_id, content}
-    openai-responses  {type: function_call, call_id, name, arguments}
-                          {type: function_call_output, call_id, output}
-    anthropic         {type: tool_use, id, name, input}
-                          {type: tool_result, tool_use_id, content, is_error}
-    mcp               {method: tools/call, params: {name, arguments}}, or the params alone
-                          {content, structuredContent?, isError}
-    gemini            {functionCall: {id?, name, args}}, or that alone
-                          {functionResponse: {id?, name, response: {output} or {error}}}
-
-In each, arguments are an object or JSON text. The list is closed, and so are the fields of each form: one that is not
-known here could say what is meant to be called, such as the toolset that a name belongs to. A field that is null is
+In each form, arguments are an object or JSON text. The list is closed, and so are the fields of each form: one that is
+not known here could say what is meant to be called, such as the toolset that a name belongs to. A field that is null is
 not stated.
 """
 

@@ -60,18 +60,12 @@ class Pep:
     `actions` is kept in memory.
 
     Args:
-        manifest: the effective manifest.
-        engine: who decides.
-        audit: where events go.
         tools: the functions to run, by tool name; `tool` adds to them.
         registry: where functions are bound as well, with their state and config; its manifest has to be `manifest`.
         approvals: who may approve what the policy wants a person for. Without it no call is ever approved.
         obligations: the application's own handlers, by the id of the obligation that each fulfils.
-        keys: the store of idempotency keys and what their calls came to.
-        actions: the store of actions of calls with effects.
         deployment: what holds for all runs of agents: sources to pin, versions, markings.
         observers: functions that take an event when a tool begins and ends.
-        telemetry: makes spans and metrics.
 
     Raises:
         UsageError: an invalid handler, or one for an obligation of the baseline; an invalid observer; a registry with

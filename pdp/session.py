@@ -64,6 +64,8 @@ def is_plain_name(text: str) -> bool:
     """Return whether a name is in NFC, without blanks at its ends, of printable ASCII and letters of one script."""
     if not text or text != text.strip() or not unicodedata.is_normalized("NFC", text):
         return False
+    if text.isascii():
+        return text.isprintable()
     scripts = {_script(letter) for letter in text if not letter.isascii() or letter.isalpha()}
     printable = all(letter.isprintable() for letter in text if letter.isascii())
     return printable and scripts <= _SCRIPTS and (len(scripts) <= 1 or scripts <= _TOGETHER)
@@ -210,9 +212,7 @@ class Session(BaseModel):
             wrong = "missing" if sub is None else "not text" if not isinstance(sub, str) else "empty"
             raise ClaimsError(f"session: claims.sub is {wrong}: no subject, no decision")
         for at, name in _names(self.claims):
-            # Names of ASCII are plain unless they have blanks at their ends or control letters.
-            plain = name == name.strip() if name.isascii() and name.isprintable() else is_plain_name(name)
-            if not plain:
+            if not is_plain_name(name):
                 raise ClaimsError(
                     f"session: {at} is {name!r:.60}: another text looks the same",
                     hint="name people in letters of one script, in NFC and without blanks at the ends",

@@ -1,10 +1,4 @@
-"""From a proposal to a decision, stage by stage.
-
-    read      proposal and session, bounded and frozen      -> Asked
-    check     contract/: tool, arguments, corrections, key  -> Checked | Rejected
-    prepare   the request, and the approval of the store    -> Prepared
-    decide    the engine                                    -> Decision
-    conclude  release floor, obligations                    -> Decided
+"""From a proposal to a decision: read, check, prepare, decide, conclude.
 
 Whatever fails on the way is a DENY with a stable code, and whatever happens is in the audit.
 """

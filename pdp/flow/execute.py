@@ -1,19 +1,7 @@
 """From ALLOW to a result: what stands between a decision and its tool, and between the tool and whoever called it.
 
-Until the tool starts; an error here is a DENY, a refusal of the tool or its pattern a failure, and nothing runs:
-
-    hold      the agent's run that the call belongs to, and the rules of its pattern   -> HeldCall
-    reserve   key and approval, where the entry has a key or the call an approval      -> Ready
-    act       the application's handlers of obligations
-    before    the pattern's rule before the tool
-    approve   the action of a commit                                                   -> Ready
-
-From its start; whatever fails here is a failure that says what is known of the effect:
-
-    run       the tool (execution/), or the staging of an action                       -> Execution
-    settle    the action, as the run leaves it, and the one that it has taken back
-    finish    the key, stored with what the run came to, or freed
-    deliver   the pattern's rule after the tool, obligations, state                    -> Executed
+Until the tool starts (`make_ready`), an error is a DENY, and a refusal of the tool or its pattern a failure; nothing
+runs. From its start (`execute`), whatever fails is a failure that says what is known of the effect.
 
 However a call ends, one event more says so, also where its caller is cancelled or interrupted. A call that ends before
 its tool starts frees its key; its approval stays used. A run that is cut short leaves its key taken, and nothing runs

@@ -23,26 +23,22 @@ if TYPE_CHECKING:
 _session: ContextVar[Session | None] = ContextVar("pdp_session", default=None)
 
 
-class ToolDeniedError(PdpError):
+class _GuardedError(PdpError):
+    def __init__(self, evaluation: Evaluation) -> None:
+        self.evaluation = evaluation
+        super().__init__(evaluation.answer.text)
+
+
+class ToolDeniedError(_GuardedError):
     """A guarded function was called and may not run. `evaluation` says why."""
 
     code = "pdp.tool_denied"
 
-    def __init__(self, evaluation: Evaluation) -> None:
-        self.evaluation = evaluation
-        rejection = evaluation.outcome.rejection
-        super().__init__(f"{rejection.code}: {rejection.reason}" if rejection else "the call may not run")
 
-
-class ToolFailedError(PdpError):
+class ToolFailedError(_GuardedError):
     """A guarded function was allowed to run and gave no result. `evaluation.outcome.failure` says how it failed."""
 
     code = "pdp.tool_failed"
-
-    def __init__(self, evaluation: Evaluation) -> None:
-        self.evaluation = evaluation
-        failure = evaluation.outcome.failure
-        super().__init__(f"{failure.code}: {failure.message}" if failure else "the tool gave no result")
 
 
 @contextmanager

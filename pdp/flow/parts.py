@@ -128,7 +128,6 @@ class Tools:
         self._manifest = manifest
         self._functions = dict(functions)
         self._registry = registry
-        self._lock = threading.Lock()
         self._runners: dict[str, ToolRunner] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -157,8 +156,7 @@ class Tools:
             return runner
         if function is None and tool.entry.type != "cli":
             return None
-        with self._lock:
-            runner = self._runners[name] = ToolRunner(tool.entry, function)
+        runner = self._runners[name] = ToolRunner(tool.entry, function)
         return runner
 
     def refused(self, tool: CompiledTool, runner: ToolRunner | None, arguments: Mapping[str, Any]) -> Execution | None:

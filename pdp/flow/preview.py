@@ -42,12 +42,12 @@ class Visibility(StrEnum):
     DEPENDS = "DEPENDS"
 
 
+# Codes of the baseline that look at subject, purpose and entry alone.
 _WHATEVER_THE_ARGUMENTS: Final = frozenset((
     "delegation.exceeds_agent", "effects.pattern_mismatch", "effects.unknown", "manifest.mismatch",
     "manifest.not_pinned", "manifest.not_released", "manifest.unknown_action", "purposes.missing",
     "purposes.not_allowed", "scopes.missing",
 ))  # fmt: skip
-"""Codes of the baseline that look at subject, purpose and entry alone."""
 
 
 def visible(session: Session, manifest: CompiledManifest, now: float) -> Generator[Step, Any, dict[str, Visibility]]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pdp.decision import Decision, Reason
     from pdp.request import Request
 
+# By code, the claims whose absence may be the cause.
 _CLAIMS_OF: Final[Mapping[str, frozenset[str]]] = {
     "scopes.missing": frozenset(("emts", "scope")),
     "markings.not_cleared": frozenset(("clearances",)),
@@ -29,8 +30,6 @@ _CLAIMS_OF: Final[Mapping[str, frozenset[str]]] = {
     "documents.not_entitled": frozenset(("entitlements",)),
     "delegation.exceeds_agent": frozenset(("act",)),
 }
-"""By code, the claims whose absence may be the cause."""
-
 _READ: Final = ("sub", "iss", "emts", "scope", "clearances", "roles", "limits", "entitlements", "act")
 _READ_OF_AGENT: Final = ("sub", "iss", "scopes", "clearances", "purposes", "limits", "entitlements", "act")
 _TYPES: Final = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "string"}

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pdp.pep")
 
-MOST_SOURCES: Final = 1_000
-"""Of how many sources the event of one call has a digest; `arguments_digest` is of them all."""
+_MOST_SOURCES: Final = 1_000  # digests in the event of one call; `arguments_digest` is of them all
 
 _OF_DISPATCH: Final = (
     "agent", "arguments_digest", "idempotency_key", "rejection", "request_id", "risk_tier", "step_name", "tool_call_id",
@@ -163,7 +162,7 @@ def _sources(required: Sequence[str], arguments: Mapping[str, Any], log: AuditLo
     """Return a digest for each source that a call names: who knows a source finds what rests on it."""
     named = [arguments[name] for name in required]
     links = [link for value in named for link in (value if isinstance(value, list) else [value])]
-    return [log.digest(canonical(link)) for link in links[:MOST_SOURCES]]
+    return [log.digest(canonical(link)) for link in links[:_MOST_SOURCES]]
 
 
 def _event(decided: Decided, log: AuditLog, phase: str, now: float) -> AuditEvent:

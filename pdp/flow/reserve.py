@@ -37,9 +37,7 @@ _log = logging.getLogger("pdp.pep")
 
 CONFLICT: Final = "idempotency.conflict"
 APPROVAL_INVALID: Final = "approvals.invalid"  # as the policy says it
-PATIENCE: Final = 10.0
-"""Seconds that a call waits for another one with the same key that is running."""
-
+PATIENCE: Final = 10.0  # seconds that a call waits for another one with the same key that is running
 _FIRST_WAIT: Final = 0.002
 _LONGEST_WAIT: Final = 0.25
 _SPARE: Final = 5.0
