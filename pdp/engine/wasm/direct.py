@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 import wasmtime
 from wasmtime import _ffi as ffi
@@ -36,30 +36,6 @@ _set_deadline = ctypes.PYFUNCTYPE(None, _Pointer, ctypes.c_uint64)(("wasmtime_co
 _memory_size = ctypes.PYFUNCTYPE(ctypes.c_size_t, _Pointer, _Pointer)(("wasmtime_memory_data_size", ffi.dll))
 _memory_base = ctypes.PYFUNCTYPE(_Pointer, _Pointer, _Pointer)(("wasmtime_memory_data", ffi.dll))
 
-_trap_new = ctypes.PYFUNCTYPE(_Pointer, ctypes.c_char_p, ctypes.c_size_t)(("wasmtime_trap_new", ffi.dll))
-
-
-# What the module calls. These live as long as the program, beside wasmtime's own table of host functions, which is not
-# safe for threads. `noted` is the address of the instance's own number, so no object is looked up.
-@ffi.wasmtime_func_unchecked_callback_t  # type: ignore[untyped-decorator]
-def _on_abort(noted: int, _caller: object, arguments: Any, _count: int) -> Any:
-    ctypes.c_int64.from_address(noted).value = arguments[0].i32 & 0xFFFFFFFF
-    return _trap_new(b"opa_abort", 9)
-
-
-@ffi.wasmtime_func_unchecked_callback_t  # type: ignore[untyped-decorator]
-def _on_println(_noted: int, _caller: object, _arguments: Any, _count: int) -> int:
-    return 0
-
-
-@ffi.wasmtime_func_unchecked_callback_t  # type: ignore[untyped-decorator]
-def _on_builtin(_noted: int, _caller: object, _arguments: Any, _count: int) -> Any:
-    return _trap_new(b"host builtin", 12)
-
-
-_HOST_CALLS: Final = {"opa_abort": _on_abort, "opa_println": _on_println}
-_NO_FINALIZER: Final = ctypes.cast(0, ctypes.CFUNCTYPE(None, ctypes.c_void_p))
-
 # How many parameters wasmtime itself declares.
 _DECLARED: Final = {
     "wasmtime_func_call_unchecked": 5,
@@ -67,8 +43,6 @@ _DECLARED: Final = {
     "wasmtime_memory_data_size": 2,
     "wasmtime_memory_data": 2,
     "wasmtime_store_delete": 1,
-    "wasmtime_func_new_unchecked": 6,
-    "wasmtime_trap_new": 2,
 }
 _PROBE: Final = """(module (memory (export "memory") 1)
   (func (export "probe") (param i32 i32 i32 i32 i32 i32 i32) (result i32)
@@ -129,7 +103,6 @@ def _declared() -> bool:
         and getattr(ffi.wasmtime_val_raw_t.i32, "offset", None) == 0
         and all(len(getattr(ffi.dll, name).argtypes) == count for name, count in _DECLARED.items())
         and all(hasattr(kind, "_from_ptr") for kind in (wasmtime.WasmtimeError, wasmtime.Trap))
-        and hasattr(wasmtime.Func, "_from_raw")
         and hasattr(wasmtime.Store, "_consume")
     )
 
@@ -159,26 +132,8 @@ class DirectInstance(WasmInstance):
     """A `WasmInstance` that is called directly; only where `fits()`."""
 
     def _link(self, module: WasmModule) -> None:
-        self._noted = ctypes.c_int64(-1)
         super()._link(module)
         self._calls = _DirectCalls(self._store, self._memory)
-
-    def _host_function(self, name: str, kind: wasmtime.FuncType) -> wasmtime.Func:
-        function = ffi.wasmtime_func_t()
-        ffi.wasmtime_func_new_unchecked(
-            self._store._context(),  # noqa: SLF001 - checked by `fits`
-            kind.ptr(),
-            _HOST_CALLS.get(name, _on_builtin),
-            ctypes.addressof(self._noted),
-            _NO_FINALIZER,
-            ctypes.byref(function),
-        )
-        return wasmtime.Func._from_raw(function)  # noqa: SLF001 - checked by `fits`
-
-    def _fail(self, cause: wasmtime.Trap | wasmtime.WasmtimeError | None) -> NoReturn:
-        if self._noted.value >= 0:
-            self._aborts.append(self._noted.value)
-        super()._fail(cause)
 
     def _set_deadline(self, ticks: int) -> None:
         _set_deadline(self._calls.context, ticks)

@@ -12,8 +12,6 @@ failed is closed, for its memory may be left in any state.
 from __future__ import annotations
 
 import math
-import threading
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import wasmtime
@@ -31,21 +29,12 @@ LOAD_MEMORY: Final = 1 << 30
 ANSWER_CHUNK: Final = 4096
 """How many bytes of an answer are looked at first."""
 
-NO_BUILTIN: Final = -1
-"""The note of a call of a builtin that is not in the module, among addresses of messages of `opa_abort`."""
-
 _LOAD_TICKS: Final = math.ceil(30 / TICK)
 _MEMORY_SPACE: Final = 1 << 32
 _UNSIGNED: Final = 0xFFFFFFFF
 _NOTE: Final = 200
-
-
 _ABI_MAJOR: Final = 1
 _ABI_MINOR: Final = 2
-
-
-# wasmtime counts the functions of all stores in one table, which loses some when two threads make or drop them at once.
-_functions_lock: Final = threading.RLock()
 
 
 class WasmInstance:
@@ -67,8 +56,6 @@ class WasmInstance:
 
     def __init__(self, module: WasmModule, data: bytes, memory_limit: int) -> None:
         self.closed = False
-        # What the module called that must not be called. The host functions hold this list and not the instance.
-        self._aborts: list[int] = []
         self._limit = LOAD_MEMORY
         self._store = wasmtime.Store(module.engine)
         self._store.set_limits(memory_size=LOAD_MEMORY)
@@ -122,17 +109,15 @@ class WasmInstance:
         self._release()
 
     def _link(self, module: WasmModule) -> None:
-        externs: list[Any] = []
-        for imported in module.imports:
-            kind = imported.type
-            if isinstance(kind, wasmtime.MemoryType):
-                pages = max(kind.limits.min, module.pages)
-                self._memory = wasmtime.Memory(self._store, wasmtime.MemoryType(wasmtime.Limits(pages, None)))
-                externs.append(self._memory)
-            elif isinstance(kind, wasmtime.FuncType):
-                externs.append(self._host_function(imported.name or "", kind))
+        store = self._store
+        offered: dict[str, Any] = dict(wasmtime.Instance(store, module.host, []).exports(store).items())
+        self._abort_message = offered["message"]
+        self._memory = wasmtime.Memory(store, wasmtime.MemoryType(wasmtime.Limits(module.pages, None)))
+        offered["memory"] = self._memory
         try:
-            exports = wasmtime.Instance(self._store, module.compiled, externs).exports(self._store)
+            exports = wasmtime.Instance(store, module.compiled, [offered[name] for name in module.imports]).exports(
+                store
+            )
         except wasmtime.Trap as trap:
             raise AnswerInvalidError(error_text(trap)) from trap
         self._exports: dict[str, Any] = dict(exports.items())
@@ -201,28 +186,20 @@ class WasmInstance:
             raise AnswerInvalidError("the policy's answer is not a text in its memory")
         return text[:length]
 
-    def _fail(self, cause: wasmtime.Trap | wasmtime.WasmtimeError | None) -> NoReturn:
-        """Close the instance and raise what ended the call: a call that the host refuses, a trap or another error."""
-        if not self._aborts:
-            note = error_text(cause) if cause else "unknown"
-        elif self._aborts[0] == NO_BUILTIN:
-            note = "host builtin"
-        else:
+    def _fail(self, cause: wasmtime.Trap | wasmtime.WasmtimeError) -> NoReturn:
+        """Close the instance and raise what ended the call: an abort of OPA's, a trap or another error."""
+        note = error_text(cause)
+        if at := self._abort_message.value(self._store) & _UNSIGNED:
             self._look()
-            note = self._read(self._aborts[0], _NOTE).split(b"\0")[0].decode(errors="replace")
-        interrupted = isinstance(cause, wasmtime.Trap) and cause.trap_code is wasmtime.TrapCode.INTERRUPT
+            note = self._read(at, _NOTE).split(b"\0")[0].decode(errors="replace")
         self.close()
-        if interrupted and not self._aborts:
+        if isinstance(cause, wasmtime.Trap) and cause.trap_code is wasmtime.TrapCode.INTERRUPT:
             raise EngineTimeoutError("the policy did not finish within its deadline") from cause
         if note.startswith("opa_malloc"):
             raise AnswerInvalidError("the policy used up its memory") from cause
         raise AnswerInvalidError(f"the policy failed: {note}") from cause
 
     # What `pdp.engine.wasm.direct` does in another way.
-
-    def _host_function(self, name: str, kind: wasmtime.FuncType) -> wasmtime.Func:
-        with _functions_lock:
-            return wasmtime.Func(self._store, kind, partial(_host_call, name, self._aborts, len(kind.results)))
 
     def _set_deadline(self, ticks: int) -> None:
         self._store.set_epoch_deadline(ticks)
@@ -233,8 +210,6 @@ class WasmInstance:
             answer = self._exports[name](self._store, *arguments)
         except (wasmtime.Trap, wasmtime.WasmtimeError) as error:
             self._fail(error)
-        if self._aborts:
-            self._fail(None)
         self._look()
         return (answer or 0) & _UNSIGNED
 
@@ -252,13 +227,4 @@ class WasmInstance:
         return bytes(self._memory.read(self._store, at, at + size))
 
     def _release(self) -> None:
-        with _functions_lock:
-            self._store.close()
-
-
-# It does nothing that could raise, as wasmtime would hand the exception to whichever thread looks first. It notes the
-# call: an evaluation with a note fails, whatever it answers.
-def _host_call(name: str, aborts: list[int], results: int, at: int, *_: int) -> int | None:
-    if name != "opa_println":
-        aborts.append(at & _UNSIGNED if name == "opa_abort" else NO_BUILTIN)
-    return 0 if results else None
+        self._store.close()

@@ -33,8 +33,8 @@ REBUILD: Final = "build the bundle again with `pdp bundle build`"
 _CHECKSUM: Final = 32
 _MOST_STORED: Final = 16
 
-# Parameters and results of what is exported and what may be imported, all of them i32. A direct call with another type
-# would read and write beyond its arguments.
+# Parameters and results of what is exported, all of them i32. A direct call with another type would read and write
+# beyond its arguments.
 _EXPORTS: Final[Mapping[str, tuple[int, int]]] = {
     "opa_eval": (7, 1),
     "opa_malloc": (1, 1),
@@ -45,11 +45,17 @@ _EXPORTS: Final[Mapping[str, tuple[int, int]]] = {
     "builtins": (0, 1),
     "entrypoints": (0, 1),
 }
-_IMPORTS: Final[Mapping[str, tuple[int, int]]] = {
-    "opa_abort": (1, 0),
-    "opa_println": (1, 0),
-    **{f"opa_builtin{count}": (count + 2, 1) for count in range(5)},
-}
+# What a policy may import beside its memory: WebAssembly as well, so that no evaluation calls Python. `opa_abort` notes
+# where its message is. A policy has all its builtins within itself, so a call of another one fails.
+_HOST: Final = b"""(module
+  (global $message (export "message") (mut i32) (i32.const 0))
+  (func (export "opa_abort") (param i32) (global.set $message (local.get 0)) unreachable)
+  (func (export "opa_println") (param i32))
+  (func (export "opa_builtin0") (param i32 i32) (result i32) unreachable)
+  (func (export "opa_builtin1") (param i32 i32 i32) (result i32) unreachable)
+  (func (export "opa_builtin2") (param i32 i32 i32 i32) (result i32) unreachable)
+  (func (export "opa_builtin3") (param i32 i32 i32 i32 i32) (result i32) unreachable)
+  (func (export "opa_builtin4") (param i32 i32 i32 i32 i32 i32) (result i32) unreachable))"""
 
 
 class WasmModule:
@@ -62,6 +68,7 @@ class WasmModule:
         BundleError: not WebAssembly, or not a policy that this binding can call.
 
     Attributes:
+        host: the module with what the policy imports beside its memory.
         pages: how large its memory has to be before it starts, in units of `PAGE`.
     """
 
@@ -69,22 +76,30 @@ class WasmModule:
         try:
             self.engine = wasmtime.Engine(_config())
             self.compiled = wasmtime.Module.deserialize(self.engine, _compile(wasm))
+            self.host = wasmtime.Module.deserialize(self.engine, _compile(_HOST))
         except wasmtime.WasmtimeError as error:
             raise BundleError(f"the policy is not WebAssembly: {error_text(error)}", hint=REBUILD) from error
-        self.imports = self.compiled.imports
+        self.imports = [imported.name or "" for imported in self.compiled.imports]
         # OPA imports a memory of two pages, however much static data it puts there, so that a larger policy would not
         # start. That data begins within the first two pages and is part of the file.
         self.pages = len(wasm) // PAGE + 3
-        if [imported.name for imported in self.imports].count("memory") != 1:
+        if self.imports.count("memory") != 1:
             raise BundleError("the policy does not import its memory as OPA's policies do", hint=REBUILD)
-        for imported in self.imports:
-            if imported.module != "env" or not _may_import(imported.name or "", imported.type):
+        offered = {exported.name: _shape(exported.type) for exported in self.host.exports}
+        for imported in self.compiled.imports:
+            kind = imported.type
+            if isinstance(kind, wasmtime.MemoryType):
+                is_offered = imported.name == "memory" and not kind.is_64 and not kind.is_shared
+                self.pages = max(self.pages, kind.limits.min)
+            else:
+                is_offered = _shape(kind) is not None and _shape(kind) == offered.get(imported.name)
+            if imported.module != "env" or not is_offered:
                 raise BundleError(
                     f"the policy asks for {imported.module}.{imported.name}, which is not offered", hint=REBUILD
                 )
         exports = {exported.name: exported.type for exported in self.compiled.exports}
         for name, shape in _EXPORTS.items():
-            if not _is_function(exports.get(name), shape):
+            if _shape(exports.get(name)) != shape:
                 raise BundleError(f"the policy does not export {name} as OPA's policies do", hint=REBUILD)
 
     def tick(self) -> None:
@@ -129,18 +144,11 @@ def _store(file: Path, content: bytes) -> None:
             old.unlink(missing_ok=True)
 
 
-def _is_function(kind: object, shape: tuple[int, int]) -> bool:
-    return (
-        isinstance(kind, wasmtime.FuncType)
-        and (len(kind.params), len(kind.results)) == shape
-        and {str(each) for each in (*kind.params, *kind.results)} <= {"i32"}
-    )
-
-
-def _may_import(name: str, kind: object) -> bool:
-    if name == "memory":
-        return isinstance(kind, wasmtime.MemoryType) and not kind.is_64 and not kind.is_shared
-    return name in _IMPORTS and _is_function(kind, _IMPORTS[name])
+def _shape(kind: object) -> tuple[int, int] | None:
+    """Return how many parameters and results a function of i32 alone has; None of anything else."""
+    if not isinstance(kind, wasmtime.FuncType) or {str(each) for each in (*kind.params, *kind.results)} - {"i32"}:
+        return None
+    return len(kind.params), len(kind.results)
 
 
 def error_text(error: Exception) -> str:

@@ -41,11 +41,10 @@ def _stored(prefix: Path) -> list[Path]:
 
 def test_machine_code_is_stored_once_and_used_again(tmp_path: Path) -> None:
     first = _opened(tmp_path)
-    (file,) = _stored(tmp_path)
-    before = file.stat()
+    files = {file: file.stat().st_mtime_ns for file in _stored(tmp_path)}
+    assert len(files) == 2  # the policy, and what it imports
     assert _opened(tmp_path) == first
-    assert _stored(tmp_path) == [file]
-    assert file.stat().st_mtime_ns == before.st_mtime_ns
+    assert {file: file.stat().st_mtime_ns for file in _stored(tmp_path)} == files
 
 
 @pytest.mark.parametrize(
@@ -58,7 +57,7 @@ def test_machine_code_is_stored_once_and_used_again(tmp_path: Path) -> None:
 )
 def test_a_damaged_file_is_made_again(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     first = _opened(tmp_path)
-    (file,) = _stored(tmp_path)
+    file = max(_stored(tmp_path), key=lambda stored: stored.stat().st_size)
     whole = file.read_bytes()
     file.write_bytes(damage(whole))
     assert _opened(tmp_path) == first
