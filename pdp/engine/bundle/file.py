@@ -149,7 +149,7 @@ def _signature(files: dict[str, bytes], keys: Sequence[VerificationKey] | None) 
 
     if keys is not None:
         return verify_signature(content, files, keys)
-    return None if content is None else claimed_signature(content)
+    return None if content is None else claimed_signature(content)[1]
 
 
 def _manifest(revision: str, release: int) -> dict[str, Any]:

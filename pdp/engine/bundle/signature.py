@@ -16,13 +16,17 @@ import hashlib
 import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
+from pdp.documents import read_bytes
 from pdp.engine.bundle.file import SIGNATURES
 from pdp.errors import BundleError, UsageError
 from pdp.installed import extra
-from pdp.json import JsonValueError, canonical, parse_json
+from pdp.json import canonical, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,9 +37,6 @@ KEYS_VARIABLE: Final = "PDP_VERIFICATION_KEYS"
 
 ALGORITHM: Final = "ES256"
 """What bundles are signed with."""
-
-MAX_PEM: Final = 64 * 1024
-"""Largest file with keys, in bytes."""
 
 MAKE_ONE: Final = "make a pair with `pdp bundle keygen`"
 """The hint where no usable key is given."""
@@ -90,24 +91,8 @@ def load_public_keys(paths: Iterable[Path]) -> tuple[VerificationKey, ...]:
 
 
 def read_pem(path: Path) -> str:
-    """Return the text of a file with keys.
-
-    Raises:
-        UsageError: it cannot be read, is too large or no text.
-    """
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_PEM + 1)
-    except OSError as error:
-        raise UsageError(
-            f"{path}: cannot be read: {error.strerror}", hint="name a file with a key in PEM form"
-        ) from None
-    if len(content) > MAX_PEM:
-        raise UsageError(f"{path}: larger than {MAX_PEM} bytes", hint="is this a key?")
-    try:
-        return content.decode("ascii")
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: not a key in PEM form, which is plain ASCII", hint=MAKE_ONE) from None
+    """Return the text of a file with keys; bytes that no key has are replaced, and shown nowhere."""
+    return read_bytes(path).decode("ascii", "replace")
 
 
 def parse_key(block: str, name: str) -> Any:
@@ -118,22 +103,14 @@ def parse_key(block: str, name: str) -> Any:
     """
     with extra("follow"):
         from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - only who has keys needs it
-        from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
-        from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415
-            load_pem_private_key,
-            load_pem_public_key,
-        )
+        from joserfc.errors import JoseError  # noqa: PLC0415
         from joserfc.jwk import ECKey  # noqa: PLC0415
 
-    is_private = "PRIVATE KEY" in block
-    try:
-        key = load_pem_private_key(block.encode(), None) if is_private else load_pem_public_key(block.encode())
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        half = "private" if is_private else "public"
-        raise UsageError(f"{name}: a {half} key that cannot be read", hint=MAKE_ONE) from None
-    if isinstance(key, ec.EllipticCurvePublicKey | ec.EllipticCurvePrivateKey) and key.curve.name == "secp256r1":
-        return ECKey.import_key(block)
-    raise UsageError(f"{name}: not a P-256 key ({ALGORITHM})", hint=MAKE_ONE)
+    with suppress(JoseError, ValueError, TypeError, KeyError, UnsupportedAlgorithm):
+        key = ECKey.import_key(block)
+        if key.curve_name == "P-256":
+            return key
+    raise UsageError(f"{name}: not a P-256 key ({ALGORITHM}), or a damaged one", hint=MAKE_ONE)
 
 
 def public_half(jwk: Any) -> VerificationKey:
@@ -171,14 +148,30 @@ def signatures_file(token: str) -> bytes:
     return canonical({"signatures": [token]})
 
 
-def claimed_signature(content: bytes) -> Signature:
-    """Return who a `.signatures.json` says to have signed; nothing of it is verified.
+def claimed_signature(content: bytes) -> tuple[str, Signature]:
+    """Return the JWT of a `.signatures.json`, and who it says has signed; nothing of it is verified.
 
     Raises:
         BundleError: it has not the format above.
     """
-    header = _header(_token(content))
-    return Signature(header["kid"], header["alg"], verified=False)
+    try:
+        (token,) = parse_json(content)["signatures"]
+        parts = [urlsafe_b64decode(part + "=" * (-len(part) % 4)) for part in token.split(".")]
+        # One spelling only: a signature has bits and white space that mean nothing, and a file has but one digest.
+        respelled = b".".join(urlsafe_b64encode(part).rstrip(b"=") for part in parts).decode()
+        is_token = len(parts) == _PARTS and token == respelled and content == signatures_file(token)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        is_token = False
+    if not is_token:
+        raise BundleError(f"{SIGNATURES}: not one JWT in OPA's format", hint=_SIGN)
+    try:
+        header = parse_json(parts[0])
+        names = (header["kid"], header["alg"])
+    except (ValueError, TypeError, KeyError):
+        names = ()
+    if not names or not all(type(name) is str and name.isascii() and name.isprintable() for name in names):
+        raise BundleError(f"{SIGNATURES}: the signature names no key (kid) or no algorithm (alg)", hint=_SIGN)
+    return token, Signature(*names, verified=False)
 
 
 def verify_signature(content: bytes | None, files: Mapping[str, bytes], keys: Sequence[VerificationKey]) -> Signature:
@@ -194,12 +187,11 @@ def verify_signature(content: bytes | None, files: Mapping[str, bytes], keys: Se
     """
     if content is None:
         raise BundleError("not signed", hint=_SIGN)
-    token = _token(content)
-    header = _header(token)
-    key = next((key for key in keys if key.id == header["kid"]), None)
+    token, claimed = claimed_signature(content)
+    key = next((key for key in keys if key.id == claimed.key_id), None)
     if key is None:
         known = " or ".join(sorted(key.id for key in keys)) or "one that is trusted"
-        raise BundleError(f"signed with the key {header['kid']:.80}, not with {known}", hint=_SIGN)
+        raise BundleError(f"signed with the key {claimed.key_id:.80}, not with {known}", hint=_SIGN)
     listed = _payload(token, key)
     if canonical(listed) != canonical(signed_files(files)):
         raise BundleError(f"the files are not those that {SIGNATURES} lists", hint=_TAMPERED)
@@ -222,63 +214,13 @@ def _payload(token: str, key: VerificationKey) -> Any:
     return payload["files"]
 
 
-def _token(content: bytes) -> str:
-    try:
-        document = parse_json(content)
-        (token,) = document["signatures"]
-        # One spelling only: a signature has bits and white space that mean nothing, and a file has but one digest.
-        if type(token) is str and content == signatures_file(token) and token == _respelled(token):
-            return token
-    except (JsonValueError, ValueError, TypeError, KeyError):
-        pass
-    raise BundleError(f"{SIGNATURES}: not one JWT in OPA's format", hint=_SIGN)
-
-
-def _respelled(token: str) -> str:
-    parts = token.split(".")
-    if len(parts) != _PARTS:
-        return ""
-    return ".".join(
-        urlsafe_b64encode(urlsafe_b64decode(part + "=" * (-len(part) % 4))).rstrip(b"=").decode() for part in parts
-    )
-
-
-def _header(token: str) -> dict[str, str]:
-    part = token.split(".", maxsplit=1)[0]
-    try:
-        header = parse_json(urlsafe_b64decode(part + "=" * (-len(part) % 4)))
-        names = {"kid": header["kid"], "alg": header["alg"]}
-    except (JsonValueError, ValueError, TypeError, KeyError):
-        names = {}
-    if not names or not all(type(name) is str and name.isascii() and name.isprintable() for name in names.values()):
-        raise BundleError(f"{SIGNATURES}: the signature names no key (kid) or no algorithm (alg)", hint=_SIGN)
-    return names
-
-
 def _hash(name: str, content: bytes) -> str:
     if name in _JSON_FILES:
         try:
             # Numbers keep their spelling, as Go keeps it.
-            value = json.loads(content, parse_int=_Number, parse_float=_Number)
-        except (ValueError, RecursionError) as error:
+            value = json.loads(content, parse_int=orjson.Fragment, parse_float=orjson.Fragment)
+            content = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+        except (ValueError, TypeError, RecursionError) as error:
             raise BundleError(f"{name}: not JSON", hint=_TAMPERED) from error
-        content = _as_go(value).encode()
+        content = content.replace("\u2028".encode(), rb"\u2028").replace("\u2029".encode(), rb"\u2029")
     return hashlib.sha256(content).hexdigest()
-
-
-class _Number(str):
-    """A number as the file spells it."""
-
-    __slots__ = ()
-
-
-def _as_go(value: Any) -> str:
-    """Return JSON as Go's encoder writes it without escaping HTML: keys sorted by code point, no white space."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{_as_go(key)}:{_as_go(value[key])}" for key in sorted(value)) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_as_go, value)) + "]"
-    if isinstance(value, _Number):
-        return str(value)
-    text = json.dumps(value, ensure_ascii=False)
-    return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

@@ -308,7 +308,7 @@ def test_what_holds_no_private_key_is_not_to_be_closed_to_others(tmp_path: Path)
     with pytest.raises(UsageError) as file:
         load_signing_key(public)
 
-    assert folder.value.message == f"{tmp_path}: cannot be read: Is a directory"
+    assert folder.value.message == f"{tmp_path}: is a folder, not a file"
     assert file.value.message == f"{public}: no private key in PEM form, one is needed"
 
 
@@ -319,6 +319,7 @@ def test_a_key_is_in_no_text_of_its_own() -> None:
     assert str(key().jwk.as_dict(private=True)["d"]) not in shown
 
 
+NOT_P_256 = "not a P-256 key (ES256), or a damaged one"
 NO_PUBLIC = "K: no public key in PEM form (BEGIN PUBLIC KEY)"
 
 
@@ -327,9 +328,9 @@ NO_PUBLIC = "K: no public key in PEM form (BEGIN PUBLIC KEY)"
     ("commands", "message", "hint"),
     [
         ([], NO_PUBLIC, MAKE_ONE),
-        (["genrsa 2048"], "K: not a P-256 key (ES256)", MAKE_ONE),
-        (["ecparam -name secp384r1 -genkey"], "K: not a P-256 key (ES256)", MAKE_ONE),
-        (["genpkey -algorithm ed25519"], "K: not a P-256 key (ES256)", MAKE_ONE),
+        (["genrsa 2048"], f"K: {NOT_P_256}", MAKE_ONE),
+        (["ecparam -name secp384r1 -genkey"], f"K: {NOT_P_256}", MAKE_ONE),
+        (["genpkey -algorithm ed25519"], f"K: {NOT_P_256}", MAKE_ONE),
     ],
     ids=["empty", "RSA", "another curve", "another kind"],
 )
@@ -358,7 +359,7 @@ def test_texts_that_are_not_keys(tmp_path: Path) -> None:
 
     assert [complaint(public_keys, text, "K").message for text in (pem, broken, "\0")] == [
         "K: holds a private key",
-        "K: a public key that cannot be read",
+        f"K: {NOT_P_256}",
         NO_PUBLIC,
     ]
     assert [
@@ -368,18 +369,16 @@ def test_texts_that_are_not_keys(tmp_path: Path) -> None:
         "K: no private key in PEM form, one is needed",
         "K: 2 private keys in PEM form, one is needed",
         "K: the private key is encrypted",
-        "K: a private key that cannot be read",
+        f"K: {NOT_P_256}",
     ]
 
 
 def test_files_that_are_not_keys(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(bytes(range(256)))
-    (tmp_path / "large").write_bytes(b"x" * 100_000)
 
-    assert [str(complaint(load_public_keys, [tmp_path / name])) for name in ("none", "binary", "large")] == [
-        f"{tmp_path}/none: cannot be read: No such file or directory (name a file with a key in PEM form)",
-        f"{tmp_path}/binary: not a key in PEM form, which is plain ASCII ({MAKE_ONE})",
-        f"{tmp_path}/large: larger than 65536 bytes (is this a key?)",
+    assert [str(complaint(load_public_keys, [tmp_path / name])) for name in ("none", "binary")] == [
+        f"{tmp_path}/none: no such file (check the path)",
+        f"{tmp_path}/binary: no public key in PEM form (BEGIN PUBLIC KEY) ({MAKE_ONE})",
     ]
 
 
