@@ -61,10 +61,9 @@ class BundleHealth:
     Attributes:
         state: `current`: it decides by that file. `behind`: by the last good one, since the file is bad or cannot be
             read. `stale`: it decides nothing, since that lasts longer than `max_age`.
-        revision: of the bundle that it has.
-        release: likewise.
+        revision, release: of the bundle that it has.
         age: seconds since the source confirmed that bundle.
-        error: what went wrong at the last look, with its code and message; or None.
+        error: what went wrong at the last look.
     """
 
     state: Literal["current", "behind", "stale"]
@@ -88,10 +87,7 @@ class FollowingEngine(Engine):
         timeout: seconds for one answer over HTTP, the whole of it.
         headers: sent with each request, such as `Authorization`. Shown nowhere.
         tls: for `https`, instead of the system's certificates; it may have a client certificate.
-        manifests: as of `EmbeddedEngine`.
-        data: likewise.
-        deadline: likewise.
-        memory_limit: likewise.
+        manifests, data, deadline, memory_limit: as of `EmbeddedEngine`.
         clock: seconds that never go back, for tests.
 
     Raises:
@@ -133,9 +129,9 @@ class FollowingEngine(Engine):
             self._read = lambda _: (read_packed(Path(source)), None)
         self._trust = trust
         self._max_age = math.inf if max_age is None else max_age
-        self._engine_options: dict[str, Any] = {
-            "manifests": manifests, "data": data, "deadline": deadline, "memory_limit": memory_limit,
-        }  # fmt: skip
+        self._opened = partial(
+            EmbeddedEngine, manifests=manifests, data=data, deadline=deadline, memory_limit=memory_limit
+        )
         self._clock = clock
         self._error: PdpError | None = None
         self._refusal: tuple[str, BundleError] | None = None
@@ -160,7 +156,15 @@ class FollowingEngine(Engine):
             StaleBundleError: the bundle is older than admitted.
             EngineError: as there, or in a forked child.
         """
-        return self._engine().evaluate(body, document)
+        # Taken once: what is swapped in after this is the next decision's.
+        bundle, engine = self._loaded
+        age = self._age()
+        if not age <= self._max_age:
+            raise StaleBundleError(
+                f"release {bundle.release} was last confirmed {age:.0f} s ago, {self._max_age:g} s are admitted",
+                hint="see the engine's health for what keeps it from its source",
+            )
+        return engine.evaluate(body, document)
 
     @property
     def bundle(self) -> Bundle:
@@ -179,13 +183,18 @@ class FollowingEngine(Engine):
         Raises:
             EngineError: in a forked child.
         """
-        self._check_process()
+        if os.getpid() != self._process:
+            raise EngineError("the engine was opened before the process was forked", hint="open it after the fork")
         with self._looking:
             asked = self._clock()
             try:
                 content, tag = self._read(self._tag)
                 if content is not None and digest(content) != self.bundle.digest:
-                    self._swap(self._load(content))
+                    # The old engine is not closed, as somebody may be about to ask it: it goes with its last user.
+                    self._loaded = self._load(content)
+                    # `close` ends first and then reads what is loaded, so that one of the two closes the new one.
+                    if self._ended.is_set():
+                        self._loaded[1].close()
             except Exception as caught:  # noqa: BLE001 - whatever it is, the last good bundle stays, and health says so
                 # Else the next look would find a bad file unchanged, and take it for the bundle at hand.
                 self._tag = None
@@ -205,29 +214,6 @@ class FollowingEngine(Engine):
         self._ended.set()
         self._loaded[1].close()
 
-    def _swap(self, loaded: tuple[Bundle, EmbeddedEngine]) -> None:
-        # The old engine is not closed, as somebody may be about to ask it: it goes with its last user. `close` ends
-        # first and then reads what is loaded, so that one of the two closes the new one.
-        self._loaded = loaded
-        if self._ended.is_set():
-            loaded[1].close()
-
-    def _engine(self) -> EmbeddedEngine:
-        self._check_process()
-        # Taken once: what is swapped in after this is the next decision's.
-        bundle, engine = self._loaded
-        if not self._age() <= self._max_age:
-            raise StaleBundleError(
-                f"release {bundle.release} was last confirmed {self._age():.0f} s ago, "
-                f"{self._max_age:g} s are admitted",
-                hint="see the engine's health for what keeps it from its source",
-            )
-        return engine
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._process:
-            raise EngineError("the engine was opened before the process was forked", hint="open it after the fork")
-
     def _age(self) -> float:
         return max(0.0, self._clock() - self._confirmed)
 
@@ -238,7 +224,7 @@ class FollowingEngine(Engine):
             raise self._refusal[1]
         try:
             bundle = self._trust.admit(content)
-            engine = EmbeddedEngine(bundle, **self._engine_options)
+            engine = self._opened(bundle)
         except ReleaseFloorError:
             raise
         except BundleError as error:

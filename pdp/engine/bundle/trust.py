@@ -13,7 +13,6 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from pdp.audit.chain import recordable
 from pdp.audit.file import locked
 from pdp.clock import to_milliseconds
 from pdp.engine.bundle.file import read_bundle, replace_file
@@ -142,28 +141,15 @@ class BundleTrust:
     ) -> None:
         if self._audit is None:
             return
-        revision = None if bundle is None else bundle.revision
-        error_code = None if error is None else error.code
         # Of a bundle that is refused, nothing that it states is sure.
-        known = {
-            "type": kind,
-            "revision": revision,
-            "release": None if bundle is None else bundle.release,
-            "digest": digest,
-            "error_code": error_code,
-            "message": None if error is None else error.message,
-        }
+        revision, release = (None, None) if bundle is None else (bundle.revision, bundle.release)
+        code, message = (None, None) if error is None else (error.code, error.message)
+        known = {"type": kind, "digest": digest, "revision": revision, "release": release}
+        known |= {"error_code": code, "message": message}
+        event = {"type": kind, "time": to_milliseconds(time.time()), "bundle_revision": revision, "error_code": code}
+        event["outcome"] = "succeeded" if error is None else "failed"
         try:
-            self._audit.append(
-                {
-                    "time": to_milliseconds(time.time()),
-                    "type": kind,
-                    "arguments_digest": self._audit.digest(canonical(known)),
-                    "bundle_revision": recordable(revision),
-                    "outcome": "failed" if error else "succeeded",
-                    "error_code": error_code,
-                }
-            )
+            self._audit.append(event | {"arguments_digest": self._audit.digest(canonical(known))})
         except Exception:  # noqa: BLE001 - an audit log is the application's, and may raise anything
             _log.exception("%s could not be recorded", kind)
 

@@ -415,7 +415,7 @@ def test_arguments_that_cannot_be_used(folder: Path, file: Path, options: dict[s
 def test_who_is_about_to_ask_the_old_one_still_gets_an_answer(folder: Path, file: Path) -> None:
     released(folder, bundle(1))
     with following(file) as engine:
-        old = engine._engine()
+        old = engine._loaded[1]
         released(folder, bundle(2))
         engine.refresh()
 
