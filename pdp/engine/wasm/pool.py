@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from contextlib import suppress
 from functools import cache
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
@@ -56,7 +57,7 @@ class InstancePool:
 
     Raises:
         BundleError: the module is not a policy that can be evaluated with this data.
-        EngineError: the machine has no room for an instance.
+        EngineError: the machine has no room for an instance, or no thread for the clock.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class InstancePool:
         self._max_instances = max_instances
         self._instance_type = instance_type or fastest_instance_type()
         self._process = os.getpid()
-        self._closed = self._someone_waits = False
+        self._closed = False
         self._free: deque[WasmInstance] = deque()
         # Weak, so that an instance which an interrupt made its borrower forget does not count for ever.
         self._all: weakref.WeakSet[WasmInstance] = weakref.WeakSet()
@@ -113,21 +114,18 @@ class InstancePool:
             if self._clock.resting:
                 self._clock.wake()
             answer = instance.evaluate(entrypoint, body, self._ticks)
-        except RequestRefusedError:
+        except BaseException as error:
+            # Whatever broke it off, a Ctrl-C included: the instance is in no known state.
+            if not isinstance(error, RequestRefusedError):
+                instance.close()
             self._give_back(instance)
             raise
-        except BaseException:
-            # Whatever broke it off, a Ctrl-C included: the instance is in no known state.
-            self._drop(instance)
-            raise
-        self._free.append(instance)
-        if self._someone_waits:
-            self._wake_waiters()
+        self._give_back(instance)
         return answer
 
     def close(self) -> None:
         """Give all memory back and end the clock. Evaluations that are under way end as usual."""
-        self._closed = self._someone_waits = True
+        self._closed = True
         self._wake_waiters()
         self._clock.stop()
 
@@ -135,18 +133,14 @@ class InstancePool:
         """Take an instance when none seems to be free: wait for one, or make one."""
         until = time.monotonic() + self._deadline
         with self._changed:
+            # Who gives an instance back looks at `_waiting` after that, who takes one counts it up before.
             self._waiting += 1
-            # Who gives an instance back looks at `_someone_waits` after that, who takes one sets it before.
-            self._someone_waits = True
             try:
                 while True:
                     if self._closed:
                         raise EngineError("the engine is closed")
-                    if self._free:
-                        try:
-                            return self._free.pop()
-                        except IndexError:
-                            continue
+                    with suppress(IndexError):
+                        return self._free.pop()
                     if len(self._all) + self._making < self._max_instances:
                         self._making += 1
                         break
@@ -154,7 +148,6 @@ class InstancePool:
                         raise EngineTimeoutError("all instances of the policy were busy until the deadline")
             finally:
                 self._waiting -= 1
-                self._someone_waits = self._closed or self._waiting > 0
         made = None
         try:
             self._clock.wake()
@@ -169,15 +162,12 @@ class InstancePool:
         return made
 
     def _give_back(self, instance: WasmInstance) -> None:
-        self._free.append(instance)
-        if self._someone_waits:
-            self._wake_waiters()
-
-    def _drop(self, instance: WasmInstance) -> None:
-        instance.close()
-        with self._changed:
+        if instance.closed:
             self._all.discard(instance)
-            self._changed.notify()
+        else:
+            self._free.append(instance)
+        if self._waiting or self._closed:
+            self._wake_waiters()
 
     def _wake_waiters(self) -> None:
         """Let one of those who wait look again; once closed, let all do so and close what is free."""
@@ -190,33 +180,24 @@ class InstancePool:
 
 
 class _Clock:
-    """A thread that ticks while a pool is busy. It starts when first needed and rests after a second without need."""
+    """A thread that ticks while a pool is busy, and rests after a second without need."""
 
     def __init__(self, pool: InstancePool) -> None:
-        self.resting = True
+        self.resting = False
         self._pool = weakref.ref(pool)
         self._module = pool._module  # noqa: SLF001 - a part of the pool
         self._ended = False
         # Not an Event: broken off by a Ctrl-C within `set`, it would keep its lock for ever.
         self._woken: SimpleQueue[None] = SimpleQueue()
-        self._starting = threading.Lock()
-        self._started = False
+        try:
+            threading.Thread(target=self._run, name="pdp-clock", daemon=True).start()
+        except RuntimeError as error:
+            raise EngineError(f"no thread for the engine's clock: {error}") from error
 
     def wake(self) -> None:
-        """Begin to tick, or go on with it.
-
-        Raises:
-            EngineError: the machine has no thread left, so evaluations could not be stopped.
-        """
-        with self._starting:
-            if not self._started:
-                try:
-                    threading.Thread(target=self._run, name="pdp-clock", daemon=True).start()
-                except RuntimeError as error:
-                    raise EngineError(f"no thread for the engine's clock: {error}") from error
-                self._started = True
-            self.resting = False
-            self._woken.put(None)
+        """Go on ticking."""
+        self.resting = False
+        self._woken.put(None)
 
     def stop(self) -> None:
         """End the thread as soon as the pool is no longer busy; it is not waited for."""
