@@ -166,12 +166,12 @@ def claimed_signature(content: bytes) -> tuple[str, Signature]:
         raise BundleError(f"{SIGNATURES}: not one JWT in OPA's format", hint=_SIGN)
     try:
         header = parse_json(parts[0])
-        names = (header["kid"], header["alg"])
+        key_id, algorithm = header["kid"], header["alg"]
     except (ValueError, TypeError, KeyError):
-        names = ()
-    if not names or not all(type(name) is str and name.isascii() and name.isprintable() for name in names):
+        key_id = algorithm = None
+    if not all(type(name) is str and name.isascii() and name.isprintable() for name in (key_id, algorithm)):
         raise BundleError(f"{SIGNATURES}: the signature names no key (kid) or no algorithm (alg)", hint=_SIGN)
-    return token, Signature(*names, verified=False)
+    return token, Signature(key_id, algorithm, verified=False)
 
 
 def verify_signature(content: bytes | None, files: Mapping[str, bytes], keys: Sequence[VerificationKey]) -> Signature:

@@ -146,10 +146,17 @@ class BundleTrust:
         code, message = (None, None) if error is None else (error.code, error.message)
         known = {"type": kind, "digest": digest, "revision": revision, "release": release}
         known |= {"error_code": code, "message": message}
-        event = {"type": kind, "time": to_milliseconds(time.time()), "bundle_revision": revision, "error_code": code}
-        event["outcome"] = "succeeded" if error is None else "failed"
         try:
-            self._audit.append(event | {"arguments_digest": self._audit.digest(canonical(known))})
+            self._audit.append(
+                {
+                    "time": to_milliseconds(time.time()),
+                    "type": kind,
+                    "arguments_digest": self._audit.digest(canonical(known)),
+                    "bundle_revision": revision,
+                    "outcome": "succeeded" if error is None else "failed",
+                    "error_code": code,
+                }
+            )
         except Exception:  # noqa: BLE001 - an audit log is the application's, and may raise anything
             _log.exception("%s could not be recorded", kind)
 

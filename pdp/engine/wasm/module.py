@@ -92,7 +92,7 @@ class WasmModule:
                 is_offered = imported.name == "memory" and not kind.is_64 and not kind.is_shared
                 self.pages = max(self.pages, kind.limits.min)
             else:
-                is_offered = _shape(kind) is not None and _shape(kind) == offered.get(imported.name)
+                is_offered = _shape(kind) is not None and _shape(kind) == offered.get(imported.name or "")
             if imported.module != "env" or not is_offered:
                 raise BundleError(
                     f"the policy asks for {imported.module}.{imported.name}, which is not offered", hint=REBUILD
