@@ -17,55 +17,27 @@ from pdp.manifest.fields import PATTERN_EFFECTS
 from pdp.manifest.findings import FaultyFile, Finding
 from pdp.manifest.model import ActionRules, DeclaredTool, Governance, Manifest
 from pdp.manifest.programs import program_findings, program_path
-from pdp.manifest.rules.forbidden import forbidden_entry_findings, forbidden_findings, staged_commits
+from pdp.manifest.rules.forbidden import forbidden_findings, staged_commits
 from pdp.manifest.rules.paths import looks_like, path_roots
-from pdp.manifest.rules.rules import (
-    argument_findings,
-    entry_findings,
-    governable_findings,
-    manifest_findings,
-    tool_findings,
-)
+from pdp.manifest.rules.rules import entry_findings, governable_findings, manifest_findings, tool_findings
 from pdp.manifest.schema.faults import read_schema
 from pdp.manifest.schema.shapes import shape_findings
 from pdp.manifest.spellings import expanded_entry, expanded_rules, manifest_root, shared_names, written_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from pdp.documents.document import Path
-    from pdp.manifest.fields import NotATool
     from pdp.manifest.model import Tool
     from pdp.manifest.rules.paths import Roots
 
 
-def load_manifest(
-    path: pathlib.Path | str,
-    *,
-    text: bytes | None = None,
-    strict: bool = False,
-    warnings: list[Fault] | None = None,
-) -> Manifest:
-    """Load a manifest by itself.
-
-    Args:
-        path: the file, YAML or JSON; `-` for standard input.
-        text: its content, when it has been read already.
-        strict: take warnings for faults.
-        warnings: where to add what is legal yet likely a mistake, in the order of the places.
-
-    Raises:
-        UsageError: the file cannot be read.
-        FileFaultsError: it is faulty; every fault.
-    """
-    file = _ManifestFile(path, text)
-    _check_entries(file, None, doubtful=strict or warnings is not None)
-    _raise_faults(file.faults, strict=strict, warnings=warnings)
-    return file.manifest()
-
-
 class LoadOptions(TypedDict, total=False):
-    """The texts of both files, when they have been read already; `strict` and `warnings` as of `load_manifest`."""
+    """What loading can be told.
+
+    The texts of both files, when they have been read already; `strict`: take warnings for faults; `warnings`: where to
+    add what is legal yet likely a mistake, in the order of the places.
+    """
 
     manifest_text: bytes | None
     governance_text: bytes | None
@@ -73,22 +45,40 @@ class LoadOptions(TypedDict, total=False):
     warnings: list[Fault] | None
 
 
+def load_manifest(path: pathlib.Path | str, **options: Unpack[LoadOptions]) -> Manifest:
+    """Load a manifest by itself, whatever programs its tools run. Errors as of `load_both`."""
+    return load_both(path, programs=False, **options)[0]
+
+
 def load_both(
-    manifest: pathlib.Path | str, governance: pathlib.Path | str | None = None, **options: Unpack[LoadOptions]
+    manifest: pathlib.Path | str,
+    governance: pathlib.Path | str | None = None,
+    *,
+    programs: bool = True,
+    **options: Unpack[LoadOptions],
 ) -> tuple[Manifest, Governance | None]:
     """Load a manifest and its governance file, and check them together.
+
+    Args:
+        manifest: the file, YAML or JSON; `-` for standard input.
+        governance: likewise.
+        programs: whether the command lines of tools have to be what the governance file lists.
+        options: see `LoadOptions`.
 
     Raises:
         UsageError: a file cannot be read.
         FileFaultsError: a file is faulty, or the two do not go together; every fault of both.
     """
+    strict, warnings = options.get("strict", False), options.get("warnings")
     file = _ManifestFile(manifest, options.get("manifest_text"))
     rules = None if governance is None else _GovernanceFile(governance, options.get("governance_text"))
-    doubtful = options.get("strict", False) or options.get("warnings") is not None
-    _check_entries(file, rules, doubtful=doubtful)
-    _check_programs(file, rules)
+    _check_entries(file, rules, programs=programs, doubtful=strict or warnings is not None)
     faults = [*file.faults, *(rules.faults if rules else ())]
-    _raise_faults(faults, strict=options.get("strict", False), warnings=options.get("warnings"))
+    faulty = [replace(fault, warning=False) for fault in faults if strict or not fault.warning]
+    if faulty:
+        raise FileFaultsError(faulty)
+    if warnings is not None:
+        warnings += sorted(faults, key=lambda fault: (fault.place.file, fault.place.line, fault.place.column))
     return file.manifest(), rules.governance() if rules else None
 
 
@@ -97,15 +87,6 @@ def load_effective(
 ) -> EffectiveManifest:
     """Load a manifest and its governance file, and merge them. Arguments and errors as of `load_both`."""
     return effective_manifest(*load_both(manifest, governance, **options))
-
-
-def _raise_faults(faults: Sequence[Fault], *, strict: bool, warnings: list[Fault] | None) -> None:
-    """Raise the faults, if there are any; else add the warnings."""
-    faulty = [replace(fault, warning=False) for fault in faults if strict or not fault.warning]
-    if faulty:
-        raise FileFaultsError(faulty)
-    if warnings is not None:
-        warnings += sorted(faults, key=lambda fault: (fault.place.file, fault.place.line, fault.place.column))
 
 
 _STAND_INS: Final = {"name": "unnamed_tool", "schema": {"type": "object"}}
@@ -148,6 +129,9 @@ class _ManifestFile(FaultyFile):
         if isinstance(records, list):
             head["tools"] = []
         self._head, self._unusable = self.read(Manifest, head, self._where)
+        agents = self._head.agents if self._head else None
+        self.pinned = None if agents is None else frozenset(name for agent in agents for name in agent.tools)
+        self.ontology = self._head.ontology if self._head else None
         self._folder = None if str(path) == "-" else pathlib.Path(path).absolute().parent
         self.entries: list[_Entry] = []
         shared = shared_names(records)
@@ -181,17 +165,6 @@ class _ManifestFile(FaultyFile):
         agents = self._head.agents if self._head and known and not self._unusable else None
         self.add_findings(manifest_findings(tools, agents or (), self.ontology), self._where)
 
-    @property
-    def ontology(self) -> str | None:
-        """The version of the ontology whose types it holds."""
-        return self._head.ontology if self._head else None
-
-    @property
-    def pinned(self) -> frozenset[str] | None:
-        """The tools that some agent pins; None where it has no agents."""
-        agents = self._head.agents if self._head else None
-        return None if agents is None else frozenset(name for agent in agents for name in agent.tools)
-
 
 class _GovernanceFile(FaultyFile):
     """A governance file as far as it could be read."""
@@ -218,7 +191,7 @@ class _GovernanceFile(FaultyFile):
             rules, _ = self.read(ActionRules, expanded, where)
             if rules is not None:
                 self.actions[action] = rules
-                self.add_findings(governable_findings(rules), where)
+                self.add_findings(governable_findings(rules, None), where)
 
     def governance(self) -> Governance:
         """Return the governance file; only of a file without faults."""
@@ -229,12 +202,14 @@ class _GovernanceFile(FaultyFile):
         return partial(written_path, self.document.value["actions"][action], ("actions", action))
 
 
-def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, doubtful: bool) -> None:
+def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, programs: bool, doubtful: bool) -> None:
     """Find what is wrong with effective entries, what the two files get wrong together, and what is `doubtful`."""
     actions = governance.actions if governance else {}
+    listed = governance.programs if governance else {}
+    clauses = governance.clauses if governance else ()
+    # What a faulty governance file lists is not known.
+    programs = programs and (governance is None or all(fault.warning for fault in governance.faults))
     mapped: set[str] = set()
-    placed: dict[int, tuple[_Entry, DeclaredTool, ActionRules | None, Tool]] = {}
-    found: list[tuple[Tool, Finding]] = []
     staged = staged_commits(entry.tool for entry in file.entries if entry.tool is not None)
     for entry in file.entries:
         tool = entry.tool
@@ -243,29 +218,25 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, d
         rules = actions.get(tool.action)
         mapped.add(tool.action)
         if rules is not None and governance is not None and entry.roots is not None:
-            governance.add_findings(argument_findings(rules, entry.roots), governance.within(tool.action))
-        accepted = (rules.accepts if rules else None) or {}
-        if entry.roots is not None:
-            file.add_findings(_unaccepted(forbidden_findings(tool), accepted), entry.where)
+            governance.add_findings(governable_findings(rules, entry.roots), governance.within(tool.action))
+        if programs and tool.type == "cli" and tool.cli is not None:
+            file.add_findings(program_findings(tool.cli, listed.get(tool.cli.argv[0])), entry.where)
         if entry.unusable & _DECIDING:
             continue
         stated = tool.risk_tier is not None or (rules is not None and rules.risk_tier is not None)
         effective = effective_tool(tool, rules)
-        placed[id(effective)] = entry, tool, rules, effective
-        found += (
-            (effective, finding)
-            for finding in (
-                *entry_findings(effective, tier_stated=stated),
-                *_unaccepted(forbidden_entry_findings(effective, staged), accepted),
-            )
-        )
-    found += _asked_for([effective for *_, effective in placed.values()], file, governance, doubtful=doubtful)
-    for effective, finding in found:
-        entry, tool, rules, _ = placed[id(effective)]
-        if governance is not None and rules is not None and _is_governed(finding.path, tool, rules, effective):
-            governance.add_findings([finding], governance.within(tool.action))
-        else:
-            file.add_findings([finding], entry.where)
+        findings = [*entry_findings(effective, tier_stated=stated)]
+        findings += forbidden_findings(effective, staged, sound=entry.roots is not None)
+        if clauses or doubtful:
+            from pdp.manifest.rules.lint import clause_findings, doubts  # noqa: PLC0415 - few enforcement points ask
+
+            findings += clause_findings(effective, clauses, file.pinned, file.ontology)
+            findings += doubts(effective) if doubtful else ()
+        for finding in findings:
+            if governance is not None and rules is not None and _is_governed(finding.path, tool, rules, effective):
+                governance.add_findings([finding], governance.within(tool.action))
+            else:
+                file.add_findings([finding], entry.where)
     if governance is not None and all(fault.warning for fault in (*file.faults, *governance.faults)):
         governance.add_findings(
             Finding(
@@ -278,35 +249,6 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, d
             for action in actions
             if action not in mapped
         )
-
-
-def _asked_for(
-    entries: Sequence[Tool], file: _ManifestFile, governance: _GovernanceFile | None, *, doubtful: bool
-) -> Iterator[tuple[Tool, Finding]]:
-    """Yield what only some ask for: an enforcement point has no use for doubts, and few files demand clauses."""
-    if governance is not None and governance.clauses:
-        from pdp.manifest.rules.lint import clause_findings  # noqa: PLC0415
-
-        yield from clause_findings(entries, governance.clauses, file.pinned, file.ontology)
-    if doubtful:
-        from pdp.manifest.rules.doubts import doubts  # noqa: PLC0415
-
-        yield from doubts(entries)
-
-
-def _unaccepted(findings: Iterable[Finding], accepted: Mapping[NotATool, str]) -> Iterator[Finding]:
-    """Yield the findings that the governance file does not accept for the tool."""
-    return (finding for finding in findings if finding.rule not in accepted)
-
-
-def _check_programs(file: _ManifestFile, governance: _GovernanceFile | None) -> None:
-    """Find the command lines that the governance file does not allow; one that is faulty itself allows nothing yet."""
-    if governance is not None and any(not fault.warning for fault in governance.faults):
-        return
-    programs = governance.programs if governance else {}
-    for entry in file.entries:
-        if entry.tool is not None and entry.tool.type == "cli" and entry.tool.cli is not None:
-            file.add_findings(program_findings(entry.tool.cli, programs.get(entry.tool.cli.argv[0])), entry.where)
 
 
 # A field is the governance file's where that states it, and has made it what it is. Where the manifest's class is its
@@ -326,12 +268,7 @@ def _read_entry(
 ) -> _Entry:
     """Read one tool entry, adding its faults and warnings to `file`.
 
-    Args:
-        record: the entry as the file states it.
-        expansion: the entry without short forms, and what is wrong with those.
-        base: where it stands.
-        definitions: the `$defs` of the file.
-        file: the file that it stands in.
+    `expansion` is the entry without short forms, and what is wrong with those; `base` is where it stands.
     """
     where = partial(written_path, record, base)
     expanded, findings = expansion

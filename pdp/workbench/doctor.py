@@ -12,7 +12,7 @@ from pdp.documents import nearest, read_document
 from pdp.errors import Fault, Place, UsageError
 from pdp.manifest.fields import EffectClass, RiskTier
 from pdp.manifest.load import load_effective
-from pdp.manifest.rules.doubts import doubts
+from pdp.manifest.rules.lint import doubts
 from pdp.workbench.coverage.coverage import measure
 from pdp.workbench.neighbours.values import as_dict, texts
 from pdp.workbench.scenarios.files.places import place_of_field
@@ -50,7 +50,7 @@ def problems(
 
     held = _held([run.suite for run in runs])
     found = [amiss(tool, *problem) for tool in tools.values() for problem in _unheld(tool, *held)]
-    found += (amiss(tool, doubt.path, doubt.message, doubt.hint) for tool, doubt in doubts(list(tools.values())))
+    found += (amiss(tool, doubt.path, doubt.message, doubt.hint) for tool in tools.values() for doubt in doubts(tool))
     found += _undecided(manifest, policies, [run.suite for run in runs])
     coverage = measure([(run.suite, run.results) for run in runs], None)
     sites = {reached.code: reached.site for reached in coverage.codes}

@@ -41,7 +41,7 @@ def compiled(**entry: Any) -> CompiledManifest:
         },
     }  # fmt: skip
     text = orjson.dumps({"manifest_version": "1", "tools": [{**tool, **entry}]})
-    return CompiledManifest(effective_manifest(load_manifest("manifest.json", text=text)))
+    return CompiledManifest(effective_manifest(load_manifest("manifest.json", manifest_text=text)))
 
 
 def checked(manifest: CompiledManifest, arguments: Any, **changes: Any) -> Checked:

@@ -197,7 +197,7 @@ def test_a_code_that_is_not_fixed_is_a_fault_of_the_manifest() -> None:
     text = (MEMORY / "manifest.yaml").read_bytes().replace(b"DIRECT_CANONICAL_WRITE_FORBIDDEN", b"CANONICAL_WRITE")
 
     with pytest.raises(FileFaultsError) as caught:
-        load_manifest("manifest.yaml", text=text)
+        load_manifest("manifest.yaml", manifest_text=text)
 
     message = (
         "`invariants[0].rejection` must be one of INVALID_TOOL_NAME, INVALID_PAYLOAD, MISSING_PROVENANCE, "

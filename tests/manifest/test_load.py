@@ -42,14 +42,14 @@ def tool(**fields: Any) -> dict[str, Any]:
 def faults(text: bytes, *, strict: bool = False) -> set[str]:
     """Load a faulty manifest; return its faults as `message | hint`."""
     with pytest.raises(FileFaultsError) as caught:
-        load_manifest("m.json", text=text, strict=strict)
+        load_manifest("m.json", manifest_text=text, strict=strict)
     assert not any(fault.warning for fault in caught.value.faults)
     return {shown(fault) for fault in caught.value.faults}
 
 
 def warnings(text: bytes) -> set[str]:
     found: list[Fault] = []
-    load_manifest("m.json", text=text, warnings=found)
+    load_manifest("m.json", manifest_text=text, warnings=found)
     return {shown(fault) for fault in found}
 
 
@@ -138,7 +138,7 @@ def test_ids_of_several_namespaces_are_told_apart_by_them(entries: list[dict[str
     tools = [{**entry, "schema": {"type": "object"}} for entry in entries]
     for order in (tools, tools[::-1]):
         text = json.dumps({"manifest_version": "1", "tools": order}).encode()
-        manifest = load_manifest("manifest.json", text=text)
+        manifest = load_manifest("manifest.json", manifest_text=text)
         assert sorted(tool.name for tool in manifest.tools) == sorted(names)
 
 
@@ -203,7 +203,7 @@ tools:
     risk_tier: low
     compensation: initiate_wire
 """
-    wire = load_manifest("m.yaml", text=text.encode(), strict=True).tools[0]
+    wire = load_manifest("m.yaml", manifest_text=text.encode(), strict=True).tools[0]
     stated = wire.model_dump(mode="json", by_alias=True, exclude_unset=True)
     assert stated == read_document("m.yaml", text=text).value["tools"][0]
 
@@ -225,8 +225,8 @@ def test_camel_case_and_short_forms_are_the_same_content() -> None:
         "safety": {"sideEffects": "write"}, "timeout": "PT24H",
     }  # fmt: skip
 
-    one = load_manifest("m.json", text=manifest_text({**snake, "schema": schema}))
-    other = load_manifest("m.json", text=json.dumps({"manifestVersion": "1", "tools": [camel]}).encode())
+    one = load_manifest("m.json", manifest_text=manifest_text({**snake, "schema": schema}))
+    other = load_manifest("m.json", manifest_text=json.dumps({"manifestVersion": "1", "tools": [camel]}).encode())
 
     assert one == other
     assert one.tools[0].timeout == "PT24H"
@@ -236,14 +236,14 @@ def test_what_is_written_loads_again_as_the_same() -> None:
     for path in (PAYMENTS / "manifest.json", EXAMPLES / "registry" / "manifest.yaml"):
         manifest = load_manifest(path)
         written = manifest.model_dump_json(by_alias=True, exclude_none=True).encode()
-        assert load_manifest("m.json", text=written) == manifest
+        assert load_manifest("m.json", manifest_text=written) == manifest
 
 
 def test_a_signature_may_be_defined_in_the_file() -> None:
     definitions = {"Pay": {"request": tool()["schema"], "response": {"type": "object"}}}
     for signature in ("#/$defs/Pay", {"$ref": "#/$defs/Pay"}):
         text = manifest_text(tool(schema=None, signature=signature), **{"$defs": definitions})
-        assert load_manifest("m.json", text=text).tools[0].schema_ == tool()["schema"]
+        assert load_manifest("m.json", manifest_text=text).tools[0].schema_ == tool()["schema"]
 
 
 def test_a_pattern_fixes_the_effect_class() -> None:
@@ -271,7 +271,7 @@ def test_a_fault_names_file_line_column_and_shows_the_line_with_a_caret_and_a_hi
     text = b"manifest_version: '1'\ntools:\n  - name: pay_bill\n    scpoes: [a]\n    schema: {type: object}\n"
 
     with pytest.raises(FileFaultsError) as caught:
-        load_manifest("m.yaml", text=text)
+        load_manifest("m.yaml", manifest_text=text)
 
     assert str(caught.value) == (
         "m.yaml:4:5: unknown key `scpoes`\n        scpoes: [a]\n        ^\n    hint: did you mean `scopes`?"
@@ -291,7 +291,7 @@ tools:
       response: {type: 3}
 """
     with pytest.raises(FileFaultsError) as caught:
-        load_manifest("m.yaml", text=text)
+        load_manifest("m.yaml", manifest_text=text)
 
     assert [f"{fault.place.line}:{fault.place.column} {fault.message.split()[0]}" for fault in caught.value.faults] == [
         "4:15 `riskTier`",
@@ -437,7 +437,7 @@ def test_null_is_not_absent(name: str) -> None:
     text = b"manifest_version: '1'\ntools: [{name: pay_bill, schema: {type: object}, %s: }]" % name.encode()
 
     with pytest.raises(FileFaultsError) as caught:
-        load_manifest("m.yaml", text=text)
+        load_manifest("m.yaml", manifest_text=text)
 
     assert [fault.message for fault in caught.value.faults] == [f"`{name}` is null"]
 
@@ -478,7 +478,7 @@ def test_a_second_tool_of_the_same_name_is_a_fault_at_its_place() -> None:
     )
 
     with pytest.raises(FileFaultsError) as caught:
-        load_manifest("m.yaml", text=text)
+        load_manifest("m.yaml", manifest_text=text)
 
     assert str(caught.value) == (
         "m.yaml:4:10: tool `a_b` is declared twice, first as number 1 of the tools\n"
@@ -519,7 +519,7 @@ tools:
     retries: 1.5
 """
     with pytest.raises(FileFaultsError) as caught:
-        load_manifest("m.yaml", text=text)
+        load_manifest("m.yaml", manifest_text=text)
 
     assert [f"{fault.place.line}:{fault.place.column} {fault.message}" for fault in caught.value.faults] == [
         "1:19 `manifest_version` must be a string, not `1.0`",
@@ -547,10 +547,10 @@ def test_what_was_left_out_as_faulty_gives_no_second_fault() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{" * 10_000, os.urandom(1024) + b"\xff"])
-@pytest.mark.parametrize("load", [load_manifest, load_governance])
-def test_junk_is_a_clear_error(load: Any, text: bytes) -> None:
+@pytest.mark.parametrize(("load", "option"), [(load_manifest, "manifest_text"), (load_governance, "text")])
+def test_junk_is_a_clear_error(load: Any, option: str, text: bytes) -> None:
     with pytest.raises(FileFaultsError) as caught:
-        load("junk", text=text)
+        load("junk", **{option: text})
 
     assert len(caught.value.faults) <= 2
 
@@ -614,7 +614,7 @@ def test_a_deprecated_version_loads_with_a_warning() -> None:
     record = EXAMPLES / "registry/manifest.yaml"
     text = record.read_text().replace("deprecation: null", "deprecation: use 2.0.0 from July on")
     found: list[Fault] = []
-    load_manifest(record, text=text.encode(), warnings=found)
+    load_manifest(record, manifest_text=text.encode(), warnings=found)
     (warning,) = [fault for fault in found if "deprecated" in fault.message]
 
     assert (warning.message, warning.hint, warning.place.line) == (
@@ -636,7 +636,7 @@ def test_what_a_staging_tool_names_is_a_tool_that_commits(commits: str, message:
     named = named.replace("enum: [issue_policy]", f"enum: [{commits}]")
     found: list[Fault] = []
     try:
-        load_manifest("m.yaml", text=named.encode(), warnings=found)
+        load_manifest("m.yaml", manifest_text=named.encode(), warnings=found)
     except FileFaultsError as error:
         found += error.faults
     about_commits = [fault for fault in found if commits in fault.message]

@@ -112,7 +112,7 @@ def saving() -> CompiledManifest:
         for name, taken in types.items()
     ]
     text = orjson.dumps({"manifest_version": "1", "tools": tools})
-    return CompiledManifest(effective_manifest(load_manifest("manifest.json", text=text)))
+    return CompiledManifest(effective_manifest(load_manifest("manifest.json", manifest_text=text)))
 
 
 def _named_before_the_policy(manifest: CompiledManifest, sources: Any) -> bool:

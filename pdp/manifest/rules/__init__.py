@@ -3,6 +3,5 @@
 * rules: an entry by itself, with its governance, and all entries together; what is likely a mistake is a warning.
 * paths: where the paths of expressions lead, in the argument schema and in the session.
 * forbidden: what is not a tool (`not_a_tool.*`).
-* doubts: what is legal and can hardly be meant: impossible schemas, names that nobody else uses, nobody to approve.
-* lint: which clauses of the universal contract each tool meets.
+* lint: what can hardly be meant (impossible schemas, nobody to approve), and which contract clauses a tool meets.
 """

@@ -75,48 +75,26 @@ _DIRECT_PROGRAMS: Final = frozenset(
 )  # fmt: skip
 
 
-def forbidden_findings(tool: DeclaredTool) -> Iterator[Finding]:
-    """Yield what an entry's schemas leave open: paths are dotted, `[]` for items and `*` for members without a name.
-
-    The candidate of a validation may be anything: its rule pack says what it has to be (pattern 3). A result is open to
-    members that it does not name, whether or not it says so.
-
-    Args:
-        tool: an entry whose schemas stand on their own and have no fault.
-    """
-    for path, node in _parts(walk(tool.schema_)):
-        candidate = tool.pattern is Pattern.VALIDATION and re.split(r"\.|\[\]", path)[0] == "candidate"
-        if path and not candidate and _is_anything(node):
-            yield _untyped(tool.schema_, "schema", path, f"argument {shown_name(path)}")
-    if tool.result_schema is not None:
-        for path, node in _parts(walk(tool.result_schema), unnamed=False):
-            if _is_anything(node):
-                name = f"result {shown_name(path)}" if path else "the result"
-                yield _untyped(tool.result_schema, "result_schema", path, name)
-
-
-def _untyped(schema: dict[str, Any], field: str, path: str, name: str) -> Finding:
-    return _refused(member_place(schema, field, path), NotATool.UNTYPED, f"{name} may be anything", "state its `type`")
-
-
-def _refused(path: Path, rule: NotATool, message: str, hint: str) -> Finding:
-    return Finding(path, f"{message} ({rule})", hint, rule=rule)
-
-
-def forbidden_entry_findings(entry: Tool, staged: Iterable[str]) -> Iterator[Finding]:
-    """Yield what an effective entry, in its manifest, is not allowed to be.
+def forbidden_findings(entry: Tool, staged: Iterable[str], *, sound: bool) -> list[Finding]:
+    """Return what an effective entry, in its manifest, is not allowed to be, but for what is accepted.
 
     Args:
         entry: manifest and governance merged.
         staged: the tools that some tool of pattern action-staging names in `commits`.
+        sound: whether its schemas stand on their own and have no fault; otherwise nothing is untyped.
     """
-    yield from _other_class(entry)
     side_effects = entry.safety.side_effects if entry.safety else None
-    if side_effects in _CHANGES or (entry.effect_class is not None and entry.has_effects):
-        yield from _open(entry)
-        yield from _free_text(entry)
-    yield from _direct_access(entry)
-    yield from _unstaged(entry, staged)
+    changes = side_effects in _CHANGES or (entry.effect_class is not None and entry.has_effects)
+    found = [*_other_class(entry), *_direct_access(entry), *_unstaged(entry, staged)]
+    if sound:
+        found += _untyped(entry, changes=changes)
+    if changes:
+        found += _free_text(entry)
+    return [finding for finding in found if finding.rule not in (entry.accepts or ())]
+
+
+def _refused(path: Path, rule: NotATool, message: str, hint: str) -> Finding:
+    return Finding(path, f"{message} ({rule})", hint, rule=rule)
 
 
 def staged_commits(tools: Iterable[DeclaredTool]) -> frozenset[str]:
@@ -136,20 +114,37 @@ def _other_class(entry: Tool) -> Iterator[Finding]:
         )
 
 
-def _open(entry: Tool) -> Iterator[Finding]:
-    """Yield the arguments that are lists of anything or objects of anything, by not saying of what."""
+def _untyped(entry: Tool, *, changes: bool) -> Iterator[Finding]:
+    """Yield what may be anything; of a tool that changes something also lists and objects that do not say of what.
+
+    The candidate of a validation may be anything: its rule pack says what it has to be (pattern 3). A result is open to
+    members that it does not name, whether or not it says so.
+    """
     shaped = frozenset[str]() if entry.pattern is None else _SHAPED.get(entry.pattern, frozenset())
     for path, node in _parts(walk(entry.schema_)):
-        if path in shaped or (path and _is_anything(node)):
+        left_open = _is_unstated if path else _has_unread_members
+        if path and _is_anything(node):
+            if entry.pattern is Pattern.VALIDATION and re.split(r"\.|\[\]", path)[0] == "candidate":
+                continue
+            message, hint = f"argument {shown_name(path)} may be anything", "state its `type`"
+        elif changes and path not in shaped and any(map(left_open, node.alternatives)):
+            message = f"argument {shown_name(path)} of a tool with effects may hold anything"
+            hint = "state `items` of a list; of an object `properties`, or `additionalProperties` with a type or false"
+            if not path:  # the arguments themselves are closed
+                message = (
+                    "a branch too deep to be read, or one of too many, may name any argument of a tool with effects"
+                )
+                hint = "nest less, or state fewer alternatives"
+        else:
             continue
-        message = f"argument {shown_name(path)} of a tool with effects may hold anything"
-        hint = "state `items` of a list; of an object `properties`, or `additionalProperties` with a type or false"
-        if not path:  # the arguments themselves are closed
-            message = "a branch too deep to be read, or one of too many, may name any argument of a tool with effects"
-            hint = "nest less, or state fewer alternatives"
-        if any(map(_is_unstated if path else _has_unread_members, node.alternatives)):
-            place = member_place(entry.schema_, "schema", path)
-            yield _refused(place, NotATool.UNTYPED, message, hint)
+        yield _refused(member_place(entry.schema_, "schema", path), NotATool.UNTYPED, message, hint)
+    if entry.result_schema is None:
+        return
+    for path, node in _parts(walk(entry.result_schema), unnamed=False):
+        if _is_anything(node):
+            message = f"result {shown_name(path)} may be anything" if path else "the result may be anything"
+            place = member_place(entry.result_schema, "result_schema", path)
+            yield _refused(place, NotATool.UNTYPED, message, "state its `type`")
 
 
 def _free_text(entry: Tool) -> Iterator[Finding]:
@@ -167,31 +162,22 @@ def _free_text(entry: Tool) -> Iterator[Finding]:
 
 
 def _direct_access(entry: Tool) -> Iterator[Finding]:
-    for path, target in _reaches(entry):
-        if entry.effect_class is None:
-            yield _refused(
-                path,
-                NotATool.DIRECT_ACCESS,
-                f"{target} is reached without an effect class",
-                "declare `effect_class`, here or in the governance file; or leave it to a tool that has one",
-            )
-        elif entry.effect_class is EffectClass.PURE:
-            yield _refused(
-                path,
-                NotATool.DIRECT_ACCESS,
-                f"{target} is reached by a tool that only computes",
-                "declare the effect class that it has; what a conversion needs is pinned when the run starts",
-            )
-
-
-def _reaches(entry: Tool) -> Iterator[tuple[Path, str]]:
+    if entry.effect_class is None:
+        how = "without an effect class"
+        hint = "declare `effect_class`, here or in the governance file; or leave it to a tool that has one"
+    elif entry.effect_class is EffectClass.PURE:
+        how = "by a tool that only computes"
+        hint = "declare the effect class that it has; what a conversion needs is pinned when the run starts"
+    else:
+        return
     for at, capability in enumerate(entry.safety.requires if entry.safety else ()):
         if capability.lower().partition(".")[0].partition(":")[0] in _DIRECT:
-            yield ("safety", "requires", at), capability
-    if entry.cli is not None:
-        program = pathlib.PurePath(entry.cli.argv[0]).name
-        if program in _DIRECT_PROGRAMS:
-            yield ("cli", "argv", 0), f"what {program} connects to"
+            path = ("safety", "requires", at)
+            yield _refused(path, NotATool.DIRECT_ACCESS, f"{capability} is reached {how}", hint)
+    program = pathlib.PurePath(entry.cli.argv[0]).name if entry.cli else ""
+    if program in _DIRECT_PROGRAMS:
+        message = f"what {program} connects to is reached {how}"
+        yield _refused(("cli", "argv", 0), NotATool.DIRECT_ACCESS, message, hint)
 
 
 def _unstaged(entry: Tool, staged: Iterable[str]) -> Iterator[Finding]:

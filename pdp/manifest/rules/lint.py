@@ -1,20 +1,33 @@
-"""Which of the six contract clauses each tool meets, and what is missing (tool pattern library, 9.1)."""
+"""What only authors and reviewers ask of entries: what can hardly be meant, and which contract clauses a tool meets.
+
+An enforcement point loads this only where its governance file demands clauses.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pdp.documents import shown_name
 from pdp.manifest.fields import READ_CLASSES, Clause, EffectClass, RiskTier
 from pdp.manifest.findings import Finding
+from pdp.manifest.schema.walk import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
+    from pdp.documents.document import Path
     from pdp.manifest.effective import EffectiveManifest
     from pdp.manifest.model import Tool
+    from pdp.manifest.schema.walk import Alternative, SchemaNode
+
+_BOUNDS: Final = (
+    (("integer", "number"), ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")),
+    (("string",), ("minLength",), ("maxLength",)),
+    (("array",), ("minItems",), ("maxItems",)),
+    (("object",), ("minProperties",), ("maxProperties",)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,81 +47,89 @@ def lint(manifest: EffectiveManifest) -> tuple[ContractReport, ...]:
     """Return what each tool meets and misses, in the manifest's order."""
     pins = manifest.document.get("agents")
     pinned = None if pins is None else {name for tools in pins.values() for name in tools}
-    return tuple(ContractReport(tool.name, missing(tool, pinned)) for tool in manifest.tools.values())
+    return tuple(ContractReport(tool.name, _missing(tool, pinned)) for tool in manifest.tools.values())
 
 
 def clause_findings(
-    tools: Iterable[Tool], clauses: Sequence[Clause], pinned: AbstractSet[str] | None, ontology: str | None
-) -> Iterator[tuple[Tool, Finding]]:
-    """Yield which of the clauses effective entries do not meet; `pinned`, `ontology`: what their manifest states."""
-    lacking_of = ((tool, clause, items) for tool in tools for clause, items in missing(tool, pinned).items())
-    for entry, clause, items in lacking_of:
+    tool: Tool, clauses: Sequence[Clause], pinned: AbstractSet[str] | None, ontology: str | None
+) -> Iterator[Finding]:
+    """Yield which of the clauses an effective entry does not meet; `pinned`, `ontology`: what its manifest states."""
+    for clause, items in _missing(tool, pinned).items():
         lacking = (*items, "`ontology` of its manifest") if clause is Clause.TYPED and ontology is None else items
         if lacking and clause in clauses:
-            demand = f"{shown_name(entry.name)} is not {clause}, as the governance file demands"
+            demand = f"{shown_name(tool.name)} is not {clause}, as the governance file demands"
             hint = "state it here or in the governance file"
-            yield entry, Finding(("name",), f"{demand}: it has no {', no '.join(lacking)}", hint)
+            yield Finding(("name",), f"{demand}: it has no {', no '.join(lacking)}", hint)
 
 
-def missing(tool: Tool, pinned: AbstractSet[str] | None) -> dict[Clause, tuple[str, ...]]:
-    """Return what an effective entry is missing of each clause.
+def _missing(tool: Tool, pinned: AbstractSet[str] | None) -> dict[Clause, tuple[str, ...]]:
+    """Return what an effective entry is missing of each clause; `pinned` None: no agent pins tools.
 
     Audited is always met: the enforcement point records every dispatch of every tool, whatever the manifest says.
-
-    Args:
-        tool: the entry.
-        pinned: the tools that some agent of the manifest pins; None: it has no `agents`.
     """
-    return {
-        Clause.TYPED: tuple(_typed(tool)),
-        Clause.VERSIONED: tuple(_versioned(tool, pinned)),
-        Clause.IDEMPOTENT: tuple(_idempotent(tool)),
-        Clause.PERMISSIONED: tuple(_permissioned(tool)),
-        Clause.AUDITED: (),
-        Clause.EVAL_GATED: tuple(_eval_gated(tool)),
-    }
+    idempotent = tool.idempotency.required or tool.effect_class in READ_CLASSES
+    idempotent = idempotent or (tool.safety is not None and tool.safety.idempotent is True)
+    may_ask = tool.risk_tier is RiskTier.HIGH or tool.effect_class is EffectClass.COMMIT_HIGH or bool(tool.limits)
+    nobody = may_ask and not tool.approval.approvers
+    needs = (
+        (Clause.TYPED, tool.result_schema is None, "`result_schema`"),  # what may be anything does not load
+        (Clause.TYPED, tool.ontology_pin is None, "`ontology_pin`"),
+        (Clause.VERSIONED, tool.version is None, "`version`"),
+        (Clause.VERSIONED, pinned is None, "`agents` that pin it"),
+        (Clause.VERSIONED, pinned is not None and tool.name not in pinned, "an agent that pins it"),
+        (Clause.IDEMPOTENT, not idempotent, "`idempotency`, or an effect class without side effects"),
+        # A tool without effect class has no gate of 9.2: nothing says that its commits are staged.
+        (Clause.PERMISSIONED, tool.effect_class is None, "`effect_class`"),
+        (Clause.PERMISSIONED, not tool.scopes, "`scopes`"),
+        (Clause.PERMISSIONED, tool.markings is None, "`markings`"),
+        (Clause.PERMISSIONED, tool.purposes is None, "`purposes`"),
+        (Clause.PERMISSIONED, nobody, "`approval.approvers`: nobody could grant what it asks for"),
+        (Clause.EVAL_GATED, tool.eval_pack is None, "`eval_pack`"),
+        (Clause.EVAL_GATED, tool.release is None, "`release`"),
+    )
+    return {clause: tuple(what for of, lacks, what in needs if of is clause and lacks) for clause in Clause}
 
 
-# What may be anything does not load.
-def _typed(tool: Tool) -> Iterator[str]:
-    if tool.result_schema is None:
-        yield "`result_schema`"
-    if tool.ontology_pin is None:
-        yield "`ontology_pin`"
+def doubts(tool: Tool) -> Iterator[Finding]:
+    """Yield what is legal in an effective entry and can hardly be meant, as warnings."""
+    for field, schema in (("schema", tool.schema_), ("result_schema", tool.result_schema)):
+        if schema is not None:
+            for path, why in _impossible(walk(schema), (field,), set()):
+                hint = "correct it: every call, or every result, that has this is refused"
+                yield Finding(path, f"no value fits this schema: {why}", hint, warning=True)
+    if tool.approval.approvers == ():
+        hint = "name a role, one that both files name where both state approvers"
+        yield Finding(("approval",), "nobody can approve this: its approvers are none", hint, warning=True)
 
 
-def _versioned(tool: Tool, pinned: AbstractSet[str] | None) -> Iterator[str]:
-    if tool.version is None:
-        yield "`version`"
-    if pinned is None:
-        yield "`agents` that pin it"
-    elif tool.name not in pinned:
-        yield "an agent that pins it"
+def _impossible(node: SchemaNode, at: Path, seen: set[SchemaNode]) -> Iterator[tuple[Path, str]]:
+    """Yield the places below a schema that no value fits, and why; `False`, which says so itself, is none."""
+    if node in seen or False in node.parts:
+        return
+    seen.add(node)
+    reasons = [_contradiction(alternative) for alternative in node.alternatives]
+    if all(reasons):
+        yield at, reasons[0] if reasons and reasons[0] else "its parts exclude each other"
+        return
+    for name, member in node.named().items():
+        yield from _impossible(member, (*at, "properties", name), seen)
+    for alternative in node.alternatives:
+        if alternative.items is not None:
+            yield from _impossible(alternative.items, (*at, "items"), seen)
 
 
-def _idempotent(tool: Tool) -> Iterator[str]:
-    stated = tool.safety is not None and tool.safety.idempotent is True
-    if not (tool.idempotency.required or tool.effect_class in READ_CLASSES or stated):
-        yield "`idempotency`, or an effect class without side effects"
-
-
-# A tool without effect class has no gate of 9.2: nothing says that its commits are staged.
-def _permissioned(tool: Tool) -> Iterator[str]:
-    if tool.effect_class is None:
-        yield "`effect_class`"
-    if not tool.scopes:
-        yield "`scopes`"
-    if tool.markings is None:
-        yield "`markings`"
-    if tool.purposes is None:
-        yield "`purposes`"
-    may_ask = tool.risk_tier is RiskTier.HIGH or tool.effect_class is EffectClass.COMMIT_HIGH or tool.limits
-    if may_ask and not tool.approval.approvers:
-        yield "`approval.approvers`: nobody could grant what it asks for"
-
-
-def _eval_gated(tool: Tool) -> Iterator[str]:
-    if tool.eval_pack is None:
-        yield "`eval_pack`"
-    if tool.release is None:
-        yield "`release`"
+def _contradiction(alternative: Alternative) -> str | None:
+    if alternative.values == ():
+        return "no constant is left of `enum`, `const` and `type`"
+    for types, lows, highs in _BOUNDS:
+        if alternative.kinds is not None and not alternative.kinds <= set(types):
+            continue
+        rest = alternative.rest
+        # The second part orders an exclusive bound behind one that is not, on either side.
+        lower = [(value, at, key) for at, key in enumerate(lows) for value in rest.get(key, ())]
+        upper = [(value, -at, key) for at, key in enumerate(highs) for value in rest.get(key, ())]
+        if lower and upper and max(lower)[:2] > min(upper)[:2]:
+            (low, _, floor), (high, _, ceiling) = max(lower), min(upper)
+            bounds = f"`{floor}` {low} and `{ceiling}` {high}"
+            return f"{bounds} are the wrong way round" if low > high else f"{bounds} leave nothing between them"
+    return None

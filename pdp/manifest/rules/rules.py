@@ -7,7 +7,6 @@ have been left out: nothing is said about them twice.
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +21,7 @@ from pdp.manifest.rules.paths import looks_like, misspelt
 from pdp.manifest.schema.walk import argument_schemas
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pdp.documents.document import Path
     from pdp.manifest.expressions.expression import JsonPath
@@ -59,9 +58,7 @@ _NUMBERS: Final = frozenset(("integer", "number"))
 def tool_findings(tool: DeclaredTool, unusable: frozenset[str], roots: Roots | None) -> Iterator[Finding]:
     """Yield what is wrong with an entry as it is stated; `roots`: what its expressions may read, if known."""
     arguments = None if roots is None else roots["arguments"].named()
-    yield from governable_findings(tool)
-    if roots is not None:
-        yield from argument_findings(tool, roots)
+    yield from governable_findings(tool, roots)
     if tool.type == "cli" and tool.cli is None and "cli" not in unusable:
         yield Finding(("type",), "`type: cli` without `cli`", "state the program: `cli: {argv: [...]}`")
     if tool.type != "cli" and tool.cli is not None and "type" not in unusable:
@@ -90,35 +87,26 @@ def tool_findings(tool: DeclaredTool, unusable: frozenset[str], roots: Roots | N
             key=True,
         )
     yield from _invariant_findings(tool, roots)
-    yield from _repeated(
-        ("config",), "config parameter", ((item.key, (at, "key")) for at, item in enumerate(tool.config))
-    )
-    if tool.state:
-        effects = ((item.key, (at, "key")) for at, item in enumerate(tool.state.effects))
-        yield from _repeated(("state", "effects"), "state effect", effects)
+    yield from _repeated(("config",), "config parameter", [item.key for item in tool.config], "key")
+    effects = tool.state.effects if tool.state else ()
+    yield from _repeated(("state", "effects"), "state effect", [item.key for item in effects], "key")
     yield from _warnings(tool, unusable, arguments)
 
 
-def governable_findings(rules: Governable) -> Iterator[Finding]:
-    """Yield what is wrong with the fields that manifest and governance file share, whatever the arguments are."""
+def governable_findings(rules: Governable, roots: Roots | None) -> Iterator[Finding]:
+    """Yield what is wrong with the fields that manifest and governance file share; `roots` as of `tool_findings`."""
     for name in (rules.context or {}).keys() & PEP_CONTEXT:
         yield Finding(
             ("context", name), f"context `{name}` is the enforcement point's own", "choose another name", key=True
         )
     for path, value in _mapped(rules):
-        yield from _expression_findings(value, path)
+        yield from _expression_findings(value, path, roots)
     limits = rules.limits or ()
-    repeated = (((item.limit, item.argument), (at,)) for at, item in enumerate(limits))
-    yield from _repeated(("limits",), "limit", repeated)
-
-
-def argument_findings(rules: Governable, roots: Roots) -> Iterator[Finding]:
-    """Yield where the fields that manifest and governance file share name what is not there, or not a number."""
+    yield from _repeated(("limits",), "limit", [f"{item.limit} on {item.argument}" for item in limits])
+    if roots is None:
+        return
     arguments = roots["arguments"].named()
-    for path, value in _mapped(rules):
-        with suppress(ExpressionError):
-            yield from _path_findings(compile_expression(value).paths, roots, path)
-    for at, limit in enumerate(rules.limits or ()):
+    for at, limit in enumerate(limits):
         yield from _argument_findings(limit.argument, arguments, ("limits", at, "argument"))
         schema = arguments.get(limit.argument)
         if schema is not None and schema.kinds is not None and not schema.kinds <= _NUMBERS:
@@ -127,9 +115,8 @@ def argument_findings(rules: Governable, roots: Roots) -> Iterator[Finding]:
                 f"limit on argument {shown_name(limit.argument)}, which is not a number",
                 "limits compare arguments of type number or integer",
             )
-    if rules.provenance:
-        for at, name in enumerate(rules.provenance.required):
-            yield from _argument_findings(name, arguments, ("provenance", "required", at))
+    for at, name in enumerate(rules.provenance.required if rules.provenance else ()):
+        yield from _argument_findings(name, arguments, ("provenance", "required", at))
     for at, name in enumerate(rules.sensitive or ()):
         yield from _argument_findings(name, arguments, ("sensitive", at))
 
@@ -216,7 +203,7 @@ def manifest_findings(
             )
         yield from _commit_findings(tool, at, by_name)
     yield from _plan_findings(tools)
-    yield from _repeated(("agents",), "agent", ((agent.id, (at, "id")) for at, agent in enumerate(agents)))
+    yield from _repeated(("agents",), "agent", [agent.id for agent in agents], "id")
     for at, agent in enumerate(agents):
         for name, version in agent.tools.items():
             path: Path = ("agents", at, "tools", name)
@@ -292,7 +279,7 @@ def _mapped(rules: Governable) -> Iterator[tuple[Path, Any]]:
             yield path, value
 
 
-def _expression_findings(value: Any, path: Path) -> Iterator[Finding]:
+def _expression_findings(value: Any, path: Path, roots: Roots | None) -> Iterator[Finding]:
     if isinstance(value, str) and _BARE_PATH.fullmatch(value):
         hint = f"write `${value}`; as a text, `$'{value}'`"
         yield Finding(path, f"{shown_name(value)} is a text here, and not what it names", hint)
@@ -308,6 +295,8 @@ def _expression_findings(value: Any, path: Path) -> Iterator[Finding]:
             f"{shown_name(protected[-1])} is taken from the arguments, which the model writes",
             "take it from the session: $session.facts… or $session.claims…",
         )
+    if roots is not None:
+        yield from _path_findings(expression.paths, roots, path)
 
 
 def _path_findings(paths: Iterable[JsonPath], roots: Roots, at: Path) -> Iterator[Finding]:
@@ -318,9 +307,7 @@ def _path_findings(paths: Iterable[JsonPath], roots: Roots, at: Path) -> Iterato
 
 
 def _invariant_findings(tool: DeclaredTool, roots: Roots | None) -> Iterator[Finding]:
-    yield from _repeated(
-        ("invariants",), "invariant", ((item.id, (at, "id")) for at, item in enumerate(tool.invariants))
-    )
+    yield from _repeated(("invariants",), "invariant", [item.id for item in tool.invariants], "id")
     for at, invariant in enumerate(tool.invariants):
         place = ("invariants", at, "check")
         try:
@@ -345,13 +332,12 @@ def _argument_findings(
         yield Finding(path, f"{shown_name(name)} is not an argument of the schema", hint, key=key)
 
 
-def _repeated(base: Path, subject: str, items: Iterable[tuple[Hashable, Path]]) -> Iterator[Finding]:
-    seen: set[Hashable] = set()
-    for item, path in items:
-        if item in seen:
-            name = " on ".join(item) if isinstance(item, tuple) else str(item)
-            yield Finding((*base, *path), f"{subject} {shown_name(name)} is stated twice", "remove one")
-        seen.add(item)
+def _repeated(base: Path, subject: str, names: Sequence[str], *field: str) -> Iterator[Finding]:
+    seen: set[str] = set()
+    for at, name in enumerate(names):
+        if name in seen:
+            yield Finding((*base, at, *field), f"{subject} {shown_name(name)} is stated twice", "remove one")
+        seen.add(name)
 
 
 @cache

@@ -264,7 +264,7 @@ tools:
     invariants: [{id: A, rule: r, check: call.amount < 7}]
 """
     with pytest.raises(FileFaultsError) as caught:
-        load_manifest("m.yaml", text=text)
+        load_manifest("m.yaml", manifest_text=text)
 
     message = "expression is more than a plain path: this needs the extra \"cel\": pip install 'tool-pdp[cel]'"
     faults = [fault for fault in caught.value.faults if not fault.warning]

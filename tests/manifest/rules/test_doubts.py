@@ -1,4 +1,4 @@
-"""What loads and can hardly be meant is a warning: impossible schemas, slips of a letter, nobody who may approve."""
+"""What loads and can hardly be meant is a warning: impossible schemas, nobody who may approve."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def doubts(folder: Path, tools: list[Any], actions: dict[str, Any] | None = None
     found = [
         (Path(warning.place.file).stem, warning.message)
         for warning in warnings
-        if warning.message.startswith(("no value fits", "no other tool", "nobody can"))
+        if warning.message.startswith(("no value fits", "nobody can"))
     ]
     if found:
         with pytest.raises(FileFaultsError) as caught:
@@ -93,38 +93,6 @@ def test_a_recursive_schema_is_read_once(tmp_path: Path) -> None:
     assert found == [("manifest", "no value fits this schema: no constant is left of `enum`, `const` and `type`")]
 
 
-@pytest.mark.parametrize(
-    ("other", "near"),
-    [
-        ("notes.raed", True),
-        ("notes.reed", True),
-        ("notes.reads", True),
-        ("notes.ead", True),
-        ("notes.write", False),
-        ("notes.read2", False),
-        ("notes.readers", False),
-        ("notesread", False),
-    ],
-)
-@pytest.mark.parametrize("field", ["scopes", "purposes", "markings"])
-def test_a_name_that_nobody_else_uses_and_that_is_nearly_another(
-    tmp_path: Path, field: str, other: str, near: bool
-) -> None:
-    tools = [tool() | {field: ["notes.read"]}, tool("list_notes") | {field: [other]}]
-    message = f"no other tool uses `{other}`, and `notes.read` is nearly the same"
-
-    assert doubts(tmp_path, tools) == ([("manifest", message)] if near else [])
-    assert doubts(tmp_path, [*tools, tool("drop_notes") | {field: [other, "notes.read"]}]) == []
-
-
-def test_of_two_spellings_the_one_that_others_use_is_right(tmp_path: Path) -> None:
-    tools = [tool(scopes=["notes.raed"]), tool("list_notes", scopes=["notes.read"])]
-    third = tool("drop_notes", scopes=["notes.read"])
-    message = "no other tool uses `notes.raed`, and `notes.read` is nearly the same"
-
-    assert doubts(tmp_path, [*tools, third]) == [("manifest", message)]
-
-
 NOBODY = "nobody can approve this: its approvers are none"
 
 
@@ -165,10 +133,3 @@ def test_a_fault_of_both_files_together_is_that_of_the_one_that_made_it(
         doubts(tmp_path, [entry], {"read_note": rules})
 
     assert [Path(fault.place.file).stem for fault in caught.value.faults] == [file]
-
-
-def test_slips_stand_where_they_are_written(tmp_path: Path) -> None:
-    tools = [tool(scopes=["notes.read"]), tool("list_notes", scopes=["notes.list"])]
-    message = "no other tool uses `notes.reed`, and `notes.read` is nearly the same"
-
-    assert doubts(tmp_path, tools, {"list_notes": {"scopes": ["notes.reed"]}}) == [("governance", message)]

@@ -13,7 +13,7 @@ from pdp.manifest.diff import manifest_diff
 from pdp.manifest.effective import effective_tool, made_of
 from pdp.manifest.load import load_effective, load_manifest
 from pdp.manifest.model import DeclaredTool
-from pdp.manifest.rules.forbidden import LONGEST_NAME, forbidden_entry_findings, forbidden_findings, staged_commits
+from pdp.manifest.rules.forbidden import LONGEST_NAME, forbidden_findings, staged_commits
 from tests.support import ROOT
 
 FREE = {"type": "object", "properties": {"prompt": {"type": "string"}}}
@@ -25,13 +25,14 @@ def declared(**fields: Any) -> DeclaredTool:
 
 def said(*staged: str, **fields: Any) -> list[tuple[str, str]]:
     """The rule of each finding on an effective entry, and its path."""
-    findings = forbidden_entry_findings(effective_tool(declared(**fields), None), staged)
+    findings = forbidden_findings(effective_tool(declared(**fields), None), staged, sound=True)
     return [(".".join(map(str, finding.path)), finding.message.rpartition("(")[2].rstrip(")")) for finding in findings]
 
 
 def untyped(**fields: Any) -> list[str]:
-    findings = forbidden_findings(declared(**fields))
-    return [f"{'.'.join(map(str, finding.path))}: {finding.message}" for finding in findings]
+    findings = forbidden_findings(effective_tool(declared(**fields), None), (), sound=True)
+    untyped = (finding for finding in findings if finding.rule == "not_a_tool.untyped")
+    return [f"{'.'.join(map(str, finding.path))}: {finding.message}" for finding in untyped]
 
 
 def test_what_may_be_anything_is_refused() -> None:
@@ -167,7 +168,7 @@ def test_a_definition_that_leads_back_to_itself_by_many_ways_is_looked_at_once()
 )
 def test_a_tool_with_effects_says_what_it_holds(argument: dict[str, Any], path: str, effects: dict[str, Any]) -> None:
     schema = {"type": "object", "properties": {"a": argument, "b": {"type": "integer"}}}
-    found = forbidden_entry_findings(effective_tool(declared(schema=schema, **effects), None), ())
+    found = forbidden_findings(effective_tool(declared(schema=schema, **effects), None), (), sound=True)
 
     message = f"argument `{path}` of a tool with effects may hold anything (not_a_tool.untyped)"
     assert [(one.path, one.message) for one in found] == ([(("schema", "properties", "a"), message)] if effects else [])
@@ -176,7 +177,7 @@ def test_a_tool_with_effects_says_what_it_holds(argument: dict[str, Any], path: 
 def test_a_tool_with_effects_names_arguments_where_they_can_be_read() -> None:
     branches = [{"properties": {f"b{at}": {}}, "title": str(at)} for at in range(65)]
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "anyOf": branches}
-    findings = forbidden_entry_findings(effective_tool(declared(schema=schema, effect_class="stage"), None), ())
+    findings = forbidden_findings(effective_tool(declared(schema=schema, effect_class="stage"), None), (), sound=True)
 
     message = "a branch too deep to be read, or one of too many, may name any argument of a tool with effects"
     assert [(finding.path, finding.message) for finding in findings] == [
@@ -191,7 +192,7 @@ def test_a_staged_payload_is_typed_by_the_tool_that_commits_it() -> None:
     schema = {"type": "object", "properties": {"action": {"type": "object", "properties": members}}}
     entry = effective_tool(declared(schema=schema, pattern="action-staging", effect_class="stage"), None)
 
-    assert [one.message for one in forbidden_entry_findings(entry, ())] == [
+    assert [one.message for one in forbidden_findings(entry, (), sound=True)] == [
         "argument `action.more` of a tool with effects may hold anything (not_a_tool.untyped)"
     ]
 
@@ -416,7 +417,7 @@ tools:
 
 def test_every_fault_stands_at_its_place() -> None:
     with pytest.raises(FileFaultsError) as caught:
-        load_manifest("m.yaml", text=FAULTY.encode())
+        load_manifest("m.yaml", manifest_text=FAULTY.encode())
     assert [(fault.place.line, fault.place.column, fault.message) for fault in caught.value.faults] == [
         (6, 13, "pattern lookup: argument `source` is missing"),
         (6, 77, "pattern lookup: argument `identifier` must be of type string, not integer"),

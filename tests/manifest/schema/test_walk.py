@@ -175,13 +175,13 @@ def test_references_that_double_at_each_level_are_read_or_refused(keyword: str, 
     manifest = {"manifest_version": "1", "tools": [{"name": "do_it", "schema": schema}]}
 
     if keyword == "properties" and levels < 200:
-        assert load_manifest("m.json", text=json.dumps(manifest).encode()).tools
+        assert load_manifest("m.json", manifest_text=json.dumps(manifest).encode()).tools
         return
     # Deeper than what the walker reads is taken to be anything; nobody could check a value by it.
     expected = frozenset(("object",) if keyword == "properties" else ("string",))
     assert walk(schema).named()["a"].kinds == (None if levels == 200 and keyword != "properties" else expected)
     with pytest.raises(FileFaultsError) as raised:
-        load_manifest("m.json", text=json.dumps(manifest).encode())
+        load_manifest("m.json", manifest_text=json.dumps(manifest).encode())
     (fault,) = [fault for fault in raised.value.faults if not fault.warning]
     many = "looks at one value more than 4096 times" if levels < 200 else "refers to itself without end, or nests"
     assert many in fault.message
