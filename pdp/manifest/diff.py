@@ -1,7 +1,5 @@
 """The difference of two manifests: what breaks callers and asks for which version, and what is governed otherwise.
 
-A pure function of two effective manifests, so that two files and two bundles are compared the same way.
-
 Where a change of governance admits more it loosens, where less it tightens; where it depends, or a person has to look,
 it is unclear. "Stricter" means what it means where manifest and governance file are merged (pdp/manifest/effective.py).
 """
@@ -38,6 +36,11 @@ class Direction(StrEnum):
     UNCLEAR = "unclear"
     TEXT = "text"
 
+    @property
+    def opposite(self) -> Direction:
+        """The way back, of one that loosens or tightens."""
+        return Direction.LOOSENS if self is Direction.TIGHTENS else Direction.TIGHTENS
+
 
 _LOOSENS, _TIGHTENS, _UNCLEAR = Direction.LOOSENS, Direction.TIGHTENS, Direction.UNCLEAR
 _CHANGED: Final = "changed"
@@ -52,12 +55,8 @@ _BEFORE: Final = 20
 class ContentChange:
     """One change of what a manifest or a bundle contains.
 
-    Attributes:
-        name: of what changed: a field of an entry, dotted; in a bundle also a reason code, or a path of data.
-        direction: what it does.
-        old, new: as plain JSON; None: not there. Of what is too long to be shown, a digest.
-        what: what was added, removed or changed, in words.
-        where: the places of rules; empty for anything else.
+    `name` is a field of an entry, dotted; in a bundle also a reason code, or a path of data. `old` and `new` are plain
+    JSON, None for what is not there, and a digest of what is too long to be shown. `where` has the places of rules.
     """
 
     name: str
@@ -94,15 +93,9 @@ _DESCRIPTION: Final = SchemaChange("description", "", _CHANGED, Bump.PATCH)
 
 @dataclass(frozen=True, slots=True)
 class ToolDiff:
-    """One tool that differs.
+    """One tool that differs; `kind` is `added`, `removed` or `changed`.
 
-    Attributes:
-        tool: its name.
-        kind: `added`, `removed` or `changed`.
-        old_version, new_version: as stated, or None.
-        signature: changes of its schemas and of its description (part `description`); of a tool that was added or
-            removed none.
-        governance: changes of what governs it; of one that was added or removed the one change that it is there.
+    Of one that was added or removed `signature` is empty, and `governance` says that one thing.
     """
 
     tool: str
@@ -130,21 +123,15 @@ class ToolDiff:
         if new < old:
             return f"version {new} is before {old}"
         # A pre-release of what is needed will do.
-        if self.needed >= Bump.MINOR and new.finalize_version() < (least := _next(old, self.needed)):
-            return f"a {_word(self.needed)} change, and version {old} became {new}: at least {least}"
+        least = old.bump_major() if self.needed is Bump.MAJOR else old.bump_minor()
+        if self.needed >= Bump.MINOR and new.finalize_version() < least:
+            return f"a {self.needed.word} change, and version {old} became {new}: at least {least}"
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestDiff:
-    """What differs between two effective manifests.
-
-    Attributes:
-        old_version, new_version: of the manifests.
-        old_digest, new_digest: likewise; equal when nothing differs.
-        tools: those that differ, by name.
-        pins: changes of which agent may use which version.
-    """
+    """What differs between two effective manifests: the tools by name, and which agent may use which version."""
 
     old_version: str
     new_version: str
@@ -171,9 +158,9 @@ class ManifestDiff:
             "tools": [
                 asdict(tool)
                 | {
-                    "needed": _word(tool.needed),
+                    "needed": tool.needed.word,
                     "fault": tool.fault,
-                    "signature": [asdict(change) | {"bump": _word(change.bump)} for change in tool.signature],
+                    "signature": [asdict(change) | {"bump": change.bump.word} for change in tool.signature],
                 }
                 for tool in self.tools
             ],
@@ -185,9 +172,7 @@ class ManifestDiff:
 def manifest_diff(old: EffectiveManifest, new: EffectiveManifest) -> ManifestDiff:
     """Return what differs. Service levels and the like are no difference here.
 
-    What the model is told of a tool, its description and its rules, is a patch, as all text is.
-
-    A changed signature needs its bump also below version 1.0.0: breaking is major, whatever the number.
+    What the model is told of a tool is a patch, as all text is. Breaking is major also below version 1.0.0.
     """
     tools = (
         _tool_diff(name, old.tools.get(name), new.tools.get(name))
@@ -205,7 +190,10 @@ def manifest_diff(old: EffectiveManifest, new: EffectiveManifest) -> ManifestDif
 
 def _tool_diff(name: str, old: Tool | None, new: Tool | None) -> ToolDiff | None:
     versions = (old.version if old else None, new.version if new else None)
-    governance = entry_changes(name, _plain(old), _plain(new))
+    before, after = (
+        None if tool is None else tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in (old, new)
+    )
+    governance = entry_changes(name, before, after)
     if old is None or new is None:
         return ToolDiff(name, "removed" if old else "added", *versions, governance=governance)
     signature = (
@@ -216,10 +204,6 @@ def _tool_diff(name: str, old: Tool | None, new: Tool | None) -> ToolDiff | None
     if not signature and not governance and old.version == new.version:
         return None
     return ToolDiff(name, _CHANGED, *versions, signature, governance)
-
-
-def _plain(tool: Tool | None) -> dict[str, Any] | None:
-    return None if tool is None else tool.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def pin_changes(
@@ -245,20 +229,8 @@ def _change(
     if old is None:
         return ContentChange(field, comes, old, new, words[0])
     if new is None:
-        return ContentChange(field, _opposite(comes), old, new, words[1])
+        return ContentChange(field, comes.opposite, old, new, words[1])
     return ContentChange(field, _UNCLEAR, old, new, words[2])
-
-
-def _opposite(direction: Direction) -> Direction:
-    return _LOOSENS if direction is _TIGHTENS else _TIGHTENS
-
-
-def _next(old: Version, bump: Bump) -> Version:
-    return old.bump_major() if bump is Bump.MAJOR else old.bump_minor()
-
-
-def _word(bump: Bump) -> str:
-    return bump.name.lower()
 
 
 # What a field demands: more is stricter. Without an effect class the gate is the scope alone, and limits may excuse
@@ -278,7 +250,12 @@ _RANKS: Final[dict[str, Callable[[Any], float | None]]] = {
 # Sets of which each member is one more demand.
 _DEMANDS: Final = ("scopes", "limits", "provenance.required", "sensitive", "safety.requires")
 # Sets of which each member admits more; what None stands for is another matter of each.
-_ADMISSIONS: Final = ("accepts", "approval.approvers", "commits", "program.options", "program.subcommands")
+_ADMISSIONS: Final = ("accepts", "approval.approvers", "commits", "program.options", "program.subcommands", "purposes")
+# What it changes that a field is stated at all: without purposes any will do, a program that is not listed may not run.
+_STATED: Final = {
+    "purposes": (_TIGHTENS, ("restricted", "no longer restricted")),
+    "program": (_LOOSENS, ("listed", "no longer listed")),
+}
 # What changes what the tool is, or what the policy is told about a call: only a person can say what follows.
 _WEIGHED: Final = (
     "cli", "compensation", "config", "pdp_action", "pattern", "retries", "state", "timeout",
@@ -292,10 +269,7 @@ _WORDS: Final = {"contract": "what a bundle has only a digest of changed (schema
 def entry_changes(name: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> tuple[ContentChange, ...]:
     """Return what changed of what governs a tool, in the order of the fields' names.
 
-    Args:
-        name: the tool's.
-        old: its effective entry as plain JSON, whole or as a bundle has it; None: there is none.
-        new: likewise.
+    `old` and `new` are effective entries as plain JSON, whole or as a bundle has them; None: there is none.
 
     Raises:
         KeyError, TypeError, ValueError, AttributeError: an entry that no loader would have made.
@@ -309,8 +283,11 @@ def entry_changes(name: str, old: Mapping[str, Any] | None, new: Mapping[str, An
         *(change for name in _DEMANDS for change in _set_changes(name, before, after, more=_TIGHTENS)),
         *(change for name in _ADMISSIONS for change in _set_changes(name, before, after, more=_LOOSENS)),
         *_markings(before, after),
-        *_purposes(before, after),
-        *_program(before, after),
+        *(
+            _change(name, before.get(name), after.get(name), comes=comes, words=words)
+            for name, (comes, words) in _STATED.items()
+            if (before.get(name) is None) != (after.get(name) is None)
+        ),
         *_invariants(before, after),
         *_mappings(before, after),
         *(
@@ -346,10 +323,12 @@ def _set_changes(
     name: str, before: dict[str, Any], after: dict[str, Any], *, more: Direction
 ) -> Iterator[ContentChange]:
     old, new = before.get(name), after.get(name)
+    if name in _STATED and (old is None or new is None):
+        return
     if added := _missing(new, old):
         yield ContentChange(name, more, old, new, f"added {_listed(added)}")
     if removed := _missing(old, new):
-        yield ContentChange(name, _opposite(more), old, new, f"removed {_listed(removed)}")
+        yield ContentChange(name, more.opposite, old, new, f"removed {_listed(removed)}")
 
 
 def _missing(values: list[Any] | None, others: list[Any] | None) -> list[Any]:
@@ -378,21 +357,7 @@ def _markings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Content
             direction = _LOOSENS if verb == "added" else _TIGHTENS
             subject = f"{verb} {_listed(values)}: data"
             yield ContentChange("markings", direction, old, new, f"{subject} so marked {touches}")
-            yield ContentChange("markings", _opposite(direction), old, new, f"{subject} of unknown markings {clears}")
-
-
-def _purposes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:
-    old, new = before.get("purposes"), after.get("purposes")
-    if old is not None and new is not None:
-        yield from _set_changes("purposes", before, after, more=_LOOSENS)
-    elif old != new:  # absent: any purpose
-        yield _change("purposes", old, new, comes=_TIGHTENS, words=("restricted", "no longer restricted"))
-
-
-def _program(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:
-    old, new = before.get("program"), after.get("program")
-    if (old is None) != (new is None):
-        yield _change("program", old, new, comes=_LOOSENS, words=("listed", "no longer listed"))
+            yield ContentChange("markings", direction.opposite, old, new, f"{subject} of unknown markings {clears}")
 
 
 def _mappings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:

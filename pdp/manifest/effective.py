@@ -10,6 +10,7 @@ mapping feeds the policy, so its author has the last word.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from operator import and_, or_
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -38,13 +39,15 @@ Value = TypeVar("Value")
 Ranked = TypeVar("Ranked", bound="StrEnum")
 Terms = tuple[str, ...] | None
 
-# What the policy reads of an entry. The rest (schemas, mappings, invariants, how it runs) concerns the enforcement
-# point alone; the document has its digest, so that the manifest's digest covers it all.
 FOR_POLICY: Final = (
     "name", "id", "version", "pdp_action", "pattern", "effect_class", "risk_tier", "scopes", "markings", "purposes",
     "idempotency", "limits", "approval", "provenance", "writes", "release", "accepts",
 )  # fmt: skip
-"""The fields of an entry that the policy may read, of those that are stated."""
+"""The fields of an entry that the policy may read.
+
+The rest (schemas, mappings, invariants, how it runs) concerns the enforcement point alone; the document has a digest of
+it, so that the manifest's digest covers it all.
+"""
 
 _UNORDERED: Final = (("cli", "env"), ("safety", "requires"), ("state", "reads"))
 
@@ -59,9 +62,8 @@ class EffectiveManifest:
             digest, whatever its spelling, order or file format.
         tools: the effective entries by name, in the manifest's order.
         document: what the policy engine gets, plain JSON: `{"manifest_version", "agents"?: {agent: {tool: version}},
-            "tools": {name: entry}}`. An entry has name, id, pdp_action, risk_tier, scopes, limits, idempotency,
-            approval (with `expires_seconds`, a number), provenance, writes, and `contract`, a digest of what the policy
-            does not read; where stated also version, pattern, effect_class, markings, purposes, release.
+            "tools": {name: entry}}`. An entry has what is stated of `FOR_POLICY`, `approval.expires_seconds`, and
+            `contract`, a digest of what the policy does not read.
     """
 
     version: str
@@ -92,13 +94,7 @@ def effective_manifest(manifest: Manifest, governance: Governance | None = None)
 def made_of(
     version: str, tools: Mapping[str, Tool], *, agents: Mapping[str, Mapping[str, str]] | None
 ) -> EffectiveManifest:
-    """Return the effective manifest of effective entries, by name.
-
-    Args:
-        version: the manifest's version.
-        tools: the entries.
-        agents: the version of each tool that an agent is pinned to, by agent; None: any agent may use any.
-    """
+    """Return the effective manifest of effective entries, by name; `agents` None: any agent may use any tool."""
     document: dict[str, Any] = {
         "manifest_version": version,
         "tools": {name: _entry(tool) for name, tool in tools.items()},
@@ -118,21 +114,13 @@ def effective_tool(
 ) -> Tool:
     """Return one effective entry: `declared` merged with the rules for its action, defaults filled in.
 
-    Args:
-        declared: the manifest's entry.
-        rules: the governance file's rules for its action.
-        programs: the programs that the governance file lists.
-
-    Defaults: the risk tier of the effect class, high without one; no scopes, limits or provenance; idempotency not
-    required; a quorum of 1, expiry PT1H, and no approval within limits for an entry without effect class, but for one
-    with it.
+    An entry without effect class needs no approval within its limits, one with it does.
     """
     fields = {name: getattr(declared, name) for name in DeclaredTool.model_fields}
     merged = merged_fields(declared, rules)
     approval = merged["approval"]
     stated = {} if approval is None else approval.model_dump(exclude_none=True)
-    fields |= merged
-    fields |= {
+    fields |= merged | {
         "program": (programs or {}).get(declared.cli.argv[0]) if declared.cli else None,
         "accepts": rules.accepts if rules else None,
         "id": declared.id or f"tool.{declared.name}",
@@ -198,8 +186,7 @@ def _heavier(ranks: type[Ranked]) -> Callable[[Ranked, Ranked], Ranked]:
 
 
 def _union(first: Terms, second: Terms) -> Terms:
-    joined = _both(first, second, lambda terms, others: (*terms, *others))
-    return None if joined is None else tuple(sorted(set(joined)))
+    return None if first is None and second is None else tuple(sorted({*(first or ()), *(second or ())}))
 
 
 def _intersection(first: Terms, second: Terms) -> Terms:
@@ -208,10 +195,9 @@ def _intersection(first: Terms, second: Terms) -> Terms:
 
 
 def _limits(first: tuple[Limit, ...] | None, second: tuple[Limit, ...] | None) -> tuple[Limit, ...] | None:
-    joined = _both(first, second, lambda limits, others: (*limits, *others))
-    if joined is None:
+    if first is None and second is None:
         return None
-    distinct = {(limit.limit, limit.argument): limit for limit in joined}
+    distinct = {(limit.limit, limit.argument): limit for limit in (*(first or ()), *(second or ()))}
     return tuple(distinct[key] for key in sorted(distinct))
 
 
@@ -220,7 +206,7 @@ def _idempotency(first: Idempotency, second: Idempotency) -> Idempotency:
     return Idempotency(
         required=first.required or second.required,
         key=first.key or second.key,
-        ttl=_both(first.ttl, second.ttl, lambda ttl, other_ttl: max(ttl, other_ttl, key=duration_seconds)),
+        ttl=_both(first.ttl, second.ttl, partial(max, key=duration_seconds)),
     )
 
 
@@ -229,11 +215,7 @@ def _approval(first: ApprovalBlock, second: ApprovalBlock) -> ApprovalBlock:
     return ApprovalBlock(
         approvers=_intersection(first.approvers, second.approvers),
         quorum=_both(first.quorum, second.quorum, max),
-        expires=_both(
-            first.expires,
-            second.expires,
-            lambda expires, other_expires: min(expires, other_expires, key=duration_seconds),
-        ),
+        expires=_both(first.expires, second.expires, partial(min, key=duration_seconds)),
         unless_within_limits=_both(first.unless_within_limits, second.unless_within_limits, and_),
     )
 

@@ -33,8 +33,7 @@ class EffectClass(StrEnum):
 
 
 READ_CLASSES: Final = frozenset((EffectClass.PURE, EffectClass.READ_INTERNAL, EffectClass.READ_EXTERNAL))
-"""The classes whose tools compute or read, and change nothing."""
-
+"""The classes whose tools change nothing."""
 
 EFFECT_TIERS: Final = {
     EffectClass.PURE: RiskTier.LOW,
@@ -133,13 +132,19 @@ def _semver(text: str) -> str:
     return text
 
 
-def _length(text: str) -> timedelta:
-    match = _DURATION.fullmatch(text)
+def duration_seconds(duration: str) -> float:
+    """Return the length of an ISO 8601 duration.
+
+    Raises:
+        FieldError: not a duration.
+    """
+    match = _DURATION.fullmatch(duration)
     if match is None:
         raise FieldError(
             "must be an ISO 8601 duration", "such as PT10S, PT1H or P1D; months and years have no fixed length"
         )
-    return timedelta(**{unit: float(number) for unit, number in match.groupdict().items() if number})
+    parts = {unit: float(number) for unit, number in match.groupdict().items() if number}
+    return timedelta(**parts).total_seconds()
 
 
 def normal_duration(text: str) -> str:
@@ -148,7 +153,7 @@ def normal_duration(text: str) -> str:
     Raises:
         FieldError: not a duration, or none that a field may have.
     """
-    length = _length(text)
+    length = timedelta(seconds=duration_seconds(text))
     if not length:
         raise FieldError("must be longer than zero")
     if length > _LONGEST:
@@ -158,15 +163,6 @@ def normal_duration(text: str) -> str:
     seconds = f"{rest.total_seconds():.6f}".rstrip("0").rstrip(".")
     parts = [(str(hours), "H"), (str(minutes), "M"), (seconds, "S")]
     return "PT" + "".join(number + unit for number, unit in parts if number != "0")
-
-
-def duration_seconds(duration: str) -> float:
-    """Return the length in seconds of a duration field.
-
-    Raises:
-        FieldError: not a duration.
-    """
-    return _length(duration).total_seconds()
 
 
 def latency_seconds(latency: str) -> float:
@@ -188,15 +184,14 @@ Name = Annotated[
         "must be a name of letters, digits and `_ . : / -`, at most 128 characters",
     ),
 ]
-"""What a tool, an action, an agent or a field is called: no blanks, at most 128 characters."""
 
 Term = Annotated[
     StrictStr, matching(r"[^\s\x00-\x1f\x7f-\x9f]{1,200}", "must be one word without blanks, at most 200 characters")
 ]
-"""A scope, marking, purpose, role or the like: one word, at most 200 characters."""
+"""A scope, marking, purpose, role or the like."""
 
 Text = Annotated[StrictStr, StringConstraints(min_length=1, max_length=20_000)]
-"""Text for people or for the model, not empty."""
+"""Text for people or for the model."""
 
 Latency = Annotated[
     StrictStr,
@@ -206,16 +201,7 @@ Latency = Annotated[
         "such as 200ms or 1.5s",
     ),
 ]
-"""A latency objective as the registry record writes it: `200ms`, `1.5s`."""
-
 Percentile = Annotated[str, matching(r"p[0-9]{1,2}(\.[0-9]{1,2})?", "must be a percentile", "such as p50 or p99")]
-"""A percentile of latency, such as `p50` or `p99.9`."""
-
 Semver = Annotated[StrictStr, AfterValidator(_semver)]
-"""A semantic version 2.0.0."""
-
 Duration = Annotated[StrictStr, AfterValidator(normal_duration)]
-"""An ISO 8601 duration of weeks, days, hours, minutes, seconds, at most a hundred years.
-
-Kept as hours, minutes and seconds: P1D is PT24H. What is kept is such a duration itself.
-"""
+"""An ISO 8601 duration of weeks, days, hours, minutes, seconds, at most a hundred years; P1D is kept as PT24H."""

@@ -1,8 +1,4 @@
-"""Manifest and governance file as frozen models: what design.md names, one field each; unknown keys are errors.
-
-`DeclaredTool` is an entry as a file states it: what is absent there is None. `Tool` is an effective entry: manifest and
-governance merged, defaults filled in (pdp/manifest/effective.py).
-"""
+"""Manifest and governance file as frozen models: what design.md names, one field each; unknown keys are errors."""
 
 from __future__ import annotations
 
@@ -20,10 +16,10 @@ from pydantic import (
     PrivateAttr,
     StrictBool,
     StrictInt,
+    StrictStr,
     Tag,
     ValidationInfo,
     field_validator,
-    model_validator,
 )
 from pydantic.alias_generators import to_camel
 
@@ -161,7 +157,7 @@ class StateEffect(Record):
 
 
 class State(Record):
-    """The state that a tool reads and writes."""
+    """The fields of the state that a tool reads and writes."""
 
     reads: tuple[Name, ...] = ()
     effects: tuple[StateEffect, ...] = ()
@@ -180,7 +176,6 @@ class Safety(Record):
 
 
 ExitCode = Annotated[StrictInt, Field(ge=0, le=255)]
-"""What a program says when it ends."""
 
 
 class ExitCodes(Record):
@@ -220,17 +215,9 @@ class Cli(Record):
         return self.cwd if self.cwd is None or self._base is None else str(self._base / self.cwd)
 
 
-ProgramName = Annotated[
-    str,
-    matching(
-        r"[^\s/{}\0-][^\s/{}\0]*",
-        "must be the name of a program, without a folder",
-        "its place is stated by `path`",
-    ),
-]
-"""The name of a program, as the first item of `cli.argv` has it."""
-
-
+_PROGRAM_NAME: Final = matching(
+    r"[^\s/{}\0-][^\s/{}\0]*", "must be the name of a program, without a folder", "its place is stated by `path`"
+)
 _ABSOLUTE: Final = matching(
     r"(?s)(?!.*/\.\.(?:/|\Z))/.*", "must be an absolute path without `..`", "such as /usr/bin/grep"
 )
@@ -243,11 +230,9 @@ _OPTION: Final = matching(r"(?!--\Z)-[^\s={}]+", "must be an option", "without a
 class Program(Record):
     """A program that tools of type `cli` may run, and where its command line may carry an argument of the model.
 
-    Attributes:
-        path: where it is; None: the first of its name in a fixed path (`programs.py`).
-        subcommands: the words that a command line with arguments may have before `--`.
-        options: the options that may have an argument as their value, or be turned on by one.
-        operands: whether arguments may stand behind `--`.
+    `path` absent: the first of its name in a fixed path (`programs.py`). With arguments, a command line may have the
+    `subcommands` before `--`; an argument may be the value of one of the `options`, or turn it on, and stand behind
+    `--` where `operands` says so.
     """
 
     path: Annotated[Text, _ABSOLUTE] | None = None
@@ -257,19 +242,11 @@ class Program(Record):
 
 
 class Release(Record):
-    """Where a tool version stands in its release (tool pattern library, 9.5). Only `passed` and `ok` load."""
+    """Where a tool version stands in its release (tool pattern library, 9.5)."""
 
-    gate: Term
-    drift: Term
+    gate: Annotated[StrictStr, matching("passed", "must be `passed`", "what is not released does not load")]
+    drift: Annotated[StrictStr, matching("ok", "must be `ok`", "what is not released does not load")]
     deprecation: Text | None = None
-
-    @model_validator(mode="after")
-    def _released(self) -> Release:
-        if self.gate != "passed":
-            raise FieldError(f"is not released: gate is `{self.gate}`", "only `gate: passed` loads")
-        if self.drift != "ok":
-            raise FieldError(f"is not released: drift is `{self.drift}`", "only `drift: ok` loads")
-        return self
 
 
 Mapping = Annotated[dict[Annotated[str, Field(min_length=1)], Any], AfterValidator(frozen)]
@@ -279,7 +256,6 @@ MAX_ARGUMENTS: Final = 256 * 1024
 """How many bytes of canonical JSON arguments may have, unless the entry states `max_bytes`."""
 
 Schema = Annotated[dict[str, Any], AfterValidator(frozen)]
-"""A JSON Schema of draft 2020-12."""
 
 
 class Governable(Record):
@@ -321,11 +297,11 @@ class Governance(Record):
 
     actions: dict[Name, ActionRules] = Field(default_factory=dict)
     clauses: tuple[Clause, ...] = ()
-    programs: dict[ProgramName, Program] = Field(default_factory=dict)
+    programs: dict[Annotated[str, _PROGRAM_NAME], Program] = Field(default_factory=dict)
 
 
 class DeclaredTool(Governable):
-    """One tool entry as the manifest states it.
+    """One tool entry as the manifest states it: what is absent is None.
 
     `schema_` (`schema` in files) is the arguments' JSON Schema; `$ref` leads into the schema itself alone, since
     loading has copied in what it needs of the file or of types.json. `result_schema` likewise. `commits` names, on a
@@ -357,7 +333,7 @@ class DeclaredTool(Governable):
 
     @property
     def action(self) -> str:
-        """The action's name for the policy: `pdp_action`, or else the tool's name."""
+        """The action's name for the policy."""
         return self.pdp_action or self.name
 
     @property

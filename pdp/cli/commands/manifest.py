@@ -122,7 +122,7 @@ def _print_diff(difference: ManifestDiff) -> None:
         )
         for change in tool.signature:
             place = " ".join(part for part in (change.part, change.path, change.what) if part)
-            out.print(Text.assemble("  ", (f"{change.bump.name.lower():<9}", _BUMPS[change.bump]), printable(place)))
+            out.print(Text.assemble("  ", (f"{change.bump.word:<9}", _BUMPS[change.bump]), printable(place)))
         _print_governance(tool.governance)
         if tool.fault:
             out.print(Text.assemble("  ", (f"{'version':<9}", "bold red"), printable(tool.fault)))

@@ -29,16 +29,18 @@ class Bump(IntEnum):
     MINOR = 2
     MAJOR = 3
 
+    @property
+    def word(self) -> str:
+        """It as messages say it."""
+        return self.name.lower()
+
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
     """One change of a signature.
 
-    Attributes:
-        part: `request` or `response`; `description` for what the model is told beside its schema.
-        path: the member, dotted, `[]` for items; empty for the whole.
-        what: what changed, in words.
-        bump: what it asks for.
+    `part` is `request` or `response`, or `description` for what the model is told beside its schema; `path` is the
+    member, dotted, `[]` for items, and empty for the whole.
     """
 
     part: str
@@ -55,13 +57,7 @@ _OPENNESS: Final = ("additionalProperties", "unevaluatedProperties")
 
 
 def schema_changes(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None, part: str) -> tuple[SchemaChange, ...]:
-    """Return what changed between two schemas, which stand on their own; None: not stated.
-
-    Args:
-        old: the schema as it was.
-        new: as it is.
-        part: `request` or `response`.
-    """
+    """Return what changed between two schemas, which stand on their own; None: not stated."""
     if old == new:
         return ()
     if old is None or new is None:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 _ADDED: Final = {"deny": Direction.TIGHTENS, "step_up": Direction.TIGHTENS, "allow": Direction.LOOSENS,
                  "obligations": Direction.TIGHTENS}  # fmt: skip
-_REMOVED: Final = {part: Direction.TIGHTENS if direction is Direction.LOOSENS else Direction.LOOSENS
-                   for part, direction in _ADDED.items()}  # fmt: skip
+_REMOVED: Final = {part: direction.opposite for part, direction in _ADDED.items()}
 
 
 @dataclass(frozen=True)

@@ -124,8 +124,7 @@ def _of_sets(old: Any, new: Any, *, more: Direction) -> Direction:
     before, after = _members(old), _members(new)
     if before is None or after is None or before == after:
         return Direction.UNCLEAR
-    less = Direction.LOOSENS if more is Direction.TIGHTENS else Direction.TIGHTENS
-    return more if before < after else less if after < before else Direction.UNCLEAR
+    return more if before < after else more.opposite if after < before else Direction.UNCLEAR
 
 
 def _members(value: Any) -> set[str] | None:
