@@ -26,7 +26,7 @@ from pdp.errors import UsageError
 from pdp.execution.failures import ToolArgumentError, ToolResultError, ToolUnavailableError, failure_of
 from pdp.json import JsonTooLargeError, JsonValueError, canonical, check_json
 from pdp.manifest.fields import duration_seconds
-from pdp.manifest.schema.compile import compile_schema, fault_lines
+from pdp.manifest.schema.compile import compile_schema, lines_of_faults
 from pdp.manifest.schema.walk import argument_schemas
 from pdp.proposal import Execution, Failure, FailureCode
 
@@ -169,7 +169,7 @@ class ToolRunner:
             raise ToolResultError(f"the result has {size} bytes, at most {MAX_RESULT} are admitted", "too_large")
         validator = self._validator
         if validator is not None and (size > validator.free_bytes or not validator.is_valid(result)):
-            faults = fault_lines(validator, result, "result")
+            faults = lines_of_faults(validator.faults(result), "result")
             if faults:
                 message = "the result does not match its schema: " + "; ".join(faults[:_SHOWN])
                 raise ToolResultError(message, result=result)

@@ -44,7 +44,7 @@ class FaultyFile:
 
     Raises:
         UsageError: the file cannot be read.
-        FileFaultsError: it cannot be read further, or its value is not a mapping.
+        FileFaultsError: its value is not a mapping, or cannot be read to its end.
     """
 
     def __init__(self, path: pathlib.Path | str, text: bytes | None, kind: str) -> None:

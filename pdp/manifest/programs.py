@@ -58,11 +58,9 @@ OPTIONS_END: Final = "--"
 
 
 class ArgvItem(NamedTuple):
-    """One item of a template.
+    """One item of a template: literal `parts` and names of arguments in turn, beginning and ending with a literal.
 
-    Attributes:
-        parts: literal text and names of arguments in turn; text is at even positions, and there is one more of it.
-        flag: what stands before the value of the one argument, or None.
+    `flag` is what stands before the value of the one argument.
     """
 
     parts: tuple[str, ...]
@@ -70,7 +68,7 @@ class ArgvItem(NamedTuple):
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The names of the arguments in it, in their order."""
+        """The names of the arguments in it."""
         return self.parts[1::2]
 
 
@@ -103,29 +101,19 @@ def argv_item(text: str) -> ArgvItem:
 
 
 def argv_findings(argv: Iterable[str], arguments: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield where a template and the schema of its arguments name different ones.
-
-    Args:
-        argv: the template.
-        arguments: the schemas of the tool's arguments, by name.
-    """
-    used: set[str] = set()
+    """Yield where a template and the schemas of the tool's arguments, by name, name different ones."""
+    used: dict[str, int] = {}
     for at, text in enumerate(argv):
         for name in argv_item(text).arguments:
-            if name not in arguments and name not in used:
-                yield Finding(
-                    ("cli", "argv", at),
-                    f"`cli.argv[{at}]` uses {shown_name(name)}, which is not an argument",
-                    "name it in the schema",
-                )
-            used.add(name)
+            used.setdefault(name, at)
+    for name, at in used.items():
+        if name not in arguments:
+            message = f"`cli.argv[{at}]` uses {shown_name(name)}, which is not an argument"
+            yield Finding(("cli", "argv", at), message, "name it in the schema")
     for name in arguments:
         if name not in used:
-            yield Finding(
-                ("cli", "argv"),
-                f"`cli.argv` does not use argument {shown_name(name)}",
-                f"add `{{{name}}}`, or drop the argument",
-            )
+            message = f"`cli.argv` does not use argument {shown_name(name)}"
+            yield Finding(("cli", "argv"), message, f"add `{{{name}}}`, or drop the argument")
 
 
 def _checked_item(text: str) -> str:
@@ -140,11 +128,7 @@ def _checked_item(text: str) -> str:
 
 
 def check_program(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """Check that the program is stated by its name, as the governance file lists it.
-
-    Raises:
-        FieldError: the first item has an argument in it, or is empty.
-    """
+    """Refuse a command line whose first item has an argument in it, or is empty."""
     names = argv_item(argv[0]).arguments
     if names:
         raise FieldError(
@@ -157,7 +141,6 @@ def check_program(argv: tuple[str, ...]) -> tuple[str, ...]:
 
 
 ArgvText = Annotated[Text, AfterValidator(_checked_item)]
-"""One item of a command line's template."""
 
 
 def cli_findings(tool: Tool) -> Iterator[Finding]:

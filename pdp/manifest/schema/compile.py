@@ -45,10 +45,9 @@ _TYPES: Final = {
 def closed_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema, closed: an object admits no property that it does not name, unless it states otherwise.
 
-    That holds for the arguments and for plain nested objects that name properties, wherever they stand: in properties,
-    items and definitions. Inside of `allOf`, `anyOf`, `oneOf`, `if`, `not` and the like nothing is closed, since a
-    property may be named in another branch; there the object around them is closed as a whole. A nested object that
-    names no properties stays as free as it is stated.
+    That holds for the arguments and for nested objects that name properties. Inside of `allOf`, `anyOf`, `oneOf`, `if`,
+    `not` and the like nothing is closed, since a property may be named in another branch; there the object around them
+    is closed as a whole.
     """
     closed: dict[str, Any] = _closed(schema, _applied_definitions(schema), root=True)
     return closed
@@ -93,9 +92,7 @@ def _applied_definitions(schema: dict[str, Any]) -> frozenset[str]:
 
 
 class SchemaValidator:
-    """A compiled schema: what passes, why something does not, and how much work it is to find out.
-
-    Immutable and safe to share between threads.
+    """A compiled schema. Immutable and safe to share between threads.
 
     Attributes:
         free_bytes: a value of at most so many bytes, as JSON, is never too much work.
@@ -171,13 +168,8 @@ def _path_text(path: list[str | int]) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
 
 
-def fault_lines(validator: SchemaValidator, value: Any, name: str) -> list[str]:
-    """Return why a schema refuses a value, `NAME.PATH: message`; sorted."""
-    return lines_of_faults(validator.faults(value), name)
-
-
 def lines_of_faults(faults: Iterable[tuple[list[str | int], str]], name: str) -> list[str]:
-    """Return the faults that `SchemaValidator.faults` gives as `NAME.PATH: message`; sorted."""
+    """Return the faults of `SchemaValidator.faults` as `NAME.PATH: message`, sorted."""
     return sorted(f"{name}{_shortened(_path_text(path))}: {message}" for path, message in faults)
 
 

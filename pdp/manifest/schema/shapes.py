@@ -21,13 +21,16 @@ from pdp.manifest.schema.references import self_contained
 from pdp.manifest.schema.walk import Alternative, argument_schemas, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from pdp.manifest.model import DeclaredTool
     from pdp.manifest.schema.compile import SchemaValidator
     from pdp.manifest.schema.walk import SchemaNode
 
-_FIELDS: Final = (("request", "schema", "argument"), ("response", "result_schema", "member of the result"))
+_FIELDS: Final = (
+    ("request", "schema", "the arguments", "argument"),
+    ("response", "result_schema", "the result", "member of the result"),
+)
 _ADDRESSEES: Final = frozenset(("principal", "queue"))
 
 
@@ -51,11 +54,7 @@ def _skeleton(pattern: Pattern, part: str) -> SchemaNode:
 
 
 def shape_findings(tool: DeclaredTool) -> Iterator[Finding]:
-    """Yield where the schemas of a tool do not extend the skeletons of its pattern.
-
-    Args:
-        tool: an entry whose schemas stand on their own and have no fault.
-    """
+    """Yield where the schemas of a tool, which have no fault, do not extend the skeletons of its pattern."""
     if tool.pattern is None:
         return
     if tool.result_schema is None:
@@ -64,7 +63,7 @@ def shape_findings(tool: DeclaredTool) -> Iterator[Finding]:
             f"pattern {tool.pattern} without `result_schema`",
             f"state the schema of the answer; its shape: {_members(_skeleton(tool.pattern, 'response'))}",
         )
-    for part, field, member in _FIELDS:
+    for part, field, whole, member in _FIELDS:
         own = tool.schema_ if part == "request" else tool.result_schema
         if own is None:
             continue
@@ -72,20 +71,16 @@ def shape_findings(tool: DeclaredTool) -> Iterator[Finding]:
         for name, message in dict.fromkeys(_narrowing(walk(own), skeleton, "", set())):
             yield Finding(
                 member_place(own, field, name),
-                f"pattern {tool.pattern}: {f'{member} {shown_name(name)}' if name else _WHOLE[member]} {message}",
+                f"pattern {tool.pattern}: {f'{member} {shown_name(name)}' if name else whole} {message}",
                 f"its shape: {_members(skeleton)}",
             )
-    if tool.pattern in _OWN_RULES:
-        yield from _OWN_RULES[tool.pattern](tool)
+    yield from _own_findings(tool)
 
 
 def _members(skeleton: SchemaNode) -> str:
     (shown,) = skeleton.alternatives
     names = [name if name in shown.required else f"{name}?" for name in shown.properties]
     return f"{{{', '.join(names)}}}" if names else " or ".join(sorted(shown.types or ("any type",)))
-
-
-_WHOLE: Final = {"argument": "the arguments", "member of the result": "the result"}
 
 
 def _narrowing(
@@ -142,54 +137,38 @@ def _type_narrowing(form: Alternative, wanted: Alternative, name: str) -> Iterat
                 yield name, f"must have `{bound}: {limit}`"
 
 
-def _classification(tool: DeclaredTool) -> Iterator[Finding]:
-    schema = tool.result_schema or {}
-    band = argument_schemas(schema).get("band")
-    # Without bands to hold a result against, whatever the tool says would be a band.
-    if band is not None and any(not form.values for form in band.alternatives):
-        yield Finding(
-            member_place(schema, "result_schema", "band"),
-            "pattern classification: the bands are not exhaustive",
-            "list every band: `band: {enum: [...]}`; what is in none of them is classify.out_of_distribution",
-        )
-
-
-def _composition(tool: DeclaredTool) -> Iterator[Finding]:
-    schema = tool.result_schema or {}
-    state = argument_schemas(schema).get("state")
-    if state is not None and any(form.values != ("draft",) for form in state.alternatives):
-        yield Finding(
-            member_place(schema, "result_schema", "state"),
-            "pattern composition: the result is always a draft",
-            "write `state: {const: draft}`, or leave it out",
-        )
-
-
-def _approval_request(tool: DeclaredTool) -> Iterator[Finding]:
-    if not argument_schemas(tool.schema_).keys() & _ADDRESSEES:
+def _own_findings(tool: DeclaredTool) -> Iterator[Finding]:
+    """Yield what a pattern asks for that no skeleton says."""
+    arguments, result = argument_schemas(tool.schema_), tool.result_schema or {}
+    members = argument_schemas(result)
+    if tool.pattern is Pattern.APPROVAL_REQUEST and not arguments.keys() & _ADDRESSEES:
         yield Finding(
             ("schema",),
             "pattern approval-request: neither argument `queue` nor `principal` is there",
             "a task is addressed to a queue or to a named principal",
         )
-
-
-def _action_staging(tool: DeclaredTool) -> Iterator[Finding]:
-    if tool.commits is None:
-        return
-    action = argument_schemas(tool.schema_).get("action")
-    kind = action.named().get("kind") if action else None
-    if kind and any(value not in tool.commits for form in kind.alternatives for value in form.values or (None,)):
+    # Without bands to hold a result against, whatever the tool says would be a band.
+    if tool.pattern is Pattern.CLASSIFICATION and any(not form.values for form in _forms(members, "band")):
         yield Finding(
-            member_place(tool.schema_, "schema", "action"),
-            "pattern action-staging: `action.kind` admits what `commits` does not name",
-            f"write `kind: {{enum: [{', '.join(tool.commits)}]}}`",
+            member_place(result, "result_schema", "band"),
+            "pattern classification: the bands are not exhaustive",
+            "list every band: `band: {enum: [...]}`; what is in none of them is classify.out_of_distribution",
         )
+    if tool.pattern is Pattern.COMPOSITION and any(form.values != ("draft",) for form in _forms(members, "state")):
+        yield Finding(
+            member_place(result, "result_schema", "state"),
+            "pattern composition: the result is always a draft",
+            "write `state: {const: draft}`, or leave it out",
+        )
+    if tool.pattern is Pattern.ACTION_STAGING and tool.commits is not None and "action" in arguments:
+        kinds = _forms(arguments["action"].named(), "kind")
+        if any(value not in tool.commits for form in kinds for value in form.values or (None,)):
+            yield Finding(
+                member_place(tool.schema_, "schema", "action"),
+                "pattern action-staging: `action.kind` admits what `commits` does not name",
+                f"write `kind: {{enum: [{', '.join(tool.commits)}]}}`",
+            )
 
 
-_OWN_RULES: Final = {
-    Pattern.CLASSIFICATION: _classification,
-    Pattern.COMPOSITION: _composition,
-    Pattern.APPROVAL_REQUEST: _approval_request,
-    Pattern.ACTION_STAGING: _action_staging,
-}
+def _forms(members: Mapping[str, SchemaNode], name: str) -> tuple[Alternative, ...]:
+    return members[name].alternatives if name in members else ()

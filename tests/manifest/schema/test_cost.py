@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pdp.errors import UsageError
-from pdp.manifest.schema.compile import closed_schema, compile_schema, fault_lines
+from pdp.manifest.schema.compile import closed_schema, compile_schema, lines_of_faults
 from pdp.manifest.schema.cost import MAX_COST, SchemaCost, positions
 
 BRANCHES = [{"type": "object", "properties": {"a": {"const": at}}, "required": ["a"]} for at in range(60)]
@@ -144,13 +144,15 @@ def test_the_count_does_not_depend_on_how_often_a_definition_is_used(length: int
 def test_of_a_large_value_the_first_fault_is_listed_and_of_a_small_one_every_fault() -> None:
     validator = compile_schema({"items": {"type": "integer"}})
 
-    assert fault_lines(validator, ["a"] * 3, "arguments") == [
+    assert lines_of_faults(validator.faults(["a"] * 3), "arguments") == [
         f'arguments[{at}]: "a" is not of type "integer"' for at in range(3)
     ]
-    assert fault_lines(validator, ["a"] * 20_000, "arguments") == ['arguments[0]: "a" is not of type "integer"']
-    assert fault_lines(compile_schema({"items": {"anyOf": BRANCHES}}), [{"a": "x"}] * 1_800, "arguments") == [
-        "arguments: is refused by the schema, and too large to say where"
+    assert lines_of_faults(validator.faults(["a"] * 20_000), "arguments") == [
+        'arguments[0]: "a" is not of type "integer"'
     ]
+    assert lines_of_faults(
+        compile_schema({"items": {"anyOf": BRANCHES}}).faults([{"a": "x"}] * 1_800), "arguments"
+    ) == ["arguments: is refused by the schema, and too large to say where"]
 
 
 @pytest.mark.parametrize(
@@ -172,10 +174,10 @@ def test_a_fault_names_no_error_of_a_branch_and_quotes_little() -> None:
         {"properties": {"a": {"oneOf": [{"type": "integer"}, {"type": "number"}, {"maxItems": 1}]}}}
     )
 
-    assert fault_lines(validator, {"a": 1}, "arguments") == [
+    assert lines_of_faults(validator.faults({"a": 1}), "arguments") == [
         "arguments.a: 1 is not valid under exactly one schema of the 'oneOf' keyword"
     ]
-    (line,) = fault_lines(validator, {"a": ["x"] * 5_000}, "arguments")
+    (line,) = lines_of_faults(validator.faults({"a": ["x"] * 5_000}), "arguments")
     assert line.startswith('arguments.a: ["x","x",')
     assert line.endswith(" is not valid under exactly one schema of the 'oneOf' keyword")
     assert len(line) < 350
