@@ -124,7 +124,7 @@ class Pep:
             UsageError: a file is missing or faulty, or OPA is needed and not there.
             BundleError, EngineError, StoreError: what they name cannot be used.
         """
-        from pdp.project.file import open_project, read_project  # noqa: PLC0415 - only applications with such a file
+        from pdp.project.file import engine_of_project, manifest_of_project, read_project  # noqa: PLC0415 - not always
         from pdp.project.resources import stores_of_url  # noqa: PLC0415 - likewise
 
         path = Path(file).absolute()
@@ -133,8 +133,8 @@ class Pep:
             raise UsageError("what is watched has the embedded engine, and no registry", hint="leave watch out")
         with ExitStack() as owned:
             stores = stores_of_url(project.store, owned) if project.store else {}
-            manifest, opened = open_project(path, project, owned, engine)
-            pep = cls(manifest, opened, **{**stores, **options})
+            manifest = manifest_of_project(path, project)
+            pep = cls(manifest, engine_of_project(project, manifest, owned, engine), **{**stores, **options})
             if watch:
                 from pdp.project.watch import ProjectWatch  # noqa: PLC0415 - only in development
 

@@ -15,6 +15,7 @@ from pdp.documents.parse import Parser, is_json
 from pdp.errors import AuditError, FileFaultsError, UsageError
 from pdp.manifest.load import load_effective
 from pdp.project.file import PROJECT_FILE, Project, find_project, read_project
+from pdp.project.resources import check_choice
 from pdp.session import Session
 
 if TYPE_CHECKING:
@@ -41,31 +42,18 @@ def project_with(**options: Any) -> Project:
         UsageError: options that exclude each other, or a project file that cannot be used.
     """
     given = {name: value for name, value in options.items() if value}
-    if "bundle" in given and "policies" in given:
-        raise UsageError(
-            "--bundle and --policies exclude each other: a bundle holds its policies",
-            hint="build them into the bundle: pdp bundle build --policies DIR -o FILE",
-        )
-    if "opa_url" in given and {"bundle", "policies", "data"} & given.keys():
-        raise UsageError(
-            "an OPA that runs already decides by its own bundle and data",
-            hint="leave --bundle, --policies and --data out, or leave --opa-url out and a local OPA is started",
-        )
-    if "manifest" in given:
-        given.setdefault("governance", None)
-    if "bundle" in given:
-        given["policies"] = ()
     named = os.environ.get(PROJECT_VARIABLE)
     file = find_project(Path.cwd()) if named is None else Path(named) if named else None
     fields: dict[str, Any] = {}
     if file is not None:
         fields = dict(read_project(file))
         complain(f"project: {file.resolve()}")
+    if "manifest" in given:
+        fields["governance"] = None
+    if "bundle" in given:
+        fields["policies"] = ()
     project = Project(**{**fields, **given})
-    if "opa_url" in given and project.engine != "sidecar":
-        raise UsageError(
-            f"--opa-url is not for the {project.engine} engine", hint="add --engine sidecar, or leave --opa-url out"
-        )
+    check_choice(project.engine, **{name: given.get(name) for name in ("opa_url", "bundle", "policies", "data")})
     return project
 
 

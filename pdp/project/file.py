@@ -53,8 +53,6 @@ class Project(BaseModel):
     """What a project file states; nothing of it where there is none. Paths are ready to be opened.
 
     Args:
-        manifest: the tools.
-        governance: the policy author's half of it.
         data: files with the roots `directory` and `settings`, each laid over those before it.
         policies: folders with concerns of one's own, compiled with OPA.
         scenarios: scenario files, or folders with some in them.
@@ -62,7 +60,6 @@ class Project(BaseModel):
             where there are any, so that they show the last edit.
         session: who proposes, for commands; an application never reads it.
         store: the URL of the database with keys, actions and approvals.
-        engine: who decides.
         opa_url: the OPA that runs already, for the engine `sidecar`.
     """
 
@@ -96,14 +93,6 @@ def read_project(file: Path) -> Project:
         return Project.model_validate(document.value, context=file.parent)
     except ValidationError as error:
         raise FileFaultsError(faults_of(error, document, Project)) from None
-
-
-def open_project(
-    file: Path, project: Project, owned: "ExitStack", engine: EngineName | Engine | None = None
-) -> "tuple[EffectiveManifest, Engine]":
-    """Return the manifest and the engine of the project of a file; see `engine_of_project`."""
-    manifest = manifest_of_project(file, project)
-    return manifest, engine_of_project(project, manifest, owned, engine)
 
 
 def manifest_of_project(file: Path, project: Project) -> "EffectiveManifest":

@@ -46,16 +46,9 @@ def engine_of_files(
         BundleError: the bundle cannot be used.
         EngineError: the local OPA does not start.
     """
-    if isinstance(engine, Engine) or opa_url is not None:
-        if bundle or policies or data:
-            raise UsageError(
-                "an engine that runs already decides by its own bundle and data", hint="leave the others out"
-            )
-        if isinstance(engine, Engine):
-            return engine
-        if engine == "embedded":
-            hint = "choose the engine sidecar, or leave it out"
-            raise UsageError("opa_url is not for the embedded engine", hint=hint)
+    check_choice(engine, opa_url=opa_url, bundle=bundle, policies=policies, data=data)
+    if isinstance(engine, Engine):
+        return engine
     if engine not in ENGINES:
         raise UsageError(f"no engine is called {engine!r:.40}", hint="name embedded or sidecar, or give an open one")
     if opa_url is not None:
@@ -64,8 +57,36 @@ def engine_of_files(
         return owned.enter_context(SidecarEngine(opa_url, token=os.environ.get(TOKEN_VARIABLE) or None))
     if isinstance(data, list | tuple):
         data = read_data([Path(file) for file in data])
+    if policies:
+        from pdp.workbench.engines import policy_bundle  # noqa: PLC0415 - it compiles them with the OPA program
+
+        decides = policy_bundle([Path(folder) for folder in policies])
+    else:
+        decides = read_bundle(Path(bundle) if bundle else baseline_bundle_path())
     documents = {manifest.digest: manifest.document}
-    return open_engine(engine, _bundle(bundle, policies), owned, manifests=documents, data=cast("Any", data))
+    return open_engine(engine, decides, owned, manifests=documents, data=cast("Any", data))
+
+
+def check_choice(engine: object, *, opa_url: object, bundle: object, policies: object, data: object) -> None:
+    """Check that what is stated of an engine goes together.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if bundle and policies:
+        raise UsageError(
+            "bundle and policies exclude each other: a bundle holds its policies",
+            hint="build them into the bundle: pdp bundle build --policies DIR -o FILE",
+        )
+    if (opa_url or isinstance(engine, Engine)) and (bundle or policies or data):
+        raise UsageError(
+            "an engine that runs already decides by its own bundle and data",
+            hint="leave bundle, policies and data out, or let an engine be opened for them",
+        )
+    if opa_url and engine == "embedded":
+        raise UsageError(
+            "the URL of an OPA is not for the embedded engine", hint="choose the engine sidecar, or leave the URL out"
+        )
 
 
 def open_engine(
@@ -107,16 +128,6 @@ def open_engine(
             return owned.enter_context(SidecarEngine(opa.url, token=opa.token, timeout=limit, connect_timeout=connect))
         case _:
             assert_never(name)
-
-
-def _bundle(file: str | Path | None, policies: Sequence[str | Path]) -> Bundle:
-    if not policies:
-        return read_bundle(Path(file) if file else baseline_bundle_path())
-    if file:
-        raise UsageError("a bundle stands beside policies", hint="a bundle holds its policies: leave one of them out")
-    from pdp.workbench.engines import policy_bundle  # noqa: PLC0415 - it compiles them with the OPA program
-
-    return policy_bundle([Path(folder) for folder in policies])
 
 
 def stores_of_url(url: str, owned: ExitStack) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from weakref import ref
 
 from pdp.errors import PdpError, UsageError
 from pdp.json import canonical, digest
-from pdp.project.file import open_project, read_project
+from pdp.project.file import engine_of_project, manifest_of_project, read_project
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,8 @@ class ProjectWatch:
                 content = _content(self._file, project)
                 if content == self._content:
                     return
-                manifest, engine = open_project(self._file, project, opened, "embedded")
+                manifest = manifest_of_project(self._file, project)
+                engine = engine_of_project(project, manifest, opened, "embedded")
                 if (read_project(self._file), _content(self._file, project)) != (project, content):
                     return  # somebody is writing; the next look takes it
                 self._swap(manifest, engine)

@@ -392,16 +392,17 @@ def test_misuse_is_explained(arguments: list[object], complaint: str) -> None:
 
 
 BOTH = (
-    "error: --bundle and --policies exclude each other: a bundle holds its policies\n"
+    "error: bundle and policies exclude each other: a bundle holds its policies\n"
     "    hint: build them into the bundle: pdp bundle build --policies DIR -o FILE\n"
 )
 URL = ["--opa-url", "http://127.0.0.1:8181"]
 NOT_FOR_EMBEDDED = (
-    "error: --opa-url is not for the embedded engine\n    hint: add --engine sidecar, or leave --opa-url out\n"
+    "error: the URL of an OPA is not for the embedded engine\n"
+    "    hint: choose the engine sidecar, or leave the URL out\n"
 )
 RUNS_ALREADY = (
-    "error: an OPA that runs already decides by its own bundle and data\n"
-    "    hint: leave --bundle, --policies and --data out, or leave --opa-url out and a local OPA is started\n"
+    "error: an engine that runs already decides by its own bundle and data\n"
+    "    hint: leave bundle, policies and data out, or let an engine be opened for them\n"
 )
 
 

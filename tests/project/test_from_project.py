@@ -127,7 +127,10 @@ def test_what_it_opened_is_closed_with_it_and_not_with_what_came_of_it(folder: P
     assert (open_still, pep.decide(wire(), SESSION).codes) == (("limits.exceeded",), ("engine.unavailable",))
 
 
-OTHERS = "an engine that runs already decides by its own bundle and data (leave the others out)"
+OTHERS = (
+    "an engine that runs already decides by its own bundle and data "
+    "(leave bundle, policies and data out, or let an engine be opened for them)"
+)
 
 
 @pytest.mark.parametrize(
@@ -136,12 +139,15 @@ OTHERS = "an engine that runs already decides by its own bundle and data (leave 
         ({"engine": "wasm"}, "no engine is called 'wasm' (name embedded or sidecar, or give an open one)"),
         (
             {"opa_url": "http://127.0.0.1:9"},
-            "opa_url is not for the embedded engine (choose the engine sidecar, or leave it out)",
+            "the URL of an OPA is not for the embedded engine (choose the engine sidecar, or leave the URL out)",
         ),
         ({"engine": "sidecar", "opa_url": "http://127.0.0.1:9", "data": {"settings": {}}}, OTHERS),
         (
             {"policies": ["policies"], "bundle": "b.tar.gz"},
-            "a bundle stands beside policies (a bundle holds its policies: leave one of them out)",
+            (
+                "bundle and policies exclude each other: a bundle holds its policies "
+                "(build them into the bundle: pdp bundle build --policies DIR -o FILE)"
+            ),
         ),
         ({"data": ["gone.yaml"]}, "gone.yaml: no such file (check the path)"),
     ],

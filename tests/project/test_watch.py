@@ -10,7 +10,7 @@ import pytest
 
 from pdp import Pep
 from pdp.project import watch as watching
-from pdp.project.file import open_project
+from pdp.project.file import engine_of_project
 from tests.support import until
 from tests.support.command_line import written
 
@@ -147,16 +147,16 @@ def test_what_is_being_written_is_taken_by_the_next_look(
     pep: Pep, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     written(folder / "m.yaml", MANIFEST.format(version=2))
-    reading = open_project
+    reading = engine_of_project
 
     def overtaken(*arguments: Any) -> Any:
         opened = reading(*arguments)
         written(folder / "g.yaml", governance("notes.admin"))
         return opened
 
-    monkeypatch.setattr("pdp.project.watch.open_project", overtaken)
+    monkeypatch.setattr("pdp.project.watch.engine_of_project", overtaken)
     overtaken_look = refreshed(pep), pep.manifest.version
-    monkeypatch.setattr("pdp.project.watch.open_project", reading)
+    monkeypatch.setattr("pdp.project.watch.engine_of_project", reading)
 
     assert (overtaken_look, refreshed(pep)) == ((None, "2026.01.1"), None)
     assert (pep.manifest.version, codes(pep), caplog.messages) == ("2026.01.2", {"scopes.missing"}, [])

@@ -198,7 +198,7 @@ def test_exit_codes_are_those_of_decide() -> None:
     assert both == Done(
         2,
         "",
-        "error: --bundle and --policies exclude each other: a bundle holds its policies\n"
+        "error: bundle and policies exclude each other: a bundle holds its policies\n"
         "    hint: build them into the bundle: pdp bundle build --policies DIR -o FILE\n",
     )
     assert explained(wire(), m="missing.yaml").code == 2
