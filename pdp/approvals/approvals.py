@@ -71,10 +71,10 @@ class Refusal(StrEnum):
         return refusal
 
     UNKNOWN = "unknown", "no approval has that id"
-    NOT_PENDING = "not_pending", "it is {state}"
-    NOT_YET_OPEN = "not_yet_open", "it was opened at {opened_at}, and nobody decides on it before"
-    EXPIRED = "expired", "its time was over at {expires_at}"
-    CONSUMED = "consumed", "it was used at {closed_at}"
+    NOT_PENDING = "not_pending", "it is {approval.state}"
+    NOT_YET_OPEN = "not_yet_open", "it was opened at {approval.opened_at}, and nobody decides on it before"
+    EXPIRED = "expired", "its time was over at {approval.expires_at}"
+    CONSUMED = "consumed", "it was used at {approval.closed_at}"
     NO_SUBJECT = (
         "no_subject",
         (
@@ -86,7 +86,10 @@ class Refusal(StrEnum):
     REQUESTER = "requester", "nobody decides on a call that is their own, or made for them"
     NOT_AN_APPROVER = "not_an_approver", "the claims have none of the roles that approve it: {approvers}"
     NOT_A_REQUESTER = "not_a_requester", "only who asked for it withdraws it"
-    ALREADY_GRANTED = "already_granted", "the same person has granted it before, and {quorum} different ones are needed"
+    ALREADY_GRANTED = (
+        "already_granted",
+        "the same person has granted it before, and {approval.quorum} people are needed",
+    )
     TASK_SEEN = "task_seen", "somebody has granted it by its task as it was, which stays"
 
 
@@ -97,24 +100,18 @@ class ApprovalRefusedError(PdpError):
 
     def __init__(self, approval_id: str, reason: Refusal, approval: Approval | None = None) -> None:
         self.reason = reason
-        facts = {} if approval is None else {
-            "state": approval.state, "opened_at": approval.opened_at, "expires_at": approval.expires_at,
-            "closed_at": approval.closed_at, "approvers": ", ".join(approval.approvers) or "nobody",
-            "quorum": approval.quorum,
-        }  # fmt: skip
-        super().__init__(f"approval {recordable(approval_id)}: {reason.message.format(**facts)}")
+        approvers = ", ".join(approval.approvers if approval is not None else ()) or "nobody"
+        message = reason.message.format(approval=approval, approvers=approvers)
+        super().__init__(f"approval {recordable(approval_id)}: {message}")
 
 
 class Approvals:
-    """The rules over a store. Safe to share between threads, and between enforcement points.
+    """The rules over a store, in memory when absent. Safe to share between threads, and between enforcement points.
 
     Every step takes claims that were verified before, and `at`, a time such as `2026-07-01T10:00:00Z` (the clock's when
-    absent).
+    absent). Its events go to `audit`; when absent, to the stream of the first enforcement point that it is given to.
 
-    Args:
-        store: where approvals are; in memory when absent.
-        audit: where events go; when absent, the stream of the first enforcement point that it is given to.
-        ids: gives the id of one that is opened, each another one. When absent, ids are unguessable.
+    `ids` gives the id of one that is opened, each another one; by itself, ids are unguessable.
     """
 
     def __init__(

@@ -127,8 +127,7 @@ def chain_hash(key: bytes | None) -> Callable[[bytes], str]:
 class AuditLog(ABC):
     """An append-only, hash-chained stream of events. Safe to share between threads.
 
-    Args:
-        key: at least 32 bytes; without one, the chain is not keyed, and nobody can check payload digests later.
+    Without a key (at least 32 bytes) the chain is not keyed, and nobody can check payload digests later.
     """
 
     may_wait: ClassVar[bool] = False
@@ -152,11 +151,7 @@ class AuditLog(ABC):
             self._record(event)
 
     def offer(self, event: AuditEvent) -> Callable[[], object] | None:
-        """Record one event as `append` does, and return None; or what records it, if that may have to wait.
-
-        Raises:
-            AuditError: as `append`, as does what is returned.
-        """
+        """Record one event as `append` does, and return None; or what records it, if that may have to wait."""
         self.append(event)
         return None
 
@@ -237,10 +232,7 @@ def checked_event(line: bytes, hashing: Callable[[bytes], str]) -> dict[str, Any
 def chained_events(lines: Iterable[bytes], key: bytes | None = None) -> Iterator[dict[str, Any]]:
     """Check the events of a stream one after the other, and return each.
 
-    Args:
-        lines: from its first event on, or from the first one of a file that goes on from a rotated one; with or without
-            their line breaks.
-        key: the stream's.
+    The lines begin with its first event, or with the first one of a file that goes on from a rotated one.
 
     Raises:
         AuditError: an event was changed, left out, put in or moved; the message names the last one before it.

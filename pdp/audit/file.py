@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
 from pdp.audit.chain import GENESIS, KEY_BYTES, ROTATED, AuditLog, checked_event
 from pdp.clock import to_milliseconds
 from pdp.errors import AuditError
@@ -43,7 +45,6 @@ LINE_BYTES: Final = 64 * 1024
 _HEAD_BYTES: Final = 160
 _POLL: Final = 0.005
 _FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
-_NO_STREAM: Final = "name the file that the application appends its events to"
 _EVIDENCE: Final = "see `pdp audit verify`; move it away as evidence, and start again with a new one"
 
 
@@ -51,7 +52,7 @@ class FileAudit(AuditLog):
     """A stream in a JSON Lines file, which several processes may append to. A forked process opens it again.
 
     Args:
-        path: the file; it is made when it is not there, and continued when it is.
+        path: the file; it is made, or continued.
         key: at least 32 bytes, what returns them, or a file in another folder that holds them. Without one the chain
             is not keyed: whoever can write the file can write it anew.
         head: a file in another folder, which names the last event, so that a stream that was cut or replaced shows.
@@ -115,10 +116,7 @@ class FileAudit(AuditLog):
             self._lock.release()
 
     def _append(self, event: AuditEvent | None, until: float | None) -> bool:
-        """Take up the end of the stream and record an event, if any.
-
-        Until when to wait for others; None: return False instead of waiting.
-        """
+        """Take up the end of the stream and record an event, if any. Without `until`, return False for waiting."""
         if os.getpid() != self._process:
             # Its lock may be held by a thread that is not there, and file locks are shared with the parent.
             raise AuditError(f"audit file {self.path} was opened before this process was forked", hint="open it again")
@@ -289,7 +287,8 @@ def request_rotation(path: Path) -> Path:
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise AuditError(
-            f"audit file {path} cannot be rotated: its first line is not an event", hint=_NO_STREAM
+            f"audit file {path} cannot be rotated: its first line is not an event",
+            hint="name the file that the application appends its events to",
         ) from error
     if not named:
         raise AuditError(f"audit file {path} cannot be rotated: {name} is another file", hint="move that away")
@@ -343,11 +342,7 @@ def locked(file: int, until: float | None) -> bool:
 
 
 def key_bytes(key: StreamKey, stream: Path) -> bytes:
-    """Return the key itself.
-
-    Args:
-        key: the key, a file that holds it (a line break at its end does not count), or what returns it.
-        stream: the file that it is for.
+    """Return the key of a stream; at the end of a file that holds it, a line break does not count.
 
     Raises:
         AuditError: it is shorter than 32 bytes, or its file cannot be read or lies in the folder of the stream.
@@ -373,11 +368,6 @@ class Head:
 
     Who writes the stream writes it as well, under the same lock, and after the event: a crash leaves it behind.
 
-    Args:
-        path: the file.
-        stream: the file whose head it is.
-        make: make the file where it is not there.
-
     Raises:
         AuditError: it lies in the folder of the stream or below, or cannot be opened.
     """
@@ -385,27 +375,21 @@ class Head:
     def __init__(self, path: Path, stream: Path, *, make: bool = False) -> None:
         _check_apart("head", path, stream)
         self._path = path
-        self._text, self._last = b"", (-1, GENESIS)
         with self._opened(os.O_WRONLY | os.O_CREAT if make else os.O_RDONLY):
             pass
 
     def last(self) -> tuple[int, str]:
         """Return `seq` and `hash` of the event that it names; -1, and the first `prev_hash`, where it is empty."""
         with self._opened(os.O_RDONLY) as file:
-            text = os.read(file, _HEAD_BYTES) or _head_text(-1, GENESIS)
-            if text != self._text:
-                value = parse_json(text)
-                self._text, self._last = text, (value["seq"] + 0, value["hash"] + "")
-            return self._last
+            value = orjson.loads(os.read(file, _HEAD_BYTES) or _head_text(-1, GENESIS))
+            return value["seq"] + 0, value["hash"] + ""
 
     def write(self, seq: int, last_hash: str, *, fsync: bool) -> None:
         """Name the stream's last event."""
         with self._opened(os.O_WRONLY) as file:
-            text = _head_text(seq, last_hash)
-            os.write(file, text)
+            os.write(file, _head_text(seq, last_hash))
             if fsync:
                 os.fsync(file)
-            self._text, self._last = text, (seq, last_hash)
 
     @contextmanager
     def _opened(self, flags: int) -> Iterator[int]:

@@ -1,11 +1,5 @@
 """The errors by which a tool reports that it has no result, and what the model sees of them.
 
-* ToolError               TOOL_EXECUTION_FAILED   the tool's own words for what went wrong
-  - ToolArgumentError     TOOL_EXECUTION_FAILED   one argument cannot be used; nothing was done
-  - ToolExitError         TOOL_EXECUTION_FAILED   a program ended with an exit code that is no result
-  - ToolResultError       TOOL_EXECUTION_FAILED   there is a result, and it cannot be used
-  - ToolUnavailableError  TOOL_UNAVAILABLE        the tool cannot run now; nothing was done
-
 Source of the codes: tool layer document, safety contract.
 """
 

@@ -66,14 +66,6 @@ class CliTool:
         self._path = program_path(self._name, entry.program)
         self._items = tuple(argv_item(text) for text in entry.cli.argv)
 
-    def unavailable(self) -> str | None:
-        """Return why it cannot run now, or None: its program or its folder is not there."""
-        if self._path is None or not os.access(self._path, os.X_OK):
-            return f"program {self._name} is not found"
-        if self._cli.folder is not None and not Path(self._cli.folder).is_dir():
-            return "the working folder is not there"
-        return None
-
     def argv(self, arguments: Mapping[str, Any]) -> list[str]:
         """Return the command line for these arguments; each is an item of its own or a part of one.
 
@@ -100,12 +92,17 @@ class CliTool:
             ToolResultError: too much output, or not of the declared kind.
         """
         argv = self.argv(arguments)
-        reason = self.unavailable()
-        if self._path is None or reason is not None:
-            raise ToolUnavailableError(reason or "the program is not found")
+        program = self._found()
         env = {name: os.environ[name] for name in self._cli.env if name in os.environ} | {"PATH": SEARCH_PATH}
         watched = _Watched(self._cli.max_output, combined=self._cli.output == "combined")
-        return self._result(await _run_process([self._path, *argv[1:]], env=env, cwd=self._cli.folder, watched=watched))
+        return self._result(await _run_process([program, *argv[1:]], env=env, cwd=self._cli.folder, watched=watched))
+
+    def _found(self) -> str:
+        if self._path is None or not os.access(self._path, os.X_OK):
+            raise ToolUnavailableError(f"program {self._name} is not found")
+        if self._cli.folder is not None and not Path(self._cli.folder).is_dir():
+            raise ToolUnavailableError("the working folder is not there")
+        return self._path
 
     def _result(self, ended: Ended) -> Any:
         codes = self._cli.exit_codes
@@ -249,10 +246,6 @@ class _Watched(asyncio.SubprocessProtocol):
     """What a program writes, up to the limits, what has become of it, and what is to become of it: `end` and `kill`.
 
     A protocol, since `Process.wait` waits in some versions of Python until every heir of the pipes has ended.
-
-    Args:
-        max_output: bytes of standard output at most.
-        combined: whether standard error is written to the same.
     """
 
     def __init__(self, max_output: int, *, combined: bool) -> None:

@@ -61,9 +61,7 @@ class ToolRunner:
 
     Shared between threads and tasks. What a tool raises is in `Execution.error`; the model gets the failure's message.
 
-    Args:
-        entry: the effective entry; its `timeout` is for all attempts together.
-        function: the tool; None for one of type `cli`, which states its program itself.
+    The entry's `timeout` is for all attempts together. A tool of type `cli` has no function: it states its program.
 
     Raises:
         UsageError: no function and no program, or a result schema or program that cannot be used.

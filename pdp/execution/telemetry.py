@@ -101,7 +101,7 @@ class Telemetry:
 
 
 class CallTelemetry:
-    """The spans of one call: dispatch around the whole of it, run and result within. Made by `Telemetry.dispatched`.
+    """The spans of one call: dispatch around the whole of it, run and result within.
 
     `run_started` and `run_ended` around the run, which is the current span in between, so that spans which the tool
     makes belong to it; then, in any case, `ended`. A call that is allowed has all three; where nothing ran, as nothing

@@ -32,14 +32,7 @@ def engine_of_files(
 ) -> Engine:
     """Return an engine that decides for this manifest, closed with `owned`; or the one that is given, which is not.
 
-    Args:
-        manifest: the effective manifest.
-        owned: what the enforcement point closes.
-        engine: the name of an engine, or one that is open.
-        opa_url: for `sidecar` an OPA that runs and decides by its own bundle; without it a local one is started.
-        bundle: policies and data to decide by; the released baseline when absent.
-        policies: instead of a bundle, folders with concerns of one's own, compiled with OPA now or before.
-        data: the roots `directory` and `settings`, laid over the bundle's; or files with them.
+    Arguments as of `Pep.from_files`.
 
     Raises:
         UsageError: arguments that exclude each other, a faulty file, no such engine, or OPA is needed and not there.
@@ -100,13 +93,7 @@ def open_engine(
 ) -> Engine:
     """Return the engine of a name, closed with `owned`; `sidecar` starts an OPA. A new engine has its branch here.
 
-    Args:
-        name: one of `ENGINES`.
-        bundle: what it decides by.
-        owned: what closes it.
-        manifests: the document of each effective manifest, by its digest.
-        data: the roots `directory` and `settings`.
-        timeout: seconds for one answer; the engine's own when absent.
+    `manifests`: their documents by their digests; `timeout`: seconds for one answer; the engine's own when absent.
 
     Raises:
         UsageError, BundleError, EngineError: as by `engine_of_files`.

@@ -37,10 +37,7 @@ class ProjectWatch:
     stays; `error` says why, and is None where the files as they are now decide. Store and engine's name stay those that
     the application started with.
 
-    Args:
-        file: the project file.
-        project: what it stated when the application started, for what is in force.
-        swap: takes what is to be in force from now on; it raises for what cannot be.
+    `swap` takes what is to be in force from now on; it raises for what cannot be.
     """
 
     def __init__(self, file: Path, project: Project, swap: Callable[[EffectiveManifest, Engine], None]) -> None:

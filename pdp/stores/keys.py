@@ -8,12 +8,7 @@ no second side effect). A key is begun before its tool is started, and finished 
                                               └──> failed, effect unknown: Unknown, until a person settles it
     begun and not finished: Running while the tool may still run, then Unknown. Neither is ever run again by itself.
 
-| the run | stored as | the key |
-|---|---|---|
-| a result that is JSON, at most 1 MiB | `{"result": ...}` | stored |
-| another result, or a failure with `effect: done` | `{"failure": ...}` | stored: it ran, and never runs again |
-| a failure of a tool that was not started, that has no effects, or with `effect: none` | nothing | free |
-| any other failure | `{"failure": ...}` | unknown: the effect may have happened |
+docs/execution.md has the table of what each outcome makes of its key.
 """
 
 from __future__ import annotations
@@ -46,8 +41,7 @@ _EFFECT: Final = "effect"
 class IdempotencyKey(NamedTuple):
     """A key with its owner and its tool: equal texts of two tenants, subjects or tools have nothing in common.
 
-    `tenant` is who issues subjects (empty: there is one); `major` is the tool's major version, empty where the entry
-    has no version; `key` is the session's text, or the derived one.
+    `tenant` is who issues subjects; `major` the tool's major version; `key` the session's text, or the derived one.
     """
 
     tenant: str
@@ -138,9 +132,10 @@ class KeyState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """What is stored of a key. Times are in seconds since 1970; `outcome` is JSON, as in the table above.
+    """What is stored of a key. Times are in seconds since 1970.
 
-    `id`: of the key, whose parts are in `names` for people; `token`: names the run that has it.
+    `names` has the key's parts, for people; `token` is the run's own; `outcome` is `{"result": ...}` or
+    `{"failure": {code, message, details}}`. A result that is not JSON of at most 1 MiB is stored as a failure.
     """
 
     id: str
@@ -183,8 +178,7 @@ class KeyRecord:
     def meaning(self, arguments_digest: str, now: float) -> Known | None:
         """Return what the record means for a call with these arguments; None when the key is free again.
 
-        Raises:
-            StoreError: the stored outcome cannot be read.
+        Raises as `execution`.
         """
         if self.expired(now):
             return None
@@ -278,13 +272,8 @@ class IdempotencyStore(ABC):
     ) -> Begun:
         """Take the key if it is free (`Fresh`); otherwise return what is known of it.
 
-        Args:
-            key: the key.
-            arguments_digest: of the decided arguments.
-            ttl: seconds for which a result is stored, from its finish on; None: for ever.
-            now: the time.
-            lasting: seconds that the tool may take with all its attempts; after them it counts as crashed.
-            approval: what to use up in the same transaction.
+        A result is stored for `ttl` seconds from its finish on; None: for ever. After `lasting` seconds, for all its
+        attempts, the tool counts as crashed. `approval` is used up in the same transaction.
         """
         # A replay, which is the most frequent case for a key that is known, takes no lock.
         known = self.look(key, arguments_digest, now)

@@ -150,7 +150,6 @@ class MemoryActions(_MemoryRecords[Action], ActionStore):
         super().__init__()
         self._ids = ids
         self._by_key: dict[str, str] = {}
-        self._keys: dict[str, str] = {}
 
     def add(self, action: Action, key_id: str) -> Action:
         """Store a new action, or return the stored one with this key.
@@ -168,16 +167,16 @@ class MemoryActions(_MemoryRecords[Action], ActionStore):
                 action = replace(action, id=self._ids(len(self._records) + 1))
             self._records[action.id] = action
             self._by_key[key_id] = action.id
-            self._keys[action.id] = key_id
             return action
 
     def _make_room(self, before: datetime) -> None:
-        for action in self._records.values():
+        for key_id, action_id in self._by_key.items():
+            action = self._records[action_id]
             if datetime.fromisoformat(action.created_at) > before:
                 break
             # What is approved is being committed, or nobody knows what became of it.
             if action.state is not ActionState.APPROVED:
-                del self._records[action.id], self._by_key[self._keys.pop(action.id)]
+                del self._records[action_id], self._by_key[key_id]
                 return
         raise StoreFullError(f"{CAPACITY} actions are in memory", hint="store them in a database")
 

@@ -23,14 +23,9 @@ class OpenStores(NamedTuple):
 
 
 def open_stores(url: str, *, upgrade: bool = False) -> OpenStores:
-    """Open the stores of a database.
-
-    Args:
-        url: as of `Database.open`: `sqlite:///path/to/file.db` or `postgresql://user@host/database`.
-        upgrade: likewise: make the tables, or bring them up to date.
+    """Open the stores of a database; arguments and errors as of `Database.open`.
 
     Raises:
-        UsageError, StoreError: as by `Database.open`.
         MissingExtraError: what a database needs is not installed.
     """
     from pdp.stores.sql.database import Database  # noqa: PLC0415 - an optional extra

@@ -26,7 +26,6 @@ from pdp.stores.sql.tables import check_schema, upgrade_schema
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
-    from types import TracebackType
 
     from sqlalchemy import Connection, Engine
 
@@ -50,9 +49,9 @@ _turns: dict[str, threading.RLock] = {}
 
 
 class Database:
-    """A database whose tables are those of this release. Safe to share between threads.
+    """A database, made by `open`, whose tables are those of this release. Safe to share between threads.
 
-    Made by `Database.open`. Give the stores of one enforcement point the same one: then an approval and an idempotency
+    Give the stores of one enforcement point the same one: then an approval and an idempotency
     key are used up in one transaction.
     """
 
@@ -142,7 +141,11 @@ class Database:
             with engine.begin() as connection:
                 yield connection
         except SQLAlchemyError as error:
-            raise self._failed(error) from error
+            # The driver's words alone: SQLAlchemy's hold the statement's parameters too.
+            words = str(getattr(error, "orig", None) or type(error).__name__).strip().split("\n")[0]
+            raise StoreError(
+                f"database {self.name}: {words}", hint="check that it is there, and not held by another"
+            ) from error
         finally:
             if turn is not None:
                 turn.release()
@@ -156,17 +159,10 @@ class Database:
                 hint="open it after the fork, and not in the parent before",
             )
 
-    def _failed(self, error: SQLAlchemyError) -> StoreError:
-        # The driver's words alone: SQLAlchemy's hold the statement's parameters too.
-        words = str(getattr(error, "orig", None) or type(error).__name__).strip().split("\n")[0]
-        return StoreError(f"database {self.name}: {words}", hint="check that it is there, and not held by another")
-
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -19,8 +19,6 @@ from pdp.errors import StoreSchemaError
 from pdp.installed import extra
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sqlalchemy import Connection
 
 SCHEMA: Final = "0001"
@@ -48,11 +46,6 @@ approvals = table(
 )
 """One row for each approval."""
 
-_INSERTS: Final[dict[str, Callable[[TableClause], sqlite.Insert | postgresql.Insert]]] = {
-    "sqlite": sqlite.insert,
-    "postgresql": postgresql.insert,
-}
-
 
 def insert_if_absent(connection: Connection, into: TableClause, values: dict[str, Any]) -> bool:
     """Insert a row unless a unique column of it is there already, and return whether it was inserted.
@@ -60,7 +53,8 @@ def insert_if_absent(connection: Connection, into: TableClause, values: dict[str
     An error would end the transaction in PostgreSQL. Of several that insert the same at once, the others wait for the
     first to commit.
     """
-    statement = _INSERTS[connection.dialect.name](into).on_conflict_do_nothing()
+    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    statement = insert(into).on_conflict_do_nothing()
     # Without `preserve_rowcount` the count of an INSERT is -1 with psycopg, whatever happened.
     result = connection.execute(statement, values, execution_options={"preserve_rowcount": True})
     return result.rowcount == 1

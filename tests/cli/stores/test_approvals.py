@@ -162,7 +162,7 @@ def test_each_of_a_quorum_is_counted_once_and_recorded(store: str) -> None:
     last = pdp("approvals", "grant", asked.id, "-s", file_of(VICE))
 
     assert (first.code, first.json["state"], first.err) == (0, "pending", NOTE)
-    refusal = "the same person has granted it before, and 2 different ones are needed"
+    refusal = "the same person has granted it before, and 2 people are needed"
     assert (again.code, again.out, again.err) == (1, "", f"{NOTE}error: approval {asked.id}: {refusal}\n")
     assert (last.code, last.out.splitlines()[0]) == (0, f"granted  {asked.id}")
     assert "  quorum     2 of 2 granted\n" in last.out
