@@ -13,24 +13,24 @@ from typer.main import get_command
 from pdp.cli.output import tell
 
 COMMANDS: Final = {
-    "decide": "decide:app",
-    "explain": "explain:app",
-    "demo": "demo:app",
-    "init": "init:app",
-    "test": "test:app",
-    "check": "check:app",
-    "doctor": "doctor:app",
-    "mutate": "mutate:app",
-    "manifest": "manifest:app",
-    "bundle": "bundle:app",
-    "release": "release:app",
-    "opa": "opa:app",
-    "db": "stores.db:app",
-    "approvals": "stores.approvals:app",
-    "keys": "stores.keys:app",
-    "audit": "audit:app",
+    "decide": "decide",
+    "explain": "explain",
+    "demo": "demo",
+    "init": "init",
+    "test": "test",
+    "check": "check",
+    "doctor": "doctor",
+    "mutate": "mutate",
+    "manifest": "manifest",
+    "bundle": "bundle",
+    "release": "release",
+    "opa": "opa",
+    "db": "stores.db",
+    "approvals": "stores.approvals",
+    "keys": "stores.keys",
+    "audit": "audit",
 }
-"""Where a command, or a group of them, stands in `pdp.cli.commands`; in the order of the help."""
+"""The module below `pdp.cli.commands` whose `app` is a command, or a group of them; in the order of the help."""
 
 
 class _Commands(TyperGroup):
@@ -43,8 +43,7 @@ class _Commands(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         if cmd_name not in self.commands:
-            module, _, name = COMMANDS[cmd_name].partition(":")
-            command = getattr(import_module(f"pdp.cli.commands.{module}"), name)
+            command = import_module(f"pdp.cli.commands.{COMMANDS[cmd_name]}").app
             command.rich_markup_mode = self.rich_markup_mode
             self.commands[cmd_name] = get_command(command)
         return self.commands[cmd_name]

@@ -1,8 +1,7 @@
-"""What people see on a terminal: evaluations, and progress on standard error."""
+"""What people see on a terminal: styled lines, evaluations, and progress on standard error."""
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -20,56 +19,38 @@ if TYPE_CHECKING:
 STYLES: Final = {"ALLOW": "bold green", "STEP_UP": "bold yellow", "DENY": "bold red", "REJECTED": "bold red"}
 
 
-_PIPE_WIDTH: Final = 120
-
-
 def word(evaluation: Evaluation) -> str:
     """Return the one word for an evaluation: its verdict, or REJECTED when the policy was not asked."""
     return evaluation.verdict or "REJECTED"
 
 
-def console() -> Console:
-    """Return a console for standard output; colours and width are the terminal's, and plain text goes into pipes."""
-    out = Console(highlight=False, soft_wrap=True)
-    if not out.is_terminal and "COLUMNS" not in os.environ:
-        out.width = _PIPE_WIDTH
-    return out
+def show(*parts: str | tuple[str, str]) -> None:
+    """Print a line of texts, each alone or with its style. What does not print in them is shown as escapes."""
+    styled = [(part, "") if isinstance(part, str) else part for part in parts]
+    line = Text.assemble(*((printable(text), style) for text, style in styled))
+    Console(highlight=False, soft_wrap=True).print(line)
 
 
 def print_evaluation(evaluation: Evaluation) -> None:
     """Print verdict, tool, reasons and where they come from. What the model wrote is shown, never obeyed."""
-    trace = evaluation.trace
-    text = Text.assemble((word(evaluation), STYLES[word(evaluation)]))
-    text.append(f"  {printable(trace.tool_name) if trace.tool_name else '(no tool)'}\n", style="bold")
-    rejection = evaluation.outcome.rejection
-    if evaluation.decision is None and rejection is not None:
-        text.append(f"  {rejection.code}", style="bold")
-        text.append(f"  {printable(rejection.reason)}\n")
-        text.append("  rejected before the policy was asked\n", style="dim")
+    trace, decision, rejection = evaluation.trace, evaluation.decision, evaluation.outcome.rejection
+    show((word(evaluation), STYLES[word(evaluation)]), (f"  {trace.tool_name or '(no tool)'}", "bold"))
+    if decision is None and rejection is not None:
+        show((f"  {rejection.code}", "bold"), f"  {rejection.reason}")
+        show(("  rejected before the policy was asked", "dim"))
     for reason in evaluation.reasons:
-        text.append(f"  {printable(reason.code)}", style="bold")
-        text.append(f"  {printable(reason.message)}\n")
+        show((f"  {reason.code}", "bold"), f"  {reason.message}")
         if reason.details:
-            text.append(f"      {printable(canonical(reason.details).decode())}\n", style="dim")
+            show((f"      {canonical(reason.details).decode()}", "dim"))
         if reason.remedy:
-            text.append(f"      {printable(reason.remedy)}\n")
+            show(f"      {reason.remedy}")
     for obligation in evaluation.obligations:
-        parameters = canonical(obligation.parameters).decode()
-        text.append(f"  obligation {printable(f'{obligation.id} {parameters}')}\n")
+        show(f"  obligation {obligation.id} {canonical(obligation.parameters).decode()}")
     if evaluation.verdict == "STEP_UP":
-        text.append("  a person must approve first; this command opens no approval\n", style="dim")
-    text.append(f"  {_where(evaluation)}", style="dim")
-    console().print(text)
-
-
-def _where(evaluation: Evaluation) -> str:
-    trace, decision = evaluation.trace, evaluation.decision
-    where = f"manifest {trace.manifest_version}"
-    if decision is not None and decision.release is not None:
-        where += f", policy release {decision.release}"
-    if trace.request_id:
-        where += f", request {trace.request_id}"
-    return printable(where)
+        show(("  a person must approve first; this command opens no approval", "dim"))
+    release = f", policy release {decision.release}" if decision and decision.release is not None else ""
+    request = f", request {trace.request_id}" if trace.request_id else ""
+    show((f"  manifest {trace.manifest_version}{release}{request}", "dim"))
 
 
 def progress(*, quiet: bool) -> Progress:

@@ -35,8 +35,7 @@ PROJECT_VARIABLE: Final = "PDP_PROJECT"
 def project_with(**options: Any) -> Project:
     """Return the project that a command is run in, if any, with options in the place of its fields of the same names.
 
-    Its path is told on standard error. A manifest that is named takes the place of both halves, and of `bundle` and
-    `policies` the one that is named: they exclude each other.
+    A manifest that is named takes the place of both halves, and of `bundle` and `policies` the one that is named.
 
     Raises:
         UsageError: options that exclude each other, or a project file that cannot be used.
@@ -71,8 +70,7 @@ def needed(stated: Stated | None, name: str, option: str) -> Stated:
 def read_rules(manifest: Path, governance: Path | None) -> "EffectiveManifest":
     """Read both files, and tell on standard error what is likely a mistake in the governance file.
 
-    Such a mistake decides, in silence: rules for a misspelt action are rules for none. What the manifest could say
-    better is for `pdp manifest lint`.
+    Such a mistake decides, in silence: rules for a misspelt action are rules for none.
 
     Raises:
         UsageError: a file is missing or faulty.
@@ -134,9 +132,7 @@ def read_proposal(file: str) -> bytes:
 
 
 def open_audit(path: Path | None) -> "AuditLog":
-    """Open the audit file, or a stream in memory when there is none.
-
-    The variable `PDP_AUDIT_KEY` holds its key, and `PDP_AUDIT_HEAD` names its head, where it has them.
+    """Open the audit file with key and head of the environment, or a stream in memory when there is none.
 
     Raises:
         UsageError: the file cannot be opened or continued.
@@ -151,5 +147,5 @@ def open_audit(path: Path | None) -> "AuditLog":
 
 
 def key_of_environment() -> bytes | None:
-    """Return the key of the streams that commands write and verify, which `PDP_AUDIT_KEY` holds, if any."""
+    """Return the key of the streams that commands write and verify, if `PDP_AUDIT_KEY` holds one."""
     return os.environ.get("PDP_AUDIT_KEY", "").strip().encode() or None

@@ -87,6 +87,9 @@ EngineTimeout = Annotated[
         help="How long an engine may take for one answer; one that is late ends the run, and is no verdict.",
     ),
 ]
+Scenarios = Annotated[
+    list[Path] | None, file_option("--scenarios", metavar="PATH", help="Scenario files or folders. May be repeated.")
+]
 ScenarioPaths = Annotated[
     list[Path] | None,
     file_argument(

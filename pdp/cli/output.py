@@ -58,19 +58,8 @@ def fault_json(fault: Fault) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def check_report(file: Path | None) -> None:
-    """Check that a report can be written, as far as that shows before what is reported takes its time.
-
-    Raises:
-        UsageError: its folder is not there, or its name is that of a folder.
-    """
-    if file is not None and (file.is_dir() or not file.parent.is_dir()):
-        fault = "is a folder" if file.is_dir() else "its folder is not there"
-        raise UsageError(f"{file}: {fault}", hint="name a file in a folder of yours")
-
-
-def write_report(file: Path, text: str) -> None:
-    """Write a report, or another text, into a file of the user's; its folder is made where it is not there.
+def write_text(file: Path, text: str) -> None:
+    """Write a text into a file of the user's; its folder is made where it is not there.
 
     Raises:
         UsageError: it cannot be written.

@@ -45,11 +45,10 @@ def engines_named(name: str) -> tuple[EngineName, ...]:
     return named
 
 
-def policy_bundle(policies: Sequence[Path] = (), *, purpose: str = "compiling policies") -> Bundle:
+def policy_bundle(policies: Sequence[Path] = ()) -> Bundle:
     """Return the bundle of the baseline and these folders, compiled now or before; alone, the released baseline.
 
     In a checkout whose policies are newer than its released bundle, the policies decide: they are what reports show.
-    `purpose` is what is said to need OPA when it is not there.
 
     Raises:
         UsageError: a folder cannot be used, or OPA is needed and not there.
@@ -76,7 +75,7 @@ def policy_bundle(policies: Sequence[Path] = (), *, purpose: str = "compiling po
     from pdp.workbench.bundles.build import compile_bundle  # noqa: PLC0415 - only what compiles needs it
     from pdp.workbench.opa.program import needed_opa  # noqa: PLC0415
 
-    packed = compile_bundle(policies=folders, release=1, opa=needed_opa(purpose))
+    packed = compile_bundle(policies=folders, release=1, opa=needed_opa("compiling policies"))
     _store(stored, packed)
     return read_bundle(packed)
 

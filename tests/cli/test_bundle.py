@@ -111,10 +111,14 @@ def test_an_invalid_release_number(tmp_path: Path, release: str) -> None:
     assert "Invalid value for '--release'" in done.err
 
 
-@pytest.mark.parametrize(("name", "why"), [("", "is a folder"), ("nowhere/b.tar.gz", "its folder is not there")])
+@pytest.mark.parametrize(("name", "why"), [("", "Is a directory"), ("nowhere/b", "No such file or directory")])
 def test_where_no_bundle_can_be_written(tmp_path: Path, name: str, why: str) -> None:
     done = pdp("bundle", "build", "-o", tmp_path / name)
-    assert done == (2, "", f"error: {tmp_path / name}: {why}\n    hint: name a file in a folder of yours\n")
+    assert done == (
+        2,
+        "",
+        f"error: {tmp_path / name}: cannot be written: {why}\n    hint: name a file in a folder of yours\n",
+    )
     assert list(tmp_path.iterdir()) == []
 
 

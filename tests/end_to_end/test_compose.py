@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -71,8 +70,7 @@ def port(opa: Path) -> Iterator[int]:
 
 @pytest.fixture
 def demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int], Done]:
-    """Runs the demo against the OPA at a port. In this process, where it waits for OPA as long as that takes."""
-    monkeypatch.setattr("pdp.cli.commands.demo.PATIENCE", PATIENCE)
+    """Runs the demo against the OPA at a port, in this process."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("PDP_OPA_TOKEN", TOKEN)
     return lambda port: pdp("demo", "--engine", "sidecar", "--opa-url", f"http://127.0.0.1:{port}")
@@ -87,19 +85,20 @@ def test_the_demo_runs_against_the_sidecar(port: int, demo: Callable[[int], Done
 
 
 @pytest.mark.opa
-def test_the_demo_waits_for_a_sidecar_that_starts_later(opa: Path, demo: Callable[[int], Done]) -> None:
-    running: list[subprocess.Popen[bytes]] = []
-    with free_port() as chosen:
-        later = threading.Timer(1.0, lambda: running.append(started(opa, chosen)))
-        later.start()
-        try:
-            done = demo(chosen)
-        finally:
-            later.join()
-            running[0].terminate()
-            running[0].wait(timeout=PATIENCE)
+def test_the_demo_waits_until_the_sidecar_is_healthy(opa: Path, port: int) -> None:
+    """By the very arguments of the compose file."""
+    _, program, *arguments = COMPOSE["services"]["opa"]["healthcheck"]["test"]
+    with free_port() as nobody:
+        healthy = [
+            subprocess.run(
+                [opa, *(argument.replace(":8181", f":{at}") for argument in arguments)], check=False, timeout=PATIENCE
+            ).returncode
+            == 0
+            for at in (port, nobody)
+        ]
 
-    assert (done.code, done.err) == (0, "")
+    assert (program, healthy) == ("/opa", [True, False])
+    assert COMPOSE["services"]["demo"]["depends_on"] == {"opa": {"condition": "service_healthy"}}
 
 
 @pytest.mark.opa

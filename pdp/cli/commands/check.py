@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from pdp.cli import Exit
 from pdp.cli.files import effective_manifests, project_with
-from pdp.cli.options import AsJson, Data, Governances, Manifests, Policies, command_app, file_option
+from pdp.cli.options import AsJson, Data, Governances, Manifests, Policies, Scenarios, command_app
 from pdp.cli.output import fault_json, print_json, tell
 from pdp.engine.data import read_data
 from pdp.errors import FileFaultsError
@@ -22,7 +21,7 @@ from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
+    from pathlib import Path
 
 app = command_app()
 
@@ -30,10 +29,7 @@ app = command_app()
 @app.command("check")
 def check(
     policies: Policies = None,
-    scenarios: Annotated[
-        list[Path] | None,
-        file_option(metavar="PATH", help="Scenario files or folders that prove the concerns. May be repeated."),
-    ] = None,
+    scenarios: Scenarios = None,
     manifest: Manifests = None,
     governance: Governances = None,
     data: Data = None,
@@ -64,15 +60,7 @@ def check(
 
 
 def expected_codes(paths: Sequence[Path]) -> set[str]:
-    """Return the reason codes that scenarios expect.
-
-    Args:
-        paths: scenario files, or folders with some, as `find_suites` finds them.
-
-    Raises:
-        UsageError: a file cannot be read, or a folder has no scenario file.
-        FileFaultsError: a file is faulty.
-    """
+    """Return the reason codes that scenarios in these files and folders expect; raises as `load_suites`."""
     return {
         code
         for suite in load_suites(find_suites(paths))

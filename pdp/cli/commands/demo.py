@@ -4,37 +4,29 @@ from __future__ import annotations
 
 import runpy
 import tempfile
-import time
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import orjson
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from pdp.audit.chain import verify_chain
 from pdp.audit.file import FileAudit
 from pdp.cli import Exit
-from pdp.cli.display import STYLES, console, word
+from pdp.cli.commands.opa import ensured
+from pdp.cli.display import STYLES, show, word
 from pdp.cli.files import read_session
 from pdp.cli.options import AsJson, OpaUrl, command_app
 from pdp.cli.output import print_json
-from pdp.engine.protocol import REQUEST_INVALID, EngineName
+from pdp.engine.protocol import EngineName
 from pdp.installed import packaged
-from pdp.manifest.load import load_effective
 from pdp.pep import Pep
-from pdp.project.resources import engine_of_files
 
 if TYPE_CHECKING:
-    from pdp.engine.protocol import Engine
     from pdp.evaluation import Evaluation
 
 _PAYMENT = {"beneficiary_id": "bene-acme-441", "source_account": "acct-operating-4412", "reference": "INV-8842"}
-
-PATIENCE: Final = 15.0
-"""How long a sidecar may take to start, in seconds."""
 
 
 class _Scene(NamedTuple):
@@ -84,31 +76,30 @@ def demo(
     Exit code: 0 when every verdict is the expected one, else 1.
     """
     if engine == "sidecar" and opa_url is None:
-        from pdp.cli.commands.opa import ensured  # noqa: PLC0415
-
         ensured()
     example = packaged("examples/payments")
-    effective = load_effective(example / "manifest.json", example / "governance.yaml")
     session = read_session(example / "session.json")
     stand_ins = runpy.run_path(str(example / "tools.py"))
     hub = stand_ins["PaymentHub"]()
     tools = {name: stand_ins[name] for name in ("lookup_beneficiary", "validate_payment")}
     tools["initiate_wire"] = hub.initiate_wire
-    bundle = None if opa_url else packaged("bundles/payments.tar.gz")
-    with ExitStack() as owned:
-        opened = engine_of_files(effective, owned, engine=engine, opa_url=opa_url, bundle=bundle)
-        if opa_url:
-            _wait_until_ready(opened)
-        record = Path(tempfile.mkdtemp(prefix="pdp-demo-"), "audit.jsonl")
-        with closing(FileAudit(record)) as log:
-            pep = Pep(effective, opened, audit=log, tools=tools)
-            story = [
-                (
-                    scene,
-                    pep.call({"tool": scene.tool, "arguments": scene.arguments}, session.with_changes(**scene.changes)),
-                )
-                for scene in _SCENES
-            ]
+    record = Path(tempfile.mkdtemp(prefix="pdp-demo-"), "audit.jsonl")
+    with (
+        closing(FileAudit(record)) as log,
+        Pep.from_files(
+            example / "manifest.json",
+            governance=example / "governance.yaml",
+            bundle=None if opa_url else packaged("bundles/payments.tar.gz"),
+            engine=engine,
+            opa_url=opa_url,
+            audit=log,
+            tools=tools,
+        ) as pep,
+    ):
+        story = [
+            (scene, pep.call({"tool": scene.tool, "arguments": scene.arguments}, session.with_changes(**scene.changes)))
+            for scene in _SCENES
+        ]
     if as_json:
         scenes = [{"scene": scene.says, "expected": scene.expected, **called.as_json()} for scene, called in story]
         print_json({"scenes": scenes, "audit": str(record)})
@@ -117,50 +108,35 @@ def demo(
     raise typer.Exit(Exit.OK if all(word(evaluation) == scene.expected for scene, evaluation in story) else Exit.FAILED)
 
 
-def _wait_until_ready(engine: Engine) -> None:
-    """Wait, at most 15 seconds, until a sidecar that is just starting answers by its bundle."""
-    end = time.monotonic() + PATIENCE
-    # Whatever decides refuses an empty request; nobody there, and no bundle yet, have codes of their own.
-    while engine.decide_body(b"{}").codes != (REQUEST_INVALID,) and time.monotonic() < end:
-        time.sleep(0.2)
-
-
 def _print_story(
     engine: str, story: list[tuple[_Scene, Evaluation]], wires: list[dict[str, Any]], record: Path
 ) -> None:
-    out = console()
-    out.print(f"A payment agent proposes {len(story)} tool calls; the {engine} engine decides.\n")
-    out.print(_table(story))
+    show(f"A payment agent proposes {len(story)} tool calls; the {engine} engine decides.")
+    show()
+    show(f"{'it wants to':<30}{'verdict':<10}{'because':<41}executed")
+    for scene, evaluation in story:
+        verdict, rejection = word(evaluation), evaluation.outcome.rejection
+        codes = ", ".join(evaluation.codes) or (rejection.code if rejection else "")
+        executed = "yes" if evaluation.executed else "no"
+        show(f"{scene.says:<30}", (f"{verdict:<10}", STYLES[verdict]), f"{codes:<41}{executed}")
     stopped = {
         reason.code: reason.message
         for _, evaluation in story
         if evaluation.verdict and not evaluation.allowed
         for reason in evaluation.reasons
     }
-    out.print()
+    show()
     for code, message in stopped.items():
-        out.print(Text.assemble((code, "bold"), f"  {message}"))
+        show((code, "bold"), f"  {message}")
     times = {0: "not at all", 1: "once"}.get(len(wires), f"{len(wires)} times")
     amounts = ", ".join(f"{wire['amount']:,} to {wire['beneficiary_id']}" for wire in wires)
-    out.print(f"\nPayment hub (a stand-in): called {times}{f', {amounts}' if wires else ''}")
+    show()
+    show(f"Payment hub (a stand-in): called {times}{f', {amounts}' if wires else ''}")
     events = record.read_bytes().splitlines()
     verify_chain(events)
     ran = sum(orjson.loads(event)["type"].endswith(".result") for event in events)
-    out.print(f"Audit: {len(events)} events ({len(events) - ran} decisions, {ran} results), hash chain intact")
-    out.print(Text(f"       {record}"))
+    show(f"Audit: {len(events)} events ({len(events) - ran} decisions, {ran} results), hash chain intact")
+    show(f"       {record}")
     for scene, evaluation in story:
         if word(evaluation) != scene.expected:
-            out.print(Text(f"not as expected: {scene.says}: {word(evaluation)}, not {scene.expected}", "bold red"))
-
-
-def _table(story: list[tuple[_Scene, Evaluation]]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("it wants to", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    table.add_column("because", overflow="fold")
-    table.add_column("executed", no_wrap=True)
-    for scene, evaluation in story:
-        verdict, rejection = word(evaluation), evaluation.outcome.rejection
-        codes = ", ".join(evaluation.codes) or (rejection.code if rejection else "")
-        table.add_row(scene.says, Text(verdict, STYLES[verdict]), Text(codes), "yes" if evaluation.executed else "no")
-    return table
+            show((f"not as expected: {scene.says}: {word(evaluation)}, not {scene.expected}", "bold red"))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.text import Text
 
 from pdp.cli.commands.decide import exit_code
-from pdp.cli.display import STYLES, console, word
+from pdp.cli.display import STYLES, show, word
 from pdp.cli.files import needed, project_with, read_proposal, read_rules, read_session
 from pdp.cli.options import (
     AsJson,
@@ -25,16 +23,14 @@ from pdp.cli.options import (
     command_app,
 )
 from pdp.cli.output import print_json
-from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
-from pdp.engine.data import merged_data, read_data
+from pdp.engine.data import read_data
 from pdp.json import canonical
 from pdp.pep import Pep
-from pdp.project.resources import open_engine
-from pdp.workbench.engines import policy_bundle
 from pdp.workbench.explain.explain import Explanation, explain
-from pdp.workbench.opa.modules import baseline_policies_path, collect, modules_of_bundle
 from pdp.workbench.opa.program import find_opa
-from pdp.workbench.reports.shown_file import printable, shown_file
+from pdp.workbench.reports.shown_file import shown_file
+from pdp.workbench.scenarios.files.suite import Suite, policy_modules
+from pdp.workbench.scenarios.running.engines import open_suite_engine, whole_data
 
 if TYPE_CHECKING:
     from pdp.workbench.explain.trace import Condition, Seen
@@ -59,7 +55,6 @@ def run(
         typer.Option("--all", help="Show every check and every rule too: which fired, and where the others stopped."),
     ] = False,
     as_json: AsJson = False,
-    show_sensitive: Annotated[bool, typer.Option(help="Show the values of sensitive arguments.")] = False,
 ) -> None:
     """Say in one paragraph why a proposal is decided as it is: verdict, reasons, and what would change it.
 
@@ -74,66 +69,50 @@ def run(
     effective = read_rules(needed(project.manifest, "manifest", "--manifest"), project.governance)
     caller = read_session(needed(project.session, "session", "--session"))
     proposed = read_proposal(proposal)
-    manifests = {effective.digest: effective.document}
-    file = project.bundle or baseline_bundle_path()
-    chosen = policy_bundle(project.policies) if project.policies else read_bundle(file)
-    baseline = baseline_policies_path()
-    written = collect(baseline, [baseline, *project.policies])
-    # Where the author's file has the same text, places are those of that.
-    modules = modules_of_bundle(str(file), chosen.modules) | {
-        path: module for path, module in written.items() if chosen.modules.get(path) == module.text
-    }
-    given = read_data(project.data)
-    known = merged_data(chosen.data, manifests=manifests, data=given)
-    with ExitStack() as owned:
-        opened = open_engine(project.engine, chosen, owned, manifests=manifests, data=given)
+    # What decides is opened, read and traced as that of scenarios is; it has none.
+    suite = Suite(
+        file=Path(proposal), manifest=effective, manifest_text="", policies=project.policies, bundle=project.bundle,
+        data=read_data(project.data),
+    )  # fmt: skip
+    with open_suite_engine(suite, project.engine) as opened:
         evaluation = Pep(effective, opened).decide(proposed, caller)
-        tool = effective.tools.get(evaluation.trace.tool_name or "")
-        sensitive = tool.sensitive if tool is not None and not show_sensitive else ()
-        opa = find_opa() if whole or as_json else None
-        explanation = explain(evaluation, modules, known, opa, sensitive=sensitive)
+    tool = effective.tools.get(evaluation.trace.tool_name or "")
+    opa = find_opa() if whole or as_json else None
+    sensitive = () if tool is None else tool.sensitive
+    explanation = explain(evaluation, policy_modules(suite), whole_data(suite), opa, sensitive=sensitive)
     if as_json:
         print_json(explanation.as_json())
     else:
-        _print(explanation, whole=whole)
-    raise typer.Exit(exit_code(explanation.evaluation))
+        verdict = word(evaluation)
+        show((verdict, STYLES[verdict]), explanation.line.removeprefix(verdict))
+        if whole:
+            _print_rules(explanation)
+    raise typer.Exit(exit_code(evaluation))
 
 
-def _print(explanation: Explanation, *, whole: bool) -> None:
-    word_ = word(explanation.evaluation)
-    text = Text.assemble((word_, STYLES[word_]))
-    text.append(printable(explanation.line.removeprefix(word_)))
-    if whole:
-        _append_rules(text, explanation)
-    console().print(text)
-
-
-def _append_rules(text: Text, explanation: Explanation) -> None:
-    text.append("\n\n")
+def _print_rules(explanation: Explanation) -> None:
+    show()
     for name, result in explanation.checks.items():
-        text.append(f"  {name:<12} ")
-        text.append(f"{result}\n", style={"passed": "green", "failed": "bold red"}.get(result, "dim"))
+        show(f"  {name:<12} ", (result, {"passed": "green", "failed": "bold red"}.get(result, "dim")))
     for rule in explanation.rules:
-        site, fired = rule.site, rule.fired
-        text.append(f"  {printable(site.concern):<12} ")
-        text.append(f"{'fired' if fired else 'did not fire':<12}", style="bold yellow" if fired else "dim")
-        text.append(f" {printable(site.code or site.part)}", style="bold" if fired else "")
-        text.append(f"  {printable(f'{shown_file(site.file)}:{site.line}')}\n", style="dim")
+        site = rule.site
+        fired = ("fired       ", "bold yellow") if rule.fired else ("did not fire", "dim")
+        place = (f"  {shown_file(site.file)}:{site.line}", "dim")
+        show(f"  {site.concern:<12} ", fired, f" {site.code or site.part}", place)
         if rule.stopped is not None:
-            _append_condition(text, rule.stopped, 0)
+            _print_condition(rule.stopped, 0)
         elif not rule.asked:
-            text.append(f"{'':>28}because it was not asked\n")
+            show(f"{'':>28}because it was not asked")
     if explanation.unknown is not None:
-        text.append(f"\n  rules: not known{printable(explanation.unknown)}\n", style="dim")
-    text.rstrip()
+        show()
+        show((f"  rules: not known{explanation.unknown}", "dim"))
 
 
-def _append_condition(text: Text, condition: Condition, depth: int) -> None:
-    place = f"{Path(condition.file).name}:{condition.line}"
-    text.append(f"{'':>28}{'  ' * depth}because {printable(condition.text)} ({printable(place)})")
-    text.append("".join(f"  {printable(_shown(value))}" for value in condition.seen) + "\n", style="dim")
+def _print_condition(condition: Condition, depth: int) -> None:
+    where = f"{'':>28}{'  ' * depth}because {condition.text} ({Path(condition.file).name}:{condition.line})"
+    show(where, ("".join(f"  {_shown(value)}" for value in condition.seen), "dim"))
     for inner in condition.because:
-        _append_condition(text, inner, depth + 1)
+        _print_condition(inner, depth + 1)
 
 
 def _shown(seen: Seen) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 from pdp import __version__
 from pdp.cli.options import AsJson, command_app, file_argument, file_option
-from pdp.cli.output import print_answer, write_report
+from pdp.cli.output import print_answer, write_text
 from pdp.errors import UsageError
 
 _TEMPLATE: Final = Path(__file__).parents[1] / "project"
@@ -47,7 +47,7 @@ def init(
             hint="name a new folder, or move these files away",
         )
     for name, content in files.items():
-        write_report(folder / name, content)
+        write_text(folder / name, content)
     enter = [] if folder.resolve() == Path.cwd() else [f"  cd {shlex.quote(str(folder))}"]
     lines = [
         f"{folder}: a new project, {len(files)} files", *(f"  {name}" for name in files),

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
-from rich.text import Text
 
 from pdp.cli import Exit
-from pdp.cli.display import console
+from pdp.cli.display import show
 from pdp.cli.files import needed, project_with
 from pdp.cli.options import AsJson, Governance, ManifestFile, command_app, file_argument, file_option
 from pdp.cli.output import complain, fault_json, print_json
@@ -19,7 +18,6 @@ from pdp.manifest.exports import export_tools
 from pdp.manifest.load import load_effective, load_manifest
 from pdp.manifest.rules.lint import lint as contracts
 from pdp.manifest.schema.differences import Bump
-from pdp.workbench.reports.shown_file import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,41 +112,36 @@ def diff(
 
 
 def _print_diff(difference: ManifestDiff) -> None:
-    out = console()
     for tool in difference.tools:
-        versions = f"{tool.old_version or 'no version'} -> {tool.new_version or 'no version'}"
-        out.print(
-            Text.assemble((tool.tool, "bold"), f" {tool.kind}", f", {versions}" if tool.kind == "changed" else "")
-        )
+        versions = f", {tool.old_version or 'no version'} -> {tool.new_version or 'no version'}"
+        show((tool.tool, "bold"), f" {tool.kind}", versions if tool.kind == "changed" else "")
         for change in tool.signature:
             place = " ".join(part for part in (change.part, change.path, change.what) if part)
-            out.print(Text.assemble("  ", (f"{change.bump.word:<9}", _BUMPS[change.bump]), printable(place)))
+            show((f"  {change.bump.word:<9}", _BUMPS[change.bump]), place)
         _print_governance(tool.governance)
         if tool.fault:
-            out.print(Text.assemble("  ", (f"{'version':<9}", "bold red"), printable(tool.fault)))
+            show(("  version  ", "bold red"), tool.fault)
     if difference.pins:
-        out.print(Text("agents", "bold"))
+        show(("agents", "bold"))
         _print_governance(difference.pins)
     counted = len(difference.faults)
     differ = f"{len(difference.tools)} of the tools differ" if difference.tools else "no tool differs"
-    out.print(Text(f"{differ}, {counted or 'no'} {'version is' if counted == 1 else 'versions are'} missing a bump"))
+    show(f"{differ}, {counted or 'no'} {'version is' if counted == 1 else 'versions are'} missing a bump")
 
 
 def _print_governance(changes: Sequence[ContentChange]) -> None:
     for change in changes:
-        style = _DIRECTIONS[change.direction]
-        console().print(Text.assemble("  ", (f"{change.direction:<9}", style), printable(change.line)))
+        show((f"  {change.direction:<9}", _DIRECTIONS[change.direction]), change.line)
 
 
 def _print_report(file: Path, warnings: Sequence[Fault], tools: Sequence[ContractReport]) -> None:
     for warning in warnings:
         complain(str(warning))
-    out = console()
     for tool in tools:
         met = ", ".join(tool.met) or "none"
-        out.print(Text.assemble((tool.tool, "bold"), f" meets {len(tool.met)} of {len(tool.missing)} clauses: {met}"))
+        show((tool.tool, "bold"), f" meets {len(tool.met)} of {len(tool.missing)} clauses: {met}")
         for clause, missing in tool.missing.items():
             if missing:
-                out.print(Text.assemble("  ", (f"{clause:<12}", "yellow"), f"  misses {', '.join(missing)}"))
+                show((f"  {clause:<12}", "yellow"), f"  misses {', '.join(missing)}")
     count = len(warnings)
-    out.print(Text(f"{file}: no fault, {count or 'no'} {'warning' if count == 1 else 'warnings'}"))
+    show(f"{file}: no fault, {count or 'no'} {'warning' if count == 1 else 'warnings'}")

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from pdp.cli import Exit
-from pdp.cli.display import console, progress
+from pdp.cli.display import progress
 from pdp.cli.files import needed, project_with
 from pdp.cli.options import AsJson, EngineTimeout, ScenarioPaths, command_app, file_option
-from pdp.cli.output import check_report, print_json, tell, write_report
+from pdp.cli.output import print_json, tell, write_text
 from pdp.engine.protocol import EngineName
 from pdp.errors import UsageError
-from pdp.workbench.coverage.coverage import COLUMNS, measure
+from pdp.workbench.coverage.coverage import measure
 from pdp.workbench.engines import ENGINE_TIMEOUT, engines_named
 from pdp.workbench.opa.program import find_opa
 from pdp.workbench.reports.shown_file import line_ranges, printable, shown_file
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
+from pdp.workbench.scenarios.reports.html import html_report
+from pdp.workbench.scenarios.reports.json import run_as_json
+from pdp.workbench.scenarios.reports.junit import junit_report
+from pdp.workbench.scenarios.reports.markdown import markdown_report
 from pdp.workbench.scenarios.reports.text import failure_text, summary_text
 from pdp.workbench.scenarios.results import RunResult
 from pdp.workbench.scenarios.running.runner import run_suite, selection
@@ -65,8 +68,6 @@ def run_scenarios(
     engines = engines_named(engine or project.engine)
     if fail_under is not None and not coverage:
         raise UsageError("--fail-under says nothing without --coverage", hint="add --coverage")
-    for report in (junit, html, markdown):
-        check_report(report)
     selected = None if expression is None else selection(expression)
     suites = load_suites(find_suites(needed(project.scenarios, "scenarios", "PATH")), engine_timeout)
     run = _run(suites, engines, selected, quiet=as_json)
@@ -74,26 +75,17 @@ def run_scenarios(
         count = sum(len(suite.scenarios) for suite in suites)
         raise UsageError(f"-k {expression!r}: none of {count} scenarios is selected", hint="use a part of their names")
     reached = measure([(suite.suite, suite.results) for suite in run.suites], find_opa()) if coverage else None
-    covered = None if reached is None else reached.as_json()
-    unwritten: UsageError | None = None
+    run = replace(run, coverage=None if reached is None else reached.as_json())
     try:
         # First: whoever reads the output may leave before its end.
-        _write_reports(run, covered, junit, html, markdown)
-    except UsageError as error:
-        unwritten = error
-    if as_json:
-        from pdp.workbench.scenarios.reports.json import as_json as run_json  # noqa: PLC0415
-
-        print_json(run_json(run, covered))
-    else:
-        for card in run.cards:
-            if not card.passed:
-                tell(failure_text(card) + "\n")
-        tell(summary_text(run))
-        if reached is not None:
-            _print_coverage(reached, fail_under)
-    if unwritten is not None:
-        raise unwritten
+        for file, report in ((junit, junit_report), (html, html_report), (markdown, markdown_report)):
+            if file is not None:
+                write_text(file, report(run))
+    finally:
+        if as_json:
+            print_json(run_as_json(run))
+        else:
+            _print(run, reached, fail_under)
     short = reached is not None and fail_under is not None and bool(reached.complaints(fail_under))
     raise typer.Exit(Exit.FAILED if run.failed or short else Exit.OK)
 
@@ -123,36 +115,20 @@ def _run(
     return RunResult(tuple(done))
 
 
-def _write_reports(
-    run: RunResult, covered: dict[str, Any] | None, junit: Path | None, html: Path | None, markdown: Path | None
-) -> None:
-    if junit is not None:
-        from pdp.workbench.scenarios.reports.junit import junit_report  # noqa: PLC0415
-
-        write_report(junit, junit_report(run))
-    if html is not None:
-        from pdp.workbench.scenarios.reports.html import html_report  # noqa: PLC0415
-
-        write_report(html, html_report(run, covered))
-    if markdown is not None:
-        from pdp.workbench.scenarios.reports.markdown import markdown_report  # noqa: PLC0415
-
-        write_report(markdown, markdown_report(run, covered))
-
-
-def _print_coverage(coverage: Coverage, fail_under: float | None) -> None:
-    """Print what the scenarios reach, and what is asked for and not reached."""
-    out = console()
-    out.print()
-    for line in _lines(coverage):
-        out.print(Text(printable(line)))
-    out.print()
-    out.print(_matrix(coverage))
-    complaints = coverage.complaints(fail_under)
-    if complaints:
-        out.print(Text("\nmissing:", "bold"))
+def _print(run: RunResult, coverage: Coverage | None, fail_under: float | None) -> None:
+    for card in run.cards:
+        if not card.passed:
+            tell(failure_text(card) + "\n")
+    tell(summary_text(run))
+    if coverage is not None:
+        tell("")
+        for line in _lines(coverage):
+            tell(printable(line))
+        complaints = coverage.complaints(fail_under)
+        if complaints:
+            tell("\nmissing:")
         for complaint in complaints:
-            out.print(Text(f"  {printable(complaint)}"))
+            tell(f"  {printable(complaint)}")
 
 
 def _lines(coverage: Coverage) -> Iterator[str]:
@@ -169,20 +145,8 @@ def _lines(coverage: Coverage) -> Iterator[str]:
                 yield f"  {shown_file(file.file)}: not reached {line_ranges(file.missed)}"
     counted = [code for code in coverage.codes if code.counts]
     reached = sum(code.scenario is not None for code in counted)
-    exempt = [code for code in counted if code.exempt is not None]
     if counted:
         yield f"reason codes: {reached} of {len(counted)} reached"
-    for code in exempt:
-        yield f"  {code.code}: exempt, {code.exempt}"
-
-
-def _matrix(coverage: Coverage) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("tool", no_wrap=True)
-    table.add_column("manifest", no_wrap=True)
-    for column in COLUMNS:
-        table.add_column(column, justify="right", no_wrap=True)
-    for verdicts in coverage.matrix:
-        counts = [str(verdicts.counts[column] or "-") for column in COLUMNS]
-        table.add_row(Text(printable(verdicts.tool)), Text(printable(verdicts.manifest_version)), *counts)
-    return table
+    for code in counted:
+        if code.exempt is not None:
+            yield f"  {code.code}: exempt, {code.exempt}"

@@ -15,7 +15,7 @@ from pdp.workbench.opa.program import WITHOUT_OPA
 from pdp.workbench.opa.rules import rule_sites, sites_by_code
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Mapping
 
     from pdp.decision import Reason
     from pdp.evaluation import Evaluation
@@ -33,7 +33,6 @@ class Explanation:
 
     Attributes:
         line: one paragraph for a person: verdict, reasons, the facts behind them, and what would change it.
-        evaluation: what came of the proposal.
         checks: those before the policy in their order, each `passed`, `failed` or `not reached`.
         mask: hides values of sensitive arguments; they are hidden in `line` and `rules` already.
         rules: every rule by its place; empty where `unknown`.
@@ -77,7 +76,7 @@ def explain(
 
     Args:
         evaluation: what came of the proposal.
-        modules: the Rego that decided.
+        modules: the Rego that decided, by path in the bundle.
         data: all the data that it saw.
         opa: the OPA program; None: the rules stay unknown.
         sensitive: the arguments whose values are not shown.
@@ -85,18 +84,17 @@ def explain(
     rules: tuple[RuleRun, ...] = ()
     unknown = None
     request = evaluation.request
-    if request is not None and NO_DECISION.issuperset(evaluation.codes):
-        # What failed in the engine fails in OPA as well, and what does not end there does not end here.
-        unknown = ": the policy came to no decision"
-    elif request is not None:
-        body = canonical(request)
-        try:
-            if opa is None:
-                unknown = WITHOUT_OPA
-            else:
-                rules = trace(opa, modules, traced_data(data, request), body)
-        except (UsageError, EngineTimeoutError) as error:
-            unknown = f": {error}"
+    if request is not None:
+        if NO_DECISION.issuperset(evaluation.codes):
+            # What failed in the engine fails in OPA as well, and what does not end there does not end here.
+            unknown = ": the policy came to no decision"
+        elif opa is None:
+            unknown = WITHOUT_OPA
+        else:
+            try:
+                rules = trace(opa, modules, traced_data(data, request), canonical(request))
+            except (UsageError, EngineTimeoutError) as error:
+                unknown = f": {error}"
     mask = Mask(sensitive, request["context"]["arguments"] if request is not None else {})
     rules = tuple(replace(run, stopped=run.stopped and _masked(run.stopped, mask)) for run in rules)
     return Explanation(mask.text(_line(evaluation, modules)), evaluation, _checks(evaluation), mask, rules, unknown)
@@ -140,27 +138,8 @@ def _line(evaluation: Evaluation, modules: Mapping[str, Module]) -> str:
 
 
 def _clause(reason: Reason, sites: tuple[RuleSite, ...]) -> str:
-    """Return a reason in sentences: what it says, the facts that made it so, and what would change it."""
+    """Return a reason in sentences: what it says, the facts that made it so, and the remedy that its rule states."""
     where = f" ({Path(sites[0].file).name}:{sites[0].line})" if sites else ""
-    details = sorted((name, value) for name, value in reason.details.items() if not isinstance(value, dict))
-    facts = ", ".join(f"{name} is {canonical(value).decode()}" for name, value in details)
+    facts = ", ".join(f"{name} is {canonical(value).decode()}" for name, value in sorted(reason.details.items()))
     facts = f"Here, {facts}." if facts else ""
-    sentences = (f"{reason.code}{where}: {reason.message}", facts, *_changes(reason), reason.remedy)
-    return " ".join(sentence for sentence in sentences if sentence)
-
-
-def _changes(reason: Reason) -> Iterator[str]:
-    """Return what would change a STEP_UP, where its details say so: a lower value, a person's approval."""
-    approval = reason.details.get("approval")
-    if "held" in reason.details:
-        held = reason.details["held"]
-        yield f"Up to {held}, it needs no approval." if held is not None else "The subject does not hold this limit."
-    if isinstance(approval, dict):
-        named, quorum = approval.get("approvers"), approval.get("quorum", 1)
-        roles = " or ".join(map(str, named)) if isinstance(named, list) else ""
-        people = "A person" if quorum == 1 else f"{quorum} people"
-        yield (
-            f"{people} with the role {roles} can approve it."
-            if roles
-            else "Nobody can approve it: it has no approvers."
-        )
+    return " ".join(filter(None, (f"{reason.code}{where}: {reason.message}", facts, reason.remedy)))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from pdp.approvals.approvals import Approvals
 from pdp.decision import Verdict
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import UsageError
@@ -35,11 +34,7 @@ LIMIT: Final = 100
 
 
 def drafted_project(manifest: Path, named: str) -> dict[str, str]:
-    """Return the files of a project for a manifest, by their names.
-
-    Args:
-        manifest: its file.
-        named: the path by which the project calls it.
+    """Return the files of a project for the manifest in a file, by their names; the project calls it `named`.
 
     Raises:
         UsageError: the file is missing or faulty.
@@ -96,11 +91,10 @@ def _session(manifest: EffectiveManifest) -> dict[str, Any]:
 def _scenarios(manifest: EffectiveManifest, session: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield for each tool a call by somebody who holds all that it asks for, and the same by somebody without a scope.
 
-    Where the first one needs a person, a third is approved. What is expected is what is decided now.
+    What is expected is what is decided now. Where a call needs a person, another scenario approves it.
     """
     with EmbeddedEngine.baseline(manifests={manifest.digest: manifest.document}) as engine:
-        approvals = Approvals()
-        pep = Pep(manifest, engine, approvals=approvals)
+        pep = Pep(manifest, engine)
         for tool in manifest.tools.values():
             propose = {"tool": tool.name, "arguments": _arguments(tool)}
             purpose = {"purpose": tool.purposes[0]} if tool.purposes else {}
@@ -110,42 +104,31 @@ def _scenarios(manifest: EffectiveManifest, session: Mapping[str, Any]) -> Itera
             }
             for caller, own in callers.items():
                 evaluation = pep.decide(propose, laid_over(session, own))
-                rejection = evaluation.outcome.rejection
+                stated = {"session": own} if own else {}
+                name, rejection = f"{tool.name}, by somebody {caller}", evaluation.outcome.rejection
                 if evaluation.decision is None and rejection is not None:
                     name = f"{tool.name}: its example is rejected; state arguments that are valid"
                     expect: dict[str, Any] = {"rejection": rejection.code.value}
                     yield {"name": name, "why": rejection.reason, "propose": propose, "expect": expect}
                     break
                 expect = {"verdict": str(evaluation.verdict), "codes": list(evaluation.codes)}
-                scenario = {
-                    "name": f"{tool.name}, by somebody {caller}",
-                    **({"session": own} if own else {}),
-                    "propose": propose,
-                    "expect": expect,
-                }
-                yield scenario
-                if evaluation.verdict == Verdict.STEP_UP:
-                    yield from _approved(tool, scenario, laid_over(session, own), pep, approvals)
+                yield {"name": name, **stated, "propose": propose, "expect": expect}
+                steps = _approved(tool, propose) if evaluation.verdict is Verdict.STEP_UP else []
+                if steps:
+                    yield {"name": f"{tool.name}, once it is approved", **stated, "steps": steps}
 
 
-def _approved(
-    tool: Tool, scenario: Mapping[str, Any], session: Mapping[str, Any], pep: Pep, approvals: Approvals
-) -> Iterator[dict[str, Any]]:
-    """Yield the call of a STEP_UP with as many people as have to approve it, where a role that may is named."""
+def _approved(tool: Tool, propose: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the call, its approval by as many people as it needs, and the call again; empty: no role is named."""
     roles = [role for role in tool.approval.approvers or () if not role.startswith("$")]
-    propose = scenario["propose"]
-    # A STEP_UP runs nothing; being called opens its approval.
-    waiting = pep.call(propose, session).approval
-    if waiting is None or not roles:
-        return
-    steps: list[dict[str, Any]] = [{"propose": propose, "expect": {"verdict": "STEP_UP"}}]
-    for number in range(1, waiting.quorum + 1):
-        person = {"sub": f"approver-{number}", "roles": roles[:1]}
-        state = approvals.grant(waiting.id, person).state
-        steps.append({"approve": {"claims": person}, "expect": {"approval": state.value}})
-    steps.append({"propose": propose, "expect": {"verdict": str(pep.decide(propose, session).verdict)}})
-    own = {name: scenario[name] for name in ("session",) if name in scenario}
-    yield {"name": f"{tool.name}, once it is approved", **own, "steps": steps}
+    people = [{"sub": f"approver-{number}", "roles": roles[:1]} for number in range(1, tool.approval.quorum + 1)]
+    states = ["pending"] * (len(people) - 1) + ["granted"]
+    approvals = [
+        {"approve": {"claims": person}, "expect": {"approval": state}}
+        for person, state in zip(people, states, strict=True)
+    ]
+    first, again = ({"propose": propose, "expect": {"verdict": verdict}} for verdict in ("STEP_UP", "ALLOW"))
+    return [first, *approvals, again] if roles else []
 
 
 def _arguments(tool: Tool) -> dict[str, Any]:

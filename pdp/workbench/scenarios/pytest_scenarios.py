@@ -66,8 +66,10 @@ class ScenarioModule(pytest.File):
         """Load the file and yield its scenarios, in their order."""
         with _no_traceback():
             self.suite = load_suite(_shown_path(self.path, self.config), _engine_timeout(self.config))
-        titles = [one_line(scenario.name) for scenario in self.suite.scenarios]
-        for index, (name, title) in enumerate(zip(_item_names(titles), titles, strict=True)):
+        for index, scenario in enumerate(self.suite.scenarios):
+            title = one_line(scenario.name)
+            # What pytest would read as a part of a test's id.
+            name = re.sub(":{2,}", ":", title.replace("[", "(").replace("]", ")"))
             yield ScenarioItem.from_parent(self, name=name, title=title, index=index)
 
     def setup(self) -> None:
@@ -182,15 +184,6 @@ def _engine_timeout(config: pytest.Config) -> float:
     except UsageError as error:
         raise pytest.UsageError(f"{error.message}; {error.hint}") from None
     return seconds
-
-
-def _item_names(titles: Sequence[str]) -> list[str]:
-    """Return a name for each scenario that is its own, with no character that pytest reads as part of a test's id."""
-    names: list[str] = []
-    for number, title in enumerate(titles, start=1):
-        name = re.sub(":{2,}", ":", title.replace("[", "(").replace("]", ")"))
-        names.append(f"{name} (scenario {number})" if name in names else name)
-    return names
 
 
 @contextmanager

@@ -93,7 +93,7 @@ class ScenarioResult:
 
     @property
     def passed(self) -> bool:
-        """Whether every step came to what was expected of it."""
+        """Whether every step was done, and came to what was expected of it."""
         return self.error is None and not any(step.mismatches for step in self.steps)
 
 
@@ -142,12 +142,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class SuiteResult:
-    """One scenario file on one engine.
-
-    Attributes:
-        results: in the order of the file, those only that were selected.
-        seconds: how long it took.
-    """
+    """One scenario file on one engine; `results` in the order of the file, those only that were selected."""
 
     suite: Suite
     engine: str
@@ -157,13 +152,8 @@ class SuiteResult:
     @property
     def bundle_revision(self) -> str | None:
         """The revision of the bundle that decided; None when nothing was decided by one."""
-        revisions = (
-            answer.decision.bundle_revision
-            for result in self.results
-            for step in result.steps
-            for answer in step.answers
-        )
-        return next((revision for revision in revisions if revision is not None), None)
+        answers = (answer for result in self.results for step in result.steps for answer in step.answers)
+        return next((answer.decision.bundle_revision for answer in answers if answer.decision.bundle_revision), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +183,10 @@ class Golden:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """All that one `pdp test` ran."""
+    """All that one `pdp test` ran. `coverage` is what `Coverage.as_json` gives; None: it was not measured."""
 
     suites: tuple[SuiteResult, ...]
+    coverage: Mapping[str, Any] | None = None
 
     @property
     def results(self) -> tuple[ScenarioResult, ...]:
@@ -207,15 +198,10 @@ class RunResult:
         """Every result, those that failed first; once where engines agree, and then `engine` names all of them."""
         cards: dict[Any, ScenarioResult] = {}
         for result in self.results:
-            decided = [
-                (
-                    step.actual,
-                    step.mismatches,
-                    [(answer.decision.verdict, answer.decision.codes) for answer in step.answers],
-                )
-                for step in result.steps
-            ]
-            key = result.place, result.name, result.error, repr(decided)
+            answers = [answer.decision for step in result.steps for answer in step.answers]
+            decided = [(decision.verdict, decision.codes) for decision in answers]
+            happened = [(step.actual, step.mismatches) for step in result.steps]
+            key = result.place, result.name, result.error, repr((happened, decided))
             known = cards.get(key)
             cards[key] = result if known is None else replace(known, engine=f"{known.engine}, {result.engine}")
         return tuple(sorted(cards.values(), key=lambda card: card.passed))

@@ -10,7 +10,6 @@ import pytest
 
 from pdp.cli.commands.init import project_files
 from pdp.engine.bundle.file import baseline_bundle_path, pack_bundle, read_bundle
-from pdp.workbench.scenarios.pytest_scenarios import _item_names
 from tests.support import payments
 from tests.support.command_line import pdp
 
@@ -192,10 +191,7 @@ def test_a_failure_is_shown_as_pdp_test_shows_it(project: pytest.Pytester) -> No
     assert report in result.stdout.str()
 
 
-SPECIAL_NAMES = {
-    "a [x]": "a (x)", "a (x)": "a (x) (scenario 2)", "b::c": "b:c", "::d:::e]": ":d:e)", "b:::c": "b:c (scenario 5)",
-    "plain": "plain",
-}  # fmt: skip
+SPECIAL_NAMES = {"a [x]": "a (x)", "b::c": "b:c", "::d:::e]": ":d:e)", "plain": "plain"}
 
 
 def special(project: pytest.Pytester, **expected: Any) -> None:
@@ -212,23 +208,18 @@ def special(project: pytest.Pytester, **expected: Any) -> None:
 def test_names_with_what_ids_are_made_of_are_run_again_alone_and_shown_as_they_are(project: pytest.Pytester) -> None:
     special(project, status="accepted")
     result = pytest_run(project)
-    result.assert_outcomes(passed=1, failed=5)
+    result.assert_outcomes(passed=1, failed=3)
     titles = [line.strip("_ ") for line in result.outlines if line.startswith("___")]
     assert titles == [name for name in SPECIAL_NAMES if name != "plain"]
 
     special(project, status="rejected")
     result = pytest_run(project, "--lf", "-v")
 
-    result.assert_outcomes(passed=5)
+    result.assert_outcomes(passed=3)
     ids = [f"desk/scenarios.yaml::{name}" for name in SPECIAL_NAMES.values()]
     assert passed(result) == ids[:-1]
-    assert passed(pytest_run(project, "-v", *ids[:4])) == ids[:4]
+    assert passed(pytest_run(project, "-v", *ids)) == ids
     assert passed(pytest_run(project, "-v", "-k", "[x]")) == ids[:1]
-
-
-def test_names_that_are_shown_alike_differ() -> None:
-    # A name is cut at 500 characters, so that two may be shown alike.
-    assert _item_names(["x...", "x...", "y[", "y("]) == ["x...", "x... (scenario 2)", "y(", "y( (scenario 4)"]
 
 
 def test_a_faulty_file_is_an_error_of_collection_with_its_faults(project: pytest.Pytester) -> None:

@@ -1,6 +1,6 @@
 """`pdp bundle`: what engines decide by. Imported when one of its commands is run.
 
-files       build, inspect, keygen, sign, verify; and keys as commands are given them
+files       build, inspect, keygen, sign, verify; and public keys as commands have them
 diff        diff
 repository  publish, rollback, list
 """

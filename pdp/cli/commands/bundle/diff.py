@@ -10,14 +10,13 @@ import typer
 from pdp.cli import Exit
 from pdp.cli.display import progress
 from pdp.cli.files import project_with
-from pdp.cli.options import AsJson, EngineTimeout, file_argument, file_option
-from pdp.cli.output import print_json, tell
+from pdp.cli.options import AsJson, EngineTimeout, Scenarios, file_argument, file_option
+from pdp.cli.output import print_answer, tell
 from pdp.errors import UsageError
 from pdp.workbench.diff import reports
 from pdp.workbench.diff.bundle_diff import bundle_diff
 from pdp.workbench.diff.known import read_log
 from pdp.workbench.engines import ENGINE_TIMEOUT
-from pdp.workbench.reports.shown_file import printable
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
 if TYPE_CHECKING:
@@ -27,9 +26,7 @@ if TYPE_CHECKING:
 def diff(
     old: Annotated[Path, file_argument("OLD", help="The bundle as it was.")],
     new: Annotated[Path, file_argument("NEW", help="The bundle as it is.")],
-    scenarios: Annotated[
-        list[Path] | None, file_option(metavar="PATH", help="Scenarios to decide by both. May be repeated.")
-    ] = None,
+    scenarios: Scenarios = None,
     log: Annotated[
         list[Path] | None, file_option(help="Recorded requests to decide by both, JSON lines. May be repeated.")
     ] = None,
@@ -67,11 +64,8 @@ def diff(
             f"--fail-on {fail_on} says nothing: no call was decided by the two bundles",
             hint="name scenarios or a log that hold calls (--scenarios, --log), or let calls be generated (--generate)",
         )
-    if as_json:
-        print_json(difference.as_json())
-    elif as_markdown:
+    if as_markdown:
         tell(reports.markdown(difference).rstrip("\n"))
     else:
-        for line in reports.text_lines(difference):
-            tell(printable(line))
+        print_answer(difference.as_json(), reports.text_lines(difference), as_json=as_json)
     raise typer.Exit(Exit.FAILED if difference.fails(fail_on) else Exit.OK)

@@ -1,4 +1,4 @@
-"""`pdp bundle build`, `inspect`, `keygen`, `sign`, `verify`: one bundle file; and keys as commands are given them."""
+"""`pdp bundle build`, `inspect`, `keygen`, `sign`, `verify`: one bundle file; and public keys as commands have them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import typer
 
 from pdp.cli.files import effective_manifests, needed, project_with
 from pdp.cli.options import AsJson, Data, Governances, Manifests, Policies, file_argument, file_option
-from pdp.cli.output import check_report, print_answer
+from pdp.cli.output import print_answer
 from pdp.engine.bundle.file import read_bundle, read_packed
 from pdp.engine.bundle.signature import ALGORITHM, KEYS_VARIABLE, VerificationKey, load_public_keys, public_keys
-from pdp.errors import BundleError, UsageError
+from pdp.errors import UsageError
 from pdp.workbench.bundles.build import compile_bundle, write_bundle
 from pdp.workbench.bundles.inspect import inspect_bundle, inspection_lines
 from pdp.workbench.bundles.sign import (
@@ -29,8 +29,6 @@ from pdp.workbench.opa.modules import baseline_policies_path
 from pdp.workbench.opa.program import needed_opa
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pdp.engine.bundle.file import Bundle
 
 BundleFile = Annotated[Path, file_argument("FILE", help="The bundle file.")]
@@ -65,7 +63,6 @@ def build(
     """
     project = project_with(policies=policies, data=data)
     output = needed(output or project.bundle, "bundle", "--output")
-    check_report(output)
     effective = effective_manifests(manifest or [], governance or [], project)
     packed = compile_bundle(
         policies=[baseline_policies_path(), *project.policies],
@@ -79,11 +76,11 @@ def build(
     bundle = read_bundle(packed)
     concerns = bundle.data["config"]["required_concerns"]
     answer = {
-        "file": shown(output), "revision": bundle.revision, "release": bundle.release, "bytes": bundle.size,
+        "file": str(output), "revision": bundle.revision, "release": bundle.release, "bytes": bundle.size,
         "manifests": {loaded.digest: loaded.version for loaded in effective}, "concerns": concerns,
     }  # fmt: skip
     lines = [
-        f"{shown(output)}: release {bundle.release}, {bundle.size} bytes",
+        f"{output}: release {bundle.release}, {bundle.size} bytes",
         f"  revision  {bundle.revision}",
         f"  concerns  {', '.join(concerns)}",
         *(f"  manifest  {loaded.version}  {loaded.digest}" for loaded in effective),
@@ -91,18 +88,14 @@ def build(
     print_answer(answer, lines, as_json=as_json)
 
 
-def inspect(
-    file: BundleFile,
-    public_key: PublicKeys = None,
-    as_json: AsJson = False,
-) -> None:
+def inspect(file: BundleFile, public_key: PublicKeys = None, as_json: AsJson = False) -> None:
     """Show what is in a bundle: concerns, manifests and tools, data, signature, size.
 
     Exit code: 0 shown, 2 bad usage or file, or not signed by one of the keys.
     """
-    inspection = inspect_bundle(read_bundle(file, keys=given_public_keys(public_key or [])))
+    inspection = inspect_bundle(read_bundle(file, keys=given_keys(public_key)))
     # A bundle may be a stranger's: what is in it is shown, never obeyed.
-    print_answer({"file": shown(file), **inspection}, inspection_lines(shown(file), inspection), as_json=as_json)
+    print_answer({"file": str(file), **inspection}, inspection_lines(str(file), inspection), as_json=as_json)
 
 
 def keygen(
@@ -114,14 +107,15 @@ def keygen(
     Exit code: 0 made, 2 bad usage, or a file that is there already.
     """
     public = generate_key(output)
-    private_file, public_file = shown(output), shown(output.with_name(output.name + PUBLIC_SUFFIX))
+    answer = {
+        "private": str(output), "public": f"{output}{PUBLIC_SUFFIX}", "key_id": public.id, "algorithm": ALGORITHM,
+    }  # fmt: skip
     lines = [
-        f"{private_file}: the private key, for those who release; nobody else may read it",
-        f"{public_file}: the public key, for engines and for OPA",
+        f"{output}: the private key, for those who release; nobody else may read it",
+        f"{output}{PUBLIC_SUFFIX}: the public key, for engines and for OPA",
         f"  key id     {public.id}",
         f"  algorithm  {ALGORITHM}",
     ]
-    answer = {"private": private_file, "public": public_file, "key_id": public.id, "algorithm": ALGORITHM}
     print_answer(answer, lines, as_json=as_json)
 
 
@@ -137,27 +131,17 @@ def sign(
     """
     private = given_signing_key(private_key)
     if private is None:
-        raise UsageError(
-            "no private key to sign with",
-            hint=f"name one with --private-key, or give it in the variable {SIGNING_VARIABLE}",
-        )
-    packed = read_packed(file)
-    try:
-        signed = sign_bundle(packed, private)
-    except BundleError as error:
-        raise BundleError(f"{file}: {error.message.removeprefix('bundle: ')}", hint=error.hint) from error
+        hint = f"name one with --private-key, or give it in the variable {SIGNING_VARIABLE}"
+        raise UsageError("no private key to sign with", hint=hint)
+    read_bundle(file)  # whose faults name the file
+    signed = sign_bundle(read_packed(file), private)
     write_bundle(output or file, signed)
     _show_signed(read_bundle(signed, keys=[private.public]), output or file, as_json=as_json)
 
 
-def verify(
-    file: BundleFile,
-    public_key: PublicKeys = None,
-    as_json: AsJson = False,
-) -> None:
+def verify(file: BundleFile, public_key: PublicKeys = None, as_json: AsJson = False) -> None:
     """Verify a bundle as engines do. Exit code: 0 good, 2 unsigned, wrongly signed, changed or no bundle."""
-    bundle = read_bundle(file, keys=needed_public_keys(public_key or []))
-    _show_signed(bundle, file, as_json=as_json)
+    _show_signed(read_bundle(file, keys=needed_keys(public_key)), file, as_json=as_json)
 
 
 def given_signing_key(path: Path | None) -> SigningKey | None:
@@ -172,44 +156,33 @@ def given_signing_key(path: Path | None) -> SigningKey | None:
     return signing_key(text, f"the variable {SIGNING_VARIABLE}") if text else None
 
 
-def given_public_keys(paths: Sequence[Path]) -> tuple[VerificationKey, ...] | None:
+def given_keys(files: list[Path] | None) -> tuple[VerificationKey, ...] | None:
     """Return the public keys in files, or in PDP_VERIFICATION_KEYS when none is named; None when there is neither.
 
     Raises:
         UsageError: they cannot be used.
     """
-    if paths:
-        return load_public_keys(paths)
+    if files:
+        return load_public_keys(files)
     text = os.environ.get(KEYS_VARIABLE)
     return public_keys(text, f"the variable {KEYS_VARIABLE}") if text else None
 
 
-def needed_public_keys(paths: Sequence[Path]) -> tuple[VerificationKey, ...]:
-    """Return the public keys as `given_public_keys` does.
-
-    Raises:
-        UsageError: there are none, or they cannot be used.
-    """
-    keys = given_public_keys(paths)
+def needed_keys(files: list[Path] | None) -> tuple[VerificationKey, ...]:
+    """Return the public keys as `given_keys` does; that there are none is a UsageError as well."""
+    keys = given_keys(files)
     if keys is None:
-        raise UsageError(
-            "no public key to verify with",
-            hint=f"name one with --public-key, or give it in the variable {KEYS_VARIABLE}",
-        )
+        hint = f"name one with --public-key, or give it in the variable {KEYS_VARIABLE}"
+        raise UsageError("no public key to verify with", hint=hint)
     return keys
-
-
-def shown(path: Path) -> str:
-    """Return a file's name as JSON can have it: one that is not text, such as a lone byte 0xff, is replaced."""
-    return os.fsencode(path).decode(errors="replace")
 
 
 def _show_signed(bundle: Bundle, file: Path, *, as_json: bool) -> None:
     signature = bundle.signature
     fields: dict[str, Any] = {
-        "file": shown(file), "revision": bundle.revision, "release": bundle.release, "digest": bundle.digest,
+        "file": str(file), "revision": bundle.revision, "release": bundle.release, "digest": bundle.digest,
         "key_id": None if signature is None else signature.key_id,
         "algorithm": None if signature is None else signature.algorithm,
     }  # fmt: skip
     stated = (f"  {name.replace('_', ' '):9}  {fields[name]}" for name in ("revision", "digest", "key_id", "algorithm"))
-    print_answer(fields, [f"{shown(file)}: release {bundle.release}, signed", *stated], as_json=as_json)
+    print_answer(fields, [f"{file}: release {bundle.release}, signed", *stated], as_json=as_json)

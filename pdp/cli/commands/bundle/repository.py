@@ -12,16 +12,15 @@ from pdp.cli.commands.bundle.files import (
     BundleFile,
     PrivateKey,
     PublicKeys,
-    given_public_keys,
+    given_keys,
     given_signing_key,
-    needed_public_keys,
-    shown,
+    needed_keys,
 )
 from pdp.cli.files import open_audit
 from pdp.cli.options import AsJson, By, file_argument, file_option, user_name
 from pdp.cli.output import print_answer
-from pdp.engine.bundle.file import read_packed
-from pdp.errors import BundleError, UsageError
+from pdp.engine.bundle.file import read_bundle, read_packed
+from pdp.errors import UsageError
 from pdp.workbench.bundles.publish import ChannelChange, history, next_release, publish_bundle, roll_back
 
 if TYPE_CHECKING:
@@ -55,15 +54,12 @@ def publish(
     """
     if unsigned and public_key:
         raise UsageError("--unsigned and --public-key exclude each other", hint="leave one of them out")
-    trusted = None if unsigned else needed_public_keys(public_key or [])
-    packed = read_packed(file)
+    trusted = None if unsigned else needed_keys(public_key)
+    read_bundle(file, keys=trusted)  # whose faults name the file
     with closing(_audit(repository, audit)) as stream:
-        try:
-            change = publish_bundle(
-                repository, packed, channel=channel, by=user_name(by), why=why, audit=stream, keys=trusted
-            )
-        except BundleError as error:
-            raise BundleError(f"{file}: {error.message.removeprefix('bundle: ')}", hint=error.hint) from error
+        change = publish_bundle(
+            repository, read_packed(file), channel=channel, by=user_name(by), why=why, audit=stream, keys=trusted
+        )
     _show(repository, change, as_json=as_json)
 
 
@@ -76,14 +72,7 @@ def rollback(
         int | None, typer.Option(min=1, metavar="RELEASE", help="Whose content comes back; the one before if absent.")
     ] = None,
     private_key: PrivateKey = None,
-    public_key: Annotated[
-        list[Path] | None,
-        file_option(
-            "--public-key",
-            help="A public key that may have signed the old release; else PDP_VERIFICATION_KEYS, else the private "
-            "key's half. May be repeated.",
-        ),
-    ] = None,
+    public_key: PublicKeys = None,
     audit: RepositoryAudit = None,
     as_json: AsJson = False,
 ) -> None:
@@ -91,7 +80,7 @@ def rollback(
 
     Exit code: 0 released, 2 bad usage, file or key.
     """
-    private, trusted = given_signing_key(private_key), given_public_keys(public_key or [])
+    private, trusted = given_signing_key(private_key), given_keys(public_key)
     with closing(_audit(repository, audit)) as stream:
         change = roll_back(
             repository, channel=channel, by=user_name(by), why=why, audit=stream, to=to, signing_key=private,
@@ -130,7 +119,7 @@ def listing(repository: Repository, as_json: AsJson = False) -> None:
 
 
 def _show(repository: Path, change: ChannelChange, *, as_json: bool) -> None:
-    lines = [f"{shown(repository)}: {_described(change)}", f"  file  {change.digest}"]
+    lines = [f"{repository}: {_described(change)}", f"  file  {change.digest}"]
     print_answer(change.model_dump(), lines, as_json=as_json)
 
 

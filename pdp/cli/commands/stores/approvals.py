@@ -47,9 +47,8 @@ def listing(
     Exit code: 0 shown, 2 bad usage, 1 the store cannot be reached.
     """
     with stores_named(store) as stores:
-        approvals = stores.approvals.list(state=None if every else ApprovalState.PENDING)
-    # One whose time is over may still say that it waits.
-    approvals = [approval for approval in approvals if every or _standing(approval) is ApprovalState.PENDING]
+        stored = stores.approvals.list(state=None if every else ApprovalState.PENDING)
+    approvals = [approval for approval in stored if every or _standing(approval) is ApprovalState.PENDING]
     lines = [
         f"{approval.id}  {_standing(approval)}  {approval.tool} for {_requesters(approval)}: "
         f"{', '.join(approval.reasons)}; {_quorum(approval)}, expires {approval.expires_at}"
@@ -66,7 +65,7 @@ def show(approval_id: ApprovalId, store: StoreUrl = None, as_json: AsJson = Fals
     """
     with stores_named(store) as stores:
         approval = Approvals(stores.approvals).get(approval_id)
-    print_answer(_as_json(approval), _lines(approval), as_json=as_json)
+    _print(approval, as_json=as_json)
 
 
 @app.command()
@@ -112,16 +111,15 @@ def _decide(
 ) -> None:
     claims = read_session(session).claims
     with stores_named(store) as stores, step_audit(audit) as log:
-        rules = Approvals(stores.approvals, log)
+        rules = Approvals(stores.approvals)
         rules.attach(log, stores.actions)
         approval = step(rules, claims)
-    print_answer(_as_json(approval), _lines(approval), as_json=as_json)
+    _print(approval, as_json=as_json)
 
 
-def _lines(approval: Approval) -> Iterator[str]:
-    yield f"{_standing(approval)}  {approval.id}"
-    for name, text in _fields(approval):
-        yield f"  {name:<10} {text}"
+def _print(approval: Approval, *, as_json: bool) -> None:
+    lines = [f"{_standing(approval)}  {approval.id}", *(f"  {name:<10} {text}" for name, text in _fields(approval))]
+    print_answer(_as_json(approval), lines, as_json=as_json)
 
 
 def _fields(approval: Approval) -> Iterator[tuple[str, str]]:
@@ -149,7 +147,7 @@ def _fields(approval: Approval) -> Iterator[tuple[str, str]]:
 
 
 def _standing(approval: Approval) -> ApprovalState:
-    """Return the state that an approval is in now: a store writes down that one has expired when somebody asks."""
+    """Return the state that an approval is in now; where its time is over, the store may not have it yet."""
     expired = approval.state in _WAITING and approval.expired(to_seconds(time.time()))
     return ApprovalState.EXPIRED if expired else approval.state
 

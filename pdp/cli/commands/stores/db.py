@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
 
-import typer
-
-from pdp.cli.commands.stores.named import URL_VARIABLE, stores_named
+from pdp.cli.commands.stores.named import DatabaseUrl, stores_named
 from pdp.cli.options import AsJson, command_app
 from pdp.cli.output import print_answer
 from pdp.stores.sql.tables import SCHEMA
-
-DatabaseUrl = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[URL]",
-        help=f"sqlite:///agent.db or postgresql://...; else the variable {URL_VARIABLE}, else the project's.",
-    ),
-]
 
 app = command_app("The database with idempotency keys, actions and approvals.")
 

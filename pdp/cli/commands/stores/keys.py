@@ -74,11 +74,11 @@ def settle(
     Exit code: 0 settled, 2 bad usage, file or key, 1 the store cannot be reached, or somebody else was quicker.
     """
     done = outcome == "done"
-    if result is not None and not done:
-        raise UsageError("--result says nothing with --outcome not-done", hint="leave one of them out")
-    execution = None
-    if done:
-        execution = _WITHOUT_RESULT if result is None else Execution(result=read_document(result).value)
+    execution = _WITHOUT_RESULT if done else None
+    if result is not None:
+        if not done:
+            raise UsageError("--result says nothing with --outcome not-done", hint="leave one of them out")
+        execution = Execution(result=read_document(result).value)
     with stores_named(store) as stores, step_audit(audit) as log:
         now = time.time()
         record = next((record for record in stores.keys.unknown(now) if record.id == key_id), None)

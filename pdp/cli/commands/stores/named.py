@@ -25,14 +25,9 @@ if TYPE_CHECKING:
 URL_VARIABLE: Final = "PDP_DATABASE_URL"
 """Where the URL may stand instead of on the command line, which other users of the machine can read."""
 
-StoreUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        metavar="URL",
-        help=f"sqlite:///agent.db or postgresql://...; else the variable {URL_VARIABLE}, else the project's.",
-    ),
-]
+_URL: Final = f"sqlite:///agent.db or postgresql://...; else the variable {URL_VARIABLE}, else the project's."
+DatabaseUrl = Annotated[str | None, typer.Argument(metavar="[URL]", help=_URL)]
+StoreUrl = Annotated[str | None, typer.Option("--store", metavar="URL", help=_URL)]
 StepAudit = Annotated[
     Path | None,
     file_option("--audit", help="The application's audit stream, to record the step; its head in PDP_AUDIT_HEAD."),
@@ -48,10 +43,8 @@ def stores_named(url: str | None, *, upgrade: bool = False) -> AbstractContextMa
     """
     stated = url or os.environ.get(URL_VARIABLE) or project_with().store
     if stated is None:
-        raise UsageError(
-            "no database is named",
-            hint=f"name one, as sqlite:///agent.db, set {URL_VARIABLE}, or state `store:` in {PROJECT_FILE}",
-        )
+        hint = f"name one, as sqlite:///agent.db, set {URL_VARIABLE}, or state `store:` in {PROJECT_FILE}"
+        raise UsageError("no database is named", hint=hint)
     return closing(open_stores(stated, upgrade=upgrade))
 
 

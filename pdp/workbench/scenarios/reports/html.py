@@ -9,26 +9,24 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.installed import extra
 from pdp.workbench.reports.shown_file import line_ranges, printable
-from pdp.workbench.scenarios.reports.text import verdict_text
+from pdp.workbench.scenarios.reports.text import summary_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
     from pdp.workbench.scenarios.results import RunResult, StepResult
 
 _HERE: Final = Path(__file__).parent
 
 
-def html_report(run: RunResult, coverage: Mapping[str, Any] | None = None) -> str:
-    """Return the page of a run: summary, every scenario, and coverage and matrix when they were measured.
-
-    `coverage` is plain JSON, as `Coverage.as_json` gives it.
-    """
+def html_report(run: RunResult) -> str:
+    """Return the page of a run: summary, every scenario, and coverage and matrix when they were measured."""
     with extra("workbench"):
         from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
         from markupsafe import Markup  # noqa: PLC0415
@@ -41,7 +39,7 @@ def html_report(run: RunResult, coverage: Mapping[str, Any] | None = None) -> st
         lstrip_blocks=True,
         finalize=_printable,
     )
-    environment.filters["json"] = _json
+    environment.filters["json"] = partial(json.dumps, ensure_ascii=False)
     style, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
     return environment.get_template("report.html.jinja").render(
         csp=f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; "
@@ -49,11 +47,11 @@ def html_report(run: RunResult, coverage: Mapping[str, Any] | None = None) -> st
         # Ours, and trusted: nothing of the run is in them.
         style=Markup(style),  # noqa: S704
         script=Markup(script),  # noqa: S704
-        verdict=verdict_text(run),
+        summary=summary_text(run).split("\n")[0],
         run=run,
         groups=list(_groups(run)),
         files=_files(run),
-        coverage=coverage,
+        coverage=run.coverage,
         rows=_rows,
         at=lambda place: f"{place.file}:{place.line}",
         ranges=line_ranges,
@@ -74,32 +72,21 @@ def _files(run: RunResult) -> list[str]:
     return list(dict.fromkeys(str(suite.suite.file) for suite in run.suites))
 
 
-def _rows(step: StepResult) -> Iterator[dict[str, Any]]:
-    """Every key that is expected, and then what differs without being one of them."""
+def _rows(step: StepResult) -> Iterator[tuple[str, Any, Any, bool]]:
+    """Every key that is expected, both sides, and whether they differ; then what differs without being one of them."""
     several = isinstance(step.expected, list)
-    pairs: Sequence[tuple[Any, Any]] = (
-        list(zip(step.expected, step.actual, strict=True)) if several else [(step.expected, step.actual)]
-    )
     differing = {mismatch.key: mismatch for mismatch in step.mismatches}
-    for at, (expected, actual) in enumerate(pairs):
+    for at, (expected, actual) in enumerate(step.sides):
         for key, value in expected.items():
             name = f"plan[{at}].{key}" if several else key
-            differs = differing.pop(name, None) is not None
-            yield {"key": name, "expected": _json(value), "actual": _json(actual[key]), "differs": differs}
+            yield name, value, actual[key], differing.pop(name, None) is not None
     for name, mismatch in differing.items():
-        sides = {"expected": _json(mismatch.expected), "actual": _json(mismatch.actual)}
-        yield {"key": name, **sides, "differs": True}
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+        yield name, mismatch.expected, mismatch.actual, True
 
 
 def _printable(value: Any) -> Any:
     """Show what does not print as escapes: it could turn the page's text around, or not be encoded at all."""
-    if not isinstance(value, str) or hasattr(value, "__html__"):
-        return value
-    return printable(value, also="\n")
+    return printable(value, also="\n") if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def _source(text: str) -> str:

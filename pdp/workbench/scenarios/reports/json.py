@@ -6,21 +6,16 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pdp.workbench.scenarios.results import RunResult, ScenarioResult, StepResult, SuiteResult
 
 
-def as_json(run: RunResult, coverage: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return `{passed, failed, golden, coverage, suites}` as plain JSON; `coverage`: `Coverage.as_json`, or null.
-
-    The same run gives the same JSON: there are no times and no ids in it.
-    """
+def run_as_json(run: RunResult) -> dict[str, Any]:
+    """Return `{passed, failed, golden, coverage, suites}`. The same run gives the same: no times and no ids."""
     return {
         "passed": len(run.results) - run.failed,
         "failed": run.failed,
         "golden": asdict(run.golden),
-        "coverage": coverage,
+        "coverage": run.coverage,
         "suites": [_suite(suite) for suite in run.suites],
     }
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pdp.workbench.reports.shown_file import markdown_code, markdown_text, printable
-from pdp.workbench.scenarios.reports.text import failure_text, one_line, summary_text, verdict_text
+from pdp.workbench.scenarios.reports.text import failure_text, one_line, summary_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from pdp.workbench.scenarios.results import RunResult
 
@@ -16,13 +16,14 @@ _OPEN: Final = 2
 """How many failures are open at first sight: they fit one screen."""
 
 
-def markdown_report(run: RunResult, coverage: Mapping[str, Any] | None = None) -> str:
-    """Return the comment of a run; `coverage` is plain JSON, as `Coverage.as_json` gives it."""
-    return "\n".join(_lines(run, coverage)) + "\n"
+def markdown_report(run: RunResult) -> str:
+    """Return the comment of a run."""
+    return "\n".join(_lines(run)) + "\n"
 
 
-def _lines(run: RunResult, coverage: Mapping[str, Any] | None) -> Iterator[str]:
-    yield f"## {verdict_text(run)}"
+def _lines(run: RunResult) -> Iterator[str]:
+    summary, *golden = map(markdown_text, summary_text(run).split("\n"))
+    yield f"## {summary}"
     failed = [card for card in run.cards if not card.passed]
     for number, card in enumerate(failed):
         unfolded = " open" if number < _OPEN else ""
@@ -30,10 +31,10 @@ def _lines(run: RunResult, coverage: Mapping[str, Any] | None) -> Iterator[str]:
         # Indented code ends only with the indentation, whatever it contains.
         yield from (f"    {printable(line)}" for line in failure_text(card).split("\n"))
         yield from ("", "</details>")
-    for missing in (coverage or {"missing": ()})["missing"]:
+    for missing in (run.coverage or {"missing": ()})["missing"]:
         yield from ("", f"**missing** {markdown_text(missing['message'])}")
     yield from ("", "<details><summary>every scenario</summary>", "")
     for card in run.cards:
         mark = "passed" if card.passed else "**failed**"
         yield f"- {mark} {markdown_text(one_line(card.name))} {markdown_code(f'{card.place.file}:{card.place.line}')}"
-    yield from ("", *map(markdown_text, summary_text(run).split("\n")), "", "</details>")
+    yield from ("", *golden, "", "</details>")

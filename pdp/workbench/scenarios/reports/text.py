@@ -19,10 +19,7 @@ _LONGEST: Final = 500
 
 
 def failure_text(result: ScenarioResult) -> str:
-    """Return what is to be said of a scenario that failed, several lines without a line feed at the end.
-
-    Whatever a scenario or a tool wrote is shown on one line, and nothing in it steers a terminal.
-    """
+    """Return lines about a scenario that failed. What a scenario or a tool wrote takes one, and steers no terminal."""
     return "\n".join(line.rstrip() for line in _failure(result))
 
 
@@ -32,29 +29,19 @@ def summary_text(run: RunResult) -> str:
     engines = ", ".join(dict.fromkeys(result.engine for result in results))
     files = len({result.place.file for result in results})
     passed = len(results) - run.failed
+    seconds = sum(suite.seconds for suite in run.suites)
     text = f"{passed} passed, {run.failed} failed" if run.failed else f"{passed} passed"
-    text += (
-        f": {files} {'file' if files == 1 else 'files'}, {engines}, {sum(suite.seconds for suite in run.suites):.2f} s"
-    )
+    text += f": {files} {'file' if files == 1 else 'files'}, {engines}, {seconds:.2f} s"
     golden = run.golden
     if golden.total:
-        text += (
-            f"\ngolden: {golden.total}, of which {golden.schema_valid} schema-valid and {golden.in_manifest} "
-            "in the manifest"
-        )
+        text += f"\ngolden: {golden.total}, of which {golden.schema_valid} schema-valid and {golden.in_manifest}"
+        text += " in the manifest"
         text += "".join(
             f"; {score.right} of {score.of} have the {name} expected"
             for name, score in (("tool", golden.tools), ("arguments", golden.arguments))
             if score.of
         )
     return text
-
-
-def verdict_text(run: RunResult) -> str:
-    """Return how many scenarios failed, or that all passed; where engines agree, one counts once."""
-    passed = [card.passed for card in run.cards]
-    scenarios = f"{len(passed)} {'scenario' if len(passed) == 1 else 'scenarios'}"
-    return f"{scenarios} passed" if all(passed) else f"{passed.count(False)} of {scenarios} failed"
 
 
 def one_line(text: str) -> str:
@@ -82,10 +69,8 @@ def _failure(result: ScenarioResult) -> Iterator[str]:
             if failure is not None:
                 yield ""
                 # The model is told the exception's class alone; its text is for whoever writes the tool.
-                raised = evaluation.error
-                text = (
-                    f" ({one_line(str(raised))})" if raised is not None and str(raised) not in failure.message else ""
-                )
+                raised = "" if evaluation.error is None else str(evaluation.error)
+                text = "" if raised in failure.message else f" ({one_line(raised)})"
                 yield f"  the tool failed: {failure.code}: {one_line(failure.message)}{text}"
     if result.diagnosis is not None:
         yield from _diagnosis(result.diagnosis)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pdp.decision import parse_findings
 from pdp.documents import nearest
@@ -30,19 +30,22 @@ if TYPE_CHECKING:
     from pdp.workbench.scenarios.results import EngineAnswer, ScenarioResult, StepResult
 
 
+_TRACED: Final = 10
+"""How many failures of a suite are traced with OPA, which takes a moment each."""
+
+
 class Diagnoses:
     """Tells why scenarios of a suite failed. Nothing is read or run before the first one has.
 
     Args:
         suite: the scenarios' suite.
         engine: who decided them; it is still open.
-        traced: at most so many are traced with OPA, which takes a moment each.
     """
 
-    def __init__(self, suite: Suite, engine: Engine, *, traced: int = 10) -> None:
+    def __init__(self, suite: Suite, engine: Engine) -> None:
         self._suite = suite
         self._engine = engine
-        self._left = traced
+        self._left = _TRACED
 
     def explained(self, result: ScenarioResult) -> ScenarioResult:
         """Return a result with what is known of the step that failed; one without such a step as it is."""
@@ -125,15 +128,8 @@ def _stops(failed: StepResult) -> Iterator[str]:
 
 def _expected_codes(failed: StepResult) -> list[str]:
     """The codes that were expected and are not there."""
-    return list(
-        dict.fromkeys(
-            code
-            for mismatch in failed.mismatches
-            if mismatch.key.endswith("codes") and isinstance(mismatch.expected, list)
-            for code in mismatch.expected
-            if code not in (mismatch.actual or ())
-        )
-    )
+    differing = [mismatch for mismatch in failed.mismatches if mismatch.key.endswith("codes") and mismatch.expected]
+    return list(dict.fromkeys(code for each in differing for code in each.expected if code not in each.actual))
 
 
 def _at(site: RuleSite) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_suite_engine(suite: Suite, name: EngineName) -> Iterator[Engine]:
-    """Open an engine with the suite's policies, data, manifest and time; see `pdp.project.resources.open_engine`."""
+    """Open an engine with the suite's policies, data, manifest and time; see `open_engine`."""
     manifests = {suite.manifest.digest: suite.manifest.document}
     seconds = suite.engine_timeout
     with ExitStack() as owned:
@@ -34,7 +34,7 @@ def bundle_of(suite: Suite) -> Bundle:
     """Return what decides: the suite's bundle, or its policies with the baseline; see `policy_bundle`."""
     if suite.bundle is not None:
         return read_bundle(suite.bundle)
-    return policy_bundle(suite.policies, purpose=f"{suite.file}: compiling its policies")
+    return policy_bundle(suite.policies)
 
 
 def whole_data(suite: Suite) -> dict[str, Any]:
@@ -48,11 +48,7 @@ def whole_data(suite: Suite) -> dict[str, Any]:
 
 
 class RecordingEngine(Engine):
-    """An engine that records what it was asked and what it answered, for the scenario that is being run.
-
-    Args:
-        engine: who decides.
-    """
+    """An engine that records what it was asked and what it answered, for the scenario that is being run."""
 
     def __init__(self, engine: Engine) -> None:
         self.name = engine.name

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from logging.handlers import BufferingHandler
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -41,15 +43,11 @@ _ALONE: Final = threading.RLock()
 
 
 class Runner:
-    """Runs the scenarios of one suite on one engine. The same policy, manifest and scenario make the same requests.
+    """Runs the scenarios of one suite on an engine that knows its manifest.
 
     Nothing is shared between scenarios: each has its own approvals, its own audit stream, and its tools file run anew.
     A tool without a function returns null, so that a scenario can say that it is executed; where there is a tools file,
     one of type `cli` runs its program. What the file's `deployment()` returns holds for the scenario's runs.
-
-    Args:
-        suite: the scenarios.
-        engine: who decides; it has to know the manifest.
 
     Raises:
         UsageError: the tools file cannot be read.
@@ -73,7 +71,7 @@ class Runner:
         suite = self._suite
         scenario = suite.scenarios[scenario_index]
         steps: list[StepResult] = []
-        with _ALONE, captured_log() as log:
+        with _ALONE, _captured_log() as log:
             error = self._done(scenario, scenario_index, steps)
         return ScenarioResult(
             name=scenario.name,
@@ -83,7 +81,7 @@ class Runner:
             engine=self._engine.name,
             steps=tuple(steps),
             error=error,
-            log=tuple(log),
+            log=tuple(map(_logged, log)),
         )
 
     def run_all(self) -> list[ScenarioResult]:
@@ -94,21 +92,17 @@ class Runner:
         """The enforcement point of one scenario, and its functions."""
         if self._tools is None:
             return self._pep, self._stand_ins
-        functions, deployment = self._tools.read(self._manifest.tools)
-        absent = {
-            name: _absent(name, self._suite.tools)
-            for name, entry in self._manifest.tools.items()
-            if name not in functions and entry.type != "cli"
-        }
+        entries = self._manifest.tools
+        functions, deployment = self._tools.read(entries)
+        absent = {name: _absent(name, self._suite.tools) for name, entry in entries.items() if entry.type != "cli"}
         pep = self._pep if deployment is None else Pep(self._manifest, self._engine, deployment=deployment)
-        own = {name: function for name, function in functions.items() if name in self._manifest.tools}
-        return pep, {**absent, **own}
+        return pep, absent | {name: function for name, function in functions.items() if name in entries}
 
     def _done(self, scenario: Scenario, index: int, done: list[StepResult]) -> str | None:
         """Do the steps, adding each to `done`, and return what kept them from being done."""
         try:
             pep, functions = self._with_tools()
-            run = ScenarioRun(pep, self._engine, self._manifest, functions)
+            run = ScenarioRun(pep, self._engine, functions)
             for at, step in enumerate(scenario.steps):
                 done.append(run.step(step, self._suite.sessions[index][at], self._suite.place(index, at)))
                 _check_in_time(scenario, done[-1])
@@ -174,8 +168,8 @@ def run_suite(
 
     Args:
         suite: the scenarios.
-        engines: names of engines.
-        selected: which names are run; all when absent. Nothing is given when none is.
+        engines: in the order in which they run.
+        selected: whether a scenario of that name is run; all when absent. Nothing is given when none is.
         progress: is told of each scenario that was run.
 
     Raises:
@@ -257,25 +251,18 @@ def _plain(decision: Decision) -> dict[str, Any]:
 
 
 @contextmanager
-def captured_log() -> Iterator[list[str]]:
-    """Yield a list that gets the warnings of `pdp`, which then go nowhere else.
-
-    What fails in a scenario may be just what it expects.
-    """
-    log, handler = logging.getLogger("pdp"), _Lines(logging.WARNING)
+def _captured_log() -> Iterator[list[logging.LogRecord]]:
+    """Yield a list that gets the warnings of `pdp`, which then go nowhere else: a failure may be what is expected."""
+    log, handler = logging.getLogger("pdp"), BufferingHandler(sys.maxsize)
+    handler.setLevel(logging.WARNING)
     handlers, propagate = log.handlers, log.propagate
     log.handlers, log.propagate = [handler], False
     try:
-        yield handler.lines
+        yield handler.buffer
     finally:
         log.handlers, log.propagate = handlers, propagate
 
 
-class _Lines(logging.Handler):
-    def __init__(self, level: int) -> None:
-        super().__init__(level)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[1] if record.exc_info else None
-        self.lines.append(record.getMessage() + (f": {type(error).__name__}: {error}" if error else ""))
+def _logged(record: logging.LogRecord) -> str:
+    error = record.exc_info[1] if record.exc_info else None
+    return record.getMessage() + (f": {type(error).__name__}: {error}" if error else "")

@@ -37,22 +37,15 @@ _NO_APPROVAL: Final = "no STEP_UP of this scenario has opened an approval"
 
 
 class ScenarioRun:
-    """One scenario on its way: its approvals, its tools, and the approval that was opened last.
+    """One scenario on its way: with keys, actions, approvals and an audit stream that are this scenario's alone.
 
     Args:
-        pep: what it calls, with keys, actions, approvals and an audit stream that are this scenario's alone.
-        engine: who decides; it has to be that of `pep`.
-        manifest: the tools.
-        functions: what runs them, by tool.
+        pep: what it calls.
+        engine: the engine of `pep`.
+        functions: what runs the tools, by their names.
     """
 
-    def __init__(
-        self,
-        pep: Pep,
-        engine: RecordingEngine,
-        manifest: EffectiveManifest,
-        functions: Mapping[str, Callable[..., Any]],
-    ) -> None:
+    def __init__(self, pep: Pep, engine: RecordingEngine, functions: Mapping[str, Callable[..., Any]]) -> None:
         # A scenario has to make the same requests, and to have the same results, each time.
         self._approvals = Approvals(ids=map("approval-{}".format, count(1)).__next__)
         self._pep = pep.with_changes(
@@ -64,7 +57,7 @@ class ScenarioRun:
             actions=MemoryActions(ids="action-{}".format),
         )
         self._engine = engine
-        self._manifest = manifest
+        self._manifest = pep.manifest
         self._open: Approval | None = None
         engine.take()
 
@@ -76,13 +69,12 @@ class ScenarioRun:
         """
         happened = self._happened(step, session)
         several = isinstance(step.expect, tuple)
-        stated, reached = [], []
+        stated = [expected(expect) for expect in step.expectations]
+        reached = [actual(expect, outcome) for expect, outcome in zip(step.expectations, happened, strict=True)]
         differing: list[Mismatch] = []
-        for at, (expect, outcome) in enumerate(zip(step.expectations, happened, strict=True)):
-            stated.append(expected(expect))
-            reached.append(actual(expect, outcome))
-            differing += mismatches(stated[-1], reached[-1], f"plan[{at}]." if several else "")
-            differing += _undecided(outcome, stated[-1])
+        for at, outcome in enumerate(happened):
+            differing += mismatches(stated[at], reached[at], f"plan[{at}]." if several else "")
+            differing += _undecided(outcome, stated[at])
         answers, plans = self._engine.take()
         return StepResult(
             action=step.action,
@@ -156,10 +148,7 @@ class ScenarioRun:
 
 
 def _undecided(happened: Happened, expected_keys: Container[str]) -> tuple[Mismatch, ...]:
-    """What is wrong where nobody decided: a DENY that stands for a failure proves nothing of the policy.
-
-    Whoever means the failure itself expects its code.
-    """
+    """What is wrong where a DENY stands for a failure, unless its code is expected: it proves nothing of the policy."""
     codes = happened.decision.codes if happened.decision is not None else ()
     failed = [code for code in codes if code in _FAILURES or code.startswith(_FAILING)]
     if not failed or "codes" in expected_keys:
@@ -185,7 +174,7 @@ def _given(step: Step, session: Session | None) -> dict[str, Any]:
 
 
 def _tool(step: Step) -> str | None:
-    """The tool of a step: the one proposed (of a plan, the first), or the one that a raw request names."""
+    """The tool proposed (of a plan, the first), or the one that a raw request names."""
     if isinstance(step.request, dict) and isinstance(step.request.get("action"), dict):
         return proposed_tool(step.request["action"].get("properties"))
     return proposed_tool(step.plan[0] if step.plan else step.propose)
