@@ -20,8 +20,7 @@ from pdp.engine.protocol import DECISION, FINDINGS, PLAN
 from pdp.errors import PdpError
 from pdp.workbench.diff.bundle_diff import bundle_diff
 from pdp.workbench.diff.generated import GeneratedCalls
-from pdp.workbench.diff.manifests import Manifests
-from pdp.workbench.diff.policies import BundleRules
+from pdp.workbench.diff.policies import BundlePair
 from pdp.workbench.mutation.edits import rego_mutants
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
 from pdp.workbench.opa.modules import baseline_policies_path, collect
@@ -88,10 +87,9 @@ def mutants(count: int) -> bool:
 
 def _differ(old: Bundle, new: Bundle, opa: Path) -> bool:
     """Whether a generated call is decided differently."""
-    rules = BundleRules(old, "old", opa), BundleRules(new, "new", opa)
     with (
-        GeneratedCalls(*rules, Manifests.of(old, new), {}, most=REQUESTS) as generated,
-        closing(generated.comparison.differences(generated.calls())) as differences,
+        GeneratedCalls(BundlePair.of(opa, old, new)) as generated,
+        closing(generated.comparison.differences(generated.calls(REQUESTS))) as differences,
     ):
         return next(differences, None) is not None
 

@@ -30,13 +30,9 @@ if TYPE_CHECKING:
 def problems(
     manifest: Path, governance: Path | None, policies: Sequence[Path], runs: Sequence[SuiteResult]
 ) -> list[Fault]:
-    """Return what cannot work, in the order of the places.
+    """Return what cannot work in a project, in the order of the places.
 
-    Args:
-        manifest: the manifest file of the project.
-        governance: its other half.
-        policies: its folders with concerns.
-        runs: its scenario files, each with its results, on one engine.
+    `policies` are its folders with concerns, `runs` its scenario files with their results on one engine.
 
     Raises:
         UsageError, BundleError: a file cannot be read.

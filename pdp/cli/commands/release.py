@@ -67,7 +67,7 @@ def check(
         generate=generate,
         engine_timeout=engine_timeout,
     )
-    result = release_check(gate, None if as_json else _show)
+    result = release_check(gate) if as_json else release_check(gate, _show)
     if as_json:
         print_json(result.as_json())
     else:

@@ -51,16 +51,13 @@ _STAND_APART: Final = "a module of your own stands in a folder of your own"
 
 @dataclass(frozen=True, slots=True)
 class StagedPolicies:
-    """Policies where OPA checks and compiles them.
+    """Policies where `tool` checks and compiles them.
 
     Attributes:
-        modules: the modules by their path, without unit tests.
-        trees: their syntax trees, likewise.
-        unit_tests: the unit tests (`..._test.rego`) by their path.
+        modules: by their path, without unit tests; trees: their syntax trees, likewise.
+        unit_tests: the modules `..._test.rego`, by their path.
         request: the schema of requests.
         names: what the user's concerns may name.
-        opa: the OPA program.
-        tool: runs it in the folder with the modules.
     """
 
     modules: Mapping[str, Module]
@@ -146,12 +143,7 @@ class StagedPolicies:
 
 @contextmanager
 def staged_policies(policies: Sequence[Path], opa: Path, *, names: KnownNames) -> Iterator[StagedPolicies]:
-    """Collect and parse policies, and stage them in a folder that is removed at the end.
-
-    Args:
-        policies: the baseline's folder and those of the user's modules.
-        opa: the OPA program.
-        names: what the user's concerns may name beside the request.
+    """Collect and parse the policies of the baseline's folder and the user's; stage them until the block ends.
 
     Raises:
         UsageError: a folder cannot be used, or OPA cannot be run.

@@ -38,9 +38,9 @@ def compile_bundle(
             and those of the user's modules, each `package custom.concerns.NAME`. Unit tests (`..._test.rego`) are
             left out; a user's with a concern in it is refused.
         release: counts upwards from 1.
-        opa: the OPA program; another version compiles other bytes.
-        data: JSON files with the roots `directory` and `settings`, each laid over those before it.
-        manifests: the document of each effective manifest, by its digest.
+        opa: another version of it compiles other bytes.
+        data: files with the roots `directory` and `settings`, each laid over those before it.
+        manifests: documents by digest.
         tools: their entries: the user's concerns may name what these bring into a request; without any, anything.
 
     Raises:

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 def inspect_bundle(bundle: Bundle) -> dict[str, Any]:
-    """Return what `pdp bundle inspect --json` shows of a bundle that `read_bundle` returned, with keys or without.
-
-    What is not stated in the bundle, or is not of its type there, is None or left out.
-    """
+    """Return what `pdp bundle inspect --json` shows; what is not stated, or is mistyped, is None or left out."""
     manifests = [_manifest(digest, document) for digest, document in bundle.data.get("manifests", {}).items()]
     return {
         "revision": bundle.revision,
@@ -70,14 +67,9 @@ def _manifest(digest: str, document: Any) -> dict[str, Any]:
 
 
 def _tool(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "name": name,
-        "version": _text(entry.get("version")),
-        "action": _text(entry.get("pdp_action")) or name,
-        "risk_tier": _text(entry.get("risk_tier")),
-        "effect_class": _text(entry.get("effect_class")),
-        "scopes": texts(entry.get("scopes")),
-    }
+    stated = {field: _text(entry.get(field)) for field in ("version", "risk_tier", "effect_class")}
+    action = _text(entry.get("pdp_action")) or name
+    return {"name": name, **stated, "action": action, "scopes": texts(entry.get("scopes"))}
 
 
 def _text(value: Any) -> str | None:

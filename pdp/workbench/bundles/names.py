@@ -40,12 +40,7 @@ _ENTRY_TEXTS: Final[Mapping[str, type[StrEnum]]] = {
 
 @dataclass(frozen=True, slots=True)
 class KnownNames:
-    """The names that concerns are held to.
-
-    Attributes:
-        tools: the effective entries that are decided for; without any, context and arguments are open.
-        data: the data that is given; a root that is not in it is open.
-    """
+    """The names that concerns are held to; without tools, context and arguments are open, without data each root."""
 
     tools: Sequence[Tool] = ()
     data: Mapping[str, Any] | None = None

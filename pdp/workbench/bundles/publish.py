@@ -13,7 +13,6 @@ rightly: so the old content is released anew, under the next number. Its revisio
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import time
@@ -21,9 +20,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from pdp.audit.chain import recordable
+from pdp.audit.file import locked
 from pdp.clock import to_milliseconds, to_seconds
 from pdp.engine.bundle.file import pack_bundle, read_bundle, read_packed, replace_file
 from pdp.errors import BundleError, PdpError, UsageError
@@ -63,14 +62,8 @@ class ChannelChange(BaseModel):
 
     Attributes:
         time: as the clock of whoever changed it said, RFC 3339.
-        action: a bundle was published, or an older content released anew.
-        channel: what was changed.
-        release: what it decides by since.
-        revision: of that bundle's content.
-        digest: of that bundle's file.
+        revision: of the content of the bundle that it decides by since; digest: of that bundle's file.
         restores: of a rollback, the release whose content came back.
-        by: who did it.
-        why: for people.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -96,16 +89,10 @@ def publish_bundle(
     audit: AuditLog,
     keys: Sequence[VerificationKey] | None,
 ) -> ChannelChange:
-    """Publish a bundle and make it the channel's current one. Once more the same changes nothing.
+    """Publish a bundle's file and make it the channel's current one. Once more the same changes nothing.
 
-    Args:
-        folder: the repository; it is begun where there is none.
-        packed: the bundle's file. A file that is in another channel already goes into this one as it is.
-        channel: who follows it gets the bundle.
-        by: who publishes.
-        why: for people.
-        audit: gets an event before the change and one after it, both `bundle.publish`.
-        keys: one of them must have signed the bundle; None: it may be unsigned.
+    A repository is begun where there is none. `audit` gets an event before the change and one after it. One of `keys`
+    must have signed the bundle; None: it may be unsigned.
 
     Raises:
         UsageError: a text that cannot be used, or a folder that is not a repository.
@@ -142,16 +129,9 @@ def roll_back(
 ) -> ChannelChange:
     """Release an older content of a channel anew, under the next release number, and make it the current one.
 
-    Args:
-        folder: the repository.
-        channel: which one goes back.
-        by: who does it.
-        why: for people.
-        audit: gets an event before the change and one after it, both `bundle.rollback`.
-        to: the release whose content comes back; None: what the channel had before its current content.
-        signing_key: signs the new release; needed where the old one was signed.
-        keys: with a signing key: one of them must have signed the old release, as whoever can write into the repository
-            must not have a content of theirs signed. None: the public half of the signing key.
+    The content of release `to` comes back, or what the channel had before its current content. The signing key is
+    needed where the old release was signed, and that by one of `keys`, or by the signing key if these are None: whoever
+    can write into the repository must not have a content of theirs signed. `audit` is as of `publish_bundle`.
 
     Raises:
         UsageError: a text that cannot be used, no such release, or no key.
@@ -193,8 +173,7 @@ def history(folder: Path) -> list[ChannelChange]:
     path = folder / _HISTORY
     changes: list[ChannelChange] = []
     try:
-        lines = path.read_bytes().splitlines()
-        changes.extend(map(ChannelChange.model_validate_json, lines))
+        changes.extend(map(ChannelChange.model_validate_json, path.read_bytes().splitlines()))
     except FileNotFoundError:
         return []
     except NotADirectoryError:
@@ -314,15 +293,13 @@ def _locked(folder: Path, *, begin: bool = False) -> Iterator[None]:
     except OSError as error:
         raise UsageError(f"{folder}: cannot be used: {error.strerror}", hint="name a folder of yours") from error
     try:
-        Retrying(
-            stop=stop_after_delay(PATIENCE), wait=wait_fixed(0.05), retry=retry_if_exception_type(BlockingIOError)
-        )(fcntl.flock, lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        locked(lock, time.monotonic() + PATIENCE)
         # What a change that was killed left behind.
         for draft in folder.glob("**/.*"):
             if draft.name != _LOCK:
                 draft.unlink(missing_ok=True)
         yield
-    except RetryError:
+    except BlockingIOError:
         raise RepositoryError(
             f"{folder}: somebody else has been changing it for {PATIENCE:g} s", hint="try again later"
         ) from None

@@ -42,12 +42,7 @@ _PRIVATE: Final = re.compile(r"-----BEGIN ((?:EC )?PRIVATE KEY)-----\s.+?-----EN
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """A private key. It is shown nowhere.
-
-    Attributes:
-        public: its public half, with the id.
-        jwk: the key as joserfc uses it.
-    """
+    """A private key as joserfc has it, which is shown nowhere, and its public half with the id."""
 
     public: VerificationKey
     jwk: Any = field(repr=False, compare=False)

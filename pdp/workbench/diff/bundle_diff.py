@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -16,29 +17,22 @@ from pdp.engine.bundle.file import read_bundle
 from pdp.json import canonical, digest
 from pdp.workbench.diff.comparison import Comparison, Difference, change_of
 from pdp.workbench.diff.exercise import not_shown
-from pdp.workbench.diff.generated import Extent, GeneratedCalls, directory_for_entries
+from pdp.workbench.diff.generated import GeneratedCalls
 from pdp.workbench.diff.groups import grouped
 from pdp.workbench.diff.known import DecisionLog, log_calls, scenario_calls
-from pdp.workbench.diff.manifests import Manifests
-from pdp.workbench.diff.policies import BundleRules
+from pdp.workbench.diff.policies import BundlePair
 from pdp.workbench.diff.result import BundleDiff, KnownCalls
 from pdp.workbench.diff.review import review
 from pdp.workbench.diff.structure import structure_of
 from pdp.workbench.engines import ENGINE_TIMEOUT
-from pdp.workbench.neighbours.entries import document_digest, made_up
 from pdp.workbench.opa.program import needed_opa
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from pdp.engine.bundle.file import Bundle
-    from pdp.manifest.effective import EffectiveManifest
     from pdp.workbench.diff.comparison import ComparedCall, DecisionChange
     from pdp.workbench.scenarios.files.suite import Suite
-
-    Progress = Callable[[str, int], None] | None
-    """Is given what is being decided (`scenarios`, `logs`, `generated`), and how many more calls have been."""
 
 GENERATED: Final = 50_000
 """How many calls are generated at most, by default."""
@@ -54,171 +48,108 @@ def bundle_diff(
     suites: Sequence[Suite] = (),
     logs: Sequence[DecisionLog] = (),
     most: int = GENERATED,
-    progress: Progress = None,
+    progress: Callable[[int], None] = lambda _: None,
     engine_timeout: float = ENGINE_TIMEOUT,
 ) -> BundleDiff:
-    """Compare two bundle files.
+    """Compare two bundle files: by the scenarios of `suites`, by `logs`, and by `most` generated calls at most.
 
-    Args:
-        old: the one file.
-        new: the other.
-        suites: whose scenarios are decided by both.
-        logs: recorded decisions, likewise.
-        most: how many calls are generated at most; 0: none.
-        progress: is given what is being decided.
-        engine_timeout: seconds that an engine has for one answer.
+    `progress` is given how many more calls are decided.
 
     Raises:
         BundleError: a file is not a usable bundle.
         UsageError, EngineError: as of `EmbeddedEngine`; OPA is not here; tools files that cannot be read.
         EngineTimeoutError: no answer in time, which says nothing of a bundle.
     """
-    opa = needed_opa("comparing bundles")
-    rules = BundleRules(read_bundle(old), str(old), opa), BundleRules(read_bundle(new), str(new), opa)
-    bundles = rules[0].bundle, rules[1].bundle
-    paired = Manifests.of(*bundles)
+    names = str(old), str(new)
+    pair = BundlePair.of(needed_opa("comparing bundles"), read_bundle(old), read_bundle(new), names=names)
+    structure = structure_of(pair)
     whole = {suite.manifest.digest: suite.manifest for suite in suites}
-    structure = structure_of(*rules, paired)
-    known = _KnownCalls(*bundles, paired, whole, progress, engine_timeout=engine_timeout)
-    shown = _ShownCalls()
-    known_groups = grouped(shown.differing([*known.scenarios(suites), *known.logged(logs)]), structure)
-    groups, extent = grouped((), structure), Extent()
-    data = bundles[1].data
-    if most:
-        with GeneratedCalls(
-            *rules, paired, whole, allowed=known.allowed, most=most, engine_timeout=engine_timeout
-        ) as generated:
-            advance = None if progress is None else lambda more: progress("generated", more)
-            differences = generated.comparison.differences(shown.asked(generated.calls()), advance)
-            groups = grouped(shown.differing(differences), structure)
-            extent, data = generated.extent, generated.data
-    calls = [*shown.differed, *shown.others, *map(canonical, known.allowed[:_LISTED])]
-    difference = BundleDiff(
-        old=bundles[0],
-        new=bundles[1],
-        names=(str(old), str(new)),
-        structure=structure,
-        known=KnownCalls(
-            scenarios=sum(len(suite.scenarios) for suite in suites),
-            logged=sum(len(log.requests) for log in logs),
-            skipped=sum(log.skipped for log in logs),
-            calls=known.count,
-            groups=known_groups,
-        ),
-        generated=groups,
-        extent=extent,
-        not_shown=not_shown(*rules, data, list(dict.fromkeys(calls))) if calls else (),
+    beside = suites[0].data if suites else {}
+    decided = _Decided(progress)
+    with GeneratedCalls(pair, whole, beside=beside, engine_timeout=engine_timeout) as generated:
+        comparison = generated.comparison
+        logged = (decided.known(comparison, log_calls(log, pair.manifests)) for log in logs)
+        of_scenarios = _of_scenarios(pair, suites, decided, engine_timeout)
+        known_groups = grouped(decided.noted(chain(of_scenarios, *logged)), structure, comparison.decide)
+        calls = generated.calls(most, allowed=decided.allowed) if most else ()
+        differences = decided.noted(comparison.differences(decided.generated(calls)))
+        groups = grouped(differences, structure, comparison.decide)
+    known = KnownCalls(
+        scenarios=sum(len(suite.scenarios) for suite in suites),
+        logged=sum(len(log.requests) for log in logs),
+        skipped=sum(log.skipped for log in logs),
+        calls=decided.count,
+        groups=known_groups,
     )
-    documents = {document_digest(document): document for made in made_up() for document in made}
-    documents |= {name: manifest.document for name, manifest in whole.items()}
-    # Where a bundle has a root of its own, a suite's data does not count.
-    stated = {root: value for suite in suites[:1] for root, value in suite.data.items() if root not in data}
-    before, after = (directory_for_entries(bundle) | stated for bundle in bundles)
-    with Comparison(
-        *bundles, manifests=documents, old_data=before, new_data=after, engine_timeout=engine_timeout
-    ) as comparison:
-        return replace(difference, review=review(rules, difference, suites, comparison.decide))
+    hidden = not_shown(pair, generated.data, decided.telling())
+    difference = BundleDiff(*pair.bundles, names, structure, known, groups, generated.extent, hidden)
+    return replace(difference, review=review(pair, difference, suites))
 
 
-class _ShownCalls:
-    """The calls that may show what changed rules do, as the new bundle is asked them.
+class _Decided:
+    """Notes of the calls that are decided: how many were known, and which may show what changed rules do.
 
     Attributes:
-        differed: some of each difference; others: the first that were generated for tools of the bundles.
+        count: how many known calls there were; allowed: those that both bundles allow, as the new one is asked them.
     """
 
-    def __init__(self) -> None:
-        self.differed: list[bytes] = []
-        self.others: list[bytes] = []
-        self._counts: Counter[tuple[DecisionChange, str, Any]] = Counter()
-
-    def asked(self, calls: Iterable[ComparedCall]) -> Iterator[ComparedCall]:
-        """Yield the calls, and note the first."""
-        for call in calls:
-            if call.known_tool and len(self.others) < _LISTED:
-                self.others.append(call.new)
-            yield call
-
-    def differing(self, differences: Iterable[Difference]) -> Iterator[Difference]:
-        """Yield the differences, and note some of each kind."""
-        for difference in differences:
-            # Several changed rules may make the same difference: what else the calls have in common tells them apart.
-            call = difference.call
-            alike = difference.change, call.tool, call.variant[:-1]
-            self._counts[alike] += 1
-            if not call.plan and self._counts[alike] <= _OF_EACH and len(self.differed) < _LISTED:
-                self.differed.append(call.new)
-            yield difference
-
-
-class _KnownCalls:
-    """Decides the known calls by both bundles.
-
-    Attributes:
-        count: how many were decided; allowed: those that both allow, as the new bundle is asked them.
-    """
-
-    def __init__(
-        self,
-        old: Bundle,
-        new: Bundle,
-        manifests: Manifests,
-        whole: Mapping[str, EffectiveManifest],
-        progress: Progress,
-        *,
-        engine_timeout: float,
-    ) -> None:
+    def __init__(self, progress: Callable[[int], None]) -> None:
         self.count = 0
         self.allowed: list[Any] = []
-        self._bundles, self._manifests, self._progress = (old, new), manifests, progress
-        self._engine_timeout = engine_timeout
-        documents = {**{name: manifest.document for name, manifest in whole.items()}, **manifests.old, **manifests.new}
-        self._entries = {
-            (name, tool): entry
-            for name, document in documents.items()
-            for tool, entry in document.get("tools", {}).items()
-        }
+        self._progress = progress
+        self._differing: list[bytes] = []
+        self._others: list[bytes] = []
+        self._counts: Counter[tuple[DecisionChange, str, Any]] = Counter()
 
-    def scenarios(self, suites: Sequence[Suite]) -> Iterator[Difference]:
-        """Yield the calls of scenarios that are decided differently."""
-        for alike in _by_data(suites):
-            documents = {suite.manifest.digest: suite.manifest.document for suite in alike}
-            # Where a bundle has a root of its own, the suite's data does not count.
-            taken = {root for bundle in self._bundles for root in bundle.data}
-            data = {root: value for root, value in alike[0].data.items() if root not in taken}
-            with Comparison(
-                *self._bundles,
-                manifests=documents,
-                old_data=data,
-                new_data=data,
-                engine_timeout=self._engine_timeout,
-            ) as comparison:
-                calls = scenario_calls(alike, comparison.engines, self._manifests, self._entries)
-                yield from self._decided(comparison, calls, "scenarios")
-
-    def logged(self, logs: Sequence[DecisionLog]) -> Iterator[Difference]:
-        """Yield the calls of logs that are decided differently."""
-        if logs:
-            with Comparison(*self._bundles, engine_timeout=self._engine_timeout) as comparison:
-                for log in logs:
-                    calls = log_calls(log, self._manifests, self._entries)
-                    yield from self._decided(comparison, calls, "logs")
-
-    def _decided(self, comparison: Comparison, calls: Iterable[ComparedCall], stage: str) -> Iterator[Difference]:
+    def known(self, comparison: Comparison, calls: Iterable[ComparedCall]) -> Iterator[Difference]:
+        """Decide known calls, and yield those that are decided differently."""
         for call in calls:
             old, new = comparison.decide(call)
             self.count += 1
-            if self._progress is not None:
-                self._progress(stage, 1)
+            self._progress(1)
             if not call.plan and old.verdict is new.verdict is Verdict.ALLOW:
                 self.allowed.append(orjson.loads(call.new))
             change = change_of(old, new)
             if change is not None:
                 yield Difference(call, change, old, new)
 
+    def generated(self, calls: Iterable[ComparedCall]) -> Iterator[ComparedCall]:
+        """Yield generated calls, and note the first for tools of the bundles."""
+        for call in calls:
+            self._progress(1)
+            if call.known_tool and len(self._others) < _LISTED:
+                self._others.append(call.new)
+            yield call
 
-def _by_data(suites: Sequence[Suite]) -> list[list[Suite]]:
+    def noted(self, differences: Iterable[Difference]) -> Iterator[Difference]:
+        """Yield the differences, and note some of each kind."""
+        for difference in differences:
+            # Several changed rules may make the same difference: what else the calls have in common tells them apart.
+            call = difference.call
+            alike = difference.change, call.tool, call.variant[:-1]
+            self._counts[alike] += 1
+            if not call.plan and self._counts[alike] <= _OF_EACH and len(self._differing) < _LISTED:
+                self._differing.append(call.new)
+            yield difference
+
+    def telling(self) -> list[bytes]:
+        """Return the noted calls, as the new bundle is asked them, the likeliest to show something first."""
+        return list(dict.fromkeys((*self._differing, *self._others, *map(canonical, self.allowed[:_LISTED]))))
+
+
+def _of_scenarios(
+    pair: BundlePair, suites: Sequence[Suite], decided: _Decided, engine_timeout: float
+) -> Iterator[Difference]:
+    """Yield the calls of scenarios that are decided differently."""
     groups: dict[str, list[Suite]] = {}
     for suite in suites:
         groups.setdefault(digest(canonical(dict(suite.data))), []).append(suite)
-    return list(groups.values())
+    for alike in groups.values():
+        documents = {suite.manifest.digest: suite.manifest.document for suite in alike}
+        # Where a bundle has a root of its own, the suite's data does not count.
+        taken = {root for bundle in pair.bundles for root in bundle.data}
+        data = {root: value for root, value in alike[0].data.items() if root not in taken}
+        with Comparison(
+            *pair.bundles, manifests=documents, old_data=data, new_data=data, engine_timeout=engine_timeout
+        ) as comparison:
+            yield from decided.known(comparison, scenario_calls(alike, comparison.engines, pair.manifests))

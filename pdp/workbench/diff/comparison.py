@@ -18,7 +18,7 @@ from pdp.manifest.diff import Direction
 from pdp.workbench.engines import ENGINE_TIMEOUT, LATE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping
+    from collections.abc import Generator, Iterable, Mapping
     from typing import Self
 
     from pdp.decision import Decision
@@ -37,19 +37,17 @@ class ComparedCall:
 
     Attributes:
         tool: its name.
-        kind: the effect class of its entry, or `unclassified`; empty where no entry is known.
-        variant: in what it differs from a call that has all it needs: dimension and value, in words.
         old, new: the request for either bundle, canonical.
+        variant: in what it differs from a call that has all it needs: the dimensions.
         source: where a known call comes from, such as a scenario; empty for a generated one.
         plan: whether the bodies are put to `authz/plan`.
         known_tool: whether the tool is one of the bundles' manifests, and not a generated entry.
     """
 
     tool: str
-    kind: str
-    variant: tuple[tuple[str, str], ...]
     old: bytes
     new: bytes
+    variant: tuple[str, ...] = ()
     source: str = ""
     plan: bool = False
     known_tool: bool = True
@@ -60,8 +58,6 @@ class DecisionChange:
     """What differs between the decision of the old bundle and that of the new one.
 
     Attributes:
-        old, new: the verdicts.
-        codes_removed, codes_added: reason codes that only the old decision gives, and that only the new one gives.
         obligations_removed, obligations_added: by id, where the verdict is the same; one with other parameters is in
             both.
         details: codes of both decisions, of the same verdict, whose details differ.
@@ -82,35 +78,31 @@ class DecisionChange:
         return tuple(dict.fromkeys((*self.codes_removed, *self.codes_added, *obligations, *self.details)))
 
     @property
-    def direction(self) -> Direction:
-        """Nearer to ALLOW loosens, and so does an ALLOW with fewer obligations."""
-        if self.old is not self.new:
-            return Direction.LOOSENS if _ORDER[self.new] > _ORDER[self.old] else Direction.TIGHTENS
-        if self.new is Verdict.ALLOW and bool(self.obligations_removed) != bool(self.obligations_added):
-            return Direction.LOOSENS if self.obligations_removed else Direction.TIGHTENS
-        return Direction.UNCLEAR
+    def deciding(self) -> tuple[str, ...]:
+        """Of the names those that the stricter of two verdicts gives: what the other one gives instead follows."""
+        if self.old is self.new:
+            return self.names
+        return self.codes_removed if _ORDER[self.old] < _ORDER[self.new] else self.codes_added
 
     @property
-    def may_loosen(self) -> bool:
-        """Whether it counts as admitting more: it loosens, or an obligation of an ALLOW is another one.
+    def direction(self) -> Direction:
+        """Nearer to ALLOW loosens, and so does an ALLOW with another obligation, or one less.
 
         Only the application knows what parameters ask for: `transform` to 900000 instead of 100 may well admit more.
         Only a call that keeps its obligations and gets one more is stricter for sure.
         """
-        if self.direction is not Direction.UNCLEAR:
-            return self.direction is Direction.LOOSENS
-        return self.new is Verdict.ALLOW and bool(self.obligations_removed or self.obligations_added)
+        if self.old is not self.new:
+            return Direction.LOOSENS if _ORDER[self.new] > _ORDER[self.old] else Direction.TIGHTENS
+        if self.new is Verdict.ALLOW and (self.obligations_removed or self.obligations_added):
+            return Direction.LOOSENS if self.obligations_removed else Direction.TIGHTENS
+        return Direction.UNCLEAR
 
     @property
-    def rank(self) -> int:
-        """Its position in a report, from 0: the most dangerous changes first."""
-        if self.old is not self.new and self.direction is Direction.LOOSENS:
-            return 2 - _ORDER[self.new] + (1 if self.old is Verdict.STEP_UP else 0) + (self.new is Verdict.STEP_UP)
-        if self.may_loosen:
-            return 3
-        if self.direction is Direction.UNCLEAR:
-            return 4 + (self.new is Verdict.DENY)
-        return 6 + _ORDER[self.new]
+    def rank(self) -> tuple[bool, bool, int, int]:
+        """By which a report orders changes: what loosens, then another verdict, then what is nearest to ALLOW."""
+        return (
+            self.direction is not Direction.LOOSENS, self.old is self.new, -_ORDER[self.new], _ORDER[self.old],
+        )  # fmt: skip
 
 
 def change_of(old: Decision, new: Decision) -> DecisionChange | None:
@@ -198,27 +190,17 @@ class Comparison:
     def _answers(self, call: ComparedCall) -> tuple[bytes | EngineError | BundleError, ...]:
         return _answer(self._old, call.old, call), _answer(self._new, call.new, call)
 
-    def differences(
-        self, calls: Iterable[ComparedCall], progress: Callable[[int], None] | None = None
-    ) -> Generator[Difference, None, None]:
-        """Yield the calls that are decided differently, in their order.
-
-        Args:
-            calls: taken as they are needed.
-            progress: is given how many more have been decided.
-        """
+    def differences(self, calls: Iterable[ComparedCall]) -> Generator[Difference, None, None]:
+        """Yield the calls that are decided differently, in their order; `calls` are taken as they are needed."""
         rest = iter(calls)
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="pdp-diff") as pool:
-            pending: deque[tuple[int, Future[list[Difference]]]] = deque()
+            pending: deque[Future[list[Difference]]] = deque()
             while True:
                 while len(pending) < 2 * WORKERS and (chunk := list(islice(rest, _CHUNK))):
-                    pending.append((len(chunk), pool.submit(self._differing, chunk)))
+                    pending.append(pool.submit(self._differing, chunk))
                 if not pending:
                     return
-                count, future = pending.popleft()
-                yield from future.result()
-                if progress is not None:
-                    progress(count)
+                yield from pending.popleft().result()
 
     def _differing(self, calls: list[ComparedCall]) -> list[Difference]:
         differences = []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pdp.decision import Verdict, parse_decision
 from pdp.errors import EngineError, UsageError
 from pdp.workbench.diff.comparison import WORKERS
-from pdp.workbench.diff.policies import differing_rules
+from pdp.workbench.diff.groups import shortened
 from pdp.workbench.opa.edits import edits
 from pdp.workbench.opa.evaluation import Evaluator
 from pdp.workbench.opa.syntax import Source
@@ -21,23 +21,20 @@ from pdp.workbench.opa.syntax import Source
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pdp.workbench.diff.policies import BundleRules, ComparedRule
-    from pdp.workbench.opa.edits import Edit
+    from pdp.workbench.diff.policies import BundlePair, BundleRules, ComparedRule
     from pdp.workbench.opa.syntax import Span
 
-_SHOWN: Final = 100
 _FIRST: Final = 200
 _MOST: Final = 1500
 _TIMEOUT: Final = 30.0
 
 
 class NotShown(NamedTuple):
-    """A changed rule, the begin of its text, what no call shows of it, in words, and its place."""
+    """A changed rule, the begin of its text, and what no call shows of it, in words."""
 
     rule: str
     text: str
     words: str
-    where: str
 
     @property
     def line(self) -> str:
@@ -53,24 +50,21 @@ class _Part(NamedTuple):
     text: str
 
 
-def not_shown(
-    old: BundleRules, new: BundleRules, data: Mapping[str, Any], calls: Sequence[bytes]
-) -> tuple[NotShown, ...]:
+def not_shown(pair: BundlePair, data: Mapping[str, Any], calls: Sequence[bytes]) -> tuple[NotShown, ...]:
     """Return the changed rules that no call shows.
 
     Args:
-        old: the one bundle with its rules.
-        new: the other.
+        pair: the bundles.
         data: by which the new bundle decided the calls.
         calls: as the new bundle is asked them, the likeliest to show something first.
 
     Raises:
         UsageError, EngineError: OPA cannot be run, or cannot decide the calls.
     """
-    parts = list(dict.fromkeys(_parts(old, new)))
+    parts = list(dict.fromkeys(_parts(pair))) if calls else []
     if parts:
         with (
-            Evaluator(new.opa, new.bundle.modules, data, timeout=_TIMEOUT) as evaluator,
+            Evaluator(pair.new.opa, pair.new.bundle.modules, data, timeout=_TIMEOUT) as evaluator,
             ThreadPoolExecutor(WORKERS, thread_name_prefix="pdp-exercise") as pool,
         ):
             for asked in (calls[:_FIRST], calls[_FIRST:_MOST]):
@@ -100,12 +94,13 @@ def _differs(without: bytes, present: bytes | None) -> bool:
     return not (before.verdict is after.verdict is Verdict.DENY and set(after.codes) < set(before.codes))
 
 
-def _parts(old: BundleRules, new: BundleRules) -> Iterator[_Part]:
+def _parts(pair: BundlePair) -> Iterator[_Part]:
+    old, new = pair.old, pair.new
     changed = {
         name: tuple([rule for rule in side if "head" in rule.node] for side in sides)
-        for name, sides in differing_rules(old, new).items()
+        for name, sides in pair.differing.items()
     }
-    present = new.rules(old).keys()
+    present = pair.rules[1].keys()
     # Helpers that are gone, so that what asks for them can be put back.
     gone = [
         rule_text(old, rule)
@@ -114,10 +109,9 @@ def _parts(old: BundleRules, new: BundleRules) -> Iterator[_Part]:
         for rule in side[0]
         if not rule.site
     ]
-    gained = {name: after for name, (before, after) in changed.items() if len(after) > len(before)}
-    drops = {module: _drops(new, module) for module in {rule.module for side in gained.values() for rule in side}}
     for name, (before, after) in changed.items():
-        yield from (_without(name, new, rule, drops[rule.module]) for rule in gained.get(name, ()))
+        if len(after) > len(before):
+            yield from (_without(name, new, rule) for rule in after)
         texts = [rule_text(old, rule) for rule in before]
         if texts and (after or (name in present and before[0].module in new.bundle.modules)):
             first, side = (after[0], new) if after else (before[0], old)
@@ -126,24 +120,18 @@ def _parts(old: BundleRules, new: BundleRules) -> Iterator[_Part]:
             for start, end in sorted(spans, reverse=True):
                 text = text[:start] + ("\n\n".join(texts) if start == spans[0][0] else "") + text[end:]
             more = gone if after else [*gone, *texts]
-            change = NotShown(name, _begin(side, first), "that it is not what it was", first.place)
+            change = NotShown(name, _begin(side, first), "that it is not what it was")
             yield _Part(change, first.module, "\n\n".join((text, *more)))
 
 
-def _drops(new: BundleRules, module: str) -> list[Edit]:
-    """The edits after which a rule of a module never holds, the last of its text first."""
-    source = Source(new.modules[module].file, new.bundle.modules[module])
-    return [edit for edit in reversed(edits(new.trees[module], source)) if edit.kind == "rule dropped"]
-
-
-def _without(name: str, new: BundleRules, rule: ComparedRule, drops: Sequence[Edit]) -> _Part:
+def _without(name: str, new: BundleRules, rule: ComparedRule) -> _Part:
     """The module in which a rule never holds; its name stays, since others may ask for it."""
-    start, end = _span(new, rule)
     text = new.bundle.modules[rule.module]
-    for edit in drops:
-        if start <= edit.span[0] and edit.span[1] <= end:
+    # The last of the text first.
+    for edit in reversed(edits({"rules": [rule.node]}, Source(new.modules[rule.module].file, text))):
+        if edit.kind == "rule dropped":
             text = text[: edit.span[0]] + edit.text + text[edit.span[1] :]
-    return _Part(NotShown(name, _begin(new, rule), "that it is there", rule.place), rule.module, text)
+    return _Part(NotShown(name, _begin(new, rule), "that it is there"), rule.module, text)
 
 
 def rule_text(side: BundleRules, rule: ComparedRule) -> str:
@@ -152,8 +140,7 @@ def rule_text(side: BundleRules, rule: ComparedRule) -> str:
 
 
 def _begin(side: BundleRules, rule: ComparedRule) -> str:
-    text = " ".join(rule_text(side, rule).split())
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return shortened(" ".join(rule_text(side, rule).split()))
 
 
 def _span(side: BundleRules, rule: ComparedRule) -> Span:

@@ -8,7 +8,9 @@ take turns. The calls are the same in every run.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import chain, islice, zip_longest
+from functools import cached_property
+from itertools import chain, islice, product, zip_longest
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.decision import Verdict
@@ -16,7 +18,6 @@ from pdp.engine.data import merged_data
 from pdp.json import JsonValueError, canonical
 from pdp.workbench.diff.comparison import ComparedCall, Comparison
 from pdp.workbench.diff.manifests import named_manifest
-from pdp.workbench.diff.policies import differing_rules
 from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.neighbours.bases import (
     CalledTool,
@@ -30,7 +31,7 @@ from pdp.workbench.neighbours.bases import (
 from pdp.workbench.neighbours.conditions import alternatives, meeting
 from pdp.workbench.neighbours.entries import DIRECTORY, document_digest, made_up
 from pdp.workbench.neighbours.values import as_dict, at, edited, texts
-from pdp.workbench.neighbours.variants import change_words, changes, dotted, pairs
+from pdp.workbench.neighbours.variants import changes, dotted, pairs
 from pdp.workbench.neighbours.vocabulary import Policy, vocabulary
 
 if TYPE_CHECKING:
@@ -39,10 +40,10 @@ if TYPE_CHECKING:
 
     from pdp.engine.bundle.file import Bundle
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.workbench.diff.manifests import Manifests
-    from pdp.workbench.diff.policies import BundleRules
+    from pdp.workbench.diff.policies import BundlePair
     from pdp.workbench.neighbours.conditions import Alternative
     from pdp.workbench.neighbours.variants import Change
+    from pdp.workbench.neighbours.vocabulary import Vocabulary
 
 _READ: Final = ("directory", "settings")
 _KNOWN_BASES: Final = 2
@@ -59,50 +60,41 @@ class Extent:
 
     Attributes:
         tools: how many of the bundles' tools; entries: how many generated entries.
-        asked: calls made for what a changed rule asks for; single: calls with at most one change; pairs: with two.
-        cut: whether there was no room for all of them.
+        cut: whether there was no room for all calls.
         never_allowed: tools of which no call was found that is ALLOW or STEP_UP.
         dropped: dimensions that there was no room for; dropped_changed: those that a changed rule reads.
     """
 
     tools: int = 0
     entries: int = 0
-    asked: int = 0
-    single: int = 0
-    pairs: int = 0
+    requests: int = 0
     cut: bool = False
     never_allowed: list[str] = field(default_factory=list)
     dropped: tuple[str, ...] = ()
     dropped_changed: tuple[str, ...] = ()
 
     @property
-    def requests(self) -> int:
-        """How many calls there are."""
-        return self.asked + self.single + self.pairs
-
-    @property
     def line(self) -> str:
         """What is covered, in words."""
         room = "there was no room for more, and more were to be tried" if self.cut else "none was left out"
-        asked = f"{self.asked} requests with all or nearly all that a changed rule asks for, " if self.asked else ""
         return (
             f"covered: {self.tools} tools of the bundles and {self.entries} generated entries of every tier, effect "
-            f"class and pattern; {asked}{self.single} requests with at most one change of a call that has all it "
-            f"needs, {self.pairs} with two of the likeliest: {room}"
+            f"class and pattern; what changed rules ask for, and up to two changes of a call that has all it needs: "
+            f"{room}"
         )
 
 
 @dataclass(frozen=True)
 class _Base:
-    """A call to vary: its tool, what is special about it in words, and whether the tool is one of the bundles'.
+    """A call to vary: its tool, whether that is one of the bundles', and the dimensions in which it was varied before.
 
-    `fixed` are the dimensions that stay, because all that a changed rule asks for is met with them.
+    `fixed` are those that stay, because all that a changed rule asks for is met with them.
     """
 
     tool: CalledTool
     request: dict[str, Any]
-    words: tuple[tuple[str, str], ...]
     known_tool: bool
+    variant: tuple[str, ...] = ()
     fixed: frozenset[str] = frozenset()
 
 
@@ -110,13 +102,9 @@ class GeneratedCalls:
     """The generated calls of two bundles, to be taken once. Close it when done.
 
     Args:
-        old: the one bundle with its rules.
-        new: the other.
-        manifests: theirs.
-        known: whole manifests by digest, as scenario files name them.
-        allowed: known requests that both bundles allow.
-        most: how many calls there may be.
-        solved: whether to ask OPA what the changed rules ask for, which takes seconds.
+        pair: the bundles.
+        manifests: whole manifests by digest, as scenario files name them.
+        beside: data that bundles without such a root are given.
         engine_timeout: seconds that an engine has for one answer.
 
     Attributes:
@@ -124,56 +112,35 @@ class GeneratedCalls:
         extent: what the calls that were taken cover.
 
     Raises:
-        BundleError, UsageError, EngineError: as of `Comparison` and `BundleRules.trees`.
+        BundleError, UsageError, EngineError: as of `Comparison`.
     """
 
     def __init__(
         self,
-        old: BundleRules,
-        new: BundleRules,
-        manifests: Manifests,
-        known: Mapping[str, EffectiveManifest],
+        pair: BundlePair,
+        manifests: Mapping[str, EffectiveManifest] = MappingProxyType({}),
         *,
-        allowed: Iterable[Any] = (),
-        most: int,
-        solved: bool = True,
+        beside: Mapping[str, Any] = MappingProxyType({}),
         engine_timeout: float = ENGINE_TIMEOUT,
     ) -> None:
         self.extent = Extent()
-        self._manifests, self._known, self._most = manifests, known, most
-        self._allowed = list(allowed)
-        policies = [
-            Policy(side.trees, {root: side.bundle.data[root] for root in _READ if root in side.bundle.data})
-            for side in (new, old)
-        ]
-        self._vocabulary = vocabulary(*policies, differing=differing_rules(new, old).values())
-        self._asked_for: list[Alternative] = []
-        if solved:
-            asked = [
-                alternatives(side.opa, policy, side.bundle.modules, sorted(self._vocabulary.near & policy.trees.keys()))
-                for side, policy in zip((new, old), policies, strict=True)
-            ]
-            own = asked[0].keys() ^ asked[1].keys()
-            self._asked_for = [known[form] for known in asked for form in known if form in own]
+        self._pair, self._known = pair, manifests
         self._every, self._few = made_up()
-        documents = {document_digest(document): document for document in (*self._every, *self._few)}
-        laid = [directory_for_entries(side.bundle) for side in (old, new)]
+        documents = {name: manifest.document for name, manifest in manifests.items()}
+        documents |= {document_digest(document): document for document in (*self._every, *self._few)}
+        laid = [_data_beside(bundle, beside) for bundle in pair.bundles]
         self._directory: dict[str, Any] = {}
-        for side, data in zip((old, new), laid, strict=True):
-            for name, part in as_dict(merged_data(side.bundle.data, data=data).get("directory")).items():
+        for bundle, data in zip(pair.bundles, laid, strict=True):
+            for name, part in as_dict(merged_data(bundle.data, data=data).get("directory")).items():
                 self._directory[name] = {**self._directory.get(name, {}), **as_dict(part)}
+        self._allowed: list[Any] = []
         self._seen: set[int] = set()
         self._asked: set[str] = set()
         self._stuck: set[frozenset[str]] = set()
         self._made: dict[bytes, list[Change]] = {}
-        self.data = merged_data(new.bundle.data, manifests=documents, data=laid[1])
+        self.data = merged_data(pair.new.bundle.data, manifests=documents, data=laid[1])
         self.comparison = Comparison(
-            old.bundle,
-            new.bundle,
-            manifests=documents,
-            old_data=laid[0],
-            new_data=laid[1],
-            engine_timeout=engine_timeout,
+            *pair.bundles, manifests=documents, old_data=laid[0], new_data=laid[1], engine_timeout=engine_timeout
         )
 
     def __enter__(self) -> Self:
@@ -182,8 +149,19 @@ class GeneratedCalls:
     def __exit__(self, *_: object) -> None:
         self.comparison.__exit__()
 
-    def calls(self) -> Iterator[ComparedCall]:
-        """Yield the calls."""
+    def calls(self, most: int, *, allowed: Iterable[Any] = (), solved: bool = True) -> Iterator[ComparedCall]:
+        """Yield the calls.
+
+        Args:
+            most: how many there may be.
+            allowed: known requests that both bundles allow.
+            solved: whether to ask OPA what the changed rules ask for, which takes seconds.
+
+        Raises:
+            UsageError: OPA cannot be run.
+        """
+        self._allowed = list(allowed)
+        asked_for = self._asked_for() if solved else []
         tools = list(self._tools())
         made = [tool for document in self._every for tool in called_tools(document, document_digest(document))]
         few = [tool for document in self._few for tool in called_tools(document, document_digest(document))]
@@ -195,30 +173,42 @@ class GeneratedCalls:
         def bases(tools: Sequence[CalledTool], *, settle: bool) -> Iterator[_Base]:
             return (base for tool in tools for base in self._bases(tool, clearances, known_tool=False, settle=settle))
 
-        taken = 0
-        for share, kind, calls in (
-            (
-                0.3,
-                "asked",
-                _in_turn(
-                    (
-                        self._singles(self._meeting(known, whole=True), _FEW),
-                        self._singles(self._meeting(known, whole=False), _NEAR),
-                    )
-                ),
-            ),
-            (0.5, "single", self._singles(known)),
-            (0.7, "pairs", self._pairs(known, changed=True)),
-            (0.85, "single", self._singles(bases(made, settle=True))),
-            (0.9, "single", self._singles(bases(few, settle=False), _FEW)),
-            (1.0, "pairs", self._pairs(chain(known, bases(paired, settle=True)))),
+        met = self._singles(_meeting(known, asked_for, whole=True), _FEW)
+        nearly = self._singles(_meeting(known, asked_for, whole=False), _NEAR)
+        for share, calls in (
+            (0.3, _in_turn((met, nearly))),
+            (0.5, self._singles(known)),
+            (0.7, self._pairs(known, changed=True)),
+            (0.85, self._singles(bases(made, settle=True))),
+            (0.9, self._singles(bases(few, settle=False), _FEW)),
+            (1.0, self._pairs(chain(known, bases(paired, settle=True)))),
         ):
-            for call in islice(self._unasked(calls), max(0, int(self._most * share) - taken)):
-                taken += 1
-                setattr(self.extent, kind, getattr(self.extent, kind) + 1)
+            for call in islice(self._unasked(calls), max(0, int(most * share) - self.extent.requests)):
+                self.extent.requests += 1
                 yield call
-        self.extent.cut = taken >= self._most
+        self.extent.cut = self.extent.requests >= most
         self._count(known)
+
+    @cached_property
+    def _policies(self) -> list[Policy]:
+        return [
+            Policy(side.trees, {root: side.bundle.data[root] for root in _READ if root in side.bundle.data})
+            for side in (self._pair.new, self._pair.old)
+        ]
+
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        differing = ((after, before) for before, after in self._pair.differing.values())
+        return vocabulary(*self._policies, differing=differing)
+
+    def _asked_for(self) -> list[Alternative]:
+        """What the rules near a change ask for in one of the policies alone."""
+        asked = [
+            alternatives(side.opa, policy, side.bundle.modules, sorted(self._vocabulary.near & policy.trees.keys()))
+            for side, policy in zip((self._pair.new, self._pair.old), self._policies, strict=True)
+        ]
+        own = asked[0].keys() ^ asked[1].keys()
+        return [known[form] for known in asked for form in known if form in own]
 
     def _bases(
         self, tool: CalledTool, clearances: Sequence[str], *, known_tool: bool, settle: bool = True
@@ -233,23 +223,23 @@ class GeneratedCalls:
             request = allowed_call(request, self._vocabulary, denials, self._directory)
             self._stuck |= {codes} if denials(request) else set()
         _, verdicts = self._decided(tool, request)
-        yield _Base(tool, request, (), known_tool)
+        yield _Base(tool, request, known_tool)
         if Verdict.STEP_UP in verdicts:
             # Behind a STEP_UP, what else would be denied or allowed shows only once it is approved.
             approved = edited(request, (("context", "approval"), valid_approval(tool)))
-            yield _Base(tool, approved, (("approval", "with a valid approval"),), known_tool)
+            yield _Base(tool, approved, known_tool, ("approval",))
         known = [
             request
             for request in self._allowed
             if known_tool and (named_manifest(request), tool_of(request)) == (tool.digest, tool.name)
         ]
-        yield from (_Base(tool, request, (), known_tool) for request in known[:_KNOWN_BASES])
+        yield from (_Base(tool, request, known_tool) for request in known[:_KNOWN_BASES])
         if known_tool and not known and not {Verdict.ALLOW, Verdict.STEP_UP} & verdicts:
             self.extent.never_allowed.append(tool.name)
 
     def _decided(self, tool: CalledTool, request: Any) -> tuple[frozenset[str], frozenset[Verdict]]:
         """For what the two bundles deny a request, and their verdicts."""
-        call = self._call(_Base(tool, request, (), known_tool=True))
+        call = self._call(_Base(tool, request, known_tool=True))
         if call is None:
             return frozenset(("not JSON",)), frozenset()
         decisions = self.comparison.decide(call)
@@ -286,21 +276,6 @@ class GeneratedCalls:
 
         yield from _in_turn(changed(number, base) for number, base in enumerate(yielded))
 
-    def _meeting(self, bases: Iterable[_Base], *, whole: bool) -> Iterator[_Base]:
-        """Yield calls for which all holds that a changed rule asks for; not `whole`: all but one condition."""
-        for base in bases:
-            for conditions in self._asked_for:
-                for met, edits in meeting(base.request, conditions):
-                    request = edited(base.request, *edits)
-                    words = {
-                        dotted(path): change_words(path, value, at(base.request, path))
-                        for path, value in edits
-                        if value != at(base.request, path)
-                    }
-                    if whole == met:
-                        fixed = frozenset(dotted(path) for path, _ in edits)
-                        yield _Base(base.tool, request, (*base.words, *words.items()), base.known_tool, fixed)
-
     def _pairs(self, bases: Iterable[_Base], *, changed: bool = False) -> Iterator[ComparedCall | None]:
         """Yield two changes of each base in turn; `changed`: only while one is new, or read by a changed rule."""
 
@@ -326,23 +301,17 @@ class GeneratedCalls:
     def _call(self, base: _Base, *changed: Change) -> ComparedCall | None:
         edits = [edit for change in changed for edit in change.edits]
         try:
-            old, new = self._manifests.requests(edited(base.request, *edits))
+            old, new = self._pair.manifests.requests(edited(base.request, *edits))
         except JsonValueError:
             return None
-        return ComparedCall(
-            tool=base.tool.name,
-            kind=str(base.tool.stated[-1].get("effect_class", "unclassified")),
-            variant=(*base.words, *((change.dimension, change.description) for change in changed)),
-            old=old,
-            new=new,
-            known_tool=base.known_tool,
-        )
+        variant = (*base.variant, *(change.dimension for change in changed))
+        return ComparedCall(base.tool.name, old, new, variant, known_tool=base.known_tool)
 
     def _unasked(self, calls: Iterable[ComparedCall | None]) -> Iterator[ComparedCall]:
         for call in calls:
             if call is not None and (key := hash((call.old, call.new))) not in self._seen:
                 self._seen.add(key)
-                self._asked.update(dimension for dimension, _ in call.variant)
+                self._asked.update(call.variant)
                 yield call
 
     def _count(self, bases: Sequence[_Base]) -> None:
@@ -356,7 +325,7 @@ class GeneratedCalls:
     def _tools(self) -> Iterator[CalledTool]:
         """The tools of the bundles' manifests; of one that is in several manifests alike, the first stands for all."""
         seen: set[bytes] = set()
-        for pair, before, after in self._manifests.documents():
+        for pair, before, after in self._pair.manifests.documents():
             newest = after or before
             for name in dict.fromkeys((*as_dict(after.get("tools")), *as_dict(before.get("tools")))):
                 entries = tuple(
@@ -383,10 +352,25 @@ class GeneratedCalls:
         return list(dict.fromkeys(stated))
 
 
-def directory_for_entries(bundle: Bundle) -> dict[str, Any]:
-    """Return corpora and documents for generated entries, where the bundle's directory leaves room for them."""
+def _data_beside(bundle: Bundle, beside: Mapping[str, Any]) -> dict[str, Any]:
+    """Data for a bundle: what it has no root for, and corpora and documents for generated entries where there is room.
+
+    Where a bundle has a root of its own, data that is given beside it does not count.
+    """
     own = bundle.data.get("directory", {})
-    return {"directory": {name: part for name, part in DIRECTORY.items() if isinstance(own.get(name, {}), dict)}}
+    made = {"directory": {name: part for name, part in DIRECTORY.items() if isinstance(own.get(name, {}), dict)}}
+    return {root: value for root, value in beside.items() if root not in bundle.data} | made
+
+
+def _meeting(bases: Iterable[_Base], asked_for: Sequence[Alternative], *, whole: bool) -> Iterator[_Base]:
+    """Yield calls for which all holds that a changed rule asks for; not `whole`: all but one condition."""
+    for base, conditions in product(bases, asked_for):
+        for met, edits in meeting(base.request, conditions):
+            if whole == met:
+                fixed = frozenset(dotted(path) for path, _ in edits)
+                changed = [dotted(path) for path, value in edits if value != at(base.request, path)]
+                variant = (*base.variant, *dict.fromkeys(changed))
+                yield _Base(base.tool, edited(base.request, *edits), base.known_tool, variant, fixed)
 
 
 def _in_turn(iterators: Iterable[Iterator[ComparedCall | None]]) -> Iterator[ComparedCall | None]:

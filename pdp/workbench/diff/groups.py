@@ -1,24 +1,40 @@
-"""Differences grouped by what they have in common, the most dangerous first, each with the smallest call found."""
+"""Differences grouped by what they have in common, the most dangerous first, each with the call that shows it."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+import yaml
 
+from pdp.decision import Verdict
+from pdp.json import canonical
+from pdp.workbench.diff.comparison import change_of
 from pdp.workbench.neighbours.entries import MADE_UP
+from pdp.workbench.neighbours.values import GONE, JsonPath, as_dict, at, edited
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from pdp.manifest.diff import Direction
+    from pdp.decision import Decision
     from pdp.workbench.diff.comparison import ComparedCall, DecisionChange, Difference
     from pdp.workbench.diff.structure import Structure
 
-_NAMED: Final = 3
-_VALUES: Final = 4
+    Decide = Callable[[ComparedCall], tuple[Decision, Decision]]
+
 _SOURCES: Final = 20
+LONGEST: Final = 160
+"""The longest value that is shown whole."""
+
+_MOST_PARTS: Final = 50
+"""How many parts of a value, and how many values of a part of the request, are tried to be left out."""
+
+_PARTS: Final = (("context", "arguments"), ("subject", "properties"), ("context",), ("resource", "properties"))
+_HIDDEN: Final = frozenset(("context", name) for name in ("arguments", "call_digest", "request_id", "run_id", "time"))
+# What a request has to have, whatever it is: shown only where it decides.
+_NEEDED: Final = (("subject", "id"), ("subject", "type"), ("resource", "id"), ("resource", "type"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,53 +43,35 @@ class Group:
 
     Attributes:
         id: names this difference of these two bundles, for explanations (`Structure.id_of`).
-        title: in words: `DENY -> ALLOW for read-external tools without purpose`.
+        call: the smallest call with nothing but what decides, and both decisions, in words.
         change: what differs.
         count: how many calls.
-        tools: those of the bundles' manifests, sorted; kinds: the effect classes of all the calls, sorted.
+        tools: those of the bundles' manifests, sorted.
         smallest: the smallest call found, with both decisions.
         sources: where known calls come from, the first of them.
     """
 
     id: str
-    title: str
+    call: str
     change: DecisionChange
     count: int
     tools: tuple[str, ...]
-    kinds: tuple[str, ...]
     smallest: Difference
-    sources: tuple[str, ...] = ()
-
-    @property
-    def direction(self) -> Direction:
-        """Which way it goes."""
-        return self.change.direction
-
-    @property
-    def may_loosen(self) -> bool:
-        """Whether it has to be explained: see `DecisionChange.may_loosen`."""
-        return self.change.may_loosen
-
-    @property
-    def witness(self) -> Any:
-        """The smallest call found, as the new bundle is asked it."""
-        return orjson.loads(self.smallest.call.new)
+    sources: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that `pdp bundle diff --json` prints for it; its form is stable."""
         call = self.smallest.call
         return {
             "id": self.id,
-            "title": self.title,
-            "direction": self.direction.value,
-            "may_loosen": self.may_loosen,
+            "call": self.call,
+            "direction": self.change.direction.value,
             "change": asdict(self.change),
             "requests": self.count,
-            "tools": list(self.tools),
-            "effect_classes": list(self.kinds),
-            "sources": list(self.sources),
-            "variant": [words for _, words in call.variant],
-            "witness": self.witness,
+            "tools": self.tools,
+            "sources": self.sources,
+            "variant": call.variant,
+            "witness": orjson.loads(call.new),
             "witness_old": orjson.loads(call.old) if call.old != call.new else None,
             "codes": {"old": self.smallest.old.codes, "new": self.smallest.new.codes},
         }
@@ -84,30 +82,29 @@ class _Collected:
     smallest: Difference
     count: int = 0
     tools: set[str] = field(default_factory=set)
-    kinds: set[str] = field(default_factory=set)
-    words: dict[str, dict[str, None]] | None = None
     sources: dict[str, None] = field(default_factory=dict)
 
     def add(self, difference: Difference) -> None:
         call = difference.call
         self.count += 1
-        self.kinds.add(call.kind or "unknown")
         if call.known_tool:
             self.tools.add(call.tool)
         if call.source:
             self.sources[call.source] = None
-        own = dict(call.variant)
-        if self.words is None:
-            self.words = {dimension: {words: None} for dimension, words in own.items()}
-        else:
-            common = self.words.items()
-            self.words = {name: {**words, own[name]: None} for name, words in common if name in own}
         if _size(call) < _size(self.smallest.call):
             self.smallest = difference
 
 
-def grouped(differences: Iterable[Difference], structure: Structure) -> tuple[Group, ...]:
-    """Return what is decided differently in groups, the most dangerous first; `structure` gives them their ids."""
+def _size(call: ComparedCall) -> tuple[int, int, int, bytes]:
+    # Names that somebody knows, those of scenarios, before such as nobody has.
+    return len(call.variant), call.new.count(f'"{MADE_UP}'.encode()), len(call.new), call.new
+
+
+def grouped(differences: Iterable[Difference], structure: Structure, decide: Decide) -> tuple[Group, ...]:
+    """Return what is decided differently in groups, the most dangerous first.
+
+    `structure` gives them their ids, and `decide` decides by both bundles what their calls can do without.
+    """
     collected: dict[tuple[DecisionChange, bool], _Collected] = {}
     for difference in differences:
         # Tools of today are called already, generated entries might be: they are told apart.
@@ -115,57 +112,64 @@ def grouped(differences: Iterable[Difference], structure: Structure) -> tuple[Gr
         collected.setdefault(key, _Collected(difference)).add(difference)
     groups = []
     for (change, _), calls in collected.items():
-        tools, kinds = tuple(sorted(calls.tools)), tuple(sorted(calls.kinds))
-        groups.append(
-            Group(
-                id=structure.id_of("decisions", *astuple(change), tools, kinds),
-                title=_title(change, calls),
-                change=change,
-                count=calls.count,
-                tools=tools,
-                kinds=kinds,
-                smallest=calls.smallest,
-                sources=tuple(calls.sources)[:_SOURCES],
-            )
-        )
+        tools = tuple(sorted(calls.tools))
+        identity = structure.id_of("decisions", *astuple(change), tools)
+        words = _call_words(calls.smallest, decide)
+        sources = tuple(calls.sources)[:_SOURCES]
+        groups.append(Group(identity, words, change, calls.count, tools, calls.smallest, sources))
     return tuple(sorted(groups, key=lambda group: (group.change.rank, not group.tools, -group.count, group.id)))
 
 
-def _title(change: DecisionChange, collected: _Collected) -> str:
-    if change.old is not change.new:
-        decided = f"{change.old.value} -> {change.new.value}"
-    else:
-        removed, added = change.obligations_removed, change.obligations_added
-        parts = [
-            *(f"no longer {code}" for code in change.codes_removed),
-            *(f"now {code}" for code in change.codes_added),
-            *(f"no longer with the obligation {name}" for name in removed if name not in added),
-            *(f"now with the obligation {name}" for name in added if name not in removed),
-            *(f"another obligation {name}" for name in removed if name in added),
-            *(f"other details of {code}" for code in change.details),
-        ]
-        decided = f"{change.old.value} as before, {', '.join(parts)},"
-    return " ".join([decided, "for", _whom(collected), *_common(collected)])
+def _call_words(difference: Difference, decide: Decide) -> str:
+    """A call without all without which the two bundles would still decide differently in this way; both decisions."""
+    call = difference.call
+    old, new = orjson.loads(call.old), orjson.loads(call.new)
+
+    def differs(*edits: tuple[JsonPath, Any]) -> bool:
+        asked = replace(call, old=canonical(edited(old, *edits)), new=canonical(edited(new, *edits)))
+        return change_of(*decide(asked)) == difference.change
+
+    shown: list[str] = []
+    if not call.plan and isinstance(new, dict) and differs():
+        for part in _PARTS:
+            for key in list(as_dict(at(new, part)))[:_MOST_PARTS]:
+                path = (*part, key)
+                if path in _HIDDEN:
+                    continue
+                for gone in islice(_removals(new, path), _MOST_PARTS):
+                    if differs((gone, GONE)):
+                        old, new = edited(old, (gone, GONE)), edited(new, (gone, GONE))
+                if (value := at(new, path)) is not GONE:
+                    made_up = isinstance(value, str) and value.startswith(MADE_UP)
+                    shown.append(
+                        "approved" if key == "approval" else f"{key} {'(any)' if made_up else shown_value(value)}"
+                    )
+        shown += [f"{'.'.join(path)} {shown_value(at(new, path))}" for path in _NEEDED
+                  if isinstance(at(new, path), str) and not differs((path, "another"))]  # fmt: skip
+    before, after = (
+        " ".join((side.verdict, *(side.codes if side.verdict is not Verdict.ALLOW else ())))
+        for side in (difference.old, difference.new)
+    )
+    same = f"{before} as before, otherwise in {', '.join(difference.change.names)}"
+    decisions = f"{before} -> {after}" if before != after else same
+    return f"{', '.join((call.tool, *shown))}: {decisions}"
 
 
-def _whom(collected: _Collected) -> str:
-    kinds, tools = sorted(collected.kinds), sorted(collected.tools)
-    kind = f"{kinds[0]} " if len(kinds) == 1 and kinds[0] != "unknown" else ""
-    if tools and len(tools) <= _NAMED:
-        return f"{kind}{'tool' if len(tools) == 1 else 'tools'} {', '.join(tools)}"
-    if not tools and not collected.smallest.call.source:
-        return f"{kind}tools (none of today's)"
-    return f"{kind}tools" if not tools else f"{len(tools)} {kind}tools"
+def _removals(request: Any, path: JsonPath) -> Iterable[JsonPath]:
+    """Yield what may be left out of a value, the whole first, then its parts; of lists the last first."""
+    yield path
+    value = at(request, path)
+    keys = list(value) if isinstance(value, dict) else range(len(value))[::-1] if isinstance(value, list) else ()
+    for key in keys:
+        yield from _removals(request, (*path, key))
 
 
-def _common(collected: _Collected) -> list[str]:
-    """In what all the calls differ from one that has all it needs, in words."""
-    return [
-        " or ".join(list(words)[:_VALUES]) + (f" or {len(words) - _VALUES} more" if len(words) > _VALUES else "")
-        for words in (collected.words or {}).values()
-    ]
+def shown_value(value: Any) -> str:
+    """Return a value as YAML on one line, cut where it is too long to be shown."""
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6)
+    return shortened(text.removesuffix("\n").removesuffix("\n...").strip())
 
 
-def _size(call: ComparedCall) -> tuple[int, int, int, bytes]:
-    # Names that somebody knows, those of scenarios, before such as nobody has.
-    return len(call.variant), call.new.count(f'"{MADE_UP}'.encode()), len(call.new), call.new
+def shortened(text: str) -> str:
+    """Return a text, cut where it is too long to be shown."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

@@ -12,7 +12,6 @@ from pdp.engine.protocol import DECISION
 from pdp.errors import Fault, FileFaultsError, Place
 from pdp.json import JsonValueError, canonical, digest, parse_json
 from pdp.workbench.diff.comparison import ComparedCall
-from pdp.workbench.diff.manifests import named_manifest
 from pdp.workbench.neighbours.bases import tool_of
 from pdp.workbench.scenarios.running.runner import Runner
 
@@ -27,12 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DecisionLog:
-    """What a decision log holds.
-
-    Attributes:
-        requests: the requests with `FILE:LINE` each; equal ones once.
-        skipped: how many lines have no request that could be decided.
-    """
+    """The requests of a decision log with `FILE:LINE` each, equal ones once, and how many lines have none to decide."""
 
     requests: tuple[tuple[str, Any], ...]
     skipped: int
@@ -79,17 +73,14 @@ def _decidable(record: Mapping[str, Any]) -> bool:
     )
 
 
-def log_calls(log: DecisionLog, manifests: Manifests, entries: Mapping[tuple[str, str], Any]) -> Iterator[ComparedCall]:
-    """Yield the requests of a log as calls; `entries` are those of the manifests by digest and tool."""
+def log_calls(log: DecisionLog, manifests: Manifests) -> Iterator[ComparedCall]:
+    """Yield the requests of a log as calls."""
     for source, request in log.requests:
-        yield _call(request, manifests, entries, source)
+        yield _call(request, manifests, source)
 
 
 def scenario_calls(
-    suites: Sequence[Suite],
-    engines: Iterable[EmbeddedEngine],
-    manifests: Manifests,
-    entries: Mapping[tuple[str, str], Any],
+    suites: Sequence[Suite], engines: Iterable[EmbeddedEngine], manifests: Manifests
 ) -> Iterator[ComparedCall]:
     """Run scenarios on either engine and yield every call and plan that one of them was asked, once.
 
@@ -104,17 +95,12 @@ def scenario_calls(
                 for step in result.steps:
                     answers = [*((answer, False) for answer in step.answers), *((plan, True) for plan in step.plans)]
                     for answer, plan in answers:
-                        call = _call(orjson.loads(answer.body), manifests, entries, source, plan=plan)
+                        call = _call(orjson.loads(answer.body), manifests, source, plan=plan)
                         if (key := (call.old, call.new)) not in seen:
                             seen.add(key)
                             yield call
 
 
-def _call(
-    request: Any, manifests: Manifests, entries: Mapping[tuple[str, str], Any], source: str, *, plan: bool = False
-) -> ComparedCall:
+def _call(request: Any, manifests: Manifests, source: str, *, plan: bool = False) -> ComparedCall:
     old, new = (canonical(request), canonical(request)) if plan else manifests.requests(request)
-    tool = "a plan" if plan else tool_of(request) or "unknown"
-    entry = None if plan else entries.get((named_manifest(request) or "", tool))
-    kind = str(entry.get("effect_class", "unclassified")) if isinstance(entry, dict) else ""
-    return ComparedCall(tool=tool, kind=kind, variant=(), old=old, new=new, source=source, plan=plan)
+    return ComparedCall("a plan" if plan else tool_of(request) or "unknown", old, new, source=source, plan=plan)

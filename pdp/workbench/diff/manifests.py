@@ -18,8 +18,6 @@ from pdp.workbench.neighbours.values import at
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pdp.engine.bundle.file import Bundle
-
 
 class ManifestPair(NamedTuple):
     """A manifest before and after, as digests; None: that bundle has none that it became, or was."""
@@ -38,7 +36,7 @@ class Manifests:
         old, new: documents by digest.
 
     Attributes:
-        pairs: the pairs, those of the new bundle first, by digest.
+        pairs: those of the new bundle first, by digest.
     """
 
     def __init__(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
@@ -54,11 +52,6 @@ class Manifests:
         self.pairs = (*(pairs[digest] for digest in sorted(pairs)), *lost)
         self._after = {pair.old: pair.new for pair in reversed(self.pairs) if pair.old and pair.new}
         self._before = {pair.new: pair.old for pair in reversed(self.pairs) if pair.old and pair.new}
-
-    @classmethod
-    def of(cls, old: Bundle, new: Bundle) -> Manifests:
-        """Return those of two bundles."""
-        return cls(old.data.get("manifests", {}), new.data.get("manifests", {}))
 
     def documents(self) -> Iterator[tuple[ManifestPair, Mapping[str, Any], Mapping[str, Any]]]:
         """Yield each pair with the documents before and after; empty where there is none."""
@@ -118,16 +111,11 @@ def _moved(request: Any, digest: str, target: Mapping[str, Any], source: Mapping
     if properties.get("manifest_version") == here.get("manifest_version"):
         moved["manifest_version"] = there.get("manifest_version")
     tool = properties.get("tool")
-    before, after = (_tools(manifest).get(tool) if isinstance(tool, str) else None for manifest in (here, there))
+    before, after = (at(manifest, ("tools", tool)) for manifest in (here, there))
     name = action.get("name")
     if isinstance(before, dict) and isinstance(after, dict) and before.get("pdp_action") == name:
         name = after.get("pdp_action")
     return {**request, "action": {**action, "name": name, "properties": moved}}
-
-
-def _tools(document: Any) -> Any:
-    tools = document.get("tools")
-    return tools if isinstance(tools, dict) else {}
 
 
 def _entry_changes(old: Any, new: Any) -> list[ContentChange]:

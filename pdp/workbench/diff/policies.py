@@ -6,19 +6,20 @@ Comments, layout, the order of rules, and the file of a package that a rule stan
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pdp.json import canonical, digest
 from pdp.manifest.diff import ContentChange, Direction
+from pdp.workbench.diff.manifests import Manifests
 from pdp.workbench.opa.forms import rule_forms
 from pdp.workbench.opa.modules import modules_of_bundle
 from pdp.workbench.opa.rules import rule_sites
 from pdp.workbench.opa.syntax import package_of, parse_modules, rule_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from pdp.engine.bundle.file import Bundle
@@ -26,27 +27,14 @@ if TYPE_CHECKING:
     from pdp.workbench.opa.rules import RuleSite
     from pdp.workbench.opa.syntax import Node
 
-_ADDED: Final = {"deny": Direction.TIGHTENS, "step_up": Direction.TIGHTENS, "allow": Direction.LOOSENS,
-                 "obligations": Direction.TIGHTENS}  # fmt: skip
-_REMOVED: Final = {part: direction.opposite for part, direction in _ADDED.items()}
-
 
 @dataclass(frozen=True)
 class BundleRules:
-    """The rules of one bundle, read once.
-
-    Attributes:
-        bundle: the bundle; name: of its file, which stands before each module's path as `NAME!PATH`.
-        opa: the program that parses.
-    """
+    """The policies of one bundle, parsed once. Its file's name stands before the paths of modules: `NAME!PATH`."""
 
     bundle: Bundle
     name: str
     opa: Path
-    # By the identity of the other bundle's rules, which stand beside them so that they stay alive.
-    _compared: dict[int, tuple[BundleRules, dict[str, list[ComparedRule]]]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
 
     @cached_property
     def modules(self) -> dict[str, Module]:
@@ -62,29 +50,6 @@ class BundleRules:
     def sites(self) -> tuple[RuleSite, ...]:
         """The rules that find something. Reading METADATA takes a second."""
         return rule_sites(self.modules)
-
-    def rules(self, other: BundleRules) -> dict[str, list[ComparedRule]]:
-        """Return the rules and imports by the name under which they are compared with those of another bundle."""
-        if id(other) not in self._compared:
-            self._compared[id(other)] = (other, self._rules(other))
-        return self._compared[id(other)][1]
-
-    def _rules(self, other: BundleRules) -> dict[str, list[ComparedRule]]:
-        rules: dict[str, list[ComparedRule]] = defaultdict(list)
-        for path, forms in rule_forms(self.trees, other.trees).items():
-            if self.bundle.modules[path] == other.bundle.modules.get(path):
-                continue
-            package = package_of(self.trees[path])
-            sites = [site for site in self.sites if site.module == path]
-            for node, form in forms:
-                line = int((node.get("location") or node["path"]["location"])["row"])
-                site = next((site for site in sites if site.line <= line <= site.last_line), None)
-                name = f"{package} {rule_name(node) if 'head' in node else 'imports'}"
-                if site is not None:
-                    name = site.code or f"{site.concern} {site.part} without a code"
-                place = f"{self.name}!{path}:{line if site is None else site.line}"
-                rules[name].append(ComparedRule(site, place, (package, form), path, node))
-        return rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,25 +70,69 @@ class ComparedRule:
     node: Node
 
 
-def differing_rules(old: BundleRules, new: BundleRules) -> dict[str, tuple[list[ComparedRule], list[ComparedRule]]]:
-    """Return the rules that only the old bundle has, and those that only the new one has, by name and sorted by it.
+Rules = dict[str, list[ComparedRule]]
+"""Rules and imports by name: the reason code, or `PACKAGE NAME` of a rule without one. Rules of one name are one."""
 
-    A rule's name is its reason code, or `PACKAGE NAME` of a rule without one; rules of one name are one.
 
-    Raises:
-        FileFaultsError: a module that OPA cannot parse.
-        UsageError: OPA cannot be run.
+@dataclass(frozen=True)
+class BundlePair:
+    """Two bundles to compare.
+
+    What is parsed raises FileFaultsError for a module that OPA cannot parse, and UsageError if OPA cannot be run.
     """
-    before, after = old.rules(new), new.rules(old)
-    removed, added = _beyond(before, after), _beyond(after, before)
-    return {name: (removed.get(name, []), added.get(name, [])) for name in sorted({*removed, *added})}
+
+    old: BundleRules
+    new: BundleRules
+
+    @classmethod
+    def of(cls, opa: Path, old: Bundle, new: Bundle, *, names: tuple[str, str] = ("old", "new")) -> BundlePair:
+        """Return two bundles with the names of their files."""
+        return cls(BundleRules(old, names[0], opa), BundleRules(new, names[1], opa))
+
+    @property
+    def bundles(self) -> tuple[Bundle, Bundle]:
+        """The old bundle and the new one."""
+        return self.old.bundle, self.new.bundle
+
+    @cached_property
+    def manifests(self) -> Manifests:
+        """Their manifests."""
+        return Manifests(*(bundle.data.get("manifests", {}) for bundle in self.bundles))
+
+    @cached_property
+    def rules(self) -> tuple[Rules, Rules]:
+        """The rules of the old bundle and of the new one, without those of modules that both have just so."""
+        return _rules(self.old, self.new), _rules(self.new, self.old)
+
+    @cached_property
+    def differing(self) -> dict[str, tuple[list[ComparedRule], list[ComparedRule]]]:
+        """The rules that only the old bundle has, and those that only the new one has, by name and sorted by it."""
+        before, after = self.rules
+        removed, added = _beyond(before, after), _beyond(after, before)
+        return {name: (removed.get(name, []), added.get(name, [])) for name in sorted({*removed, *added})}
 
 
-def _beyond(
-    rules: Mapping[str, Sequence[ComparedRule]], others: Mapping[str, Sequence[ComparedRule]]
-) -> dict[str, list[ComparedRule]]:
+def _rules(side: BundleRules, other: BundleRules) -> Rules:
+    rules: Rules = defaultdict(list)
+    for path, forms in rule_forms(side.trees, other.trees).items():
+        if side.bundle.modules[path] == other.bundle.modules.get(path):
+            continue
+        package = package_of(side.trees[path])
+        sites = [site for site in side.sites if site.module == path]
+        for node, form in forms:
+            line = int((node.get("location") or node["path"]["location"])["row"])
+            site = next((site for site in sites if site.line <= line <= site.last_line), None)
+            name = f"{package} {rule_name(node) if 'head' in node else 'imports'}"
+            if site is not None:
+                name = site.code or f"{site.concern} {site.part} without a code"
+            place = f"{side.name}!{path}:{line if site is None else site.line}"
+            rules[name].append(ComparedRule(site, place, (package, form), path, node))
+    return rules
+
+
+def _beyond(rules: Rules, others: Rules) -> Rules:
     """The rules that the others have not, or not so often; a helper that has another name there is there."""
-    left: dict[str, list[ComparedRule]] = defaultdict(list)
+    left: Rules = defaultdict(list)
     known = Counter((_compared(name, rule), rule.form) for name, every in others.items() for rule in every)
     for name, rule in ((name, rule) for name, every in rules.items() for rule in every):
         known[_compared(name, rule), rule.form] -= 1
@@ -136,17 +145,14 @@ def _compared(name: str, rule: ComparedRule) -> str | None:
     return None if rule.site is None else name
 
 
-def rule_changes(old: BundleRules, new: BundleRules) -> tuple[ContentChange, ...]:
-    """Return what changed in the policies, sorted by name (see `differing_rules`); texts for people last.
+def rule_changes(pair: BundlePair) -> tuple[ContentChange, ...]:
+    """Return what changed in the policies, sorted by name; texts for people last.
 
     `old` and `new` are digests of what differs on that side, None where nothing of that name is there.
-
-    Raises:
-        FileFaultsError, UsageError: as of `differing_rules`.
     """
-    before, after = old.rules(new), new.rules(old)
-    changes = [_change(name, before.get(name, []), after.get(name, [])) for name in differing_rules(old, new)]
-    changes += _texts(old, new)
+    before, after = pair.rules
+    changes = [_change(name, before.get(name, []), after.get(name, [])) for name in pair.differing]
+    changes += _texts(pair.old, pair.new)
     return tuple(sorted(changes, key=lambda change: (change.direction is Direction.TEXT, change.name)))
 
 
@@ -162,7 +168,7 @@ def _change(name: str, old: Sequence[ComparedRule], new: Sequence[ComparedRule])
             what = f"{before[0].part} became {after[0].part}"
     else:
         site = (before or after)[0]
-        direction = (_ADDED if after else _REMOVED)[site.part]
+        direction = Direction.LOOSENS if (site.part == "allow") == bool(after) else Direction.TIGHTENS
         what = f"{kind} {site.part}: {site.title}"
     digests = [
         digest(canonical(sorted(digest(rule.form[1]) for rule in side))) if side else None for side in (old, new)

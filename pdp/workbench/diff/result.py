@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pdp.workbench.diff.generated import Extent
+from pdp.manifest.diff import Direction
 
 if TYPE_CHECKING:
     from pdp.engine.bundle.file import Bundle
     from pdp.workbench.diff.exercise import NotShown
+    from pdp.workbench.diff.generated import Extent
     from pdp.workbench.diff.groups import Group
     from pdp.workbench.diff.review import ReviewItem
     from pdp.workbench.diff.structure import Structure
@@ -25,17 +26,12 @@ UNCOVERED: Final = (
 
 _SHOWN: Final = 20
 
-FailOn = Literal["loosening", "any"]
-
 
 @dataclass(frozen=True, slots=True)
 class KnownCalls:
-    """The second layer.
+    """The second layer: how many scenarios, requests of logs and skipped lines there are, and what they show.
 
-    Attributes:
-        scenarios: how many scenarios there are; logged: how many requests of logs; skipped: log lines skipped.
-        calls: how many calls were decided by both bundles.
-        groups: what is decided differently.
+    `calls` is how many different calls were decided by both bundles.
     """
 
     scenarios: int = 0
@@ -47,13 +43,10 @@ class KnownCalls:
 
 @dataclass(frozen=True, slots=True)
 class BundleDiff:
-    """What differs between two bundles.
+    """What differs between two bundles, whose files have these `names`.
 
     Attributes:
-        old, new: the bundles; names: of their files.
-        structure: the first layer.
-        known: the second.
-        generated: the third; extent: what it covers.
+        generated: the differences of generated calls; extent: what these cover.
         not_shown: the changed rules that no call shows.
         review: all of it as a reviewer reads it, a sentence for each cause.
     """
@@ -64,8 +57,8 @@ class BundleDiff:
     structure: Structure
     known: KnownCalls
     generated: tuple[Group, ...]
-    extent: Extent = field(default_factory=Extent)
-    not_shown: tuple[NotShown, ...] = ()
+    extent: Extent
+    not_shown: tuple[NotShown, ...]
     review: tuple[ReviewItem, ...] = ()
 
     @property
@@ -85,25 +78,23 @@ class BundleDiff:
 
     @property
     def loosens(self) -> bool:
-        """Whether anything admits more, or may: see `DecisionChange.may_loosen`."""
+        """Whether anything admits more, or may."""
         return bool(self.loosenings())
 
-    def fails(self, fail_on: FailOn | None) -> bool:
+    def fails(self, fail_on: Literal["loosening", "any"] | None) -> bool:
         """Tell whether CI should stop here: on anything that admits more, or may and is not shown, or on anything."""
         loosens = self.loosens or bool(self.not_shown or self._contracts())
         return {None: False, "loosening": loosens, "any": self.differs}[fail_on]
 
     def loosenings(self) -> dict[str, str]:
         """Return every change that admits more, or may, by the id that an explanation names; in words."""
-        return self.structure.loosenings() | {group.id: group.title for group in self.groups if group.may_loosen}
+        loosening = (group for group in self.groups if group.change.direction is Direction.LOOSENS)
+        return self.structure.loosenings() | {group.id: group.call for group in loosening}
 
     def unseen(self) -> dict[str, str]:
         """Return where something changed and a loosening would not be seen, by the id that an explanation names.
 
-        That is each changed rule that is not shown, each tool of which a part changed that a bundle has only
-        a digest of, each tool of which no call was found that is not denied,
-        each attribute that a changed rule reads and there was no room for, and a comparison in which no call was
-        decided. Nothing, where nothing differs.
+        Nothing, where nothing differs.
         """
         if not self.differs:
             return {}
@@ -133,7 +124,6 @@ class BundleDiff:
             {"file": name, "revision": bundle.revision, "release": bundle.release}
             for bundle, name in zip((self.old, self.new), self.names, strict=True)
         )
-        known, generated = ([group.as_json() for group in groups] for groups in (self.known.groups, self.generated))
         return {
             "old": old,
             "new": new,
@@ -147,12 +137,11 @@ class BundleDiff:
                 "logged_requests": self.known.logged,
                 "log_lines_skipped": self.known.skipped,
                 "calls": self.known.calls,
-                "groups": known,
+                "groups": [group.as_json() for group in self.known.groups],
             },
             "generated": {
                 **asdict(self.extent),
-                "requests": self.extent.requests,
                 "not_covered": self.not_covered(),
-                "groups": generated,
+                "groups": [group.as_json() for group in self.generated],
             },
         }

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.json import canonical, digest
 from pdp.manifest.diff import ContentChange, Direction
-from pdp.workbench.diff.policies import BundleRules, rule_changes
+from pdp.workbench.diff.policies import rule_changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pdp.engine.bundle.file import Bundle
-    from pdp.workbench.diff.manifests import Manifests
+    from pdp.workbench.diff.policies import BundlePair
 
 _ROOTS: Final = ("config", "directory", "settings")
 _ABSENT: Final = object()
@@ -23,13 +23,7 @@ _ID: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """What differs in structure.
-
-    Attributes:
-        rules: what changed in the policies.
-        manifests: what became of each manifest, with the changes of its entries below it.
-        data: what changed in configuration, directory and settings.
-    """
+    """What differs in the policies, in manifests with their entries, and in configuration, directory and settings."""
 
     rules: tuple[ContentChange, ...]
     manifests: tuple[ContentChange, ...]
@@ -69,13 +63,9 @@ class Structure:
         return asdict(self) | {"loosenings": [{"id": name, "what": what} for name, what in self.loosenings().items()]}
 
 
-def structure_of(old: BundleRules, new: BundleRules, manifests: Manifests) -> Structure:
-    """Return what differs in structure between two bundles.
-
-    Raises:
-        FileFaultsError, UsageError: as of `rule_changes`.
-    """
-    return Structure(rule_changes(old, new), tuple(manifests.changes()), data_changes(old.bundle, new.bundle))
+def structure_of(pair: BundlePair) -> Structure:
+    """Return what differs in structure between two bundles; errors as of `BundlePair`."""
+    return Structure(rule_changes(pair), tuple(pair.manifests.changes()), data_changes(*pair.bundles))
 
 
 def data_changes(old: Bundle, new: Bundle) -> tuple[ContentChange, ...]:

@@ -35,14 +35,7 @@ _FAILED: Final = ": FAIL"
 
 
 class ChangedRego:
-    """The modules of a bundle that changed, with their sources.
-
-    Args:
-        bundle: what is to be released.
-        last: the last release; None: there is none.
-        folders: where sources of concerns are, with their unit tests beside them.
-        engine_timeout: seconds that an engine has for one answer.
-    """
+    """The modules of a bundle that changed since the `last` one; `folders` have their sources, and unit tests."""
 
     def __init__(self, bundle: Bundle, last: Bundle | None, folders: Iterable[Path], engine_timeout: float) -> None:
         before = (read_bundle(baseline_bundle_path()) if last is None else last).modules
@@ -52,11 +45,7 @@ class ChangedRego:
         by_place = {folder.resolve(): folder for folder in folders if not (folder / DECISION).is_file()}
         self._engine_timeout = engine_timeout
         self._folders = [baseline_policies_path(), *by_place.values()]
-
-    @property
-    def summary(self) -> str:
-        """How much changed, in words."""
-        return f"{len(self.paths)} module{'s' * (len(self.paths) != 1)} of Rego new or changed"
+        self.summary = f"{len(self.paths)} module{'s' * (len(self.paths) != 1)} of Rego new or changed"
 
     def untested(self) -> list[str]:
         """Return unit tests that fail, and lines that none of them evaluates. The bundle's own modules are tested.
@@ -91,9 +80,6 @@ class ChangedRego:
         """Return how many mutants scenarios notice, in words, and each that none does and nobody marked.
 
         Of the baseline's modules, its own scenarios notice as well.
-
-        Args:
-            suites: decided by the bundle.
 
         Raises:
             UsageError: as of `untested`, or a scenario fails without any change.

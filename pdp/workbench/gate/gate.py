@@ -68,14 +68,12 @@ class Gate:
     """What is to be released, and what it is held against.
 
     Attributes:
-        bundle: the file.
-        suites: scenarios about its manifests.
+        suites: scenarios about the bundle's manifests.
         last: the bundle of the last release; None: this is the first, or `loosening` is left out.
         explanations: where each loosening that a person has explained stands, by its id.
         policies: folders with the sources of concerns and their unit tests, beside those that the suites name.
         skip: names of checks that are not made.
         generate: how many calls the search for loosenings generates.
-        engine_timeout: seconds that an engine has for one answer.
     """
 
     bundle: Path
@@ -88,12 +86,8 @@ class Gate:
     engine_timeout: float = ENGINE_TIMEOUT
 
 
-def release_check(gate: Gate, progress: Callable[[Check], None] | None = None) -> ReleaseCheck:
-    """Make every check.
-
-    Args:
-        gate: what is to be released.
-        progress: is told of each check that was made.
+def release_check(gate: Gate, progress: Callable[[Check], None] = lambda _: None) -> ReleaseCheck:
+    """Make every check; `progress` is told of each.
 
     Raises:
         BundleError: a bundle that cannot be used.
@@ -112,8 +106,7 @@ def release_check(gate: Gate, progress: Callable[[Check], None] | None = None) -
         checks = _Checks(gate, bundle, last, stack)
         for name in NAMES:
             done.append(checks.made(name))
-            if progress is not None:
-                progress(done[-1])
+            progress(done[-1])
     return ReleaseCheck(bundle.revision, bundle.release, tuple(done))
 
 
@@ -199,8 +192,7 @@ class _Checks:
     def golden_schemas(self) -> _Outcome:
         golden = self._run.golden
         reasons = [] if golden.total else ["no scenario is golden: mark calls of a well-behaved agent `golden: true`"]
-        if golden.schema_valid < golden.total:
-            reasons += self._golden("schema_valid", "its arguments are not valid against the tool's schema")
+        reasons += self._golden("schema_valid", "its arguments are not valid against the tool's schema")
         return f"{golden.schema_valid} of {golden.total} golden scenarios are valid", reasons
 
     def manifest_violations(self) -> _Outcome:

@@ -28,13 +28,9 @@ _ENDINGS: Final = (".yaml", ".yml", ".json")
 
 
 def pack_faults(tool: Tool, digests: Collection[str], folder: Path, engine: Engine) -> list[str]:
-    """Return what is wrong with the pack of a tool; empty: it is there, it is whole, and it passes.
+    """Return what is wrong with the pack of a tool in a folder; empty: it is there, it is whole, and it passes.
 
-    Args:
-        tool: the effective entry.
-        digests: of the manifests that have just this entry; the pack has to be about one of them.
-        folder: where packs are looked for.
-        engine: who decides; it knows those manifests.
+    It has to be about one of the manifests that have just this entry, which are those of `digests`.
     """
     whose = f"{tool.name} {tool.version or 'without a version'}"
     if tool.eval_pack is None:

@@ -23,14 +23,7 @@ class CheckStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the gate.
-
-    Attributes:
-        name: stable, as `golden-schemas`; `--skip` takes it.
-        status: its outcome.
-        summary: in words what was checked, or why it was not.
-        reasons: of a failure, each with where to look.
-    """
+    """One line of the gate: what was checked, or why it was not; of a failure the reasons, each with where to look."""
 
     name: str
     status: CheckStatus
@@ -54,12 +47,7 @@ class ReleaseCheck:
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that `pdp release check --json` prints; its form is stable."""
-        return {
-            "passed": self.passed,
-            "revision": self.revision,
-            "release": self.release,
-            "checks": [asdict(check) for check in self.checks],
-        }
+        return {"passed": self.passed, **asdict(self)}
 
 
 def lines(done: Check) -> Iterator[str]:

@@ -16,11 +16,11 @@ from pdp.decision import Verdict
 from pdp.engine.data import merged_data
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN
 from pdp.json import thawed
+from pdp.manifest.diff import Direction
 from pdp.pep import Pep
 from pdp.workbench.diff.comparison import ComparedCall, Comparison
 from pdp.workbench.diff.generated import GeneratedCalls
-from pdp.workbench.diff.manifests import Manifests
-from pdp.workbench.diff.policies import BundleRules
+from pdp.workbench.diff.policies import BundlePair
 from pdp.workbench.mutation.mutant import ManifestMutant, RegoMutant
 from pdp.workbench.neighbours.bases import tool_of
 from pdp.workbench.neighbours.proposals import near_arguments
@@ -144,8 +144,7 @@ def _differing_request(
     mutant: RegoMutant | ManifestMutant | DataMutant, recorded: Sequence[Recorded], opa: Path
 ) -> ProposedScenario:
     """Search the recorded requests, and then those that the diff generates for tools of these manifests."""
-    bundles = _bundles(mutant, recorded, opa)
-    manifests = Manifests.of(*bundles)
+    pair = BundlePair.of(opa, *_bundles(mutant, recorded, opa))
     answers = {
         answer.body: answer.decision.verdict
         for suite in recorded
@@ -153,23 +152,18 @@ def _differing_request(
         for step in result.steps
         for answer in step.answers
     }
-    asked = {manifests.requests(orjson.loads(body)): verdict for body, verdict in answers.items()}
-    known = [ComparedCall("", "", (), old, new) for old, new in asked]
+    asked = {pair.manifests.requests(orjson.loads(body)): verdict for body, verdict in answers.items()}
+    known = [ComparedCall("", old, new) for old, new in asked]
     allowed = [orjson.loads(new) for (_, new), verdict in asked.items() if verdict is Verdict.ALLOW]
-    original, changed = (BundleRules(bundle, "policies", opa) for bundle in bundles)
     # The generator's own engines have corpora and documents that no suite has: what is expected comes from others.
-    with (
-        GeneratedCalls(original, changed, manifests, {}, allowed=allowed, most=_MOST, solved=False) as generated,
-        Comparison(*bundles) as comparison,
-        closing(
-            comparison.differences(chain(known, takewhile(lambda call: call.known_tool, generated.calls())))
-        ) as differences,
-    ):
-        for difference in differences:
-            expect = _expectation(difference)
-            if expect is not None:
-                proposal = _for_request(mutant, orjson.loads(difference.call.old), expect, recorded)
-                return replace(proposal, loosens=difference.change.may_loosen)
+    with GeneratedCalls(pair) as generated, Comparison(*pair.bundles) as comparison:
+        near = takewhile(lambda call: call.known_tool, generated.calls(_MOST, allowed=allowed, solved=False))
+        with closing(comparison.differences(chain(known, near))) as differences:
+            for difference in differences:
+                expect = _expectation(difference)
+                if expect is not None:
+                    proposal = _for_request(mutant, orjson.loads(difference.call.old), expect, recorded)
+                    return replace(proposal, loosens=difference.change.direction is Direction.LOOSENS)
     return ProposedScenario(
         None,
         None,

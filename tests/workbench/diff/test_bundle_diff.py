@@ -19,8 +19,7 @@ from pdp.workbench.bundles.build import compile_bundle
 from pdp.workbench.diff.bundle_diff import bundle_diff
 from pdp.workbench.diff.generated import GeneratedCalls
 from pdp.workbench.diff.known import read_log
-from pdp.workbench.diff.manifests import Manifests
-from pdp.workbench.diff.policies import BundleRules, rule_changes
+from pdp.workbench.diff.policies import BundlePair, rule_changes
 from pdp.workbench.scenarios.files.suite import load_suite
 from tests.support import ROOT
 from tests.support.payments import BUNDLE, EXAMPLE, effective
@@ -109,21 +108,21 @@ def test_a_bundle_does_not_differ_from_itself() -> None:
 def test_a_weaker_condition_is_found_with_a_witness(found: BundleDiff) -> None:
     group = next(one for one in found.generated if one.tools)
 
-    assert group.title == (
-        'DENY -> ALLOW for unclassified tool initiate_wire with context.sanctions_status "not_screened"'
-    )
-    assert (group.direction, group.tools, group.kinds) == ("loosens", ("initiate_wire",), ("unclassified",))
+    assert "sanctions_status not_screened" in group.call
+    assert group.call.startswith("initiate_wire, ")
+    assert group.call.endswith(": DENY sanctions.not_clear -> ALLOW")
+    assert (group.change.direction, group.tools) == ("loosens", ("initiate_wire",))
     assert (group.change.codes_removed, group.change.codes_added) == (
         ("sanctions.not_clear",), ("effects.gate_satisfied", "risk.acceptable"),
     )  # fmt: skip
-    assert group.witness["context"]["sanctions_status"] == "not_screened"
+    assert group.as_json()["witness"]["context"]["sanctions_status"] == "not_screened"
     assert (found.loosens, found.fails("loosening"), found.fails("any")) == (True, True, True)
 
 
 def test_scenarios_show_who_would_notice(found: BundleDiff) -> None:
     (group,) = found.known.groups
 
-    assert group.title == "DENY -> ALLOW for unclassified tool initiate_wire"
+    assert (group.change.old, group.change.new, group.tools) == ("DENY", "ALLOW", ("initiate_wire",))
     assert [source.split(" ", 1)[1] for source in group.sources] == [
         "a wire to a beneficiary who has not been screened is denied"
     ]
@@ -165,7 +164,7 @@ def test_added_and_removed_rules_have_a_direction_and_texts_are_no_difference(op
     reworded = {**old.modules, SANCTIONS: text.replace("# title: ", "# title: Another ")}
 
     def directions(modules: dict[str, str]) -> list[tuple[str, str, bool]]:
-        changes = rule_changes(BundleRules(old, "OLD", opa), BundleRules(replace(old, modules=modules), "NEW", opa))
+        changes = rule_changes(BundlePair.of(opa, old, replace(old, modules=modules)))
         return [(one.direction, one.name, one.new is None) for one in changes]
 
     assert directions(without) == [
@@ -174,7 +173,7 @@ def test_added_and_removed_rules_have_a_direction_and_texts_are_no_difference(op
         ("loosens", "sanctions.not_clear", True),
     ]
     assert directions(reworded) == [("text", "sanctions.not_clear", False)]
-    back = rule_changes(BundleRules(replace(old, modules=without), "OLD", opa), BundleRules(old, "NEW", opa))
+    back = rule_changes(BundlePair.of(opa, replace(old, modules=without), old))
     assert [one.direction for one in back if one.name == "sanctions.not_clear"] == ["tightens"]
 
 
@@ -193,9 +192,8 @@ def test_a_scope_less_and_a_limit_less_loosen(tmp_path: Path) -> None:
         ("loosens", "initiate_wire: limits: removed wire.auto_approved amount"),
         ("tightens", "lookup_beneficiary: scopes: added payments.more"),
     ]
-    titles = [one.title for one in other.generated]
-    less = 'without "payments.more" among subject.properties.scopes'
-    assert any(f"ALLOW -> DENY for unclassified tool lookup_beneficiary {less}" in title for title in titles)
+    denied = [one for one in other.generated if (one.change.old, one.change.new) == ("ALLOW", "DENY")]
+    assert "scopes.missing" in {code for one in denied for code in one.change.codes_added}
     assert {one.tools for one in other.generated} <= {("initiate_wire",), ("lookup_beneficiary",)}
     assert other.loosens
 
@@ -213,13 +211,12 @@ def test_a_new_tool_and_one_that_is_gone_are_found_each_time_by_the_same_calls(t
     assert {(old, new, tools) for old, new, tools in changes if old != new} == {
         ("DENY", "ALLOW", ("look_up_again",)), ("ALLOW", "DENY", ("lookup_beneficiary",)),
     }  # fmt: skip
-    assert "DENY -> ALLOW for unclassified tool look_up_again" in [one.title for one in found.generated]
     assert (found.extent.requests, found.extent.cut) == (SMALL, True)
     assert json.dumps(found.as_json()) == json.dumps(again.as_json())
 
 
 def test_a_recorded_log_in_either_form(tmp_path: Path, unscreened: Path, found: BundleDiff) -> None:
-    request = found.known.groups[0].witness
+    request = orjson.loads(found.known.groups[0].smallest.call.new)
     lines = [
         {"input": request},
         {"input": request},
@@ -235,9 +232,7 @@ def test_a_recorded_log_in_either_form(tmp_path: Path, unscreened: Path, found: 
     decided = bundle_diff(BUNDLE, unscreened, logs=[log], most=0)
 
     assert (log.skipped, len(log.requests)) == (3, 1)
-    assert [(one.title, one.sources) for one in decided.groups] == [
-        ("DENY -> ALLOW for unclassified tool initiate_wire", (f"{file}:1",))
-    ]
+    assert [(one.change, one.sources) for one in decided.groups] == [(found.known.groups[0].change, (f"{file}:1",))]
 
 
 @pytest.mark.parametrize(
@@ -268,9 +263,8 @@ def test_whatever_was_recorded_is_decided(tmp_path: Path) -> None:
 
 def test_a_generated_entry_is_asked_of_only_when_its_call_is_taken(opa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = read_bundle(BUNDLE)
-    rules = BundleRules(bundle, "X", opa)
     asked: set[str] = set()
-    with GeneratedCalls(rules, rules, Manifests.of(bundle, bundle), {}, most=40) as generated:
+    with GeneratedCalls(BundlePair.of(opa, bundle, bundle)) as generated:
         engine, _ = generated.comparison.engines
         evaluate = engine.evaluate
 
@@ -279,6 +273,6 @@ def test_a_generated_entry_is_asked_of_only_when_its_call_is_taken(opa: Path, mo
             return evaluate(body, document)
 
         monkeypatch.setattr(engine, "evaluate", noted)
-        taken = {call.tool for call in generated.calls()}
+        taken = {call.tool for call in generated.calls(40)}
     assert asked == taken
     assert len(taken) < generated.extent.entries

@@ -11,7 +11,7 @@ from pdp.engine.bundle.file import read_bundle
 from pdp.json import canonical
 from pdp.workbench.diff.bundle_diff import bundle_diff
 from pdp.workbench.diff.exercise import not_shown
-from pdp.workbench.diff.policies import BundleRules, rule_changes
+from pdp.workbench.diff.policies import BundlePair, rule_changes
 from pdp.workbench.diff.reports import markdown, verdict
 from pdp.workbench.neighbours.bases import called_tools, complete_call
 from pdp.workbench.neighbours.vocabulary import Vocabulary
@@ -86,9 +86,8 @@ def test_a_call_that_stays_denied_shows_no_loosening(opa: Path, approval: Any, m
     call["context"]["arguments"]["beneficiary_id"] = "x"
     door = '_clear if input.context.door == "back"'
     opened = {**bundle.modules, SANCTIONS: f"{bundle.modules[SANCTIONS]}\n{door}\n"}
-    old, new = (BundleRules(replace(bundle, modules=modules), "X", opa) for modules in (bundle.modules, opened))
 
-    found = not_shown(old, new, bundle.data, [canonical(call)])
+    found = not_shown(BundlePair.of(opa, bundle, replace(bundle, modules=opened)), bundle.data, [canonical(call)])
 
     assert [each.words for each in found if each.text == door] == missed
 
@@ -98,13 +97,11 @@ RENAMED = [f"_part_{number:02}" for number in range(40)]
 
 def changes(opa: Path, old: str, new: str) -> list[str]:
     bundle = read_bundle(BUNDLE)
-    sides = [
-        BundleRules(
-            replace(bundle, modules={**bundle.modules, SANCTIONS: f"{bundle.modules[SANCTIONS]}\n{text}"}), "X", opa
-        )
+    sides = (
+        replace(bundle, modules={**bundle.modules, SANCTIONS: f"{bundle.modules[SANCTIONS]}\n{text}"})
         for text in (old, new)
-    ]
-    return [change.name for change in rule_changes(*sides)]
+    )
+    return [change.name for change in rule_changes(BundlePair.of(opa, *sides))]
 
 
 def chained(names: list[str], variable: str, *more: str) -> str:

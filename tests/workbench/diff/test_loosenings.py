@@ -14,8 +14,7 @@ from pdp.engine.bundle.file import pack_bundle, read_bundle
 from pdp.workbench.diff.bundle_diff import bundle_diff
 from pdp.workbench.diff.comparison import change_of
 from pdp.workbench.diff.generated import GeneratedCalls
-from pdp.workbench.diff.manifests import Manifests
-from pdp.workbench.diff.policies import BundleRules, rule_changes
+from pdp.workbench.diff.policies import BundlePair, rule_changes
 from pdp.workbench.diff.reports import text_lines, verdict
 from pdp.workbench.diff.structure import structure_of
 from pdp.workbench.gate.gate import NAMES, Gate, release_check
@@ -49,10 +48,8 @@ deny contains reason.new(rego.metadata.rule(), {}) if input.subject.id in {"mall
 
 def differences(opa: Path, old: Path, new: Path, count: int) -> list[Difference]:
     """What so many generated calls show, of the example's own tools, three in four with one change."""
-    bundles = read_bundle(old), read_bundle(new)
-    rules = [BundleRules(bundle, "X", opa) for bundle in bundles]
-    with GeneratedCalls(rules[0], rules[1], Manifests.of(*bundles), {}, most=count * 3 // 2) as generated:
-        return list(generated.comparison.differences(islice(generated.calls(), count)))
+    with GeneratedCalls(BundlePair.of(opa, read_bundle(old), read_bundle(new))) as generated:
+        return list(generated.comparison.differences(islice(generated.calls(count * 3 // 2), count)))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +69,7 @@ def test_a_second_way_past_a_denial_is_found(
 ) -> None:
     new = compiled(tmp_path, opa, (OWN, CLEAR, f"{BOTH} {condition}"))
 
-    loosening = [each for each in differences(opa, BUNDLE, new, GRID) if each.change.may_loosen]
+    loosening = [each for each in differences(opa, BUNDLE, new, GRID) if each.change.direction == "loosens"]
 
     assert {(each.change.old, each.change.new, each.call.tool) for each in loosening} == {
         (Verdict.DENY, Verdict.ALLOW, "initiate_wire")
@@ -108,8 +105,7 @@ def identity(opa: Path, condition: str, *more: str) -> str:
     bundle = read_bundle(BUNDLE)
     text = "\n\n".join((bundle.modules[SANCTIONS].replace(CLEAR, f"_clear if {condition}"), *more))
     new = replace(bundle, modules={**bundle.modules, SANCTIONS: text})
-    rules = BundleRules(bundle, "OLD", opa), BundleRules(new, "NEW", opa)
-    return structure_of(*rules, Manifests.of(bundle, new)).id_of("decisions")
+    return structure_of(BundlePair.of(opa, bundle, new)).id_of("decisions")
 
 
 def test_an_explanation_holds_for_one_change_of_the_bundle_however_it_is_written(opa: Path) -> None:
@@ -146,7 +142,7 @@ def test_other_parameters_of_an_obligation_count_as_loosening(old: Decision, new
     change = change_of(old, new)
 
     assert change is not None
-    assert change.may_loosen is counts
+    assert (change.direction == "loosens") is counts
 
 
 DUTY = """# METADATA
@@ -169,7 +165,8 @@ def test_a_cap_that_rises_counts_as_loosening(tmp_path: Path, opa: Path) -> None
     found = bundle_diff(old, new, most=300)
 
     (group,) = [one for one in found.generated if one.tools]
-    assert (group.direction, group.may_loosen) == ("unclear", True)
+    assert group.call.endswith(": ALLOW as before, otherwise in transform")
+    assert group.change.direction == "loosens"
     assert found.review[0].direction == "loosens"
     assert (found.loosens, found.fails("loosening"), list(found.loosenings())) == (True, True, [group.id])
 
@@ -253,9 +250,11 @@ def test_only_an_order_that_has_a_meaning_is_a_difference(opa: Path) -> None:
         rules = [f"_{name} if {{\n{bodies[side]}\n}}" for name, bodies in {**SAME, **OTHER}.items()]
         braces = ("_braces if input.a", "_braces if {\ninput.a }")[side]
         text = "\n\n".join((bundle.modules[SANCTIONS], *rules, braces))
-        sides.append(BundleRules(replace(bundle, modules={**bundle.modules, SANCTIONS: text}), "X", opa))
+        sides.append(replace(bundle, modules={**bundle.modules, SANCTIONS: text}))
 
-    changed = {change.name.removeprefix("custom.concerns.sanctions ") for change in rule_changes(*sides)}
+    changed = {
+        change.name.removeprefix("custom.concerns.sanctions ") for change in rule_changes(BundlePair.of(opa, *sides))
+    }
     assert changed == {f"_{name}" for name in OTHER}
 
 

@@ -13,7 +13,7 @@ from pdp.decision import Verdict
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.json import canonical
-from pdp.workbench.diff.policies import BundleRules, differing_rules
+from pdp.workbench.diff.policies import BundlePair
 from pdp.workbench.neighbours.bases import allowed_call, called_tools, complete_call, tool_of, valid_approval
 from pdp.workbench.neighbours.entries import DIRECTORY, document_digest, made_up
 from pdp.workbench.neighbours.values import GONE, at, edited
@@ -82,9 +82,9 @@ def test_a_weakened_rule_shows_in_a_request_near_one_that_is_allowed(opa: Path, 
     texts = [f"package authz\n\ndecision := 1 if {{\n\t{each}\n}}\n\n" for each in (original, weakened)]
     texts[1] += helpers if weakened in ("not bypass", "exempt") else ""
     bundle = read_bundle(BUNDLE)
-    rules = [BundleRules(replace(bundle, modules={"authz.rego": text}), "X", opa) for text in texts]
-    policies = [Policy(each.trees, {}) for each in rules]
-    singles = changes(REQUEST, vocabulary(*policies, differing=differing_rules(*rules).values()))
+    pair = BundlePair.of(opa, *(replace(bundle, modules={"authz.rego": text}) for text in texts))
+    policies = [Policy(each.trees, {}) for each in (pair.old, pair.new)]
+    singles = changes(REQUEST, vocabulary(*policies, differing=pair.differing.values()))
     several = [(change,) for change in singles] + list(islice(pairs(singles), 3000))
     bodies = [
         canonical(edited(REQUEST, *(edit for change in tried for edit in change.edits))) for tried in several[:3000]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pdp.engine.bundle.file import read_bundle
-from pdp.workbench.diff.policies import BundleRules, differing_rules
+from pdp.workbench.diff.policies import BundlePair, BundleRules
 from pdp.workbench.neighbours.vocabulary import Policy, Vocabulary, vocabulary
 from pdp.workbench.opa.modules import Module
 from pdp.workbench.opa.syntax import parse_modules
@@ -84,7 +84,7 @@ def sided(opa: Path, *texts: str) -> BundleRules:
 
 def compared(*sides: BundleRules) -> Vocabulary:
     policies = [Policy(side.trees, {}) for side in sides]
-    return vocabulary(*policies, differing=differing_rules(*sides).values())
+    return vocabulary(*policies, differing=BundlePair(*sides).differing.values())
 
 
 def test_what_only_one_policy_has_comes_first(opa: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,9 +19,6 @@ from pdp.workbench.diff.bundle_diff import bundle_diff
 from pdp.workbench.diff.known import read_log
 from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
-
-if TYPE_CHECKING:
-    from rich.progress import TaskID
 
 
 def diff(
@@ -49,13 +47,7 @@ def diff(
     suites = load_suites(find_suites(scenarios or project_with().scenarios), engine_timeout)
     logs = [read_log(file) for file in log or []]
     with progress(quiet=as_json or as_markdown) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def advance(stage: str, more: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(f"{stage} calls decided", total=None)
-            bar.update(tasks[stage], advance=more)
-
+        advance = partial(bar.advance, bar.add_task("calls decided", total=None))
         difference = bundle_diff(
             old, new, suites=suites, logs=logs, most=generate, progress=advance, engine_timeout=engine_timeout
         )
