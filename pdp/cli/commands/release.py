@@ -14,8 +14,7 @@ from pdp.cli.output import print_json, tell
 from pdp.documents import nearest
 from pdp.errors import UsageError
 from pdp.workbench.engines import ENGINE_TIMEOUT
-from pdp.workbench.gate.gate import NAMES, Gate, read_explanations, release_check
-from pdp.workbench.gate.result import Check, lines, summary
+from pdp.workbench.gate.gate import NAMES, Check, Gate, lines, read_explanations, release_check, summary
 from pdp.workbench.reports.shown_file import printable
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 

@@ -147,8 +147,8 @@ def _item(cause: _Cause, groups: Sequence[Group], unseen: dict[str, str], struct
     }
     directions |= {UNSEEN} if hidden else set()
     call = min(groups, key=lambda group: group.change.rank).call if groups else ""
-    if hidden and not call:
-        call = "no call shows what it does"
+    if hidden:
+        call = f"{call}, and no call shows all of it" if call else "no call shows what it does"
     direction = min(directions & set(_ORDER), key=_ORDER.index)
     return ReviewItem(direction, cause.sentence, call, cause.where, cause.text, tuple(dict.fromkeys(ids)))
 

@@ -7,10 +7,11 @@ Sources: tool registry document, "Release gate" (schema validation 100 % on gold
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import BaseModel, StringConstraints, ValidationError
 
 from pdp.audit.chain import MemoryAudit
 from pdp.decision import parse_decision
@@ -26,7 +27,6 @@ from pdp.workbench.diff.bundle_diff import GENERATED, bundle_diff
 from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.gate.changed_rego import ChangedRego
 from pdp.workbench.gate.packs import pack_faults
-from pdp.workbench.gate.result import Check, CheckStatus, ReleaseCheck
 from pdp.workbench.neighbours.bases import called_tools, complete_call
 from pdp.workbench.neighbours.vocabulary import Vocabulary
 from pdp.workbench.scenarios.results import RunResult, SuiteResult
@@ -50,17 +50,45 @@ _UNKNOWN: Final = frozenset(("manifest.mismatch", "manifest.unknown_action", "ef
                              "decision.concern_not_loaded", "decision.request_invalid"))  # fmt: skip
 
 
-class _Explained(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    difference: Text
-    reason: Annotated[Text, StringConstraints(strip_whitespace=True)]
+MOST: Final = 10
+"""How many reasons of a check are printed; `--json` has all of them."""
 
 
-class _Explanations(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class CheckStatus(StrEnum):
+    """The outcome of a check."""
 
-    explained: tuple[_Explained, ...]
+    PASSED = "pass"
+    FAILED = "fail"
+    SKIPPED = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the gate: what was checked, or why it was not; of a failure the reasons, each with where to look."""
+
+    name: str
+    status: CheckStatus
+    summary: str
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseCheck:
+    """The whole gate."""
+
+    revision: str
+    release: int
+    checks: tuple[Check, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed, and the bundle's own scenarios passed: without them nothing shows what it decides."""
+        statuses = {check.name: check.status for check in self.checks}
+        return statuses["scenarios"] is CheckStatus.PASSED and CheckStatus.FAILED not in statuses.values()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that `pdp release check --json` prints; its form is stable."""
+        return {"passed": self.passed, **asdict(self)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +392,34 @@ def _number(count: int, noun: str) -> str:
 
 def _shown(result: ScenarioResult) -> str:
     return f"{result.place.file}:{result.place.line}: {result.name}"
+
+
+def lines(done: Check) -> Iterator[str]:
+    """Yield a check's line, and below it why it failed."""
+    yield f"{done.status.value:<4}  {done.name:<20}  {done.summary}"
+    yield from (f"      {reason}" for reason in done.reasons[:MOST])
+    if len(done.reasons) > MOST:
+        yield f"      and {len(done.reasons) - MOST} more"
+
+
+def summary(result: ReleaseCheck) -> str:
+    """Return the last line, which names what was not checked."""
+    statuses = [check.status for check in result.checks]
+    names = ", ".join(check.name for check in result.checks if check.status is CheckStatus.SKIPPED)
+    word = "may be released" if result.passed else "must not be released"
+    passed, failed, skipped = map(statuses.count, CheckStatus)
+    return (
+        f"release {result.release} {word}: {passed} passed, {failed} failed, {skipped} skipped{names and f': {names}'}"
+    )
+
+
+class _Explained(BaseModel, extra="forbid", frozen=True):
+    difference: Text
+    reason: Annotated[Text, StringConstraints(strip_whitespace=True)]
+
+
+class _Explanations(BaseModel, extra="forbid", frozen=True):
+    explained: tuple[_Explained, ...]
 
 
 def read_explanations(file: Path) -> dict[str, Place]:
