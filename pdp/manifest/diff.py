@@ -29,12 +29,11 @@ if TYPE_CHECKING:
 
 
 class Direction(StrEnum):
-    """Which way a change goes. `text` is what it says to people alone."""
+    """Which way a change goes."""
 
     LOOSENS = "loosens"
     TIGHTENS = "tightens"
     UNCLEAR = "unclear"
-    TEXT = "text"
 
     @property
     def opposite(self) -> Direction:

@@ -19,7 +19,7 @@ from pdp.workbench.opa.rules import rule_sites
 from pdp.workbench.opa.syntax import package_of, parse_modules, rule_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from pdp.engine.bundle.file import Bundle
@@ -146,14 +146,12 @@ def _compared(name: str, rule: ComparedRule) -> str | None:
 
 
 def rule_changes(pair: BundlePair) -> tuple[ContentChange, ...]:
-    """Return what changed in the policies, sorted by name; texts for people last.
+    """Return what changed in the policies, sorted by name.
 
     `old` and `new` are digests of what differs on that side, None where nothing of that name is there.
     """
     before, after = pair.rules
-    changes = [_change(name, before.get(name, []), after.get(name, [])) for name in pair.differing]
-    changes += _texts(pair.old, pair.new)
-    return tuple(sorted(changes, key=lambda change: (change.direction is Direction.TEXT, change.name)))
+    return tuple(_change(name, before.get(name, []), after.get(name, [])) for name in pair.differing)
 
 
 def _change(name: str, old: Sequence[ComparedRule], new: Sequence[ComparedRule]) -> ContentChange:
@@ -173,18 +171,5 @@ def _change(name: str, old: Sequence[ComparedRule], new: Sequence[ComparedRule])
     digests = [
         digest(canonical(sorted(digest(rule.form[1]) for rule in side))) if side else None for side in (old, new)
     ]
-    return ContentChange(name, direction, digests[0], digests[1], what, _where(rule.place for rule in (*old, *new)))
-
-
-def _texts(old: BundleRules, new: BundleRules) -> Iterator[ContentChange]:
-    before = {site.code: site for site in old.sites if site.code}
-    for site in new.sites:
-        known = before.get(site.code or "")
-        if site.code and known and (known.title, known.description) != (site.title, site.description):
-            where = _where(f"{place.file}:{place.line}" for place in (known, site))
-            what = "says something else to people"
-            yield ContentChange(site.code, Direction.TEXT, known.title, site.title, what, where)
-
-
-def _where(places: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(places))
+    where = ", ".join(dict.fromkeys(rule.place for rule in (*old, *new)))
+    return ContentChange(name, direction, digests[0], digests[1], what, where)

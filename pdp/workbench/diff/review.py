@@ -149,7 +149,7 @@ def _item(cause: _Cause, groups: Sequence[Group], unseen: dict[str, str], struct
     call = min(groups, key=lambda group: group.change.rank).call if groups else ""
     if hidden:
         call = f"{call}, and no call shows all of it" if call else "no call shows what it does"
-    direction = min(directions & set(_ORDER), key=_ORDER.index)
+    direction = min(directions, key=_ORDER.index)
     return ReviewItem(direction, cause.sentence, call, cause.where, cause.text, tuple(dict.fromkeys(ids)))
 
 
@@ -204,7 +204,7 @@ def _stated(name: str, old: Any, new: Any) -> tuple[str, ...]:
 
 
 def _rules(pair: BundlePair, structure: Structure) -> Iterator[_Cause]:
-    changed = {change.name: change for change in structure.rules if change.direction is not Direction.TEXT}
+    changed = {change.name: change for change in structure.rules}
     for name, (before, after) in pair.differing.items():
         rule = (after or before)[0]
         if "head" not in rule.node:

@@ -36,14 +36,13 @@ class Structure:
 
     @property
     def differs(self) -> bool:
-        """Whether anything differs that can change a decision; texts for people do not."""
-        return any(change.direction is not Direction.TEXT for change in self.changes)
+        """Whether anything differs that can change a decision."""
+        return bool(self.changes)
 
     @property
     def digest(self) -> str:
         """Names all that differs, so that whatever is said of this change holds for no other."""
-        effective = [change for change in self.changes if change.direction is not Direction.TEXT]
-        return digest(canonical([[change.name, change.old, change.new] for change in effective]))
+        return digest(canonical([[change.name, change.old, change.new] for change in self.changes]))
 
     def id_of(self, *difference: Any) -> str:
         """Return the id of a difference that an explanation names: it holds for this change of bundles alone."""

@@ -201,11 +201,6 @@ class _Checks:
             for digest, document in self._manifests.items()
             if digest not in self._before and digest not in examined
         ]
-        reasons += [
-            f"{run.suite.file}: decided by {run.bundle_revision}"
-            for run in self._run.suites
-            if run.bundle_revision not in (None, self._bundle.revision)
-        ]
         if not self._gate.suites:
             reasons.append("no scenario file was named")
         return f"{_number(len(self._run.suites), 'scenario file')}, decided by {self._bundle.revision}", reasons
