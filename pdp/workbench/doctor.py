@@ -15,7 +15,7 @@ from pdp.manifest.load import load_effective
 from pdp.manifest.rules.lint import doubts
 from pdp.workbench.coverage.coverage import measure
 from pdp.workbench.neighbours.values import as_dict, texts
-from pdp.workbench.scenarios.files.places import place_of_field
+from pdp.workbench.scenarios.files.suite import place_of_field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

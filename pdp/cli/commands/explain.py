@@ -71,7 +71,7 @@ def run(
     proposed = read_proposal(proposal)
     # What decides is opened, read and traced as that of scenarios is; it has none.
     suite = Suite(
-        file=Path(proposal), manifest=effective, manifest_text="", policies=project.policies, bundle=project.bundle,
+        file=Path(proposal), manifest=effective, policies=project.policies, bundle=project.bundle,
         data=read_data(project.data),
     )  # fmt: skip
     with open_suite_engine(suite, project.engine) as opened:

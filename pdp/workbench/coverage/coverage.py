@@ -229,7 +229,7 @@ def _matrix(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> tuple[Too
     # By the file's text: two manifests may have the same version, and one manifest several governance files.
     rows: dict[tuple[str, str], ToolVerdicts] = {}
     for suite, results in runs:
-        manifest, version = suite.manifest_text, suite.manifest.version
+        manifest, version = digest(suite.files["manifest"][0].read_bytes()), suite.manifest.version
         for tool in suite.manifest.tools:
             none = Counter(dict.fromkeys(COLUMNS, 0))
             rows.setdefault((manifest, tool), ToolVerdicts(tool, version, str(suite.file), none))

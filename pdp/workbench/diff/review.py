@@ -16,7 +16,7 @@ from pdp.manifest.diff import Direction
 from pdp.workbench.diff.exercise import rule_text
 from pdp.workbench.diff.groups import LONGEST, shortened, shown_value
 from pdp.workbench.reports.shown_file import shown_file
-from pdp.workbench.scenarios.files.places import place_of_datum, place_of_field
+from pdp.workbench.scenarios.files.suite import place_of_datum, place_of_field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

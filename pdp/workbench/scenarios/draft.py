@@ -20,7 +20,7 @@ from pdp.manifest.load import load_effective, load_manifest
 from pdp.pep import Pep
 from pdp.project.file import PROJECT_FILE
 from pdp.workbench.neighbours.proposals import example_arguments
-from pdp.workbench.scenarios.files.sessions import laid_over
+from pdp.workbench.scenarios.files.suite import laid_over
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

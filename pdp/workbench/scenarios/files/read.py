@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from pdp.documents import nearest, shown_name
 from pdp.errors import FileFaultsError, UsageError
 from pdp.manifest.findings import FaultyFile, Finding
+from pdp.session import Session
 from pdp.workbench.scenarios.files.scenario import ACTIONS, Scenario, ScenarioSettings, Step
-from pdp.workbench.scenarios.files.sessions import session_faults
 
 if TYPE_CHECKING:
     import pathlib
@@ -37,18 +37,10 @@ class Located(NamedTuple):
     steps: tuple[Path, ...]
 
 
-class _FileKeys(ScenarioSettings):
-    """The keys of a scenario file, for what is said of an unknown one. `ScenarioSource.scenarios` reads the list."""
-
-    scenarios: Any = None
-
-
 class ScenarioSource(FaultyFile):
     """One scenario file as far as it could be read; `faults` are what is wrong with it.
 
-    Attributes:
-        settings: the file without its scenarios; settings that are faulty are left out.
-        path: the file.
+    `settings` are the file without its scenarios; settings that are faulty are left out.
 
     Raises:
         UsageError: the file cannot be read.
@@ -58,9 +50,8 @@ class ScenarioSource(FaultyFile):
     def __init__(self, path: pathlib.Path) -> None:
         super().__init__(path, None, "scenario file")
         self.path = path
-        record = {name: value for name, value in self.document.value.items() if name != "scenarios"}
-        self.settings = self.read(_FileKeys, record, lambda at: at)[0] or ScenarioSettings()
-        self._check_session(record, ())
+        self.settings = self.read(ScenarioSettings, self.document.value, lambda at: at)[0] or ScenarioSettings()
+        self._check_session(self.document.value, ())
 
     def find(self, path: Path, message: str, hint: str | None = None) -> None:
         """Add a fault of the part at `path`."""
@@ -130,8 +121,14 @@ class ScenarioSource(FaultyFile):
 
     def _check_session(self, record: Any, path: Path) -> None:
         """Find what is wrong in one layer of a session, which would be so in any; the models see to the rest."""
-        if isinstance(record, dict) and isinstance(record.get("session"), dict):
-            self._add(session_faults(record["session"], self.document, (*path, "session")))
+        layer = record.get("session")
+        if isinstance(layer, dict):
+            try:
+                Session.model_validate(
+                    {"claims": {}, **{name: item for name, item in layer.items() if item is not None}}
+                )
+            except ValidationError as error:
+                self.add_error(error, Session, lambda at: (*path, "session", *at))
 
 
 def _is_of_scenario(key: str) -> bool:

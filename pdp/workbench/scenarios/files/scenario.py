@@ -1,7 +1,6 @@
-"""Scenario files as frozen models: what design.md, "Scenario file", names.
+"""Scenario files as frozen models.
 
-A scenario is one proposal, or several steps, and what has to come of each. Unknown keys are errors, and so is an
-expectation that expects nothing: a scenario that cannot fail proves nothing.
+Unknown keys are errors, and so is an expectation that expects nothing: a scenario that cannot fail proves nothing.
 """
 
 from collections.abc import Iterator
@@ -66,9 +65,6 @@ _NOT_EMPTY: Final = Field(min_length=1)
 ACTIONS: Final = ("propose", "plan", "approve", "deny", "request")
 """What a step can do; each step does exactly one of them."""
 
-_DECIDED: Final = frozenset(("verdict", "codes", "details", "messages", "remedies", "obligations"))
-_OF_PEOPLE: Final = frozenset(("approval", "refused"))
-
 
 def proposed_tool(proposal: Any) -> str | None:
     """Return the tool that a proposal as it is written names; None where it names none."""
@@ -107,13 +103,11 @@ class Expect(Form):
     """What has to come of a step. What is not stated is not looked at; at least one thing is stated.
 
     Args:
-        status: accepted, rejected or transformed.
         rejection: the fixed code; null: not rejected.
-        verdict: ALLOW, DENY or STEP_UP; null: the policy was not asked.
+        verdict: null: the policy was not asked.
         codes: the reasons' codes, as a set, exactly.
         details: by reason code, some fields of its details: a reason of that code has all of them, with these values.
-        messages: by reason code, what a reason of that code says, exactly.
-        remedies: by reason code, the remedy that a reason of that code states, exactly.
+        messages, remedies: by reason code, what a reason of that code says, and the remedy that it states, exactly.
         obligations: exactly these: an id, or `{id, parameters}`, each.
         trace: some of the trace's fields.
         arguments: the arguments after correction, exactly.
@@ -176,9 +170,9 @@ class Expect(Form):
 EXPECTED: Final = {
     "propose": frozenset(Expect.model_fields) - {"refused"},
     "plan": frozenset(Expect.model_fields) - {"refused"},
-    "approve": _OF_PEOPLE,
-    "deny": _OF_PEOPLE,
-    "request": _DECIDED,
+    "approve": frozenset(("approval", "refused")),
+    "deny": frozenset(("approval", "refused")),
+    "request": frozenset(("verdict", "codes", "details", "messages", "remedies", "obligations")),
 }
 """What can be expected of each action."""
 
@@ -199,7 +193,7 @@ class Step(Form):
         session: laid over the scenario's, deep.
         at: the time of this step and of those after it, RFC 3339 in UTC with `Z`; the session's when absent.
         returns: what the tool returns instead of being run; for a plan a list, one for each proposal.
-        expect: what has to come of it; for a plan a list, one for each proposal.
+        expect: for a plan a list, one for each proposal.
     """
 
     propose: Any = None
@@ -261,7 +255,6 @@ class Scenario(Form):
         golden: a call as a well-behaved agent makes it: it fails where the manifest does not have the tool, or where
             the tool's schema refuses the arguments.
         session: laid over the file's, deep.
-        steps: several steps instead of one.
     """
 
     name: Text
@@ -277,7 +270,7 @@ class Scenario(Form):
 
 
 class ScenarioSettings(Form):
-    """A scenario file without its scenarios. Paths are relative to the file that states them.
+    """A scenario file as a whole. Paths are relative to the file that states them.
 
     Args:
         extends: a file whose settings hold where this one states none; sessions are laid over each other, deep. Its
@@ -288,6 +281,7 @@ class ScenarioSettings(Form):
         bundle: instead of `policies`, a bundle file.
         tools: a Python file with functions named as the tools, or a function `tools()` that returns them by name.
         session: what every scenario starts from.
+        scenarios: read one by one, by `ScenarioSource.scenarios`.
     """
 
     extends: Text | None = None
@@ -298,6 +292,7 @@ class ScenarioSettings(Form):
     bundle: Text | None = None
     tools: Text | None = None
     session: dict[str, Any] = Field(default_factory=dict)
+    scenarios: Any = None
 
     @field_validator("bundle")
     @classmethod

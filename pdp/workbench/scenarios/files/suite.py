@@ -1,4 +1,8 @@
-"""A scenario file with all that it names: loaded once, every fault of it at once."""
+"""A scenario file with all that it names: loaded once, every fault of it at once.
+
+Sessions are laid over each other as RFC 7396 says (JSON Merge Patch): mappings key by key, anything else replaces what
+was there, and null takes it away.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +17,34 @@ from pdp.documents import nearest, shown_name
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.data import read_data
 from pdp.errors import FileFaultsError, UsageError
-from pdp.json import digest
 from pdp.manifest.load import load_effective
 from pdp.project.file import manifest_of_project, read_project
 from pdp.proposal import RejectionCode
+from pdp.session import Session
 from pdp.workbench.engines import ENGINE_TIMEOUT
+from pdp.workbench.neighbours.values import GONE, JsonPath, as_list, at
 from pdp.workbench.opa.modules import baseline_policies_path, collect, modules_of_bundle
 from pdp.workbench.scenarios.files.read import Located, ScenarioSource
 from pdp.workbench.scenarios.files.scenario import proposed_tool
-from pdp.workbench.scenarios.files.sessions import laid_over, sessions_of
 from pdp.workbench.scenarios.files.tools_file import ToolsFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from pdp.documents import Document
     from pdp.errors import Fault, Place
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.session import Session
+    from pdp.manifest.model import Tool
     from pdp.workbench.opa.modules import Module
-    from pdp.workbench.scenarios.files.scenario import Scenario
+    from pdp.workbench.scenarios.files.scenario import Scenario, Step
 
 _ENDINGS: Final = (".scenarios.yaml", ".scenarios.yml", ".scenarios.json")
 _DECIDING: Final = frozenset(("bundle", "policies"))
 """One setting: who states one of them takes the place of both."""
+
+# The time of a scenario that states none: always the same, so that a run can be repeated to the byte.
+_TIME: Final = "2026-01-01T00:00:00Z"
+_SHOWN_NAME: Final = 200
 
 _Read = TypeVar("_Read")
 
@@ -46,15 +55,11 @@ class Suite:
 
     Attributes:
         file: as it was named.
-        manifest: the effective manifest.
-        manifest_text: the digest of the manifest file, by which suites know that they speak of the same tools;
-            empty without scenarios.
         policies: folders with the user's concerns; empty when a bundle decides.
-        bundle: the bundle file that decides, or None.
+        bundle: the bundle file that decides.
         data: with the roots `directory` and `settings`, read and merged.
-        tools: the Python file with the tools, or None.
-        scenarios: in the order of the file.
-        sessions: for each scenario and step, who does it and when; see `sessions_of`.
+        tools: the Python file with the tools.
+        sessions: for each scenario and step, who does it and when; None for a raw request.
         places: for each scenario, where it stands, and then each of its steps.
         files: what manifest, governance and data were read from, by these names.
         engine_timeout: seconds that an engine has for one answer; one that needs more has no verdict.
@@ -62,7 +67,6 @@ class Suite:
 
     file: Path
     manifest: EffectiveManifest
-    manifest_text: str
     policies: tuple[Path, ...]
     bundle: Path | None
     data: Mapping[str, Any]
@@ -99,10 +103,10 @@ class _Settings:
             return []
         names = value if isinstance(value, tuple) else (value,)
         paths = [source.path.parent / stated for stated in names]
-        missing = [(at, path) for at, path in enumerate(paths) if not path.exists()]
-        for at, path in missing:
+        missing = [(number, path) for number, path in enumerate(paths) if not path.exists()]
+        for number, path in missing:
             hint = "paths are relative to the file that states them"
-            source.find((name, at), f"{path}: no such file or folder", hint)
+            source.find((name, number), f"{path}: no such file or folder", hint)
         return [] if missing else paths
 
     def read(self, name: str, read: Callable[[list[Path]], _Read]) -> _Read | None:
@@ -146,7 +150,6 @@ def load_suite(path: Path, engine_timeout: float = ENGINE_TIMEOUT) -> Suite:
         scenarios=tuple(read.scenario for read in located),
         sessions=tuple(sessions),
         places=tuple(tuple(map(own.document.place, (read.path, *read.steps))) for read in located),
-        manifest_text=digest(settings.paths("manifest")[0].read_bytes()),
         files={name: settings.paths(name) for name in ("manifest", "governance", "data")},
         engine_timeout=engine_timeout,
     )
@@ -202,6 +205,26 @@ def is_scenario_file(name: str) -> bool:
     return f".{name}".endswith(_ENDINGS)
 
 
+def place_of_field(tool: Tool, path: JsonPath, manifest: Document, governance: Sequence[Document]) -> Place:
+    """Return the place of a part of an entry: in the manifest or, when it is not there, in the other file."""
+    names = [at(entry, ("name",)) for entry in as_list(at(manifest.value, ("tools",)))]
+    entry: JsonPath = ("tools", names.index(tool.name)) if tool.name in names else ()
+    rules: JsonPath = ("actions", tool.pdp_action)
+    if at(manifest.value, (*entry, path[0])) is GONE:
+        for document in governance:
+            if at(document.value, (*rules, path[0])) is not GONE:
+                return document.place((*rules, *path))
+    return manifest.place((*entry, *path))
+
+
+def place_of_datum(documents: Sequence[Document], path: JsonPath) -> Place:
+    """Return the place of a datum: in the last file that has it."""
+    for document in reversed(documents):
+        if at(document.value, path) is not GONE:
+            return document.place(path)
+    return documents[-1].place(path[:1])
+
+
 def policy_modules(suite: Suite) -> dict[str, Module]:
     """Return the Rego that decides, by its path in the bundle: the baseline's with the suite's own, or the bundle's.
 
@@ -218,9 +241,9 @@ def policy_modules(suite: Suite) -> dict[str, Module]:
 
 
 def _in_folder(folder: Path) -> Iterator[Path]:
-    for at, folders, names in os.walk(folder):
+    for inner, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(at, name) for name in names if is_scenario_file(name))
+        yield from (Path(inner, name) for name in names if is_scenario_file(name))
 
 
 def _chain(path: Path) -> list[ScenarioSource]:
@@ -244,26 +267,62 @@ def _faults(chain: Sequence[ScenarioSource]) -> list[Fault]:
     return [fault for source in chain for fault in source.faults]
 
 
+def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `below` with `above` laid over it; neither is changed."""
+    merged = dict(below)
+    for key, value in above.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, dict):
+            under = merged.get(key)
+            merged[key] = laid_over(under if isinstance(under, dict) else {}, value)
+        else:
+            merged[key] = value
+    return merged
+
+
 def _sessions(source: ScenarioSource, located: Located, base: Mapping[str, Any]) -> tuple[Session | None, ...]:
+    """Return who does each step of a scenario, and when: time stands still until a step says otherwise."""
+    scenario = located.scenario
+    below = laid_over(base, scenario.session)
+    now = below.get("time") or _TIME
+    # Request and run are named after the scenario, so that the same one always makes the same request.
+    name = scenario.name[:_SHOWN_NAME]
+    sessions = []
     try:
-        return sessions_of(located.scenario, base)
+        for number, step in enumerate(scenario.steps, start=1):
+            now = step.at or step.session.get("time") or now
+            named = {"run_id": name, "request_id": f"{name}/{number}"}
+            sessions.append(_session(step, named | laid_over(below, step.session) | {"time": now}))
     except ValidationError:
         source.find(located.path, "no session says who calls", "state `session: {claims: {sub: ...}}`")
-        return ()
+    return tuple(sessions)
+
+
+def _session(step: Step, layers: dict[str, Any]) -> Session | None:
+    """Return with which session a tool is called, or as whom somebody approves or denies; of a raw request, None."""
+    if step.action == "request":
+        return None
+    approver = step.approve or step.deny
+    if approver is not None:
+        return Session(claims=approver.claims, time=layers["time"])
+    if step.plan is not None:
+        layers.setdefault("plan", list(step.plan))
+    return Session.model_validate(layers)
 
 
 def _check_tools(source: ScenarioSource, located: Located, manifest: EffectiveManifest) -> None:
     """Find proposals for a tool that the manifest does not have, unless that is expected."""
     for step, path in zip(located.scenario.steps, located.steps, strict=True):
         proposals = step.plan or (step.propose,)
-        for at, (proposal, expect) in enumerate(zip(proposals, step.expectations, strict=True)):
+        for number, (proposal, expect) in enumerate(zip(proposals, step.expectations, strict=True)):
             name = proposed_tool(proposal)
             meant = (
                 expect.rejection is RejectionCode.INVALID_TOOL_NAME or (expect.trace or {}).get("in_manifest") is False
             )
             if name is not None and name not in manifest.tools and not meant:
                 source.find(
-                    (*path, *(("plan", at) if step.plan else ("propose",))),
+                    (*path, *(("plan", number) if step.plan else ("propose",))),
                     f"a scenario for {shown_name(name)}, which manifest {manifest.version} does not have",
                     nearest(name, manifest.tools)
                     or "if that is the point of it, expect `rejection: INVALID_TOOL_NAME`",
@@ -281,7 +340,6 @@ def project_suite(file: Path, engine_timeout: float = ENGINE_TIMEOUT) -> Suite:
     return Suite(
         file=file,
         manifest=manifest_of_project(file, project),
-        manifest_text="",
         policies=project.policies,
         bundle=project.bundle,
         data=read_data(project.data),

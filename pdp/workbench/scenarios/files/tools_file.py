@@ -22,11 +22,7 @@ _PYTHON: Final = "check this line and the one before it: indentation, quotes, br
 class ToolsFile:
     """A Python file with functions named as the tools, or a function `tools()` that returns them by name.
 
-    A function `deployment()` in it returns what the application would tell each run: sources to pin, versions of
-    sources, markings (`pdp.patterns.run.Deployment`).
-
-    Args:
-        path: the file.
+    A function `deployment()` in it returns what the application would tell each run, a `Deployment`.
 
     Raises:
         UsageError: it cannot be read.
@@ -50,9 +46,7 @@ class ToolsFile:
         try:
             exec(self._code, module.__dict__)  # noqa: S102 - the user's own file, as its scenario file says
             functions, deployment = _called(module, "tools"), _called(module, "deployment")
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
+        except (Exception, SystemExit) as error:
             raise UsageError(self.message_of(error)) from error
         if deployment is not None and not isinstance(deployment, Deployment):
             raise UsageError(f"{self.path}: deployment() must return a Deployment", hint="from pdp import Deployment")
