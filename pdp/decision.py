@@ -136,11 +136,7 @@ def parse_decision(body: bytes) -> Decision:
 def parse_findings(body: bytes) -> tuple[dict[str, tuple[Reason, ...]], tuple[Obligation, ...]]:
     """Parse the JSON of the document `authz/findings`: all that fired for one request, whichever verdict won.
 
-    Returns:
-        reasons by `deny`, `step_up` and `allow`, and obligations, sorted as in a decision.
-
-    Raises:
-        AnswerInvalidError: not findings.
+    Reasons by `deny`, `step_up` and `allow`, and obligations, are sorted as in a decision. Errors as of that.
     """
     answer = _object(body, _FINDINGS)
     if not all(type(part) is list for part in answer.values()):

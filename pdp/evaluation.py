@@ -10,7 +10,7 @@ import orjson
 from pdp.contract.checks import Rejected
 from pdp.errors import UsageError
 from pdp.json import JsonValueError, canonical, check_json
-from pdp.proposal import Outcome, Status, Trace
+from pdp.proposal import Outcome, Trace
 
 if TYPE_CHECKING:
     from pdp.contract.invariants import Trip
@@ -148,9 +148,7 @@ class Evaluation:
             if proposal is not None:  # a copy, as an approval or a later look at the evaluation shows the same call
                 proposal = replace(proposal, arguments=orjson.loads(proposal.text))
             return Outcome(decided.status, proposal=proposal, failure=failure)
-        if decided.pruned:
-            return Outcome(Status.TRANSFORMED)
-        return Outcome(Status.REJECTED, rejection=decided.rejection)
+        return Outcome(decided.status, rejection=decided.rejection)
 
     @property
     def answer(self) -> CallAnswer:

@@ -123,13 +123,9 @@ class JsonTooLargeError(JsonValueError):
 def check_json(value: Any, at: str = "", depth: int = 0, most: int = sys.maxsize, named: int = MAX_DEPTH) -> None:
     """Check that `value` is finite, bounded JSON of exactly the plain types of `json`, or frozen ones.
 
-    Args:
-        value: what to check.
-        at: where it stands, for messages.
-        depth: how many containers are around it.
-        most: how many values it may have, itself included; and then 1 MiB of text at most. What is shared counts
-            wherever it stands.
-        named: how many levels of keys messages may name, the deeper ones being `*`.
+    It stands `at` a place, for messages, in `depth` containers. With `most`, it has at most so many values, itself
+    included, and 1 MiB of text; what is shared counts wherever it stands. Messages name at most `named` levels of keys,
+    the deeper ones being `*`.
 
     Raises:
         JsonTooLargeError: too many values, or too much text.

@@ -359,8 +359,7 @@ class Pep:
         """Return the state after a tool gave `result`, its state effects merged.
 
         Raises:
-            UsageError: no such tool.
-            StateEffectError: the result is not what the effects declare.
+            UsageError, StateEffectError: no such tool, or the result is not what its effects declare.
         """
         compiled = self._parts.manifest.tool(tool)
         if compiled is None:

@@ -61,11 +61,7 @@ class Request(NamedTuple):
         return orjson.dumps(whole, option=orjson.OPT_SORT_KEYS)
 
     def canonical(self) -> bytes:
-        """Return the RFC 8785 bytes that every engine is handed.
-
-        Raises:
-            JsonValueError: not JSON within the bounds of `pdp.json`, or larger than 1 MiB.
-        """
+        """Return the RFC 8785 bytes that every engine is handed; JsonValueError beyond the bounds of `pdp.json`."""
         value = self.as_json()
         check_json(value)
         return bounded(canonical(value))

@@ -50,10 +50,9 @@ class Person(NamedTuple):
     sub: str
 
     def may_be(self, other: Person) -> bool:
-        """Return whether both can be the same person.
+        """Return whether both can be the same person: subs that look the same, and no two issuers that differ.
 
-        A `sub` that looks the same, upper and lower case being the same, and no two issuers that differ; a slash at an
-        issuer's end makes no difference.
+        Upper and lower case are the same, and a slash at an issuer's end makes no difference.
         """
         if _looks(self.sub).isdisjoint(_looks(other.sub)):
             return False
@@ -83,10 +82,6 @@ def _looks(text: str, end: str = "") -> set[str]:
     plain = unicodedata.normalize("NFKC", text)
     looks = (plain.translate(_LOOK_ALIKES).casefold(), plain.casefold().translate(_LOOK_ALIKES))
     return {look.rstrip(end).replace("rn", "m") for look in looks}
-
-
-class ClaimsError(UsageError):
-    """The claims name no subject."""
 
 
 class Session(BaseModel):
@@ -122,11 +117,7 @@ class Session(BaseModel):
     time: str | None = None
 
     def __init__(self, **fields: Any) -> None:
-        """Read the fields, as `read` does; a session that has its fields gets no others.
-
-        Raises:
-            ValidationError: a field is unknown, mistyped or not JSON.
-        """
+        """Read the fields, or raise pydantic's ValidationError; a session that has its fields gets no others."""
         if self.__dict__:
             read_only()
         super().__init__(**fields)
@@ -205,15 +196,15 @@ class Session(BaseModel):
         """The request's subject, made of the claims alone.
 
         Raises:
-            ClaimsError: no `sub`, or one that is not a non-empty string.
+            UsageError: no `sub`, or one that is not a non-empty string.
         """
         sub = self.claims.get("sub")
         if not isinstance(sub, str) or not sub:
             wrong = "missing" if sub is None else "not text" if not isinstance(sub, str) else "empty"
-            raise ClaimsError(f"session: claims.sub is {wrong}: no subject, no decision")
+            raise UsageError(f"session: claims.sub is {wrong}: no subject, no decision")
         for at, name in _names(self.claims):
             if not is_plain_name(name):
-                raise ClaimsError(
+                raise UsageError(
                     f"session: {at} is {name!r:.60}: another text looks the same",
                     hint="name people in letters of one script, in NFC and without blanks at the ends",
                 )

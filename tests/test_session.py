@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pdp.errors import UsageError
-from pdp.session import ClaimsError, Session
+from pdp.session import Session
 
 
 def session(**claims: Any) -> Session:
@@ -65,7 +65,7 @@ def test_the_subject_has_what_the_claims_say_and_nothing_else() -> None:
     ],
 )
 def test_no_subject_no_session(claims: dict[str, Any], wrong: str) -> None:
-    with pytest.raises(ClaimsError) as caught:
+    with pytest.raises(UsageError) as caught:
         _ = Session(claims=claims).subject
 
     assert str(caught.value) == f"session: claims.sub is {wrong}: no subject, no decision"

@@ -37,7 +37,7 @@ def build_request(checked: Checked, session: Session, *, request_id: str, now: f
     Raises:
         MappingError: the resource has no type or id.
         ExpressionError: an expression failed.
-        ClaimsError: the session's claims name no subject.
+        UsageError: the session's claims name no subject.
     """
     tool, arguments = checked.tool, checked.proposal.arguments
     inputs = Variables(arguments=arguments, session=session.variables)

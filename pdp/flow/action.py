@@ -39,11 +39,7 @@ _COMPENSABLE: Final = (ActionState.COMMITTED, ActionState.FAILED)
 
 
 def hold(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[Step, Any, HeldCall]:
-    """Open the run that the call belongs to, and hold the call to the rules of its pattern.
-
-    Raises:
-        StateError: the run cannot be opened.
-    """
+    """Open the run that the call belongs to, and hold the call to the rules of its pattern; StateError if it cannot."""
     stores = parts.stores
     run = yield Work(lambda: stores.run_of(prepared.asked.session), blocking=stores.reads_sources)
     arguments = arguments_of(prepared.checked.proposal)
@@ -96,9 +92,6 @@ def staged_action(decided: Decided, prepared: Prepared, stores: Stores) -> Actio
 
     None when the call has no effects. As long as nobody has decided on it, the same call finds the same action again,
     and another call another one.
-
-    Raises:
-        StoreError: it cannot be staged.
     """
     if not prepared.checked.tool.has_action:
         return None
@@ -118,9 +111,7 @@ def decide_commit(prepared: Prepared, staged: Action, parts: Parts) -> Generator
 
     The approval is for exactly that call as this session would make it: with another purpose, fact or key it is another
     call, and asks anew. The key is the session's; where it has none and the tool derives none, the one of the action.
-
-    Returns:
-        The decision, recorded; None where no tool of the manifest commits such an action.
+    None where no tool of the manifest commits such an action.
     """
     tool = parts.manifest.tool(staged.kind)
     if tool is None or not tool.has_action:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pdp.pep")
 
 INTERNAL_ERROR: Final = "pep.internal_error"
-STALE: Final = "bundle.stale"
 
 
 def decide(received: Received, proposal: Any, session: Any, parts: Parts) -> Generator[Step, Any, Decided]:
@@ -96,11 +95,7 @@ def _undecided(
 
 
 def read(received: Received, proposal: Any, session: Any, request_id: str | None = None) -> Asked:
-    """Read proposal and session: bounded, and copies that nobody else can change.
-
-    Raises:
-        StoppedError: one of them is malformed.
-    """
+    """Read proposal and session: bounded, and copies that nobody else can change; StoppedError if one is malformed."""
     proposed: Proposal | ProposalRejectedError
     try:
         proposed = Proposal.read(proposal)
@@ -125,11 +120,7 @@ def read(received: Received, proposal: Any, session: Any, request_id: str | None
 
 
 def check_call(asked: Asked, manifest: CompiledManifest) -> Checked | Rejected:
-    """Run the checks of the contract.
-
-    Raises:
-        StoppedError: the tool's config cannot be resolved.
-    """
+    """Run the checks of the contract; StoppedError if the tool's config cannot be resolved."""
     try:
         return check(asked.proposal, asked.session, manifest)
     except UsageError as error:
@@ -172,7 +163,7 @@ def conclude(prepared: Prepared, decision: Decision, parts: Parts) -> Decided:
         decision = explained(decision, prepared.asked.session.claims, prepared.request, parts.ignored_claims)
     decided = Decided(prepared.asked, prepared.checked, decision, prepared, approval=prepared.approval)
     if parts.newest.is_stale(decision):
-        return decided.denied(STALE, f"release {decision.release} decided, and a later one has decided before")
+        return decided.denied("bundle.stale", f"release {decision.release} decided, and a later one has decided before")
     if not decision.obligations:
         return decided
     from pdp.obligations.handlers import ObligationError, transformed  # noqa: PLC0415 - only with obligations

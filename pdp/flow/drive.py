@@ -35,9 +35,8 @@ class Work(NamedTuple):
     """Something that a flow wants to have done; what comes back is its result.
 
     It is done as a whole: a cancellation that arrives meanwhile is raised at the first later step that is not work, or
-    at the end, so that the flow always knows what it has taken from a store.
-
-    `blocking`: it waits for a disk or a network, so that an event loop hands it to a thread.
+    at the end, so that the flow always knows what it has taken from a store. What is `blocking` waits for a disk or a
+    network, so that an event loop hands it to a thread.
     """
 
     do: Callable[[], Any]

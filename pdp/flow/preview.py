@@ -135,11 +135,7 @@ class PlanEvaluation:
 def evaluate_plan(
     steps: Sequence[Any], session: Session, received: Received, parts: Parts
 ) -> Generator[Step, Any, PlanEvaluation]:
-    """Check a plan's steps, ask the policy about what is left of them, and record both.
-
-    Raises:
-        UsageError: as of `validate_plan`.
-    """
+    """Check a plan's steps, ask the policy about the rest of them, and record both; errors as of `validate_plan`."""
     checked = validate_plan(steps, session, parts.manifest)
     try:
         going_on = [respelt(step) for step in checked.plan]

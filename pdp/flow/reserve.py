@@ -35,12 +35,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pdp.pep")
 
-CONFLICT: Final = "idempotency.conflict"
-APPROVAL_INVALID: Final = "approvals.invalid"  # as the policy says it
 PATIENCE: Final = 10.0  # seconds that a call waits for another one with the same key that is running
 _FIRST_WAIT: Final = 0.002
 _LONGEST_WAIT: Final = 0.25
 _SPARE: Final = 5.0
+_CONFLICT: Final = "the idempotency key stands for a call with other arguments"
 _RUNNING: Final = "a call with the same idempotency key is still running"
 _LOST: Final = (
     "a call with the same idempotency key was started before, and nobody knows what came of it; it is not run again"
@@ -137,7 +136,7 @@ def reserve(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
     try:
         begun, used = yield from _waiting(partial(_take, prepared, parts), blocking=blocking)
     except ApprovalRefusedError as error:
-        raise StoppedError(decided.denied(APPROVAL_INVALID, error.message)) from error
+        raise StoppedError(decided.denied("approvals.invalid", error.message)) from error
     reserved = ready._replace(decided=decided._replace(approval=used))
     match begun:
         case None:
@@ -147,7 +146,7 @@ def reserve(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
         case Stored(execution, _):
             return reserved._replace(known=execution._replace(replayed=True))
         case Conflict():
-            raise StoppedError(decided.denied(CONFLICT, "the idempotency key stands for a call with other arguments"))
+            raise StoppedError(decided.denied("idempotency.conflict", _CONFLICT))
         case Running():
             return reserved._replace(known=not_run(_RUNNING, "unknown"))
         case Unknown(execution, _):
@@ -160,16 +159,14 @@ def reserve(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
 def _take(prepared: Prepared, parts: Parts) -> tuple[Begun | None, Approval | None]:
     keys, approvals, approval = parts.stores.keys, parts.approvals, prepared.approval
     key = key_of(prepared.asked, prepared.checked)
-    if approval is not None and approvals is not None:
-        now = prepared.asked.session.time or to_seconds(time.time())
-        if key is None:
-            return None, approvals.consume(approval, now)
-        return approvals.consume_with(
-            approval, now, lambda consume: _begin(prepared, key, keys, ApprovalUse(approval.id, consume))
-        )
+    if approval is None or approvals is None:
+        return (None if key is None else _begin(prepared, key, keys, None)), None
+    now = prepared.asked.session.time or to_seconds(time.time())
     if key is None:
-        return None, None
-    return _begin(prepared, key, keys, None), None
+        return None, approvals.consume(approval, now)
+    return approvals.consume_with(
+        approval, now, lambda consume: _begin(prepared, key, keys, ApprovalUse(approval.id, consume))
+    )
 
 
 def _begin(prepared: Prepared, key: IdempotencyKey, keys: IdempotencyStore, use: ApprovalUse | None) -> Begun:
