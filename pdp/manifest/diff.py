@@ -19,6 +19,7 @@ from semver import Version
 from pdp.manifest.exports import described
 from pdp.manifest.fields import EffectClass, RiskTier, duration_seconds
 from pdp.manifest.model import MAX_ARGUMENTS
+from pdp.manifest.rules.rules import mapped_values
 from pdp.manifest.schema.differences import Bump, SchemaChange, schema_changes
 
 if TYPE_CHECKING:
@@ -362,7 +363,10 @@ def _markings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Content
 def _mappings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:
     """Yield what the policy is told otherwise: a fact loosens that the model, or the manifest itself, now may state."""
     for field in ("resource", "context"):
-        old, new = (dict(_facts(entry.get(field), field)) for entry in (before, after))
+        old, new = (
+            {".".join(map(str, path)): value for path, value in mapped_values(entry.get(field), (field,))}
+            for entry in (before, after)
+        )
         for name in (name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)):
             was, now = old.get(name), new.get(name)
             direction, words = _UNCLEAR, _CHANGED
@@ -371,15 +375,6 @@ def _mappings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Content
             elif _SESSION.match(str(was)) and _constants(now) - _constants(was):
                 direction, words = _LOOSENS, f"may be a constant now: {_replaced(was, now)}"
             yield ContentChange(name, direction, was, now, words)
-
-
-def _facts(mapping: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield each value of a mapping that has no further ones in it, with its name, dotted."""
-    if not isinstance(mapping, dict | list) or not mapping:
-        yield name, mapping
-        return
-    for key, value in enumerate(mapping) if isinstance(mapping, list) else mapping.items():
-        yield from _facts(value, f"{name}.{key}")
 
 
 def _constants(value: Any) -> frozenset[str]:

@@ -99,13 +99,10 @@ _DECIDING: Final = frozenset((
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One tool entry as far as it could be read.
+    """One tool entry as far as it could be read; `tool` is None when nothing of it can be used.
 
-    Attributes:
-        tool: the entry, or None when nothing of it can be used.
-        unusable: fields that were faulty and are left out of it.
-        where: gives the path in the document for a path in the entry.
-        roots: what its expressions may read, or None when its schema is faulty.
+    `unusable` fields were faulty and are left out of it; `where` gives the path in the document for a path in the
+    entry; `roots` is what its expressions may read, None when its schema is faulty.
     """
 
     tool: DeclaredTool | None
@@ -254,21 +251,19 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, p
 # A field is the governance file's where that states it, and has made it what it is. Where the manifest's class is its
 # pattern's, one that disagrees is the governance file's.
 def _is_governed(path: Path, tool: DeclaredTool, rules: ActionRules, effective: Tool) -> bool:
-    field, name = str(path[0]), path[-1]
+    field = str(path[0])
     if field == "effect_class" and tool.pattern is not None:
         return tool.effect_class == PATTERN_EFFECTS[tool.pattern]
     stated = getattr(rules, field, None) if field in ActionRules.model_fields else None
-    if isinstance(stated, tuple):
-        return name in stated and name not in (getattr(tool, field) or ())
     return stated is not None and getattr(tool, field) != getattr(effective, field)
 
 
 def _read_entry(
     record: Any, expansion: tuple[Any, list[Finding]], base: Path, definitions: Mapping[str, Any], file: FaultyFile
 ) -> _Entry:
-    """Read one tool entry, adding its faults and warnings to `file`.
+    """Read one tool entry, which stands at `base`, adding its faults and warnings to `file`.
 
-    `expansion` is the entry without short forms, and what is wrong with those; `base` is where it stands.
+    `expansion` is the entry without short forms, and what is wrong with those.
     """
     where = partial(written_path, record, base)
     expanded, findings = expansion

@@ -1,26 +1,9 @@
 """Tools of type `cli`: the template of their command line, and the programs that they may run.
 
-The command line is a template, item by item. There is never a shell.
-
-    argv: [grep, --recursive, "{ignore_case:--ignore-case}", "--max-count={limit}", "--regexp={pattern}", --, "{paths}"]
-
-| an item                | becomes                                                                                     |
-|------------------------|---------------------------------------------------------------------------------------------|
-| text                   | itself; `{{` and `}}` are braces                                                            |
-| `{name}`, also in text | the item with the argument's value in it; once for each element of a list                   |
-| `{name:--flag}`        | `--flag` when the argument is true; for any other value `--flag` and the value, two items   |
-
-An argument that is absent, null or an empty list leaves its item out; so does false with a flag.
-
-The governance file lists the programs that a tool may run:
-
-    programs:
-      grep: {options: [--regexp, --max-count], operands: true}
-      git: {path: /usr/bin/git, subcommands: [log, show], options: [--author], operands: true}
-
-As soon as an argument of the model reaches the command line, arguments stand in listed options and, where `operands`
-says so, behind `--`; the words before `--` are listed sub-commands. Options without an argument are the manifest
-author's own text, and so is a command line that has no argument at all.
+The command line is a template, item by item; docs/execution.md has its grammar, and that of the governance file's
+`programs`. There is never a shell. As soon as an argument of the model reaches the command line, arguments stand in
+listed options and, where `operands` says so, behind `--`; the words before `--` are listed sub-commands. Options
+without an argument are the manifest author's own text, and so is a command line that has no argument at all.
 
 Source: tool layer document, CLI tools ("never pass raw model output as shell arguments").
 """

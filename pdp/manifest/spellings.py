@@ -37,12 +37,9 @@ _SIGNATURE_HINT: Final = (
 
 
 def written_path(record: Any, base: Path, path: Path) -> Path:
-    """Return the path in the file of what a model has at `path`; what is not in the file stays as it is.
+    """Return the path in the file, where `record` stands at `base`, of what its model has at `path`.
 
-    Args:
-        record: what the file states, which the model was read from.
-        base: where it stands.
-        path: the path in the model.
+    What is not in the file stays as it is.
     """
     written: Path = ()
     for at, step in enumerate(path):
@@ -108,11 +105,7 @@ def expanded_entry(
 ) -> tuple[Any, list[Finding]]:
     """Return one tool entry without short forms, and what is wrong with those.
 
-    Args:
-        record: the entry as the file states it.
-        definitions: the `$defs` of the file, where a `signature` may be defined.
-        folder: the file's, where a `signature` may be a file; None: there is none.
-        shared: as by `shared_names`.
+    A `signature` may be one of the file's `definitions`, or another file in its `folder`. `shared`: see `shared_names`.
 
     Raises:
         UsageError, FileFaultsError: a file that the `signature` names cannot be read.

@@ -26,18 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 MAX_LENGTH: Final = 1000
-"""Longest expression, in characters."""
-
 MAX_ITEMS: Final = 100
-"""Most items of a list that an expression with a macro reads."""
-
 MAX_WORK: Final = 40_000
-"""Most values that the expressions of a call read: each as often as it is named, as a macro repeats it, and as it is
-joined with others. A member counts as four, and 512 characters as one value."""
+"""Each value counts as often as it is named, as a macro repeats it, and as it is joined with others."""
 
 MAX_RESULT: Final = 256 * 1024
-"""Longest result of an expression, in bytes of JSON."""
-
+# How many values a member counts as, and how many characters as one.
 _OF_MEMBER: Final = 4
 _CHARACTERS: Final = 512
 # What a macro joins for each item becomes a part of the result, which costs more than to read it.
@@ -61,14 +55,9 @@ _STRING: Final = re.compile(
 
 
 class CelProgram:
-    """A CEL expression over some variables, compiled. Immutable and safe to share between threads.
+    """A CEL expression over the variables that it may read, compiled. Immutable and safe to share between threads.
 
-    Args:
-        text: the expression.
-        variables: the variables that it may read.
-
-    Attributes:
-        paths: what it reads, as far as it is written out; of the element of a macro, what it reads of the list's items.
+    `paths` is what it reads, as far as it is written out; of the element of a macro, what it reads of the list's items.
 
     Raises:
         ExpressionError: not CEL, beyond the bounds, or it reads or calls what is not offered.

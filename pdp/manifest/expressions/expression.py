@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import Enum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from pdp.documents import nearest
 from pdp.errors import PdpError
@@ -20,14 +19,11 @@ if TYPE_CHECKING:
     from pdp.manifest.expressions.cel import CelProgram
 
 MAX_STEPS: Final = 16
-"""Most steps of a path."""
 
-SESSION_FIELDS: Final = frozenset(
-    (
-        "agent", "claims", "config", "facts", "idempotency_key", "plan", "purpose", "request_id", "run_id", "state",
-        "time",
-    )
-)  # fmt: skip
+SESSION_FIELDS: Final = frozenset((
+    "agent", "claims", "config", "facts", "idempotency_key", "plan", "purpose", "request_id", "run_id", "state",
+    "time",
+))  # fmt: skip
 """What expressions may read of the session."""
 
 _MAPPING_VARIABLES: Final = frozenset(("arguments", "session"))
@@ -48,13 +44,7 @@ class Contained(str):
     __slots__ = ()
 
 
-class MissingValue(Enum):
-    """The type of `MISSING`."""
-
-    MISSING = "MISSING"
-
-
-MISSING: Final[Literal[MissingValue.MISSING]] = MissingValue.MISSING
+MISSING: Final = object()
 """What a path gives that leads nowhere: its field is left out."""
 
 
@@ -95,13 +85,10 @@ class JsonPath(NamedTuple):
         return cls(match[1], tuple(steps))
 
     def follow(self, inputs: Mapping[str, Any]) -> Any:
-        """Return the value that the path leads to, or `MISSING`.
-
-        A member that is absent, or an index beyond the list, is missing. A step into anything else than an object or a
-        list, null included, is an error.
+        """Return the value that the path leads to; `MISSING` for an absent member, or an index beyond the list.
 
         Raises:
-            ExpressionError: such a step.
+            ExpressionError: a step into anything else than an object or a list, null included.
         """
         try:
             value = inputs[self.variable]
@@ -147,12 +134,9 @@ def check_offered(path: JsonPath, variables: frozenset[str]) -> None:
 class Expression:
     """A value of a mapping, ready to be evaluated for calls. Safe to share between threads.
 
-    Attributes:
-        text: as it stands in the manifest.
-        evaluate: gives the value for `{arguments, session}`, a call's checked arguments and the fields of the session
-            that are set: JSON, or `MISSING` when a plain path leads nowhere. Anything missing inside of a larger
-            expression is an ExpressionError, and so is every other failure: guard it with `has`.
-        paths: what it reads.
+    `evaluate` gives the value for `{arguments, session}`, a call's checked arguments and the fields of the session that
+    are set: JSON, or `MISSING` when a plain path leads nowhere. Anything missing inside of a larger expression is an
+    ExpressionError, and so is every other failure. `paths` is what it reads.
     """
 
     text: Any

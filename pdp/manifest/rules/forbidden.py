@@ -1,23 +1,8 @@
-"""What is not a tool (tool pattern library, 9.4), refused when a manifest is loaded; each message names its rule.
-
-* `not_a_tool.untyped`         an argument or result that may be anything (9.1). A validation's candidate may: its rule
-                               pack types it. On a tool with effects also a list or an object of anything: by what is
-                               not written (`items`, `properties`). The library's own shapes have such members.
-* `not_a_tool.free_text`       a tool with effects whose one argument is a text without constraint, or a list or an
-                               object of such texts: "do whatever it takes".
-* `not_a_tool.direct_access`   a database or the network reached without an effect class, or by a tool that says that
-                               it only computes.
-* `not_a_tool.unstaged_commit` an effect on a system of record that no action precedes, or that no effect class speaks
-                               of.
-
-The governance file may accept any of them for the tools of an action, with a reason (`accepts`).
+"""What is not a tool (tool pattern library, 9.4), refused when a manifest is loaded; docs/patterns.md has the rules.
 
 When is a commit staged? `commit-high` is, when each of its calls needs a person's approval: the STEP_UP stages the
 action, and the grant commits it. One that is excused from approval (`unless_within_limits: true`) has to be named by
 `commits` of a tool of pattern action-staging instead, and pdp/patterns runs it only with what such a tool has staged.
-`commit-low` changes only what is internal (tasks, exceptions, notes: 9.2): it needs no staging, and may not state
-external side effects. A tool that states neither effect class nor external side effects is no commit: its scopes,
-limits and approvals govern it.
 
 The fifth rule, no state across runs in a tool, is kept at run time: caches and pins belong to a run (pdp/patterns).
 """
@@ -35,7 +20,7 @@ from pdp.manifest.findings import Finding
 from pdp.manifest.schema.compile import compile_schema
 from pdp.manifest.schema.faults import member_place
 from pdp.manifest.schema.references import subschemas
-from pdp.manifest.schema.walk import argument_schemas, walk
+from pdp.manifest.schema.walk import BRANCHES, argument_schemas, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -58,21 +43,17 @@ _SENTENCES: Final = tuple(
 # A wildcard that repeats without bound, or until one certain character.
 _WILD: Final = re.compile(r"(?<!\\)(?:\.|\[\^[^\]]{1,4}\]|\\[SWDP]|\[\\[sS]\\[sS]\])\)*(?:[*+]|\{\d+,\})")
 _GROUPS: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|]")
-# Branches that the walker has left unread stand in `Alternative.rest`.
-_BRANCHES: Final = frozenset(("$ref", "allOf", "anyOf", "oneOf"))
 _NAMING: Final = frozenset((
     "$ref", "additionalProperties", "patternProperties", "properties", "unevaluatedProperties",
 ))  # fmt: skip
 # Whatever items these admit, `unevaluatedItems` is not about them.
-_EVALUATING: Final = _BRANCHES | {"contains", "dependentSchemas", "if"}
+_EVALUATING: Final = BRANCHES | {"contains", "dependentSchemas", "if"}
 _CHANGES: Final = ("write", "external")
 _DIRECT: Final = frozenset(("database", "db", "internet", "network", "sql"))
-_DIRECT_PROGRAMS: Final = frozenset(
-    (
-        "curl", "ftp", "mongosh", "mysql", "nc", "ncat", "netcat", "psql", "redis-cli", "rsync", "scp", "sftp", "socat",
-        "sqlite3", "sqlcmd", "sqlplus", "ssh", "telnet", "wget",
-    )
-)  # fmt: skip
+_DIRECT_PROGRAMS: Final = frozenset((
+    "curl", "ftp", "mongosh", "mysql", "nc", "ncat", "netcat", "psql", "redis-cli", "rsync", "scp", "sftp", "socat",
+    "sqlite3", "sqlcmd", "sqlplus", "ssh", "telnet", "wget",
+))  # fmt: skip
 
 
 def forbidden_findings(entry: Tool, staged: Iterable[str], *, sound: bool) -> list[Finding]:
@@ -99,9 +80,7 @@ def _refused(path: Path, rule: NotATool, message: str, hint: str) -> Finding:
 
 def staged_commits(tools: Iterable[DeclaredTool]) -> frozenset[str]:
     """Return the tools that a tool of pattern action-staging names in `commits`."""
-    return frozenset(
-        name for tool in tools if tool.pattern is Pattern.ACTION_STAGING for name in tool.commits or ()
-    )  # fmt: skip
+    return frozenset(name for tool in tools if tool.pattern is Pattern.ACTION_STAGING for name in tool.commits or ())
 
 
 def _other_class(entry: Tool) -> Iterator[Finding]:
@@ -121,7 +100,7 @@ def _untyped(entry: Tool, *, changes: bool) -> Iterator[Finding]:
     members that it does not name, whether or not it says so.
     """
     shaped = frozenset[str]() if entry.pattern is None else _SHAPED.get(entry.pattern, frozenset())
-    for path, node in _parts(walk(entry.schema_)):
+    for path, node in parts(walk(entry.schema_)):
         left_open = _is_unstated if path else _has_unread_members
         if path and _is_anything(node):
             if entry.pattern is Pattern.VALIDATION and re.split(r"\.|\[\]", path)[0] == "candidate":
@@ -140,7 +119,7 @@ def _untyped(entry: Tool, *, changes: bool) -> Iterator[Finding]:
         yield _refused(member_place(entry.schema_, "schema", path), NotATool.UNTYPED, message, hint)
     if entry.result_schema is None:
         return
-    for path, node in _parts(walk(entry.result_schema), unnamed=False):
+    for path, node in parts(walk(entry.result_schema), unnamed=False):
         if _is_anything(node):
             message = f"result {shown_name(path)} may be anything" if path else "the result may be anything"
             place = member_place(entry.result_schema, "result_schema", path)
@@ -182,6 +161,7 @@ def _direct_access(entry: Tool) -> Iterator[Finding]:
 
 def _unstaged(entry: Tool, staged: Iterable[str]) -> Iterator[Finding]:
     side_effects = entry.safety.side_effects if entry.safety else None
+    # Of the classes with effects only commit-high touches what is external (9.2).
     if entry.effect_class in (None, EffectClass.STAGE, EffectClass.COMMIT_LOW) and side_effects == "external":
         message = "external side effects without an effect class: nothing stages them"
         if entry.effect_class is not None:
@@ -198,7 +178,7 @@ def _unstaged(entry: Tool, staged: Iterable[str]) -> Iterator[Finding]:
         )
 
 
-def _parts(root: SchemaNode, *, unnamed: bool = True) -> Iterator[tuple[str, SchemaNode]]:
+def parts(root: SchemaNode, *, unnamed: bool = True) -> Iterator[tuple[str, SchemaNode]]:
     """Yield the schema and all in it by dotted path, the outermost first; what stands in a definition at one path.
 
     `unnamed`: members without a name as well.
@@ -252,7 +232,7 @@ def _has_unread_members(form: Alternative) -> bool:
     """Whether a branch that is too deep, or one of too many, may name members."""
     return "additionalProperties" not in form.rest and any(
         not part.keys().isdisjoint(_NAMING)
-        for key in form.rest.keys() & _BRANCHES
+        for key in form.rest.keys() & BRANCHES
         for stated in form.rest[key]
         for _, part in subschemas({key: stated})
     )

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Final
 from pdp.documents import shown_name
 from pdp.manifest.fields import READ_CLASSES, Clause, EffectClass, RiskTier
 from pdp.manifest.findings import Finding
+from pdp.manifest.rules.forbidden import parts
+from pdp.manifest.schema.faults import member_place
 from pdp.manifest.schema.walk import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from pdp.documents.document import Path
     from pdp.manifest.effective import EffectiveManifest
     from pdp.manifest.model import Tool
-    from pdp.manifest.schema.walk import Alternative, SchemaNode
+    from pdp.manifest.schema.walk import Alternative
 
 _BOUNDS: Final = (
     (("integer", "number"), ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")),
@@ -93,29 +94,17 @@ def _missing(tool: Tool, pinned: AbstractSet[str] | None) -> dict[Clause, tuple[
 def doubts(tool: Tool) -> Iterator[Finding]:
     """Yield what is legal in an effective entry and can hardly be meant, as warnings."""
     for field, schema in (("schema", tool.schema_), ("result_schema", tool.result_schema)):
-        if schema is not None:
-            for path, why in _impossible(walk(schema), (field,), set()):
+        if schema is None:
+            continue
+        for path, node in parts(walk(schema)):
+            reasons = [_contradiction(form) for form in node.alternatives]
+            if all(reasons) and False not in node.parts:  # `False` says so itself
+                message = f"no value fits this schema: {reasons[0] if reasons else 'its parts exclude each other'}"
                 hint = "correct it: every call, or every result, that has this is refused"
-                yield Finding(path, f"no value fits this schema: {why}", hint, warning=True)
+                yield Finding(member_place(schema, field, path), message, hint, warning=True)
     if tool.approval.approvers == ():
         hint = "name a role, one that both files name where both state approvers"
         yield Finding(("approval",), "nobody can approve this: its approvers are none", hint, warning=True)
-
-
-def _impossible(node: SchemaNode, at: Path, seen: set[SchemaNode]) -> Iterator[tuple[Path, str]]:
-    """Yield the places below a schema that no value fits, and why; `False`, which says so itself, is none."""
-    if node in seen or False in node.parts:
-        return
-    seen.add(node)
-    reasons = [_contradiction(alternative) for alternative in node.alternatives]
-    if all(reasons):
-        yield at, reasons[0] if reasons and reasons[0] else "its parts exclude each other"
-        return
-    for name, member in node.named().items():
-        yield from _impossible(member, (*at, "properties", name), seen)
-    for alternative in node.alternatives:
-        if alternative.items is not None:
-            yield from _impossible(alternative.items, (*at, "items"), seen)
 
 
 def _contradiction(alternative: Alternative) -> str | None:

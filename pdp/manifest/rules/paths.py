@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.documents import nearest, shown_name
 from pdp.manifest.expressions.expression import ANY, SESSION_FIELDS, Contained
 from pdp.manifest.schema.compile import closed_schema, compile_schema
-from pdp.manifest.schema.walk import walk
+from pdp.manifest.schema.walk import BRANCHES, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,7 +40,6 @@ _CLAIMS: Final = {
     "act": {"$ref": "#/$defs/claims"},
 }
 _ANYTHING: Final = walk(True)
-_UNREAD: Final = frozenset(("$ref", "allOf", "anyOf", "oneOf"))
 
 
 def path_roots(tool: DeclaredTool) -> Roots:
@@ -120,4 +119,4 @@ def _member(form: Alternative, step: str | int) -> SchemaNode | None:
             names = compile_schema({"anyOf": [{"pattern": pattern} for pattern in patterns]})
             return form.members if names.is_valid(step) else None
     # What a branch that is too deep, or one of too many, names is unread.
-    return form.members if form.members is not None and _UNREAD.isdisjoint(form.rest) else _ANYTHING
+    return form.members if form.members is not None and BRANCHES.isdisjoint(form.rest) else _ANYTHING

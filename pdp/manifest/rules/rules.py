@@ -34,12 +34,10 @@ PEP_CONTEXT: Final = frozenset(
 )
 """What only the enforcement point writes into a request's context."""
 
-PROTECTED: Final = frozenset(
-    (
-        "act", "approval", "approvals", "approved", "approved_by", "approver", "approvers", "claims", "clearances",
-        "entitlements", "limits", "markings", "permissions", "roles", "scopes", "subject",
-    )
-)  # fmt: skip
+PROTECTED: Final = frozenset((
+    "act", "approval", "approvals", "approved", "approved_by", "approver", "approvers", "claims", "clearances",
+    "entitlements", "limits", "markings", "permissions", "roles", "scopes", "subject",
+))  # fmt: skip
 """What says who the subject is, how data is marked, or who approved: never taken from arguments."""
 
 _COMMITS: Final = frozenset((EffectClass.COMMIT_LOW, EffectClass.COMMIT_HIGH))
@@ -99,7 +97,7 @@ def governable_findings(rules: Governable, roots: Roots | None) -> Iterator[Find
         yield Finding(
             ("context", name), f"context `{name}` is the enforcement point's own", "choose another name", key=True
         )
-    for path, value in _mapped(rules):
+    for path, value in mapped_values({"context": rules.context, "resource": rules.resource}, ()):
         yield from _expression_findings(value, path, roots)
     limits = rules.limits or ()
     yield from _repeated(("limits",), "limit", [f"{item.limit} on {item.argument}" for item in limits])
@@ -124,10 +122,8 @@ def governable_findings(rules: Governable, roots: Roots | None) -> Iterator[Find
 def entry_findings(entry: Tool, *, tier_stated: bool) -> Iterator[Finding]:
     """Yield what is wrong with an effective entry: what manifest and governance file only decide together.
 
-    Args:
-        entry: the effective entry.
-        tier_stated: whether either file states the risk tier. Where none does it is high, and lack of idempotency is a
-            fault only where the entry says that it changes something.
+    `tier_stated`: either file states the risk tier. Where none does it is high, and lack of idempotency is a fault only
+    where the entry says that it changes something.
     """
     effects = entry.safety.side_effects if entry.safety else None
     harmless = entry.effect_class in READ_CLASSES or (entry.effect_class is None and effects in ("none", "read"))
@@ -170,12 +166,9 @@ def entry_findings(entry: Tool, *, tier_stated: bool) -> Iterator[Finding]:
 def manifest_findings(
     tools: Mapping[int, DeclaredTool], agents: Sequence[AgentPins], ontology: str | None
 ) -> Iterator[Finding]:
-    """Yield what is wrong across entries.
+    """Yield what is wrong across entries, which are given by their positions in the file as far as they could be read.
 
-    Args:
-        tools: the entries by their positions in the file, as far as they could be read.
-        agents: the agents' pins; none when they could not be compared.
-        ontology: the version of the ontology whose types the manifest has, if it states one.
+    `agents` is empty when their pins could not be compared.
     """
     first: dict[str, int] = {}
     for at, tool in tools.items():
@@ -240,21 +233,17 @@ def _plan_findings(tools: Mapping[int, DeclaredTool]) -> Iterator[Finding]:
     arguments = {name for tool in tools.values() for name in argument_schemas(tool.schema_)}
     for at, tool in tools.items():
         for position, invariant in enumerate(tool.invariants):
-            place = ("tools", at, "invariants", position, "check")
-            texts = {
-                text[1] for asked in _STEP_TOOL.findall(invariant.check) for text in _QUOTED.findall("".join(asked))
-            }
-            for kind, stated, known in (
-                ("a tool", texts, names),
-                ("an argument of a tool", _read_of_steps(invariant.check), arguments),
-            ):
-                for name in sorted(stated - known):
-                    yield Finding(
-                        place,
-                        f"{shown_name(name)}, asked of a step of the plan, is not {kind} here",
-                        nearest(name, known),
-                        warning=not looks_like(name, known),
-                    )
+            check = invariant.check
+            texts = {text[1] for asked in _STEP_TOOL.findall(check) for text in _QUOTED.findall("".join(asked))}
+            asked_for = [(name, "a tool", names) for name in sorted(texts - names)]
+            read = sorted(_read_of_steps(check) - arguments)
+            for name, kind, known in (*asked_for, *((name, "an argument of a tool", arguments) for name in read)):
+                yield Finding(
+                    ("tools", at, "invariants", position, "check"),
+                    f"{shown_name(name)}, asked of a step of the plan, is not {kind} here",
+                    nearest(name, known),
+                    warning=not looks_like(name, known),
+                )
 
 
 def _read_of_steps(check: str) -> set[str]:
@@ -267,16 +256,13 @@ def _read_of_steps(check: str) -> set[str]:
     return {str(name) for steps in read if steps[1:2] == ("arguments",) for name in steps[2:3] if isinstance(name, str)}
 
 
-def _mapped(rules: Governable) -> Iterator[tuple[Path, Any]]:
-    """Yield each value of the two mappings that holds no others, with its place."""
-    pending: list[tuple[Path, Any]] = [(("context",), rules.context or {}), (("resource",), rules.resource or {})]
-    while pending:
-        path, value = pending.pop()
-        if isinstance(value, dict | list):
-            inner = value.items() if isinstance(value, dict) else enumerate(value)
-            pending += reversed([((*path, step), part) for step, part in inner])
-        else:
-            yield path, value
+def mapped_values(value: Any, at: Path) -> Iterator[tuple[Path, Any]]:
+    """Yield each value of a mapping that holds no others, with its place."""
+    if not isinstance(value, dict | list) or not value:
+        yield at, value
+        return
+    for step, part in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from mapped_values(part, (*at, step))
 
 
 def _expression_findings(value: Any, path: Path, roots: Roots | None) -> Iterator[Finding]:

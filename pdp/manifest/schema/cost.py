@@ -57,10 +57,7 @@ class _Work(NamedTuple):
 
 
 class SchemaCost:
-    """What a schema costs; safe to share.
-
-    Args:
-        schema: it stands on its own, and has no fault.
+    """What a schema that has no fault costs; safe to share.
 
     Attributes:
         recursive: what each reference leads to that stands in it, by the identity of the schema that refers.

@@ -26,32 +26,26 @@ if TYPE_CHECKING:
     from pdp.documents.document import Path
 
 DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
-"""The only draft that is supported."""
-
-FORMATS: Final = frozenset(
-    (
-        "date", "date-time", "duration", "email", "hostname", "idn-email", "idn-hostname", "ipv4", "ipv6", "iri",
-        "iri-reference", "json-pointer", "regex", "relative-json-pointer", "time", "uri", "uri-reference",
-        "uri-template", "uuid",
-    )
-)  # fmt: skip
+FORMATS: Final = frozenset((
+    "date", "date-time", "duration", "email", "hostname", "idn-email", "idn-hostname", "ipv4", "ipv6", "iri",
+    "iri-reference", "json-pointer", "regex", "relative-json-pointer", "time", "uri", "uri-reference",
+    "uri-template", "uuid",
+))  # fmt: skip
 """The formats that are asserted (JSON Schema 2020-12, validation, 7.3)."""
 
 # They change what a reference means, and none is needed in a schema that stands on its own.
 _REFUSED: Final = (
     "$anchor", "$dynamicAnchor", "$dynamicRef", "$id", "$recursiveAnchor", "$recursiveRef", "$vocabulary",
 )  # fmt: skip
-_KEYWORDS: Final = frozenset(
-    (
-        *SCHEMA_KEYS, *SCHEMA_LISTS, *SCHEMA_MAPS, "$comment", "$ref", "$schema", "const", "contentEncoding",
-        "contentMediaType", "default", "dependentRequired", "deprecated", "description", "enum", "examples",
-        "exclusiveMaximum", "exclusiveMinimum", "format", "maxContains", "maxItems", "maxLength", "maxProperties",
-        "maximum", "minContains", "minItems", "minLength", "minProperties", "minimum", "multipleOf", "pattern",
-        "readOnly", "required", "title", "type", "uniqueItems", "writeOnly",
-        # Of OpenAPI, as tool servers write them: they only describe, and none of them admits anything.
-        "discriminator", "example", "externalDocs", "nullable", "xml",
-    )
-)  # fmt: skip
+_KEYWORDS: Final = frozenset((
+    *SCHEMA_KEYS, *SCHEMA_LISTS, *SCHEMA_MAPS, "$comment", "$ref", "$schema", "const", "contentEncoding",
+    "contentMediaType", "default", "dependentRequired", "deprecated", "description", "enum", "examples",
+    "exclusiveMaximum", "exclusiveMinimum", "format", "maxContains", "maxItems", "maxLength", "maxProperties",
+    "maximum", "minContains", "minItems", "minLength", "minProperties", "minimum", "multipleOf", "pattern",
+    "readOnly", "required", "title", "type", "uniqueItems", "writeOnly",
+    # Of OpenAPI, as tool servers write them: they only describe, and none of them admits anything.
+    "discriminator", "example", "externalDocs", "nullable", "xml",
+))  # fmt: skip
 
 
 def member_place(schema: dict[str, Any], field: str, name: str) -> Path:
@@ -66,13 +60,9 @@ def member_place(schema: dict[str, Any], field: str, name: str) -> Path:
 def read_schema(
     schema: dict[str, Any], definitions: Mapping[str, Any], path: Path, *, root_object: bool
 ) -> tuple[dict[str, Any], list[Finding]]:
-    """Return a schema with what it refers to, and every fault of it.
+    """Return the schema at `path` with what it refers to of the file's `definitions`, and every fault of it.
 
-    Args:
-        schema: the schema as the file states it.
-        definitions: the `$defs` of the file.
-        path: where the schema stands.
-        root_object: whether it has to be of type object, as a tool's arguments are.
+    `root_object`: it has to be of type object, as a tool's arguments are.
     """
     findings = list(_meta_findings(schema, path))
     mistyped = any(finding.path == (*path, "type") for finding in findings)

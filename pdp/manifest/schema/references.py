@@ -27,8 +27,6 @@ SCHEMA_KEYS: Final = frozenset((
 """Where in a schema further schemas stand (JSON Schema 2020-12, core, 10 and 11)."""
 
 SHARED_PREFIX: Final = "types_"
-"""How the name begins under which a schema of types.json is copied."""
-
 _POINTER: Final = "#/$defs/"
 _TYPES_FILE: Final = "types.json"
 
@@ -105,12 +103,8 @@ def resolve(schema: Mapping[str, Any], pointer: str) -> Any:
 def self_contained(schema: dict[str, Any], definitions: Mapping[str, Any]) -> tuple[dict[str, Any], list[Finding]]:
     """Return the schema with every definition that it refers to in its own `$defs`, and which references are faulty.
 
-    A reference is `#/…` within the schema, `#/$defs/NAME` of the file (copied as `file_NAME`), or
-    `types.json#/$defs/NAME`, for short `NAME` (copied as `types_NAME`).
-
-    Args:
-        schema: the schema; it is not changed, and returned as it is when it refers to nothing outside.
-        definitions: the `$defs` of the file.
+    A reference is `#/…` within the schema, `#/$defs/NAME` of the file, whose `definitions` these are (copied as
+    `file_NAME`), or `types.json#/$defs/NAME`, for short `NAME` (copied as `types_NAME`).
     """
     if not any("$ref" in part for _, part in subschemas(schema)):
         return schema, []
@@ -129,7 +123,6 @@ class _Copies:
         self._pending: deque[tuple[str, Any, Place, str]] = deque()
 
     def whole(self) -> dict[str, Any]:
-        """Return the copy."""
         copy: dict[str, Any] = self._copied(self._schema, (), None)
         while self._pending:
             name, definition, place, source = self._pending.popleft()

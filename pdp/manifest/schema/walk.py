@@ -26,6 +26,9 @@ _DEEPEST: Final = 64
 _READ: Final = frozenset((
     "$ref", "allOf", "anyOf", "const", "enum", "oneOf", "properties", "required", "type",
 ))  # fmt: skip
+BRANCHES: Final = frozenset(("$ref", "allOf", "anyOf", "oneOf"))
+"""The keywords whose branches, where the walker has left them unread, stand in `Alternative.rest`."""
+
 _ANNOTATIONS: Final = frozenset((
     "$comment", "$defs", "$schema", "default", "definitions", "deprecated", "description", "examples", "readOnly",
     "title", "writeOnly",
@@ -37,10 +40,8 @@ class Alternative:
     """One of the forms that a value may have.
 
     Attributes:
-        types: the types; None: any, or what `values` says. `number` includes `integer`.
+        types: None: any, or what `values` says. `number` includes `integer`.
         values: the constants; None: any.
-        properties: the members that it names.
-        required: the names of those that must be there.
         conditional: the members that a part of `if` or `dependentSchemas` names, and what they may be by such a part.
         items: what some item may be, whatever its position; None: not stated.
         members: what some member that has no name here may be; None: not stated.
@@ -69,11 +70,7 @@ _NULL: Final = Alternative(types=frozenset(("null",)))
 
 
 class SchemaNode:
-    """One schema, read when it is asked; `walk` gives the outermost one.
-
-    Attributes:
-        parts: the schemas as they are written; a value keeps to all of them.
-    """
+    """One schema, read when it is asked: `parts` are the schemas as they are written, and a value keeps to all."""
 
     __slots__ = ("_alternatives", "_walker", "parts")
 
@@ -84,7 +81,7 @@ class SchemaNode:
 
     @property
     def alternatives(self) -> tuple[Alternative, ...]:
-        """What a value may be; without any nothing is admitted."""
+        """What a value may be; none: nothing is admitted."""
         if self._alternatives is None:
             self._alternatives = self._walker.all_of(self.parts)
         return self._alternatives
