@@ -70,16 +70,10 @@ class FaultyFile:
     def read(
         self, model: type[Model], value: Any, where: Callable[[Path], Path], stand_ins: Mapping[str, Any] | None = None
     ) -> tuple[Model | None, frozenset[str]]:
-        """Read a record, or as much of it as is valid, so that the rules across its fields can still be checked.
+        """Return as much of a record as is valid, so that its rules can still be checked, and its faulty fields.
 
-        Args:
-            model: the model of the record.
-            value: what the file states.
-            where: gives the path in the document for a path in the record.
-            stand_ins: what stands for required fields that are faulty or absent.
-
-        Returns:
-            The record without its faulty fields, or None when nothing is left; and the names of those fields.
+        `where` gives the path in the document for a path in the record; `stand_ins` stand for required fields that are
+        faulty or absent. The record is None when nothing is left of it.
         """
         try:
             return model.model_validate(value, context=FROM_FILE), frozenset()

@@ -33,10 +33,9 @@ if TYPE_CHECKING:
 
 
 class LoadOptions(TypedDict, total=False):
-    """What loading can be told.
+    """The texts of both files, when they have been read already; `strict`: take warnings for faults.
 
-    The texts of both files, when they have been read already; `strict`: take warnings for faults; `warnings`: where to
-    add what is legal yet likely a mistake, in the order of the places.
+    `warnings`: where to add what is legal yet likely a mistake, in the order of the places.
     """
 
     manifest_text: bytes | None
@@ -57,13 +56,9 @@ def load_both(
     programs: bool = True,
     **options: Unpack[LoadOptions],
 ) -> tuple[Manifest, Governance | None]:
-    """Load a manifest and its governance file, and check them together.
+    """Load a manifest and its governance file, YAML or JSON, and check them together; `-` is standard input.
 
-    Args:
-        manifest: the file, YAML or JSON; `-` for standard input.
-        governance: likewise.
-        programs: whether the command lines of tools have to be what the governance file lists.
-        options: see `LoadOptions`.
+    `programs`: the command lines of tools have to be what the governance file lists.
 
     Raises:
         UsageError: a file cannot be read.

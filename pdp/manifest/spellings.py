@@ -50,11 +50,11 @@ def written_path(record: Any, base: Path, path: Path) -> Path:
 
 
 def _has(value: Any, path: Path) -> bool:
-    for step in path:
-        try:
+    try:
+        for step in path:
             value = value[step]
-        except (KeyError, IndexError, TypeError):
-            return False
+    except (KeyError, IndexError, TypeError):
+        return False
     return True
 
 

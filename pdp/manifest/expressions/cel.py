@@ -122,12 +122,10 @@ class CelProgram:
             value = self._compiled.execute(parts)
             check_json(value, depth=2)
             size = len(orjson.dumps(value))
-        except KeyError:
+        except (KeyError, KeyboardInterrupt, SystemExit):
             raise
         except JsonValueError as error:
             raise ExpressionError(f"{self.text}: result is not JSON: {error}") from None
-        except (KeyboardInterrupt, SystemExit):
-            raise
         # The library's panics derive from BaseException alone: they reject an expression, and do not end the process.
         except BaseException as error:  # noqa: BLE001
             raise ExpressionError(f"{self.text}: {_first_line(error)}") from None

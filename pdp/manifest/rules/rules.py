@@ -235,9 +235,10 @@ def _plan_findings(tools: Mapping[int, DeclaredTool]) -> Iterator[Finding]:
         for position, invariant in enumerate(tool.invariants):
             check = invariant.check
             texts = {text[1] for asked in _STEP_TOOL.findall(check) for text in _QUOTED.findall("".join(asked))}
-            asked_for = [(name, "a tool", names) for name in sorted(texts - names)]
-            read = sorted(_read_of_steps(check) - arguments)
-            for name, kind, known in (*asked_for, *((name, "an argument of a tool", arguments) for name in read)):
+            unknown = [(name, "a tool", names) for name in sorted(texts - names)]
+            read = _read_of_steps(check)
+            unknown += [(name, "an argument of a tool", arguments) for name in sorted(read - arguments)]
+            for name, kind, known in unknown:
                 yield Finding(
                     ("tools", at, "invariants", position, "check"),
                     f"{shown_name(name)}, asked of a step of the plan, is not {kind} here",
