@@ -381,7 +381,7 @@ FAULTY_TOOLS: list[tuple[str, ...]] = [
      "argument: amount}]"),
      "limit on argument `amount`, which is not a number | limits compare arguments of type number or integer"),
     ("limits: [{limit: a.b, argument: amount}, {limit: a.b, argument: amount}]",
-     "limit `a.b on amount` is stated twice | remove one"),
+     "limit `a.b on amount` is stated twice, first as number 1 | rename or remove one"),
     ("provenance: {required: [sources]}", "`sources` is not an argument of the schema | its arguments: amount"),
     ("sensitive: [zzz], schema: {type: object}", "`zzz` is not an argument of the schema | it has none"),
     ("resource: {type: bill}", "resource has no `id` | map `type` and `id`, or leave the resource out"),
@@ -397,15 +397,16 @@ FAULTY_TOOLS: list[tuple[str, ...]] = [
      ("`approved` is taken from the arguments, which the model writes | take it from the session: "
      "$session.facts… or $session.claims…")),
     ("invariants: [{id: A, rule: r, check: 'true'}, {id: A, rule: r, check: 'true'}]",
-     "invariant `A` is stated twice | remove one"),
+     "invariant `A` is stated twice, first as number 1 | rename or remove one"),
     ("invariants: [{id: A, rule: r, check: arguments.x}]",
      "expression reads `arguments`, which is not offered | offered here: call, config, plan, state"),
     ("invariants: [{id: A, rule: r, check: 'true', correct: {set: {zzz: 1}}}]",
      "`zzz` is not an argument of the schema | its arguments: amount"),
     ("invariants: [{id: A, rule: r, check: 'true', correct: fix}]",
      "`invariants[0].correct` must be one of prune, not `fix`"),
-    ("config: [{key: a}, {key: a}]", "config parameter `a` is stated twice | remove one"),
-    ("state: {effects: [{key: a}, {key: a}]}", "state effect `a` is stated twice | remove one"),
+    ("config: [{key: a}, {key: a}]", "config parameter `a` is stated twice, first as number 1 | rename or remove one"),
+    ("state: {effects: [{key: a}, {key: a}]}",
+     "state effect `a` is stated twice, first as number 1 | rename or remove one"),
     ("schema: null, signature: {in: {}}",
      f"`signature` must hold the schemas `request` and `response` | {SIGNATURE}"),
     *(("schema: null, signature: " + json.dumps(name), f"`signature` leads nowhere: {name:.80} | {SIGNATURE}")
@@ -483,10 +484,10 @@ def test_a_second_tool_of_the_same_name_is_a_fault_at_its_place() -> None:
         load_manifest("m.yaml", manifest_text=text)
 
     assert str(caught.value) == (
-        "m.yaml:4:10: tool `a_b` is declared twice, first as number 1 of the tools\n"
+        "m.yaml:4:10: tool `a_b` is stated twice, first as number 1\n"
         "    - {name: a_b, schema: {type: object}}\n"
         "             ^\n"
-        "    hint: names are unique: rename or remove one"
+        "    hint: rename or remove one"
     )
 
 
@@ -500,7 +501,7 @@ def test_agents_pin_tools_and_versions_that_are_there() -> None:
     assert faults(manifest_text(tool(version="1.0.0"), agents=agents)) == {
         "agent pins `pay_bil`, which is not a tool here | did you mean `pay_bill`?",
         "agent pins version 2.0.0 of `pay_bill`, which has version 1.0.0 | pin 1.0.0",
-        "agent `b` is stated twice | remove one",
+        "agent `b` is stated twice, first as number 2 | rename or remove one",
     }
     assert faults(manifest_text(tool(), agents=agents[1:2])) == {
         "agent pins version 2.0.0 of `pay_bill`, which has no version | state the tool's `version`"

@@ -85,9 +85,9 @@ def tool_findings(tool: DeclaredTool, unusable: frozenset[str], roots: Roots | N
             key=True,
         )
     yield from _invariant_findings(tool, roots)
-    yield from _repeated(("config",), "config parameter", [item.key for item in tool.config], "key")
+    yield from _repeated(("config",), "config parameter", enumerate(item.key for item in tool.config), "key")
     effects = tool.state.effects if tool.state else ()
-    yield from _repeated(("state", "effects"), "state effect", [item.key for item in effects], "key")
+    yield from _repeated(("state", "effects"), "state effect", enumerate(item.key for item in effects), "key")
     yield from _warnings(tool, unusable, arguments)
 
 
@@ -100,7 +100,7 @@ def governable_findings(rules: Governable, roots: Roots | None) -> Iterator[Find
     for path, value in mapped_values({"context": rules.context, "resource": rules.resource}, ()):
         yield from _expression_findings(value, path, roots)
     limits = rules.limits or ()
-    yield from _repeated(("limits",), "limit", [f"{item.limit} on {item.argument}" for item in limits])
+    yield from _repeated(("limits",), "limit", enumerate(f"{item.limit} on {item.argument}" for item in limits))
     if roots is None:
         return
     arguments = roots["arguments"].named()
@@ -170,15 +170,7 @@ def manifest_findings(
 
     `agents` is empty when their pins could not be compared.
     """
-    first: dict[str, int] = {}
-    for at, tool in tools.items():
-        if tool.name in first:
-            yield Finding(
-                ("tools", at, "name"),
-                f"tool {shown_name(tool.name)} is declared twice, first as number {first[tool.name] + 1} of the tools",
-                "names are unique: rename or remove one",
-            )
-        first.setdefault(tool.name, at)
+    yield from _repeated(("tools",), "tool", ((at, tool.name) for at, tool in tools.items()), "name")
     by_name = {tool.name: tool for tool in tools.values()}
     for at, tool in tools.items():
         if tool.compensation is not None and tool.compensation not in by_name:
@@ -196,7 +188,7 @@ def manifest_findings(
             )
         yield from _commit_findings(tool, at, by_name)
     yield from _plan_findings(tools)
-    yield from _repeated(("agents",), "agent", [agent.id for agent in agents], "id")
+    yield from _repeated(("agents",), "agent", enumerate(agent.id for agent in agents), "id")
     for at, agent in enumerate(agents):
         for name, version in agent.tools.items():
             path: Path = ("agents", at, "tools", name)
@@ -294,7 +286,7 @@ def _path_findings(paths: Iterable[JsonPath], roots: Roots, at: Path) -> Iterato
 
 
 def _invariant_findings(tool: DeclaredTool, roots: Roots | None) -> Iterator[Finding]:
-    yield from _repeated(("invariants",), "invariant", [item.id for item in tool.invariants], "id")
+    yield from _repeated(("invariants",), "invariant", enumerate(item.id for item in tool.invariants), "id")
     for at, invariant in enumerate(tool.invariants):
         place = ("invariants", at, "check")
         try:
@@ -319,12 +311,14 @@ def _argument_findings(
         yield Finding(path, f"{shown_name(name)} is not an argument of the schema", hint, key=key)
 
 
-def _repeated(base: Path, subject: str, names: Sequence[str], *field: str) -> Iterator[Finding]:
-    seen: set[str] = set()
-    for at, name in enumerate(names):
-        if name in seen:
-            yield Finding((*base, at, *field), f"{subject} {shown_name(name)} is stated twice", "remove one")
-        seen.add(name)
+def _repeated(base: Path, subject: str, names: Iterable[tuple[int, str]], *field: str) -> Iterator[Finding]:
+    """Yield which names, each with its position, are there before; `field` has the name."""
+    first: dict[str, int] = {}
+    for at, name in names:
+        if name in first:
+            message = f"{subject} {shown_name(name)} is stated twice, first as number {first[name] + 1}"
+            yield Finding((*base, at, *field), message, "rename or remove one")
+        first.setdefault(name, at)
 
 
 @cache

@@ -241,7 +241,7 @@ def manifest(*names: str) -> Manifest:
             "boolean, not `tuple`"),
         ),
         (lambda: one(config_params=[ToolConfigParam("mode"), ToolConfigParam("mode")]),
-         "contract `search_web`: config parameter `mode` is stated twice (remove one)"),
+         "contract `search_web`: config parameter `mode` is stated twice, first as number 1 (rename or remove one)"),
     ],
 )  # fmt: skip
 def test_what_is_refused(make: Any, message: str) -> None:
