@@ -60,10 +60,17 @@ class CompiledTool:
             ),
         )
         self.encoded_requested_action = orjson.Fragment(canonical(self.requested_action._asdict()))
-        self.validator = compile_schema(closed_schema(_without_sources(entry)))
+        required = [name for name in entry.schema_.get("required", ()) if name not in entry.provenance.required]
+        self.validator = compile_schema(closed_schema({**entry.schema_, "required": required}))
         self.max_bytes = entry.max_bytes or MAX_ARGUMENTS
         self.free_bytes = min(self.max_bytes, self.validator.free_bytes)
-        self.invariants = _invariants(entry, contract)
+        self.invariants: Invariants | None = None
+        # A contract in Python is in the entry as far as plain data can say it; its functions count.
+        functions = contract.invariants if contract else ()
+        if entry.invariants or functions:
+            from pdp.contract.invariants import Invariants  # noqa: PLC0415 - only tools that have any
+
+            self.invariants = Invariants(entry.invariants, functions, frozenset(argument_schemas(entry.schema_)))
         self.config: Config | None = None
         if parameters := contract.config_params if contract else entry.config:
             from pdp.contract.inputs import Config  # noqa: PLC0415 - only tools that have any
@@ -99,21 +106,6 @@ class CompiledTool:
         from pdp.contract.inputs import state_after  # noqa: PLC0415 - only tools that state what they write
 
         return state_after(state, self.state_effects, result)
-
-
-def _without_sources(entry: Tool) -> dict[str, Any]:
-    required = entry.schema_.get("required", ())
-    return {**entry.schema_, "required": [name for name in required if name not in entry.provenance.required]}
-
-
-def _invariants(entry: Tool, contract: ToolContract | None) -> Invariants | None:
-    # A contract in Python is in the entry as far as plain data can say it; its functions count.
-    functions = contract.invariants if contract else ()
-    if not entry.invariants and not functions:
-        return None
-    from pdp.contract.invariants import Invariants  # noqa: PLC0415 - only tools that have any
-
-    return Invariants(entry.invariants, functions, frozenset(argument_schemas(entry.schema_)))
 
 
 def _compiled(mapping: Mapping[str, Any] | None) -> dict[str, Expression]:

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from pdp.patterns.rule import PatternResult
     from pdp.stores.approvals import Approval
 
-_DERIVED: Final = "derived:"
-_OPEN: Final = ("staged", "approved")
-_SUBJECTS: Final = ("action", "decision")
 _ADDRESSEES: Final = ("queue", "principal")
 _CARRIED: Final = ("rationale", "evidence", "sla")
 
@@ -54,7 +51,7 @@ class ActionStaging(PatternRule):
         except PdpError as error:
             raise PatternFault("action_staging.refused", error.message) from error
         call.staged = action if action.state is ActionState.STAGED else None
-        if action.state in _OPEN:
+        if action.state in (ActionState.STAGED, ActionState.APPROVED):
             call.run.keep_staged(action.kind, action.payload_digest, action.id)
         return Execution(
             result={
@@ -71,7 +68,7 @@ def _key(call: PatternCall) -> str | None:
     """Return the key: the application's; the model's where the application left it to be derived; None: a new one."""
     proposed = call.arguments.get("idempotencyKey")
     key = call.facts.idempotency_key
-    if key is None or (proposed and key.startswith(_DERIVED)):
+    if key is None or (proposed and key.startswith("derived:")):
         key = proposed
     if proposed and proposed != key:
         raise PatternFault("action_staging.other_key", "the call's idempotency key is another than the proposed one")
@@ -103,7 +100,7 @@ class ApprovalRequest(PatternRule):
     def before(self, call: PatternCall) -> Execution | None:
         """Demand a subject that waits for approval, one addressee and all that a task carries; note it there."""
         subject = call.arguments["subject"]
-        if subject["type"].lower() not in _SUBJECTS:
+        if subject["type"].lower() not in ("action", "decision"):
             raise PatternFault("approval_request.other_subject", "approval is asked for an action or a decision")
         if sum(bool(call.arguments.get(name)) for name in _ADDRESSEES) != 1:
             raise PatternFault(

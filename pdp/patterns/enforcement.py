@@ -57,7 +57,7 @@ class HeldCall(PatternCall):
     def before(self) -> Execution | None:
         """Return what the call came to without its tool: a cached record, a staged action, or a failure. None: run it.
 
-        A failure's details say `{"rule": "<pattern>.<finding>", "effect": "none"}`, and the tool was not started.
+        A failure's details say `{"rule": "<pattern>.<finding>", "effect": "none"}`.
         """
         entry = self.entry
         try:
@@ -92,10 +92,9 @@ class HeldCall(PatternCall):
         return execution
 
     def after(self, execution: Execution) -> PatternResult:
-        """Return an execution as its pattern leaves it: the result with what the pattern adds to it, or a failure.
+        """Return an execution as its pattern leaves it; what the tool returned is not changed.
 
-        What the tool returned is not changed; what `before` gave passes as well. A failure by the rules says
-        `{"rule": ...}`; of a tool with effects also `{"effect": "unknown"}`, since it ran.
+        A failure by the rules says `{"rule": ...}`; of a tool with effects also `{"effect": "unknown"}`, since it ran.
         """
         entry = self.entry
         checked = PatternResult(execution, markings=self.facts.markings)

@@ -11,8 +11,6 @@ from pdp.patterns.rule import SNAPSHOT, PatternCall, PatternRule, refer_back
 from pdp.proposal import Execution
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pdp.patterns.rule import PatternResult
 
 
@@ -101,8 +99,9 @@ class Search(PatternRule):
             raise PatternFault("search.not_ranked", "the spans are not in the order of their scores, the best first")
         refer_back(spans, call.run)
         call.run.keep_snapshot(snapshot, (span["source"]["id"] for span in spans))
-        for kind, name in _sources(call.arguments, spans):
-            call.run.mark(kind, name, checked.markings)
+        call.run.mark("corpus", call.arguments["corpus"]["id"], checked.markings)
+        for span in spans:
+            call.run.mark(span["source"].get("kind", "document"), span["source"]["id"], checked.markings)
         return checked._replace(retrieval_snapshot=snapshot)
 
 
@@ -113,9 +112,3 @@ def _is_ranked(spans: list[dict[str, Any]]) -> bool:
     if not numbers:
         return all(score is None for score in scores)
     return len(numbers) == len(scores) and numbers == sorted(numbers, reverse=True)
-
-
-def _sources(arguments: dict[str, Any], spans: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    yield "corpus", arguments["corpus"]["id"]
-    for span in spans:
-        yield span["source"].get("kind", "document"), span["source"]["id"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from pdp.patterns.exceptions import PatternFault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from pdp.approvals.approvals import Approvals
     from pdp.manifest.model import Tool
@@ -124,7 +124,13 @@ def check_snapshots(value: Any, run: Run) -> None:
     Raises:
         PatternFault: `evidence.unknown_snapshot`: this run has not retrieved from it.
     """
-    for part in _objects(value):
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        if not isinstance(part, dict):
+            pending += part if isinstance(part, list) else ()
+            continue
+        pending += part.values()
         snapshot = part.get(SNAPSHOT)
         if snapshot is not None and not (isinstance(snapshot, str) and run.knows_snapshot(snapshot)):
             raise PatternFault(
@@ -147,14 +153,3 @@ def refer_back(evidence: Any, run: Run) -> None:
             snapshot = run.snapshot_of(span["source"]["id"])
             if snapshot is not None:
                 span[SNAPSHOT] = snapshot
-
-
-def _objects(value: Any) -> Iterator[dict[str, Any]]:
-    pending = [value]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, dict):
-            yield part
-            pending += part.values()
-        elif isinstance(part, list):
-            pending += part

@@ -1,7 +1,7 @@
 """Runs of agents: what an application states for all of them, what one remembers, and which ones are open.
 
-A run remembers cached lookups, pinned sources, snapshots, markings and what was staged, and ends with all of it. It is
-open from its first call until it is ended, or no call was made in it for a day.
+A run is open from its first call until it is ended, or no call was made in it for a day. Nothing that it remembers
+outlives it.
 
 Nothing that protects is forgotten while it goes on: where there is no room for it, the call is refused. What only saves
 work (records) or whose absence refuses (snapshots) is remembered as long as there is room. A run that had to make room
@@ -65,8 +65,8 @@ class Deployment:
     """What the application states for all runs. Its functions are quick, or cache by themselves.
 
     Args:
-        sources: by name, what reads a source that is pinned when a run starts (pattern 9): `() -> Pin`.
-        source_versions: by id, what returns a system of record's present version (pattern 2): `() -> str`.
+        sources: by name, what reads a source that is pinned when a run starts (pattern 9).
+        source_versions: by id, what returns a system of record's present version (pattern 2).
         markings_of: `(type, id) -> markings`, or None when they are not known (pattern 8).
     """
 
@@ -94,7 +94,8 @@ def read_pins(deployment: Deployment) -> dict[str, Pin]:
 class Run:
     """One run of an agent. Made by `Runs`; safe to share between threads.
 
-    Without a `run_id` nothing outlives the call. `used_at` is when the last call was made in it, as `Runs` has it.
+    Without a `run_id` nothing outlives the call. `used_at` is when the last call was made in it, as `Runs` has it. What
+    protects is refused with a PatternFault where there is no room for it, `run.full`, or after `close`, `run.closed`.
     """
 
     def __init__(self, run_id: str | None, deployment: Deployment) -> None:
@@ -152,11 +153,7 @@ class Run:
             _keep(self._records, key, text)
 
     def same_answer(self, key: Any, answer: Any) -> bool:
-        """Return whether `key` has been answered so before in this run, or not at all.
-
-        Raises:
-            PatternFault: `run.full`, or `run.closed`.
-        """
+        """Return whether `key` has been answered so before in this run, or not at all."""
         this = digest(canonical(answer))
         with self._lock:
             first = self._answers.get(key)
@@ -179,11 +176,7 @@ class Run:
             return next((name for name, sources in reversed(self._snapshots.items()) if source in sources), None)
 
     def mark(self, kind: str, name: str, markings: Iterable[str]) -> None:
-        """Remember the markings of an object, by its type and id; they are added to those that it has.
-
-        Raises:
-            PatternFault: `run.full`, or `run.closed`.
-        """
+        """Remember the markings of an object, by its type and id; they are added to those that it has."""
         with self._lock:
             known = self._markings.get((kind, name), frozenset())
             self._add(self._markings, (kind, name), known | frozenset(markings), "marked objects")
@@ -200,11 +193,7 @@ class Run:
         return known if stated is None or isinstance(stated, str) else known | frozenset(stated)
 
     def keep_staged(self, kind: str, payload_digest: str, action_id: str) -> None:
-        """Remember that an action was staged.
-
-        Raises:
-            PatternFault: `run.full`, or `run.closed`.
-        """
+        """Remember that an action was staged."""
         with self._lock:
             self._add(self._staged, (kind, payload_digest), action_id, "staged actions")
 

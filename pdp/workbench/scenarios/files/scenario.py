@@ -218,7 +218,8 @@ class Step(Form):
         action = actions[0]
         if action == "plan":
             for name, values in (("expect", self.expect), ("returns", self.returns)):
-                if name in self.model_fields_set and not _has_length(values, len(self.plan or ())):
+                fits = isinstance(values, list | tuple) and len(values) == len(self.plan or ())
+                if name in self.model_fields_set and not fits:
                     yield (name,), FieldError("needs a list with an entry for each proposal of the plan")
         elif isinstance(self.expect, tuple):
             yield ("expect",), FieldError(f"of `{action}` must be a mapping", "only a plan has a list of them")
@@ -240,10 +241,6 @@ class Step(Form):
     def expectations(self) -> tuple[Expect, ...]:
         """What is expected, one for each proposal of a plan, else one."""
         return self.expect if isinstance(self.expect, tuple) else (self.expect,)
-
-
-def _has_length(value: Any, length: int) -> bool:
-    return isinstance(value, list | tuple) and len(value) == length
 
 
 class Scenario(Form):
