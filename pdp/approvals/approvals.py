@@ -49,7 +49,6 @@ MOST_OF_A_SUBJECT: Final = 1_000
 TURN_SECONDS: Final = 30.0
 """How long one step waits for the steps of other threads, before it fails."""
 
-_BY_PEOPLE: Final = ("granted", "denied")
 _OPEN: Final = frozenset((ApprovalState.PENDING, ApprovalState.GRANTED))
 _ACTION_STATES: Final = {
     ApprovalState.GRANTED: ActionState.APPROVED,
@@ -460,7 +459,7 @@ def _event(step: str, approval: Approval, who: str, log: AuditLog) -> AuditEvent
         "run_id": recordable(approval.run_id),
         "subject": recordable(who),
         # A person grants and denies; all else is done for the requester.
-        "agent": None if step in _BY_PEOPLE else recordable(approval.agent),
+        "agent": None if step in ("granted", "denied") else recordable(approval.agent),
         "tool": approval.tool,
         "manifest_version": request["action"]["properties"]["manifest_version"],
         "manifest_digest": approval.manifest_digest,

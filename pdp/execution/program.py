@@ -14,7 +14,7 @@ import os
 import signal
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolArgumentError, ToolError, ToolExitError, ToolResultError, ToolUnavailableError
@@ -34,14 +34,6 @@ TERM_SECONDS: Final = 1.0
 _STDOUT: Final = 1
 _STDERR: Final = 2
 _KEPT_OF_STDERR: Final = 16 * 1024
-
-
-class Ended(NamedTuple):
-    """How a program ended: its exit code (negative: the signal that ended it), and what it wrote, in bytes."""
-
-    exit_code: int
-    stdout: bytes
-    stderr: bytes
 
 
 class CliTool:
@@ -95,7 +87,8 @@ class CliTool:
         program = self._found()
         env = {name: os.environ[name] for name in self._cli.env if name in os.environ} | {"PATH": SEARCH_PATH}
         watched = _Watched(self._cli.max_output, combined=self._cli.output == "combined")
-        return self._result(await _run_process([program, *argv[1:]], env=env, cwd=self._cli.folder, watched=watched))
+        exit_code = await _run_process([program, *argv[1:]], env=env, cwd=self._cli.folder, watched=watched)
+        return self._result(exit_code, watched.output)
 
     def _found(self) -> str:
         if self._path is None or not os.access(self._path, os.X_OK):
@@ -104,35 +97,28 @@ class CliTool:
             raise ToolUnavailableError("the working folder is not there")
         return self._path
 
-    def _result(self, ended: Ended) -> Any:
+    def _result(self, exit_code: int, output: Mapping[int, bytearray]) -> Any:
         codes = self._cli.exit_codes
-        if ended.exit_code in codes.unavailable:
-            raise ToolUnavailableError(self._ending(ended))
-        if ended.exit_code not in codes.result:
-            raise ToolExitError(self._ending(ended), ended.exit_code)
+        if exit_code in codes.unavailable:
+            raise ToolUnavailableError(self._ending(exit_code, output))
+        if exit_code not in codes.result:
+            raise ToolExitError(self._ending(exit_code, output), exit_code)
         if self._cli.output == "json":
             try:
-                return parse_json(ended.stdout)
+                return parse_json(bytes(output[_STDOUT]))
             except JsonValueError as error:
                 raise ToolResultError(f"the program's output is not JSON: {error}") from error
         # NUL as well: databases do not store it in text.
-        return ended.stdout.decode(errors="replace").replace("\0", "\ufffd")
+        return output[_STDOUT].decode(errors="replace").replace("\0", "\ufffd")
 
-    def _ending(self, ended: Ended) -> str:
+    def _ending(self, exit_code: int, output: Mapping[int, bytearray]) -> str:
         """Return how it ended, with the first line that it wrote: to standard error, or else to standard output."""
-        if ended.exit_code < 0:
-            how = f"{self._name} was ended by {_signal_name(-ended.exit_code)}"
-        else:
-            how = f"{self._name} ended with exit code {ended.exit_code}"
-        lines = (ended.stderr.strip() or ended.stdout.strip()[:1024]).decode(errors="replace").splitlines()
-        return f"{how}: {lines[0]}" if lines else how
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+        how = f"ended with exit code {exit_code}"
+        if exit_code < 0:
+            names = {number.value: number.name for number in signal.Signals}
+            how = f"was ended by {names.get(-exit_code, f'signal {-exit_code}')}"
+        lines = (output[_STDERR].strip() or output[_STDOUT].strip()[:1024]).decode(errors="replace").splitlines()
+        return ": ".join([f"{self._name} {how}", *lines[:1]])
 
 
 def _expanded(item: ArgvItem, arguments: Mapping[str, Any], *, guarded: bool) -> Iterator[str]:
@@ -181,8 +167,10 @@ def _text(name: str, value: Any, *, bare: bool) -> str:
     return text
 
 
-async def _run_process(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | None, watched: _Watched) -> Ended:
-    """Run a program and wait until it has ended, with an empty standard input.
+async def _run_process(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | None, watched: _Watched) -> int:
+    """Run a program with an empty standard input, wait until it has ended, and return its exit code.
+
+    The code is negative where a signal ended it.
 
     Whatever it started and has left behind in its process group is ended with it. On cancellation the group gets
     SIGTERM, and after `TERM_SECONDS`, or when it is cancelled again, SIGKILL. More output than is admitted ends it; of
@@ -204,7 +192,7 @@ async def _run_process(argv: Sequence[str], *, env: Mapping[str, str], cwd: str 
     raise cancelled
 
 
-async def _run(argv: Sequence[str], env: dict[str, str], cwd: str | None, watched: _Watched) -> Ended:
+async def _run(argv: Sequence[str], env: dict[str, str], cwd: str | None, watched: _Watched) -> int:
     try:
         transport, _ = await asyncio.get_running_loop().subprocess_exec(
             lambda: watched,
@@ -225,7 +213,7 @@ async def _run(argv: Sequence[str], env: dict[str, str], cwd: str | None, watche
         await watched.reaches(watched.exited)
         # What it started may still be writing for it.
         await watched.reaches(watched.closed, timeout=TERM_SECONDS)
-        return Ended(transport.get_returncode() or 0, bytes(watched.output[_STDOUT]), bytes(watched.output[_STDERR]))
+        return transport.get_returncode() or 0
     finally:
         try:
             if not watched.exited.done():

@@ -230,9 +230,7 @@ def _size(result: Any) -> int:
     """Return how many bytes a result has that is not JSON; 0 where that is unknown."""
     if isinstance(result, str):
         return len(result.encode(errors="surrogatepass"))
-    if isinstance(result, memoryview):
-        return result.nbytes
-    return len(result) if isinstance(result, bytes | bytearray) else 0
+    return memoryview(result).nbytes if isinstance(result, bytes | bytearray | memoryview) else 0
 
 
 def _left(deadline: float | None) -> float | None:
@@ -308,16 +306,12 @@ async def _acall(function: Callable[..., Any], arguments: Mapping[str, Any]) -> 
     try:
         return Execution(result=await function(**arguments))
     except asyncio.CancelledError as error:
-        if _is_cancelled():
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
             raise
         return _failed(error)
     except Exception as error:  # noqa: BLE001 - a tool may raise anything, and all of it is a failure
         return _failed(error)
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 async def _stop(task: asyncio.Task[Execution]) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 import orjson
 
@@ -171,9 +171,8 @@ class KeyRecord:
             if not execution.started or not effects or effect == "none":
                 return None
             state = KeyState.FINISHED if effect == "done" else KeyState.UNKNOWN
-        outcome = _result_text(execution.result) if failure is None else _failure_text(failure)
         expires_at = None if self.ttl is None else now + self.ttl
-        return replace(self, state=state, outcome=outcome, expires_at=expires_at)
+        return replace(self, state=state, outcome=_outcome_text(execution), expires_at=expires_at)
 
     def meaning(self, arguments_digest: str, now: float) -> Known | None:
         """Return what the record means for a call with these arguments; None when the key is free again.
@@ -330,23 +329,19 @@ class IdempotencyStore(ABC):
             rows.put(record.id, None if execution is None else record.ended(execution, now))
 
 
-def _result_text(result: Any) -> str:
-    try:
-        check_json(result)
-        text = orjson.dumps({"result": result})
-    except (JsonValueError, orjson.JSONEncodeError) as error:
-        return _not_stored(f"it is not JSON ({error})"[:300])
-    if len(text) > MAX_BYTES:
-        return _not_stored(f"it is larger than {MAX_BYTES} bytes")
-    return text.decode()
-
-
-def _not_stored(why: str) -> str:
-    message = f"the tool ran under this idempotency key before, and its result could not be stored: {why}"
-    return _failure_text(Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {_EFFECT: "done"}))
-
-
-def _failure_text(failure: Failure) -> str:
+def _outcome_text(execution: Execution) -> str:
+    failure = execution.failure
+    if failure is None:
+        try:
+            check_json(execution.result)
+            text = orjson.dumps({"result": execution.result})
+            if len(text) <= MAX_BYTES:
+                return text.decode()
+            why = f"it is larger than {MAX_BYTES} bytes"
+        except (JsonValueError, orjson.JSONEncodeError) as error:
+            why = f"it is not JSON ({error})"[:300]
+        message = f"the tool ran under this idempotency key before, and its result could not be stored: {why}"
+        failure = Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {_EFFECT: "done"})
     details = failure.details
     try:
         check_json(details)

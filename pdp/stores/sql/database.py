@@ -193,10 +193,14 @@ def _shown(url: URL) -> str:
     return url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
 
 
-def _connect_options(url: URL) -> dict[str, Any]:
-    """Return the driver's options: bounded waits, so that a database that hangs is a failure and not a pause."""
+def _engine(url: URL) -> Engine:
+    """Return SQLAlchemy's engine. All waits are bounded: a database that hangs is a failure and not a pause."""
+    pool: dict[str, Any] = {"pool_size": _POOL, "max_overflow": 0, "pool_timeout": TURN_SECONDS}
     if url.get_backend_name() == "sqlite":
-        return {"timeout": BUSY_SECONDS, "check_same_thread": False}
+        engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False}, **pool)
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
     milliseconds = BUSY_SECONDS * 1000
     bounds = {
         "connect_timeout": BUSY_SECONDS,
@@ -206,26 +210,9 @@ def _connect_options(url: URL) -> dict[str, Any]:
         # A server, or a network, that is not there any more: psycopg itself has no deadline.
         "tcp_user_timeout": 2 * milliseconds,
     }
-    return {name: value for name, value in bounds.items() if name not in url.query}
-
-
-def _engine(url: URL) -> Engine:
-    postgresql = url.get_backend_name() == "postgresql"
-    options: dict[str, Any] = {"isolation_level": "READ COMMITTED"} if postgresql else {}
-    engine = create_engine(
-        url,
-        connect_args=_connect_options(url),
-        pool_size=_POOL,
-        max_overflow=0,
-        pool_timeout=TURN_SECONDS,
-        # A connection to a server may have been lost since its last use; a file is always there.
-        pool_pre_ping=postgresql,
-        **options,
-    )
-    if not postgresql:
-        event.listen(engine, "connect", _prepare_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
-    return engine
+    stated = {name: value for name, value in bounds.items() if name not in url.query}
+    # A connection to a server may have been lost since its last use; a file is always there.
+    return create_engine(url, connect_args=stated, isolation_level="READ COMMITTED", pool_pre_ping=True, **pool)
 
 
 def _check_file(path: Path, *, make: bool) -> None:
