@@ -168,9 +168,7 @@ def _text(name: str, value: Any, *, bare: bool) -> str:
 
 
 async def _run_process(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | None, watched: _Watched) -> int:
-    """Run a program with an empty standard input, wait until it has ended, and return its exit code.
-
-    The code is negative where a signal ended it.
+    """Run a program with an empty standard input, and return its exit code; negative where a signal ended it.
 
     Whatever it started and has left behind in its process group is ended with it. On cancellation the group gets
     SIGTERM, and after `TERM_SECONDS`, or when it is cancelled again, SIGKILL. More output than is admitted ends it; of

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.contract.functions import named_parameters
 from pdp.contract.sensitive import Mask
-from pdp.errors import UsageError
 from pdp.execution.failures import ToolArgumentError, ToolResultError, ToolUnavailableError, failure_of
 from pdp.json import JsonTooLargeError, JsonValueError, canonical, check_json
 from pdp.manifest.fields import duration_seconds
@@ -61,15 +60,13 @@ class ToolRunner:
 
     Shared between threads and tasks. What a tool raises is in `Execution.error`; the model gets the failure's message.
 
-    The entry's `timeout` is for all attempts together. A tool of type `cli` has no function: it states its program.
+    The entry's `timeout` is for all attempts together. Without a function, the tool is the program that it states.
 
     Raises:
         UsageError: no function and no program, or a result schema or program that cannot be used.
     """
 
     def __init__(self, entry: Tool, function: Callable[..., Any] | None = None) -> None:
-        if function is None and entry.type != "cli":
-            raise UsageError(f"tool {entry.name} has no function", hint="give it one, or write `type: cli`")
         self.entry = entry
         self._is_program = function is None
         if function is None:

@@ -147,8 +147,12 @@ class CallTelemetry:
                 span.set_attributes({"pdp.duration_s": self._seconds, "pdp.retry_count": execution.attempts - 1})
                 span.set_attributes(self._objective)
                 _close(span, execution)
-        with _harmless("cost"):
-            self._charge(execution)
+        cost_of = self._telemetry.costs.get(self._tool)
+        if cost_of is not None and execution.failure is None:
+            with _harmless("cost"):
+                cost = cost_of(execution.result)
+                if cost is not None:
+                    self._telemetry.cost.record(cost, {"pdp.tool": self._tool})
 
     def ended(self, execution: Execution | None, attributes: Mapping[str, Any]) -> None:
         """Make the result's span, count the run if there was one, and close the dispatch span.
@@ -203,12 +207,6 @@ class CallTelemetry:
         if execution.failure is not None:
             code = execution.failure.code.value
             telemetry.errors.add(1, {**of_tool, "pdp.error_code": code, "error.type": _error_class(execution)})
-
-    def _charge(self, execution: Execution) -> None:
-        cost_of = self._telemetry.costs.get(self._tool)
-        cost = cost_of(execution.result) if cost_of is not None and execution.failure is None else None
-        if cost is not None:
-            self._telemetry.cost.record(cost, {"pdp.tool": self._tool})
 
 
 @contextmanager

@@ -32,12 +32,7 @@ def engine_of_files(
 ) -> Engine:
     """Return an engine that decides for this manifest, closed with `owned`; or the one that is given, which is not.
 
-    Arguments as of `Pep.from_files`.
-
-    Raises:
-        UsageError: arguments that exclude each other, a faulty file, no such engine, or OPA is needed and not there.
-        BundleError: the bundle cannot be used.
-        EngineError: the local OPA does not start.
+    Arguments and errors as of `Pep.from_files`.
     """
     check_choice(engine, opa_url=opa_url, bundle=bundle, policies=policies, data=data)
     if isinstance(engine, Engine):
@@ -95,8 +90,7 @@ def open_engine(
 
     `manifests`: their documents by their digests; `timeout`: seconds for one answer; the engine's own when absent.
 
-    Raises:
-        UsageError, BundleError, EngineError: as by `engine_of_files`.
+    Errors as of `Pep.from_files`.
     """
     match name:
         case "embedded":

@@ -40,10 +40,8 @@ FOLLOWS: Final = {
     ActionState.APPROVED: frozenset((ActionState.COMMITTED, ActionState.FAILED, ActionState.DENIED)),
     ActionState.COMMITTED: frozenset((ActionState.COMPENSATED,)),
     ActionState.FAILED: frozenset((ActionState.COMPENSATED,)),
-    ActionState.DENIED: frozenset[ActionState](),
-    ActionState.COMPENSATED: frozenset[ActionState](),
 }
-"""The states that each state may turn into."""
+"""The states that each state may turn into; the others are final."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ class Action:
         Raises:
             ActionStateError: that state does not follow.
         """
-        if state not in FOLLOWS[self.state]:
+        if state not in FOLLOWS.get(self.state, ()):
             raise ActionStateError(f"action {self.id} is {self.state}, and cannot become {state}")
         return replace(self, state=state, approval_id=approval_id or self.approval_id)
 

@@ -141,9 +141,8 @@ class _MemoryRecords(Generic[Record]):
 class MemoryActions(_MemoryRecords[Action], ActionStore):
     """Actions in memory, at most 100,000. When it is full, the oldest of yesterday goes that is not being committed.
 
-    Args:
-        ids: names an action by how many have been staged with it, from 1; each by another name. When absent, ids are
-            unguessable, as they have to be wherever knowing one lets somebody use it.
+    `ids` names an action by how many have been staged with it, from 1. Without it, ids are unguessable, as they have to
+    be wherever knowing one lets somebody use it.
     """
 
     def __init__(self, *, ids: Callable[[int], str] | None = None) -> None:

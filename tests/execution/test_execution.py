@@ -705,7 +705,10 @@ def test_a_tool_needs_a_function_or_a_program() -> None:
     with pytest.raises(UsageError) as caught:
         ToolRunner(entry())
 
-    assert str(caught.value) == "tool look_up has no function (give it one, or write `type: cli`)"
+    assert str(caught.value) == (
+        "tool look_up has no program that it may run "
+        "(state `type: cli` and `cli: {argv: [...]}`, and list the program in the governance file)"
+    )
 
 
 def test_an_argument_that_the_schema_does_not_state_fills_no_parameter() -> None:

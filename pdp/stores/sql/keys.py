@@ -62,10 +62,9 @@ class SqlIdempotency(IdempotencyStore):
 
 
 class _SqlKeyRows:
-    transaction: Transaction | None
-
     def __init__(self, connection: Connection) -> None:
-        self.transaction = self._connection = connection
+        self.transaction: Transaction | None = connection
+        self._connection = connection
 
     def get(self, key_id: str) -> KeyRecord | None:
         return _record(self._connection.execute(_BY_ID_LOCKED, {"id": key_id}))

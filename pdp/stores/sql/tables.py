@@ -1,9 +1,8 @@
 """The tables as queries name them, their revision, and the upgrade to it; how they are made stands in `migrations/`.
 
-What a query asks for has a column of its own; the rest of a record is JSON.
-
-Texts that a model or a user chose stand in JSON alone: there PostgreSQL takes every character, and in a column it does
-not take NUL. The names begin with `pdp_`, as others may have tables in the same database.
+What a query asks for has a column of its own; the rest of a record is JSON. Texts that a model or a user chose stand in
+JSON alone: there PostgreSQL takes every character, and in a column it does not take NUL. The names begin with `pdp_`,
+as others may have tables in the same database.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ from alembic import op
 revision = "0001"
 down_revision = None
 
-_SEQUENCE = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-
 
 def upgrade() -> None:
     """Make them."""
@@ -30,32 +28,12 @@ def upgrade() -> None:
         sa.CheckConstraint("state IN ('started', 'finished', 'unknown')", name="pdp_idempotency_state"),
     )
     op.create_index("ix_pdp_idempotency_expires_at", "pdp_idempotency", ["expires_at"])
-    op.create_table(
-        "pdp_actions",
-        sa.Column("seq", _SEQUENCE, sa.Identity(), primary_key=True),
-        sa.Column("id", sa.Text, nullable=False, unique=True),
-        # The digest of owner and idempotency key.
-        sa.Column("key_id", sa.Text, nullable=False, unique=True),
-        sa.Column("state", sa.Text, nullable=False),
-        sa.Column("record", sa.Text, nullable=False),
-        sa.CheckConstraint(
-            "state IN ('staged', 'approved', 'denied', 'committed', 'failed', 'compensated')", name="pdp_actions_state"
-        ),
-    )
-    op.create_index("ix_pdp_actions_state", "pdp_actions", ["state"])
-    op.create_table(
-        "pdp_approvals",
-        sa.Column("seq", _SEQUENCE, sa.Identity(), primary_key=True),
-        sa.Column("id", sa.Text, nullable=False, unique=True),
-        sa.Column("call_digest", sa.Text, nullable=False),
-        sa.Column("state", sa.Text, nullable=False),
-        sa.Column("record", sa.Text, nullable=False),
-        sa.CheckConstraint(
-            "state IN ('pending', 'granted', 'denied', 'withdrawn', 'expired', 'consumed')", name="pdp_approvals_state"
-        ),
-    )
+    # `key_id` is the digest of owner and idempotency key.
+    states = "'staged', 'approved', 'denied', 'committed', 'failed', 'compensated'"
+    _make_records("pdp_actions", "key_id", states, unique=True)
+    states = "'pending', 'granted', 'denied', 'withdrawn', 'expired', 'consumed'"
+    _make_records("pdp_approvals", "call_digest", states, unique=False)
     op.create_index("ix_pdp_approvals_call_digest", "pdp_approvals", ["call_digest"])
-    op.create_index("ix_pdp_approvals_state", "pdp_approvals", ["state"])
     pending = sa.text("state = 'pending'")
     op.create_index(
         "pdp_approvals_one_pending",
@@ -65,3 +43,17 @@ def upgrade() -> None:
         sqlite_where=pending,
         postgresql_where=pending,
     )
+
+
+def _make_records(name: str, key: str, states: str, *, unique: bool) -> None:
+    """Make the table of one kind of records, which are found by `key` and have one of these states."""
+    op.create_table(
+        name,
+        sa.Column("seq", sa.BigInteger().with_variant(sa.Integer, "sqlite"), sa.Identity(), primary_key=True),
+        sa.Column("id", sa.Text, nullable=False, unique=True),
+        sa.Column(key, sa.Text, nullable=False, unique=unique),
+        sa.Column("state", sa.Text, nullable=False),
+        sa.Column("record", sa.Text, nullable=False),
+        sa.CheckConstraint(f"state IN ({states})", name=f"{name}_state"),
+    )
+    op.create_index(f"ix_{name}_state", name, ["state"])
