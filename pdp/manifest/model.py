@@ -44,7 +44,7 @@ from pdp.manifest.fields import (
     refuse_canonical,
 )
 from pdp.manifest.findings import FROM_FILE
-from pdp.manifest.programs import ArgvText, check_program
+from pdp.manifest.programs import check_item, check_program
 from pdp.proposal import RejectionCode  # noqa: TC001 - pydantic reads the types of fields
 
 # Fields whose null says something else than their absence, or the same.
@@ -194,7 +194,9 @@ class Cli(Record):
     most.
     """
 
-    argv: Annotated[tuple[ArgvText, ...], AfterValidator(check_program)] = Field(min_length=1)
+    argv: Annotated[tuple[Annotated[Text, AfterValidator(check_item)], ...], AfterValidator(check_program)] = Field(
+        min_length=1
+    )
     env: tuple[Name, ...] = ()
     cwd: Text | None = None
     exit_codes: ExitCodes = ExitCodes()

@@ -14,13 +14,10 @@ import re
 import shutil
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
-
-from pydantic import AfterValidator
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pdp.documents import FieldError, shown_name
 from pdp.errors import UsageError
-from pdp.manifest.fields import Text
 from pdp.manifest.findings import Finding
 from pdp.manifest.schema.walk import argument_schemas
 
@@ -99,7 +96,8 @@ def argv_findings(argv: Iterable[str], arguments: Mapping[str, Any]) -> Iterator
             yield Finding(("cli", "argv"), message, f"add `{{{name}}}`, or drop the argument")
 
 
-def _checked_item(text: str) -> str:
+def check_item(text: str) -> str:
+    """Refuse an item that is no template, or lets the model write an option."""
     if "\0" in text:
         raise FieldError("must not have a NUL character")
     item = argv_item(text)
@@ -121,9 +119,6 @@ def check_program(argv: tuple[str, ...]) -> tuple[str, ...]:
     if not argv[0].strip():
         raise FieldError("must begin with a program, and its first item is empty", "name the program: `[grep, ...]`")
     return argv
-
-
-ArgvText = Annotated[Text, AfterValidator(_checked_item)]
 
 
 def cli_findings(tool: Tool) -> Iterator[Finding]:

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
     from jsonschema_rs import Draft202012Validator, ValidationError
 
-    from pdp.manifest.schema.references import Place
+    from pdp.documents.document import Path
 
 # Keywords by which other schemas of the same object may name its properties.
 _IN_PLACE: Final = ("$ref", "allOf", "anyOf", "dependentSchemas", "else", "if", "oneOf", "then")
-# Keywords whose schemas stay as they are: closing them would refuse what another branch names, or turn a negation.
 NOT_A_SCHEMA: Final = "write what draft 2020-12 of JSON Schema admits here"
+# Keywords whose schemas stay as they are: closing them would refuse what another branch names, or turn a negation.
 _APPLIED: Final = (*_IN_PLACE[1:], "contains", "not", "propertyNames")
 _INTO_BRANCH: Final = re.compile(r"/(anyOf|oneOf)/(\d+)")
 _LONGEST_MESSAGE: Final = 300
@@ -57,7 +57,7 @@ def _closed(schema: Any, applied: frozenset[str], *, root: bool = False) -> Any:
     if not isinstance(schema, dict):
         return schema
 
-    def part(inner: Any, place: Place) -> Any:
+    def part(inner: Any, place: Path) -> Any:
         stays = place[0] in _APPLIED or "/".join(map(str, ("#", *place))) in applied
         return inner if stays else _closed(inner, applied)
 

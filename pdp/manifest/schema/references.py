@@ -16,7 +16,7 @@ from pdp.manifest.findings import Finding
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-Place = tuple[str | int, ...]
+    from pdp.documents.document import Path
 
 SCHEMA_LISTS: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 SCHEMA_MAPS: Final = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
@@ -39,7 +39,7 @@ def shared_types() -> dict[str, Any]:
     return types
 
 
-def _direct(schema: Mapping[Any, Any]) -> Iterator[tuple[Place, Any]]:
+def _direct(schema: Mapping[Any, Any]) -> Iterator[tuple[Path, Any]]:
     """Yield each schema that stands right in a schema, with its place there."""
     for key, value in schema.items():
         if key in SCHEMA_KEYS:
@@ -50,9 +50,9 @@ def _direct(schema: Mapping[Any, Any]) -> Iterator[tuple[Place, Any]]:
             yield from (((key, index), part) for index, part in enumerate(value))
 
 
-def subschemas(schema: Any) -> Iterator[tuple[Place, dict[str, Any]]]:
+def subschemas(schema: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield every schema in `schema`, itself included, with its place; not the values of `const` or `default`."""
-    pending: list[tuple[Place, Any]] = [((), schema)]
+    pending: list[tuple[Path, Any]] = [((), schema)]
     while pending:
         at, part = pending.pop()
         if isinstance(part, dict):
@@ -60,7 +60,7 @@ def subschemas(schema: Any) -> Iterator[tuple[Place, dict[str, Any]]]:
             pending += reversed([((*at, *place), inner) for place, inner in _direct(part)])
 
 
-def with_parts(schema: Mapping[Any, Any], change: Callable[[Any, Place], Any]) -> dict[str, Any]:
+def with_parts(schema: Mapping[Any, Any], change: Callable[[Any, Path], Any]) -> dict[str, Any]:
     """Return a copy in which each schema that stands right in `schema`, at `place`, is `change(part, place)`."""
     copy: dict[Any, Any] = dict(schema)
     for (key, *step), part in _direct(schema):
@@ -120,7 +120,7 @@ class _Copies:
         self._definitions: dict[str, Any] = {}
         self._schema = schema
         self._sources = {"": definitions, _TYPES_FILE: shared_types()}
-        self._pending: deque[tuple[str, Any, Place, str]] = deque()
+        self._pending: deque[tuple[str, Any, Path, str]] = deque()
 
     def whole(self) -> dict[str, Any]:
         copy: dict[str, Any] = self._copied(self._schema, (), None)
@@ -129,7 +129,7 @@ class _Copies:
             self._definitions[name] = self._copied(definition, place, source)
         return {**copy, "$defs": {**copy.get("$defs", {}), **self._definitions}} if self._definitions else self._schema
 
-    def _copied(self, schema: Any, place: Place, source: str | None) -> Any:
+    def _copied(self, schema: Any, place: Path, source: str | None) -> Any:
         """Return a copy whose references lead into its own `$defs`. `source`: its file; None: the schema itself."""
         if not isinstance(schema, dict):
             return schema
@@ -138,7 +138,7 @@ class _Copies:
             copy["$ref"] = self._target(copy["$ref"], (*place, "$ref"), source)
         return copy
 
-    def _target(self, reference: str, place: Place, source: str | None) -> str:
+    def _target(self, reference: str, place: Path, source: str | None) -> str:
         within = reference == "#" or reference.startswith("#/")
         if source is None and within and resolve(self._schema, reference) is not None:
             return reference

@@ -13,6 +13,7 @@ many alternatives is left unread as well.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.manifest.schema.references import resolve
@@ -72,19 +73,14 @@ _NULL: Final = Alternative(types=frozenset(("null",)))
 class SchemaNode:
     """One schema, read when it is asked: `parts` are the schemas as they are written, and a value keeps to all."""
 
-    __slots__ = ("_alternatives", "_walker", "parts")
-
     def __init__(self, parts: tuple[Any, ...], walker: _Walker) -> None:
         self.parts = parts
         self._walker = walker
-        self._alternatives: tuple[Alternative, ...] | None = None
 
-    @property
+    @cached_property
     def alternatives(self) -> tuple[Alternative, ...]:
         """What a value may be; none: nothing is admitted."""
-        if self._alternatives is None:
-            self._alternatives = self._walker.all_of(self.parts)
-        return self._alternatives
+        return self._walker.all_of(self.parts)
 
     @property
     def kinds(self) -> frozenset[str] | None:
