@@ -37,8 +37,6 @@ class CompiledTool:
         validator: of the arguments; closed against unknown ones. It demands no source: that one is missing is a finding
             of its own.
         max_bytes: how many bytes the arguments may have; of at most `free_bytes` the check is never much work.
-        reads: the keys of the state that it is handed; state_effects: those that it writes.
-        resource, context: the mappings, by the field that each fills.
         timeout: in seconds.
         key_ttl: seconds for which the result is stored for its idempotency key; None: for ever.
         reserves_key: whether a call reserves its idempotency key. Staging has its own: the action's.

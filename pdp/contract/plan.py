@@ -31,8 +31,7 @@ class PlanStep:
 
     Attributes:
         position: which step of the plan as proposed, from 0.
-        name: its `step_name`, or None.
-        status: transformed: corrected, or pruned when there is no proposal.
+        status: a step that was pruned is transformed, as one that was corrected.
         proposal: what goes on, after correction; None when it was pruned or rejected.
         checked: the same as a call has it, for the record.
     """

@@ -49,12 +49,8 @@ class Mask:
 
     A message may quote one line of a value alone: lines of four characters or more are hidden as the value is, and any
     part of eight. Values of fewer than three characters stay: they stand everywhere, and say nothing. Where the values
-    have more than 32,000 bytes, each line counting as forty more, every text is hidden whole.
-
-    Args:
-        names: the arguments that the manifest's entry calls `sensitive`.
-        arguments: of the call, as proposed and as corrected. What is nested in their values counts as well, key and
-            value.
+    have more than 32,000 bytes, each line counting as forty more, every text is hidden whole. `names` are of sensitive
+    arguments; what is nested in their values counts as well, key and value.
     """
 
     def __init__(self, names: Collection[str], *arguments: Mapping[str, Any]) -> None:

@@ -166,11 +166,7 @@ class AgentLoop:
         prompt_id: str | None = None,
         step_name: str | None = None,
     ) -> Finished:
-        """Run the loop in an event loop of its own, and wait for its end; as of `arun`.
-
-        Raises:
-            UsageError: an event loop runs in this thread already, as in a notebook.
-        """
+        """Run the loop in an event loop of its own; as of `arun`, but not where one runs already, as in a notebook."""
         with suppress(RuntimeError):
             asyncio.get_running_loop()
             raise UsageError("an event loop runs in this thread already", hint="use `await loop.arun(...)`")

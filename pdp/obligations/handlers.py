@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pdp.pep")
 
 REDACTED: Final = "[redacted]"
-"""The value of what was redacted."""
 
 _LEVELS: Final = {
     "debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR,
@@ -106,13 +105,11 @@ class _Baseline(ObligationHandler):
         self._on_result = on_result
 
     def check(self, parameters: Mapping[str, Any]) -> None:
-        """Hold the parameters against their schema."""
         for path, message in self._validator.faults(thawed(parameters)):
             at = "".join(f"{step}: " for step in path)
             raise ObligationError(f"its parameters cannot be used: {at}{message}")
 
     def on_result(self, parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:
-        """Do what the baseline says."""
         return delivery if self._on_result is None else self._on_result(parameters, delivery)
 
 
@@ -182,11 +179,7 @@ class Duties:
     transform: Mapping[str, Any] | None = None
 
     def before(self, body: bytes) -> None:
-        """Do what comes before the tool runs; `body` is the decided request as canonical JSON.
-
-        Raises:
-            ObligationError: one is not fulfilled.
-        """
+        """Do what comes before the tool runs, or raise ObligationError; `body` is the decided request as JSON."""
         for obligation, handler in sorted(self.duties, key=lambda duty: duty[0].id):
             _attempt(obligation.id, handler.before, obligation.parameters, orjson.loads(body))
 
@@ -256,7 +249,6 @@ class Obligations:
 
 
 BASELINE: Final = Obligations()
-"""The handlers of the baseline alone."""
 
 
 def _transform(obligations: Iterable[Obligation], *, transformed: bool) -> Mapping[str, Any] | None:
@@ -288,7 +280,7 @@ def _check_handler(name: str, handler: object, taken: Iterable[str]) -> None:
 
 
 def log_level(obligations: Iterable[Obligation]) -> int | None:
-    """Return the highest level, as of `logging`, that a `log_level` names; None when none does."""
+    """Return the highest level, as of `logging`, that a `log_level` names."""
     stated = [obligation.parameters.get("level") for obligation in obligations if obligation.id == "log_level"]
     return max((_LEVELS[level] for level in stated if type(level) is str and level in _LEVELS), default=None)
 

@@ -34,7 +34,6 @@ class CallFacts:
         resource: the request's resource, (type, id).
         now: seconds since 1970; time: the request's, by which approvals expire.
         markings: those that the result carries by the policy (obligation `mark_result`).
-        clearances: the subject's.
         approved: a person's approval let it through.
         inputs: canonical JSON of what the tool gets of config and state: with other inputs, another answer is right.
     """

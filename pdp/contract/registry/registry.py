@@ -96,7 +96,7 @@ class Registry:
     def from_files(
         cls, manifest: pathlib.Path | str, *, governance: pathlib.Path | str | None = None, **options: Any
     ) -> Self:
-        """Return a registry of a manifest file; `options` are `version` and `capabilities`, as of the constructor.
+        """Return a registry of a manifest file; `options` are `version` and `capabilities`.
 
         Raises:
             UsageError: a file is missing or faulty, with every fault and its place; or as of the constructor.

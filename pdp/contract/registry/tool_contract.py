@@ -96,11 +96,7 @@ class ToolContract:
 
 
 def plain_object(value: Mapping[str, Any], name: str = "state") -> dict[str, Any]:
-    """Return a copy of an object of plain JSON that an application hands in.
-
-    Raises:
-        UsageError: not an object, or not JSON; `name` is its name in the message.
-    """
+    """Return a copy of an object that an application hands in, or raise UsageError if it is not plain JSON."""
     try:
         plain = dict(value)
         check_json(plain)

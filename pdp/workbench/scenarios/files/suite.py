@@ -56,7 +56,6 @@ class Suite:
     Attributes:
         file: as it was named.
         policies: folders with the user's concerns; empty when a bundle decides.
-        bundle: the bundle file that decides.
         data: with the roots `directory` and `settings`, read and merged.
         tools: the Python file with the tools.
         sessions: for each scenario and step, who does it and when; None for a raw request.
