@@ -216,10 +216,9 @@ class Approvals:
         now = _now(at)
 
         def granted(old: Approval) -> tuple[Approval, str]:
-            _check_begun(old, now)
             if old.state is not ApprovalState.PENDING:
                 raise ApprovalRefusedError(old.id, Refusal.NOT_PENDING, old)
-            person, roles = _approver(old, claims)
+            person, roles = _approver(old, claims, now)
             if any(person.may_be(grant.person) for grant in old.grants):
                 raise ApprovalRefusedError(old.id, Refusal.ALREADY_GRANTED, old)
             grants = (*old.grants, Grant(person.iss, person.sub, roles, now))
@@ -233,8 +232,7 @@ class Approvals:
         now, reason = _now(at), recordable(why)
 
         def denied(old: Approval) -> tuple[Approval, str]:
-            _check_begun(old, now)
-            person, _ = _approver(old, claims)
+            person, _ = _approver(old, claims, now)
             new = replace(old, state=ApprovalState.DENIED, closed_at=now, closed_by=person, why=reason)
             return new, person.sub
 
@@ -416,11 +414,6 @@ def _check_open(approval: Approval, now: str) -> None:
         raise ApprovalRefusedError(approval.id, Refusal.NOT_PENDING, approval)
 
 
-def _check_begun(approval: Approval, now: str) -> None:
-    if now < approval.opened_at:
-        raise ApprovalRefusedError(approval.id, Refusal.NOT_YET_OPEN, approval)
-
-
 def _person(approval: Approval, claims: Any) -> Person:
     named = claims if isinstance(claims, dict) else {}
     person = Person(named.get("iss"), named.get("sub", ""))
@@ -433,8 +426,10 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and len(value) <= LONGEST_TEXT and is_plain_name(value)
 
 
-def _approver(approval: Approval, claims: Any) -> tuple[Person, tuple[str, ...]]:
+def _approver(approval: Approval, claims: Any, now: str) -> tuple[Person, tuple[str, ...]]:
     """Return who decides, and by which of the approvers' roles."""
+    if now < approval.opened_at:
+        raise ApprovalRefusedError(approval.id, Refusal.NOT_YET_OPEN, approval)
     person = _person(approval, claims)
     if claims.get("act") is not None:
         raise ApprovalRefusedError(approval.id, Refusal.AGENT, approval)

@@ -32,12 +32,9 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 class ToolError(PdpError):
     """What a tool raises to state in its own words why there is no result.
 
-    The model sees the first line of the message, without paths, the values of sensitive arguments masked.
-
-    Args:
-        message: what went wrong, one line.
-        details: what a caller may branch on, plain JSON; values of sensitive arguments in it are masked, and user and
-            password in a URL. Paths stay.
+    The model sees the first line of the message, without paths, the values of sensitive arguments masked. `details` is
+    what a caller may branch on, plain JSON; values of sensitive arguments in it are masked, and user and password in a
+    URL. Paths stay.
     """
 
     code: ClassVar[str] = "pdp.tool_error"

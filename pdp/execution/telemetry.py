@@ -86,14 +86,6 @@ class Telemetry:
             "tool.success_ratio", [self._ratios], unit="1", description="Runs that succeeded, since the process began"
         )
 
-    def dispatched(self, entry: DeclaredTool | None, began: float, attributes: Mapping[str, Any]) -> CallTelemetry:
-        """Return the telemetry of one call that has just been decided; its dispatch span is open until `ended`.
-
-        A tool without an entry is called `unknown`, so that a model invents no span names. `began`: when the call came
-        in, in seconds since 1970; `attributes`: what is known of it, such as `pdp.verdict` and `pdp.caller`.
-        """
-        return CallTelemetry(self, entry, began, attributes)
-
     def _ratios(self, _: CallbackOptions) -> Iterable[Observation]:
         with self.lock:
             ratios = {tool: self.successes[tool] / runs for tool, runs in self.runs.items()}
@@ -101,7 +93,10 @@ class Telemetry:
 
 
 class CallTelemetry:
-    """The spans of one call: dispatch around the whole of it, run and result within.
+    """The spans of one call that has just been decided: dispatch, until `ended`; run and result within it.
+
+    A tool without an entry is called `unknown`, so that a model invents no span names. `began`: when the call came in,
+    in seconds since 1970; `attributes`: what is known of it, such as `pdp.verdict` and `pdp.caller`.
 
     `run_started` and `run_ended` around the run, which is the current span in between, so that spans which the tool
     makes belong to it; then, in any case, `ended`. A call that is allowed has all three; where nothing ran, as nothing

@@ -141,8 +141,11 @@ class _Watchers:
         self._telemetry: CallTelemetry | None = None
         tool, received = decided.tool, decided.asked.received
         if parts.telemetry is not None:
+            from pdp.execution.telemetry import CallTelemetry  # noqa: PLC0415 - only with the extra
+
             attributes = telemetry_attributes(decided, parts.audit)
-            self._telemetry = parts.telemetry.dispatched(tool.entry if tool else None, received.now, attributes)
+            entry = tool.entry if tool else None
+            self._telemetry = CallTelemetry(parts.telemetry, entry, received.now, attributes)
         if parts.observers:
             from pdp.execution.events import CallEvents  # noqa: PLC0415 - only where somebody observes
 

@@ -85,8 +85,7 @@ def read_project(file: Path) -> Project:
     """Read a project file that somebody named.
 
     Raises:
-        UsageError: the file cannot be read.
-        FileFaultsError: it is faulty; every fault of it.
+        UsageError: the file cannot be read, or is faulty (FileFaultsError: every fault of it).
     """
     document = read_document(file)
     try:

@@ -56,11 +56,7 @@ def engine_of_files(
 
 
 def check_choice(engine: object, *, opa_url: object, bundle: object, policies: object, data: object) -> None:
-    """Check that what is stated of an engine goes together.
-
-    Raises:
-        UsageError: it does not.
-    """
+    """Raise UsageError where what is stated of an engine does not go together."""
     if bundle and policies:
         raise UsageError(
             "bundle and policies exclude each other: a bundle holds its policies",

@@ -6,7 +6,4 @@
 * memory: the stores in memory
 * sql/: the stores in a database, SQLite or PostgreSQL
 * url: the stores that a URL names
-
-A new store goes here, as one more implementation of the three, and its URL into `url`. Key and approval are used up in
-one transaction, which the store of keys begins and hands to the store of approvals (`Transaction`, `within`).
 """

@@ -51,7 +51,6 @@ class Action:
     Attributes:
         kind, target: what is to be done, and to what, as the staging tool names them.
         payload_digest: of what is to be committed; the payload itself is not stored.
-        decision_id: the decision that allowed staging it.
         idempotency_key: the caller's, or one that was issued.
         approval_id: the approval by which it was approved; None: not yet, or the policy alone allowed it.
         created_at: RFC 3339 in UTC with `Z`, to the millisecond.

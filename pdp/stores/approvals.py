@@ -62,12 +62,10 @@ class Approval:
         call_digest: the call that it is for, and no other: all of the request but time, request ids and approval.
         requesters: the subject and every agent that acts for it; none of them may grant.
         approvers: the roles of which an approver has one; empty: nobody can grant.
-        quorum: how many different people have to grant.
         body: the decided request as canonical JSON, which is what an approver is shown.
         reasons: the codes that asked for it.
         closed_at, closed_by: when and by whom it was denied, withdrawn or used; `why`: the reason they gave.
         action_id: the action that was staged for the call, where it has effects.
-        decision_id: the decision that asked for it.
         task: what those who decide were told (pattern 7): queue or principal, rationale, evidence, sla.
     """
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 LASTING: Final = 60.0
 """Seconds after which a tool without time-out counts as crashed, when nothing more is heard of it."""
 
-_EFFECT: Final = "effect"
-
 
 class IdempotencyKey(NamedTuple):
     """A key with its owner and its tool: equal texts of two tenants, subjects or tools have nothing in common.
@@ -167,7 +165,7 @@ class KeyRecord:
         """Return the record of a finished run; None when the key is free again. `effects`: the tool may have some."""
         state, failure = KeyState.FINISHED, execution.failure
         if failure is not None:
-            effect = failure.details.get(_EFFECT)
+            effect = failure.details.get("effect")
             if not execution.started or not effects or effect == "none":
                 return None
             state = KeyState.FINISHED if effect == "done" else KeyState.UNKNOWN
@@ -341,11 +339,11 @@ def _outcome_text(execution: Execution) -> str:
         except (JsonValueError, orjson.JSONEncodeError) as error:
             why = f"it is not JSON ({error})"[:300]
         message = f"the tool ran under this idempotency key before, and its result could not be stored: {why}"
-        failure = Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {_EFFECT: "done"})
+        failure = Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {"effect": "done"})
     details = failure.details
     try:
         check_json(details)
     except JsonValueError:
-        details = {_EFFECT: details.get(_EFFECT)} if isinstance(details.get(_EFFECT), str) else {}
+        details = {"effect": details["effect"]} if isinstance(details.get("effect"), str) else {}
     message = failure.message.encode(errors="backslashreplace").decode()
     return orjson.dumps({"failure": {"code": failure.code, "message": message, "details": details}}).decode()

@@ -28,7 +28,7 @@ ENTRY = DeclaredTool.model_validate({"name": "send_wire", "schema": {"type": "ob
 
 
 def dispatched(telemetry: Telemetry) -> CallTelemetry:
-    return telemetry.dispatched(ENTRY, 1_782_900_000.25, ATTRIBUTES)
+    return CallTelemetry(telemetry, ENTRY, 1_782_900_000.25, ATTRIBUTES)
 
 
 RESULT = {"pdp.outcome": "as the audit has it"}

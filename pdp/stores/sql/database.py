@@ -51,16 +51,18 @@ _turns: dict[str, threading.RLock] = {}
 class Database:
     """A database, made by `open`, whose tables are those of this release. Safe to share between threads.
 
-    Give the stores of one enforcement point the same one: then an approval and an idempotency
-    key are used up in one transaction.
+    Give the stores of one enforcement point the same one: then an approval and an idempotency key are used up in one
+    transaction. `name` is the URL for people, its password hidden; `dialect` is `sqlite` or `postgresql`.
     """
 
     def __init__(self, url: URL, engine: Engine) -> None:
         self.url = url
+        self.name = _shown(url)
+        self.dialect = engine.dialect.name
         self._engine = engine
         self._process = os.getpid()
         options: dict[str, Any] = {_READS: True}
-        if engine.dialect.name == "postgresql":
+        if self.dialect == "postgresql":
             options["isolation_level"] = "AUTOCOMMIT"
         self._reader = engine.execution_options(**options)
         self._place = _place_of(url)
@@ -95,16 +97,6 @@ class Database:
             database.close()
             raise
         return database
-
-    @property
-    def name(self) -> str:
-        """The URL for people, its password hidden."""
-        return _shown(self.url)
-
-    @property
-    def dialect(self) -> str:
-        """`sqlite` or `postgresql`."""
-        return self._engine.dialect.name
 
     def read(self) -> AbstractContextManager[Connection]:
         """Return a connection for one statement that reads what is committed, as a context manager."""
