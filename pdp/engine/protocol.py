@@ -98,10 +98,9 @@ class Engine(ABC):
     def decide(self, request: Request) -> Decision:
         """Decide one request."""
         try:
-            body = request.canonical()
+            return self.decide_body(request.canonical())
         except JsonValueError as error:
             return denied(REQUEST_INVALID, str(error))
-        return self.decide_body(body)
 
     def decide_body(self, body: bytes, document: str = DECISION) -> Decision:
         """Decide one request given as canonical bytes, of whatever shape: the policy itself checks it.
@@ -117,10 +116,9 @@ class Engine(ABC):
     async def adecide(self, request: Request) -> Decision:
         """Async variant of `decide`."""
         try:
-            body = request.canonical()
+            return await self.adecide_body(request.canonical())
         except JsonValueError as error:
             return denied(REQUEST_INVALID, str(error))
-        return await self.adecide_body(body)
 
     async def adecide_body(self, body: bytes, document: str = DECISION) -> Decision:
         """Async variant of `decide_body`."""

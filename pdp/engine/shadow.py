@@ -43,7 +43,6 @@ class ShadowDifference:
     Attributes:
         document: `authz/decision`, or `authz/plan` for a whole plan.
         decision: the engine's. This one holds.
-        shadow_decision: the shadow's.
         request: the canonical request, as a log for `pdp bundle diff --log` has it.
     """
 
@@ -58,9 +57,7 @@ class ShadowCounts:
     """What became of the decisions of the engine. Each of them counts once.
 
     Attributes:
-        same: the shadow decides alike.
-        differing: it decides differently.
-        failed: it gives no decision, or the engine's answer is none.
+        failed: the shadow gives no decision, or the engine's answer is none.
         dropped: it is not asked, because it is too slow or closed.
         waiting: it has yet to answer.
     """
@@ -79,8 +76,7 @@ class ShadowEngine(Engine):
     not shadowed. Open it after a fork, as all engines, and close it: its thread ends then.
 
     Args:
-        engine: whose answers hold.
-        shadow: who decides alongside: any other engine. Both are closed with this one.
+        engine, shadow: any two engines; the answers of the first hold. Both are closed with this one.
         on_difference: called with each difference, in the shadow's thread. What it raises is logged by its type.
         waiting: limit of the decisions that wait for the shadow.
         closing: seconds that `close` gives the shadow for what still waits.

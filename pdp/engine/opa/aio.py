@@ -36,8 +36,6 @@ _LARGE: Final = 1024 * 1024  # bytes; aiohttp warns of more that is not a file
 _taken: ContextVar[list[asyncio.Transport]] = ContextVar("_taken")
 """The connections that the running exchange has taken."""
 
-_CONNECTION_BROKEN: Final = (ConnectionResetError, BrokenPipeError)
-
 
 class Sessions:
     """The sessions of one client, by their event loop."""
@@ -56,7 +54,7 @@ class Sessions:
         async with asyncio.timeout(seconds):
             try:
                 return await self._attempt(method, url, body)
-            except _CONNECTION_BROKEN:
+            except (ConnectionResetError, BrokenPipeError):
                 return await self._attempt(method, url, body)
 
     def close(self) -> None:
@@ -144,12 +142,7 @@ async def _end(owner: AsyncGenerator[aiohttp.ClientSession]) -> None:
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:
-    length = response.content_length
-    if length is not None:
-        if length > MAX_BODY:
-            raise MalformedAnswerError(TOO_LARGE)
-        return await response.read()
-    if "Transfer-Encoding" not in response.headers:
+    if response.content_length is None and "Transfer-Encoding" not in response.headers:
         raise MalformedAnswerError(ENDLESS)
     body = b""
     async for piece in response.content.iter_chunked(PIECE):

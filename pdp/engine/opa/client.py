@@ -53,14 +53,9 @@ _TLS_RECORD: Final = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to connect to.
+    """Where to connect to: the `path` of a Unix socket (then the host is "localhost" and the port 0), or TCP.
 
-    Attributes:
-        url: for messages; it holds no secret, as URLs with user or password are refused.
-        path: of the Unix socket; None for TCP.
-        host: name or IP address, "localhost" for a Unix socket.
-        port: TCP port, 0 for a Unix socket.
-        tls: whether to speak TLS.
+    The `url` is for messages. It holds no secret, as URLs with user or password are refused.
     """
 
     url: str
@@ -71,10 +66,7 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """Read the URL of an OPA server.
-
-    Args:
-        url: `http://HOST:PORT` or `https://HOST:PORT`, the port being 80 or 443 if absent, or `unix:///PATH`.
+    """Read `http://HOST:PORT` or `https://HOST:PORT`, the port being 80 or 443 if absent, or `unix:///PATH`.
 
     Raises:
         UsageError: anything else: also a path, a query, or a user and password behind the host.
@@ -106,13 +98,7 @@ class MalformedAnswerError(Exception):
 class OpaClient:
     """Sends requests to one OPA. Safe for threads and tasks; it belongs to the process that made it.
 
-    Args:
-        address: where OPA listens.
-        connect_timeout: seconds to wait for a connection.
-        connections: how many idle connections are kept for threads, and how many one event loop has at a time.
-        token: sent as `Authorization: Bearer`.
-        tls: for an `https` address.
-        proxy: URL of an HTTP proxy, or None.
+    The options are those of `SidecarEngine`, checked; `tls` is there where the address is `https`.
     """
 
     def __init__(
@@ -142,13 +128,9 @@ class OpaClient:
         self._closed = False
 
     def exchange(self, method: str, path: str, body: bytes | None, seconds: float) -> Answer:
-        """Send a request and return the answer.
+        """Send a request, which must be safe to send twice, and return the answer.
 
-        Args:
-            method: such as `POST`; the request must be safe to send twice.
-            path: with the query.
-            body: JSON, or None.
-            seconds: time for all of it.
+        The path has the query; the seconds are for all of it.
 
         Raises:
             EngineError: no connection, or it broke twice; closed; used after a fork.
@@ -247,14 +229,13 @@ class OpaClient:
 
     def _idle_connection(self) -> _Deadlined | None:
         """Return a kept connection that is still good, the last used first."""
-        while True:
-            try:
+        with suppress(IndexError):
+            while True:
                 connection = self._idle.pop()
-            except IndexError:
-                return None
-            if is_quiet(connection.sock):
-                return connection
-            connection.close()
+                if is_quiet(connection.sock):
+                    return connection
+                connection.close()
+        return None
 
     def _close_idle(self, most: int) -> None:
         """Close idle connections until at most `most` are left, the last used last."""
@@ -264,20 +245,17 @@ class OpaClient:
 
     def _failure(self, error: Exception, seconds: float) -> EngineError:
         name = f"OPA at {self.address.url}"
-        if isinstance(error, MalformedAnswerError):
-            return AnswerInvalidError(
-                f"{name} {error}", hint="check that OPA itself listens there, and look into its log"
-            )
         if isinstance(error, TimeoutError):
             return EngineTimeoutError(
                 f"{name} did not answer within {seconds:g} s", hint="look into its log, or allow more time"
             )
+        words = error_words(error)
         if isinstance(error, OSError):
-            reason = error_words(error)
             return EngineError(
-                f"{name} cannot be reached: {reason}", hint="check that it runs and that the address is right"
+                f"{name} cannot be reached: {words}", hint="check that it runs and that the address is right"
             )
-        return self._failure(MalformedAnswerError(f"did not answer in HTTP: {error_words(error)}"), seconds)
+        fault = words if isinstance(error, MalformedAnswerError) else f"did not answer in HTTP: {words}"
+        return AnswerInvalidError(f"{name} {fault}", hint="check that OPA itself listens there, and look into its log")
 
 
 class _Deadlined(HTTPConnection):
@@ -349,16 +327,8 @@ class _DeadlineReader(io.RawIOBase):
 
 
 def _body(response: HTTPResponse) -> bytes:
-    length = response.length
-    if length is not None:
-        if length > MAX_BODY:
-            raise MalformedAnswerError(TOO_LARGE)
-        body = response.read(length)
-        if len(body) < length:
-            raise MalformedAnswerError(BROKEN_OFF)
-        return body
-    if not response.chunked:  # it ends with its connection: half of it would look like the whole
-        raise MalformedAnswerError(ENDLESS)
+    if response.length is None and not response.chunked:
+        raise MalformedAnswerError(ENDLESS)  # it ends with its connection: half of it would look like the whole
     body = b""
     try:
         while piece := response.read(PIECE):
@@ -367,6 +337,8 @@ def _body(response: HTTPResponse) -> bytes:
                 raise MalformedAnswerError(TOO_LARGE)
     except HTTPException as error:
         raise MalformedAnswerError(BROKEN_OFF) from error
+    if response.length:  # what is left of it
+        raise MalformedAnswerError(BROKEN_OFF)
     return body
 
 

@@ -63,15 +63,11 @@ _NULL: Final = b'{"input":null}'  # OPA warns that the input is missing, and dec
 class Circuit:
     """Spares callers the time-out of an OPA that is down: each would wait for its own.
 
-    Closed until `failures` calls in a row have failed; then open, with one trial per `pause` until one succeeds.
+    Closed until `failures` calls in a row have failed; then open, with one trial per `pause`, in seconds, until one
+    succeeds. `reason` is why the last failed call failed.
 
     Holds no state about calls under way: whoever was admitted and then cancelled owes it nothing. Safe for threads and
     tasks.
-
-    Args:
-        failures: how many failures in a row open it, at least 1.
-        pause: seconds between two trials while it is open.
-        clock: tells the time in seconds.
     """
 
     def __init__(
@@ -83,12 +79,7 @@ class Circuit:
         self._lock = threading.Lock()
         self._failed = 0
         self._next_trial = 0.0
-        self._reason = ""
-
-    @property
-    def reason(self) -> str:
-        """Why the last failed call failed; empty when none has."""
-        return self._reason
+        self.reason = ""
 
     def admits(self) -> bool:
         """Whether a call may be made now. While the circuit is open, True once per pause: that call is the trial."""
@@ -106,11 +97,11 @@ class Circuit:
             with self._lock:
                 self._failed = 0
 
-    def failed(self, reason: str = "") -> None:
+    def failed(self, reason: str) -> None:
         """Note that a call failed, and why."""
         with self._lock:
             self._failed += 1
-            self._reason = reason
+            self.reason = reason
             if self._failed >= self._limit:
                 self._next_trial = self._clock() + self._pause
 
