@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pdp.audit.chain import MemoryAudit
 from pdp.audit.file import FileAudit
 from pdp.cli.output import complain
-from pdp.documents import Document, Part, decode, faults_of, read_bytes, read_document
+from pdp.documents import decode, faults_of, read_bytes, read_document
 from pdp.documents.parse import Parser, is_json
 from pdp.errors import AuditError, FileFaultsError, UsageError
 from pdp.manifest.load import load_effective
@@ -125,7 +125,7 @@ def read_proposal(file: str) -> bytes:
     try:
         text = decode(content, name)
         if not is_json(text):
-            Parser(Document(name, text, Part(None, 1, 1)), text, json=True, faults=[]).parse()
+            Parser(name, text, json=True, faults=[]).parse()
     except FileFaultsError as error:
         complain(error.message)
     return content

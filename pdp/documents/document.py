@@ -13,8 +13,6 @@ Path = tuple[str | int, ...]
 
 _CONFLICT: Final = re.compile("^(?:<{7}|>{7})(?: |$)", re.MULTILINE)
 _LINE_BREAKS: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
-
-
 _NO_KEYS: Final[dict[str, tuple[int, int]]] = {}
 
 
@@ -38,13 +36,7 @@ class Part:
 
 
 class Document:
-    """A file that was read: its value as plain JSON (None, bool, int, float, str, list, dict), and places in it.
-
-    Args:
-        file: the name to show; `<stdin>` for standard input.
-        text: the whole text, for showing lines.
-        root: the outermost part.
-    """
+    """A file that was read: its value as plain JSON (None, bool, int, float, str, list, dict), and places in it."""
 
     def __init__(self, file: str, text: str, root: Part) -> None:
         self.file = file
@@ -62,11 +54,9 @@ class Document:
         return self._root.value
 
     def place(self, path: Path = (), *, key: bool = False) -> Place:
-        """Return where the part at `path` stands; of a path that does not exist, where its nearest outer part stands.
+        """Return where the part at `path` stands, or with `key` the key in front of it, if it is a mapping's member.
 
-        Args:
-            path: the way to the part.
-            key: the place of the key in front of the part, when it is a member of a mapping.
+        Of a path that does not exist, it is where its nearest outer part stands.
         """
         part = self._root
         line, column = part.line, part.column
@@ -95,9 +85,9 @@ class Document:
         self, line: int, column: int, message: str, hint: str | None = None, *, warning: bool = False
     ) -> Fault:
         """Return a fault at a line and column of the file."""
-        place = Place(self.file, line, column)
         shown_hint = None if hint is None else _printable(hint)
-        return Fault(place, _printable(message), shown_hint, warning=warning, source=self._source(place))
+        source = self.lines[line - 1] if line <= len(self.lines) else ""
+        return Fault(Place(self.file, line, column), _printable(message), shown_hint, warning=warning, source=source)
 
     def conflict(self) -> Fault | None:
         """Return the fault of a merge conflict that is not resolved, if there is one: no format has its markers."""
@@ -106,11 +96,6 @@ class Document:
             return None
         line = self._text.count("\n", 0, marker.start()) + 1
         return self.fault_at(line, 1, "a merge conflict is not resolved", "keep one side, and remove the marker lines")
-
-    def _source(self, place: Place) -> str:
-        if place.line > len(self.lines):
-            return ""
-        return self.lines[place.line - 1]
 
 
 def shown_name(name: object) -> str:

@@ -84,15 +84,15 @@ class Parser:
     What is faulty is left out (a second key of the same name) or None (a malformed number), and reading goes on.
 
     Args:
-        document: the file, for showing its lines.
+        name: the file's, to show.
         text: the whole text.
         json: it must be JSON, not YAML.
         faults: where to collect them.
     """
 
-    def __init__(self, document: Document, text: str, *, json: bool, faults: list[Fault]) -> None:
+    def __init__(self, name: str, text: str, *, json: bool, faults: list[Fault]) -> None:
         self._faults = faults
-        self._document = document
+        self._document = Document(name, text, Part(None, 1, 1))  # until it is read: its lines can be shown
         self._text = text
         self._json = json
         self._events: Iterator[Any] = self._json_events() if json else self._yaml_events()
@@ -101,8 +101,8 @@ class Parser:
         self._aliased = 0
         self._within_key = False
 
-    def parse(self) -> Part:
-        """Return the outermost part.
+    def parse(self) -> Document:
+        """Return the file's value with its places.
 
         Raises:
             FileFaultsError: the text cannot be read to its end.
@@ -115,7 +115,7 @@ class Parser:
                 raise self._stop(event.start_mark, "a second document begins here", "keep one document in a file")
         if root is None:
             raise self._stop(_START, "the file is empty", _RIGHT_FILE)
-        return root
+        return Document(self._document.file, self._text, root)
 
     def _yaml_events(self) -> Iterator[Any]:
         refused = _YAML_REFUSED.search(self._text)
@@ -318,10 +318,10 @@ def read_document(path: Path | str, *, text: bytes | str | None = None, faults: 
         not name.endswith((".yaml", ".yml")) and content.lstrip()[:1] in ("{", "[") and is_json(content)
     )
     collected = [] if faults is None else faults
-    root = Parser(Document(name, content, Part(None, 1, 1)), content, json=expects_json, faults=collected).parse()
+    document = Parser(name, content, json=expects_json, faults=collected).parse()
     if faults is None and collected:
         raise FileFaultsError(collected)
-    return Document(name, content, root)
+    return document
 
 
 def read_bytes(path: Path | str) -> bytes:

@@ -34,6 +34,7 @@ _WORDS = {
     "dict_type": "must be a mapping",
     "model_type": "must be a mapping",
     "model_attributes_type": "must be a mapping",
+    "missing": "is missing",
     "string_too_short": "must not be empty",
     "string_too_long": "must have at most {max_length} characters",
     "too_short": "must not be empty",
@@ -49,12 +50,7 @@ _NO_MAPPING = ("dict_type", "model_type", "model_attributes_type")
 
 
 class FieldError(ValueError):
-    """A field's value is wrong. `validate` functions of models raise it; the message continues the field's name.
-
-    Args:
-        message: what it must be, as in "must be a duration".
-        hint: what to do, or None.
-    """
+    """A field's value is wrong, as in "must be a duration": validators of models raise it."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -101,16 +97,10 @@ def faults_of(
     base: Path = (),
     where: Callable[[Path], Path] | None = None,
 ) -> list[Fault]:
-    """Return one fault for each thing that `model` found wrong.
+    """Return one fault for each thing that `model` found wrong in a value of the document.
 
-    Args:
-        error: what validation raised.
-        document: the file that the value came from.
-        model: the model that was asked.
-        base: where in the document the validated value stands.
-        where: gives the path in the document for a path in the value, when the value was reshaped before.
-
-    Tags of discriminated unions must be written `<…>`; they are no part of the file.
+    The value stands at `base` in the document; `where` gives the path in the document for one in the value, when that
+    was reshaped before. Tags of discriminated unions must be written `<…>`; they are no part of the file.
     """
     faults: list[Fault] = []
     for detail in error.errors(include_url=False):
@@ -150,8 +140,6 @@ def _label(path: Path) -> str:
 
 def _described(detail: ErrorDetails) -> tuple[str, str | None]:
     kind, given, context = detail["type"], detail["input"], detail.get("ctx", {})
-    if kind == "missing":
-        return "is missing", None
     if kind in ("literal_error", "enum"):
         options = _QUOTED.findall(str(context["expected"]))
         hint = nearest(given, options) if isinstance(given, str) else None
@@ -163,11 +151,10 @@ def _described(detail: ErrorDetails) -> tuple[str, str | None]:
     words = _WORDS.get(kind)
     if words is None:
         return f"is not valid: {detail['msg']}", None
-    hint = None
-    if kind == "string_type" and isinstance(given, int | float) and not isinstance(given, bool):
-        hint = "write it in quotes"
-    if kind in ("string_too_short", "too_short"):
+    if kind in ("missing", "string_too_short", "too_short"):
         return words, None
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    hint = "write it in quotes" if kind == "string_type" and is_number else None
     return words.format(**context) + _contrast(given), hint
 
 

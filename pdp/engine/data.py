@@ -76,10 +76,7 @@ def merged_data(
 
     Objects are merged key by key, anything else replaces what was there.
 
-    Args:
-        base: the bundle's data.
-        manifests: the document of each effective manifest, by its digest.
-        data: with the roots of `RUN_TIME_ROOTS`.
+    The manifests are the documents of effective ones, by their digests.
 
     Raises:
         UsageError: data that is not admitted; a manifest that is not JSON, or not the bundle's of that digest.

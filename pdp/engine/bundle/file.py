@@ -227,16 +227,14 @@ def _json(name: str, content: bytes) -> dict[str, Any]:
 def _identity(content: bytes) -> tuple[str, int]:
     manifest = _json(".manifest", content)
     metadata = manifest.get("metadata")
-    version = metadata.get("format") if isinstance(metadata, dict) else None
+    stated = metadata if isinstance(metadata, dict) else {}
+    revision, release, version = manifest.get("revision"), stated.get("release"), stated.get("format")
     if type(version) is not int or version != FORMAT:
-        shown = "no format that is known" if type(version) is not int else f"format {version}"
-        raise BundleError(f".manifest: {shown}, this program reads format {FORMAT}", hint=_VERSIONS)
-    revision, release = manifest.get("revision"), metadata.get("release") if isinstance(metadata, dict) else None
-    if type(release) is not int or not 1 <= release <= MAX_NUMBER:
-        raise BundleError(".manifest: metadata.release is not a number from 1 upwards", hint=_REBUILD)
-    if not isinstance(revision, str) or canonical(manifest) != canonical(_manifest(revision, release)):
-        expected = canonical(_manifest("sha256:...", release)).decode()
-        raise BundleError(f".manifest: it must be {expected}", hint=_VERSIONS)
+        raise BundleError(f".manifest: format {version!r:.20}, this program reads format {FORMAT}", hint=_VERSIONS)
+    is_release = type(release) is int and 1 <= release <= MAX_NUMBER
+    if not is_release or type(revision) is not str or content != canonical(_manifest(revision, release)):
+        expected = canonical(_manifest("sha256:...", 1)).decode()
+        raise BundleError(f".manifest: it must be {expected}, with a release from 1 upwards", hint=_VERSIONS)
     return revision, release
 
 

@@ -56,7 +56,6 @@ class VerificationKey:
     Attributes:
         id: RFC 7638 thumbprint of the key; `kid` of the signatures that it verifies.
         pem: the key as `BEGIN PUBLIC KEY` (SPKI), as OPA's configuration takes it.
-        jwk: the key as joserfc uses it.
     """
 
     id: str
@@ -124,8 +123,6 @@ class Signature:
     """Who signed, as the signature itself says.
 
     Attributes:
-        key_id: thumbprint of the key.
-        algorithm: such as `ES256`.
         verified: whether a key of that id confirmed it and every file is what was signed. Else the rest is a claim.
     """
 
@@ -175,12 +172,7 @@ def claimed_signature(content: bytes) -> tuple[str, Signature]:
 
 
 def verify_signature(content: bytes | None, files: Mapping[str, bytes], keys: Sequence[VerificationKey]) -> Signature:
-    """Return who signed a bundle, once it is sure.
-
-    Args:
-        content: its `.signatures.json`, None when it has none.
-        files: all its other files by name.
-        keys: those that are trusted. The one that the signature names is asked.
+    """Return who signed a bundle, by its `.signatures.json`, if any, and all its other files, once it is sure.
 
     Raises:
         BundleError: unsigned, signed with another key, or not what was signed.

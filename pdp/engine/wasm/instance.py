@@ -41,7 +41,6 @@ class WasmInstance:
     """A policy with its data in a memory of its own. Not for two threads at once.
 
     Args:
-        module: the policy.
         data: the base documents, as JSON.
         memory_limit: how many bytes an evaluation may use, beyond what policy and data occupy.
 
@@ -74,12 +73,9 @@ class WasmInstance:
         self._store.set_limits(memory_size=self._limit)
 
     def evaluate(self, entrypoint: int, body: bytes, ticks: int) -> bytes:
-        """Evaluate one entrypoint.
+        """Evaluate one entrypoint for an input, and stop after so many calls of `WasmModule.tick`.
 
-        Args:
-            entrypoint: its number.
-            body: the input as JSON. What is not JSON is an undefined input, for the policy to deny.
-            ticks: how many times `WasmModule.tick` is called until the evaluation is stopped.
+        A `body` that is not JSON is an undefined input, for the policy to deny.
 
         Returns:
             the result set as OPA writes it: `[{"result": document}]`, or `[]` where the document is undefined.

@@ -59,10 +59,7 @@ _HOST: Final = b"""(module
 
 
 class WasmModule:
-    """A policy, compiled for this machine and checked to be one. Threads may share it; each needs an instance.
-
-    Args:
-        wasm: the module as `opa build -t wasm` makes it.
+    """A policy that `opa build -t wasm` made, compiled for this machine. Threads share it; each needs an instance.
 
     Raises:
         BundleError: not WebAssembly, or not a policy that this binding can call.

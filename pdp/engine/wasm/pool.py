@@ -44,7 +44,6 @@ class InstancePool:
     """A policy with its data, for any thread of the process that made it to evaluate.
 
     Args:
-        wasm: the module as `opa build -t wasm` makes it.
         data: the base documents, as JSON.
         deadline: seconds that an evaluation may take, and that it may wait for an instance before. Evaluations are
             stopped within 20 ms of it while the interpreter has time for its threads, else somewhat later.
