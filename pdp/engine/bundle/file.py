@@ -231,8 +231,12 @@ def _identity(content: bytes) -> tuple[str, int]:
     revision, release, version = manifest.get("revision"), stated.get("release"), stated.get("format")
     if type(version) is not int or version != FORMAT:
         raise BundleError(f".manifest: format {version!r:.20}, this program reads format {FORMAT}", hint=_VERSIONS)
-    is_release = type(release) is int and 1 <= release <= MAX_NUMBER
-    if not is_release or type(revision) is not str or content != canonical(_manifest(revision, release)):
+    if (
+        type(release) is not int
+        or not 1 <= release <= MAX_NUMBER
+        or not isinstance(revision, str)
+        or content != canonical(_manifest(revision, release))
+    ):
         expected = canonical(_manifest("sha256:...", 1)).decode()
         raise BundleError(f".manifest: it must be {expected}, with a release from 1 upwards", hint=_VERSIONS)
     return revision, release
