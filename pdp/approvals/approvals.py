@@ -180,8 +180,7 @@ class Approvals:
             self._check_room(new)
             # Staging may read the application's sources: not under the lock, which every other step waits for.
             action = stage()
-            identity = new.id if self._ids is None else self._ids()
-            opened = replace(new, id=identity, action_id=None if action is None else action.id)
+            opened = replace(new, id=self._ids() if self._ids else new.id, action_id=action.id if action else None)
             with self._turn():
                 if [*self.store.list(call_digest=new.call_digest)] != stored:
                     continue
@@ -276,10 +275,7 @@ class Approvals:
         """Use it up as a part of `step`, and return the result of the step and the record as it is then.
 
         The step gets what uses it up within a transaction of the step, and need not call it. If it fails after that,
-        nobody knows whether the approval was used, and that is recorded.
-
-        Raises:
-            ApprovalRefusedError, AuditError: as by `consume`, through the step.
+        nobody knows whether the approval was used, and that is recorded. The step raises as `consume`.
         """
         used = approval
 

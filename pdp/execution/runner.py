@@ -184,9 +184,8 @@ class ToolRunner:
 def attempts(entry: DeclaredTool) -> int:
     """Return how often a tool may be tried: once, and its `retries` more where it does no harm twice.
 
-    That is what `safety.idempotent` states, whatever else holds. Where it states nothing, tools that only compute or
-    read (effect class pure, read-internal, read-external) may be tried again, and no others. A required idempotency key
-    changes nothing: it keeps a call from being made twice, but the tool itself never sees it.
+    That is what `safety.idempotent` states; where it states nothing, what has no effects. A required idempotency key
+    changes nothing: the tool itself never sees it.
     """
     idempotent = entry.safety.idempotent if entry.safety else None
     if idempotent is None:

@@ -110,11 +110,8 @@ def open_engine(
 def stores_of_url(url: str, owned: ExitStack) -> dict[str, Any]:
     """Return keys, actions and approvals in one database, closed with `owned`, by their parameters of `Pep`.
 
-    A SQLite file is made, or brought up to date; the tables of a server are for `pdp db upgrade`.
-
-    Raises:
-        UsageError: the URL cannot be used, or the tables are not those of this release.
-        StoreError: the database cannot be reached.
+    A SQLite file is made, or brought up to date; the tables of a server are for `pdp db upgrade`. Errors as of
+    `Database.open`.
     """
     from pdp.approvals.approvals import Approvals  # noqa: PLC0415 - only applications with a store
     from pdp.stores.url import open_stores  # noqa: PLC0415 - likewise

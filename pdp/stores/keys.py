@@ -173,10 +173,7 @@ class KeyRecord:
         return replace(self, state=state, outcome=_outcome_text(execution), expires_at=expires_at)
 
     def meaning(self, arguments_digest: str, now: float) -> Known | None:
-        """Return what the record means for a call with these arguments; None when the key is free again.
-
-        Raises as `execution`.
-        """
+        """Return what it means for a call with these arguments; None: the key is free again. Raises as `execution`."""
         if self.expired(now):
             return None
         if self.arguments_digest != arguments_digest:
@@ -188,11 +185,7 @@ class KeyRecord:
         return Unknown(self.execution() if self.outcome else None, self.approval_id)
 
     def execution(self) -> Execution:
-        """Return the outcome that is stored.
-
-        Raises:
-            StoreError: it cannot be read.
-        """
+        """Return the outcome that is stored; StoreError where it cannot be read."""
         try:
             outcome = orjson.loads(self.outcome or "")
             if "failure" not in outcome:

@@ -33,10 +33,9 @@ LASTING: Final = 24 * 3600.0
 
 
 class MemoryIdempotency(IdempotencyStore):
-    """Keys in memory, at most 100,000 that have not expired.
+    """Keys in memory, at most 100,000 that have not expired: `begin` raises StoreFullError beyond.
 
-    When it is full of them, those without a time to live go whose tool ended a day ago; `begin` raises StoreFullError
-    when there are none. A key of an unknown outcome stays until a person settles it.
+    Those without a time to live go first, a day after their tool ended. One of an unknown outcome stays.
     """
 
     blocking = False
