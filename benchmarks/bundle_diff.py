@@ -87,9 +87,10 @@ def mutants(count: int) -> bool:
 
 def _differ(old: Bundle, new: Bundle, opa: Path) -> bool:
     """Whether a generated call is decided differently."""
+    generated = GeneratedCalls(BundlePair.of(opa, old, new))
     with (
-        GeneratedCalls(BundlePair.of(opa, old, new)) as generated,
-        closing(generated.comparison.differences(generated.calls(REQUESTS))) as differences,
+        generated.comparison as comparison,
+        closing(comparison.differences(generated.calls(REQUESTS))) as differences,
     ):
         return next(differences, None) is not None
 

@@ -66,8 +66,8 @@ def bundle_diff(
     whole = {suite.manifest.digest: suite.manifest for suite in suites}
     beside = suites[0].data if suites else {}
     decided = _Decided(progress)
-    with GeneratedCalls(pair, whole, beside=beside, engine_timeout=engine_timeout) as generated:
-        comparison = generated.comparison
+    generated = GeneratedCalls(pair, whole, beside=beside, engine_timeout=engine_timeout)
+    with generated.comparison as comparison:
         logged = (decided.known(comparison, log_calls(log, pair.manifests)) for log in logs)
         of_scenarios = _of_scenarios(pair, suites, decided, engine_timeout)
         known_groups = grouped(decided.noted(chain(of_scenarios, *logged)), structure, comparison.decide)

@@ -144,7 +144,7 @@ class Difference:
 
 
 class Comparison:
-    """Two bundles, each with an engine in this process. Close it when done.
+    """Two bundles, each with an engine in this process: `engines`, the old one first. Close it when done.
 
     Args:
         old, new: the bundles.
@@ -167,8 +167,10 @@ class Comparison:
         engine_timeout: float = ENGINE_TIMEOUT,
     ) -> None:
         with ExitStack() as stack:
-            self._old = stack.enter_context(_engine(old, manifests, old_data, engine_timeout))
-            self._new = stack.enter_context(_engine(new, manifests, new_data, engine_timeout))
+            self.engines = (
+                stack.enter_context(_engine(old, manifests, old_data, engine_timeout)),
+                stack.enter_context(_engine(new, manifests, new_data, engine_timeout)),
+            )
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -177,18 +179,14 @@ class Comparison:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    @property
-    def engines(self) -> tuple[EmbeddedEngine, EmbeddedEngine]:
-        """The engine of the old bundle, and that of the new one."""
-        return self._old, self._new
-
     def decide(self, call: ComparedCall) -> tuple[Decision, Decision]:
         """Return both decisions on one call."""
         old, new = self._answers(call)
         return _decision(old), _decision(new)
 
     def _answers(self, call: ComparedCall) -> tuple[bytes | EngineError | BundleError, ...]:
-        return _answer(self._old, call.old, call), _answer(self._new, call.new, call)
+        old, new = self.engines
+        return _answer(old, call.old, call), _answer(new, call.new, call)
 
     def differences(self, calls: Iterable[ComparedCall]) -> Generator[Difference, None, None]:
         """Yield the calls that are decided differently, in their order; `calls` are taken as they are needed."""

@@ -36,7 +36,6 @@ from pdp.workbench.neighbours.vocabulary import Policy, vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from typing import Self
 
     from pdp.engine.bundle.file import Bundle
     from pdp.manifest.effective import EffectiveManifest
@@ -99,7 +98,7 @@ class _Base:
 
 
 class GeneratedCalls:
-    """The generated calls of two bundles, to be taken once. Close it when done.
+    """The generated calls of two bundles, to be taken once. Close the comparison when done.
 
     Args:
         pair: the bundles.
@@ -142,12 +141,6 @@ class GeneratedCalls:
         self.comparison = Comparison(
             *pair.bundles, manifests=documents, old_data=laid[0], new_data=laid[1], engine_timeout=engine_timeout
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.comparison.__exit__()
 
     def calls(self, most: int, *, allowed: Iterable[Any] = (), solved: bool = True) -> Iterator[ComparedCall]:
         """Yield the calls.

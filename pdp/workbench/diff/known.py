@@ -74,9 +74,8 @@ def _decidable(record: Mapping[str, Any]) -> bool:
 
 
 def log_calls(log: DecisionLog, manifests: Manifests) -> Iterator[ComparedCall]:
-    """Yield the requests of a log as calls."""
-    for source, request in log.requests:
-        yield _call(request, manifests, source)
+    """Return the requests of a log as calls."""
+    return (_call(request, manifests, source) for source, request in log.requests)
 
 
 def scenario_calls(

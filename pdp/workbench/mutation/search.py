@@ -156,7 +156,8 @@ def _differing_request(
     known = [ComparedCall("", old, new) for old, new in asked]
     allowed = [orjson.loads(new) for (_, new), verdict in asked.items() if verdict is Verdict.ALLOW]
     # The generator's own engines have corpora and documents that no suite has: what is expected comes from others.
-    with GeneratedCalls(pair) as generated, Comparison(*pair.bundles) as comparison:
+    generated = GeneratedCalls(pair)
+    with generated.comparison, Comparison(*pair.bundles) as comparison:
         near = takewhile(lambda call: call.known_tool, generated.calls(_MOST, allowed=allowed, solved=False))
         with closing(comparison.differences(chain(known, near))) as differences:
             for difference in differences:

@@ -264,8 +264,9 @@ def test_whatever_was_recorded_is_decided(tmp_path: Path) -> None:
 def test_a_generated_entry_is_asked_of_only_when_its_call_is_taken(opa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = read_bundle(BUNDLE)
     asked: set[str] = set()
-    with GeneratedCalls(BundlePair.of(opa, bundle, bundle)) as generated:
-        engine, _ = generated.comparison.engines
+    generated = GeneratedCalls(BundlePair.of(opa, bundle, bundle))
+    with generated.comparison as comparison:
+        engine, _ = comparison.engines
         evaluate = engine.evaluate
 
         def noted(body: bytes, document: str = DECISION) -> bytes:

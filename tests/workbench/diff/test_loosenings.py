@@ -48,8 +48,9 @@ deny contains reason.new(rego.metadata.rule(), {}) if input.subject.id in {"mall
 
 def differences(opa: Path, old: Path, new: Path, count: int) -> list[Difference]:
     """What so many generated calls show, of the example's own tools, three in four with one change."""
-    with GeneratedCalls(BundlePair.of(opa, read_bundle(old), read_bundle(new))) as generated:
-        return list(generated.comparison.differences(islice(generated.calls(count * 3 // 2), count)))
+    generated = GeneratedCalls(BundlePair.of(opa, read_bundle(old), read_bundle(new)))
+    with generated.comparison as comparison:
+        return list(comparison.differences(islice(generated.calls(count * 3 // 2), count)))
 
 
 @pytest.mark.parametrize(
