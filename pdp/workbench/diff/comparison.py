@@ -100,9 +100,8 @@ class DecisionChange:
     @property
     def rank(self) -> tuple[bool, bool, int, int]:
         """By which a report orders changes: what loosens, then another verdict, then what is nearest to ALLOW."""
-        return (
-            self.direction is not Direction.LOOSENS, self.old is self.new, -_ORDER[self.new], _ORDER[self.old],
-        )  # fmt: skip
+        loosens = self.direction is Direction.LOOSENS
+        return not loosens, self.old is self.new, -_ORDER[self.new], _ORDER[self.old]
 
 
 def change_of(old: Decision, new: Decision) -> DecisionChange | None:

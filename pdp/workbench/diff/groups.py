@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     Decide = Callable[[ComparedCall], tuple[Decision, Decision]]
 
 _SOURCES: Final = 20
-LONGEST: Final = 160
-"""The longest value that is shown whole."""
-
+_LONGEST: Final = 160
 _MOST_PARTS: Final = 50
 """How many parts of a value, and how many values of a part of the request, are tried to be left out."""
 
@@ -121,7 +119,7 @@ def grouped(differences: Iterable[Difference], structure: Structure, decide: Dec
 
 
 def _call_words(difference: Difference, decide: Decide) -> str:
-    """A call without all without which the two bundles would still decide differently in this way; both decisions."""
+    """The call and both decisions; what it can do without, while the two still differ in just this way, is left out."""
     call = difference.call
     old, new = orjson.loads(call.old), orjson.loads(call.new)
 
@@ -172,4 +170,4 @@ def shown_value(value: Any) -> str:
 
 def shortened(text: str) -> str:
     """Return a text, cut where it is too long to be shown."""
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pdp.documents import read_document
 from pdp.manifest.diff import Direction
 from pdp.workbench.diff.exercise import rule_text
-from pdp.workbench.diff.groups import LONGEST, shortened, shown_value
+from pdp.workbench.diff.groups import shortened, shown_value
 from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import place_of_datum, place_of_field
 
@@ -238,7 +238,7 @@ def _data(structure: Structure, suites: Sequence[Suite]) -> Iterator[_Cause]:
         where = "" if place is None else f"{shown_file(place.file)}:{place.line}"
         known_by = path[1:2] if path[0] == "settings" else ("markings", "documents", "effects", "planning")
         # Of what is long, the words of the change show where it begins to differ.
-        long = len(old) > LONGEST or len(new) > LONGEST
+        long = old.endswith("…") or new.endswith("…")
         sentence = f"{change.line}." if long else f"{change.name} is {new}; before, {old}."
         text = _stated(change.name, change.old, change.new)
         yield _Cause([change], "", frozenset(known_by), sentence, where, text)
