@@ -241,7 +241,7 @@ def test_a_recorded_log_in_either_form(tmp_path: Path, unscreened: Path, found: 
         pytest.param(b"nothing", "not JSON: Expecting value: line 1 column 1 (char 0)", id="no JSON"),
         pytest.param(b"[]", "not an object", id="no object"),
         pytest.param(b'{"input": 1, "input": 2}', "a key stands twice in one object", id="twice"),
-        pytest.param(b'{"input": NaN}', "nan is not a number of JSON", id="not a number"),
+        pytest.param(b'{"input": NaN}', "input: nan is not a number of JSON", id="not a number"),
     ],
 )
 def test_a_faulty_log_says_where(tmp_path: Path, line: bytes, message: str) -> None:
