@@ -108,8 +108,7 @@ class ShadowEngine(Engine):
         self._queue: SimpleQueue[tuple[str, bytes, bytes] | None] = SimpleQueue()
         self._tally: Counter[str] = Counter()
         self._process = os.getpid()
-        self._closed = False
-        self._closed_at = 0.0
+        self._closed_at: float | None = None
         self._failure: str | None = None
         self._thread = threading.Thread(target=self._run, name="pdp-shadow", daemon=True)
         try:
@@ -148,8 +147,7 @@ class ShadowEngine(Engine):
 
     def _close_shadow(self) -> None:
         with self._lock:
-            if not self._closed:
-                self._closed = True
+            if self._closed_at is None:
                 self._closed_at = time.monotonic()
                 self._queue.put(None)
         # An observer that closes the engine runs in the very thread that it would wait for.
@@ -170,7 +168,7 @@ class ShadowEngine(Engine):
     def _offered(self, document: str, body: bytes, answer: bytes) -> bytes:
         if document != FINDINGS:
             with self._lock:
-                if self._closed or self._tally["waiting"] >= self._limit:
+                if self._closed_at is not None or self._tally["waiting"] >= self._limit:
                     self._tally["dropped"] += 1
                 else:
                     self._tally["waiting"] += 1

@@ -85,11 +85,11 @@ COMPLAINTS: dict[str, dict[str, str]] = {
         "exploding": EXPLODES,
         "large": absent("manifest_version", X160)
         + absent("tools", X160)
-        + unknown("a", X160, "known here: agents, manifest_version, tools"),
+        + unknown("a", X160, "known here: agents, manifest_version, ontology, tools"),
         "list": "FILE:1:1: a manifest must be a mapping\n    [1,2]\n    ^\n    hint: check that it is the right file\n",
         "unknown": absent("manifest_version", NONSENSE)
         + absent("tools", NONSENSE)
-        + unknown("nonsense", NONSENSE, "known here: agents, manifest_version, tools"),
+        + unknown("nonsense", NONSENSE, "known here: agents, manifest_version, ontology, tools"),
     },
     "-s": {
         **ANY_DOCUMENT,
@@ -100,7 +100,7 @@ COMPLAINTS: dict[str, dict[str, str]] = {
         **ANY_DOCUMENT,
         "list": "FILE:1:1: a governance file must be a mapping\n    [1,2]\n    ^\n"
         "    hint: check that it is the right file\n",
-        "unknown": unknown("nonsense", NONSENSE, "known here: actions, programs"),
+        "unknown": unknown("nonsense", NONSENSE, "known here: actions, clauses, programs"),
     },
     "--data": {
         **ANY_DOCUMENT,

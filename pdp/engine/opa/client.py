@@ -98,7 +98,7 @@ class MalformedAnswerError(Exception):
 class OpaClient:
     """Sends requests to one OPA. Safe for threads and tasks; it belongs to the process that made it.
 
-    The options are those of `SidecarEngine`, checked; `tls` is there where the address is `https`.
+    The options are those of `SidecarEngine`, checked before; with an `https` address there is `tls`.
     """
 
     def __init__(
