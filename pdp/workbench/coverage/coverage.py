@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from pdp.decision import Verdict
 from pdp.json import canonical, digest
@@ -26,19 +26,21 @@ from pdp.workbench.scenarios.files.suite import policy_modules
 from pdp.workbench.scenarios.running.engines import whole_data
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pdp.workbench.opa.modules import Module
     from pdp.workbench.scenarios.files.suite import Suite
     from pdp.workbench.scenarios.results import ScenarioResult, StepResult
 
-REJECTED: Final = "rejected"
+    _Runs = Sequence[tuple[Suite, Sequence[ScenarioResult]]]
+
+_REJECTED: Final = "rejected"
 """The column for calls that the policy was not asked about."""
 
 _KINDS: Final = ("allow", "refusal", "code")
 
-COLUMNS: Final = (*(verdict.value for verdict in (Verdict.ALLOW, Verdict.STEP_UP, Verdict.DENY)), REJECTED)
+COLUMNS: Final = (*(verdict.value for verdict in (Verdict.ALLOW, Verdict.STEP_UP, Verdict.DENY)), _REJECTED)
 
 # What fired is asked by reports, and not for a decision; its lines are no less the policy's.
 _DOCUMENT: Final = "[data.authz.decision, data.authz.findings]"
@@ -56,12 +58,9 @@ class FileLines:
 
 @dataclass(frozen=True, slots=True)
 class CodeReached:
-    """One code that METADATA names, and who reached it.
+    """One code that METADATA names: its first rule, and the first scenario that reached it, as `FILE: NAME`.
 
-    Attributes:
-        site: its first rule; a code of an obligation is reached by the obligation's id.
-        scenario: the first scenario that reached it, as `FILE: NAME`; None when none did.
-        file: the first scenario file that answers for it; None when none does.
+    The code of an obligation is reached by the obligation's id. `file` is the first scenario file that answers for it.
     """
 
     code: str
@@ -95,12 +94,9 @@ class ToolVerdicts:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """One thing that the gate asks for.
+    """One thing that the gate asks for, and the suite to add it to.
 
-    Attributes:
-        kind: `allow`: the tool `name` is never allowed; `refusal`: it always is; `code`: nothing reaches that code.
-        message: in words, with the place of the rule.
-        file: the suite to add it to.
+    `allow`: the tool `name` is never allowed; `refusal`: it always is; `code`: nothing reaches that code.
     """
 
     kind: Literal["allow", "refusal", "code"]
@@ -167,38 +163,23 @@ class Coverage:
         }  # fmt: skip
 
 
-def measure(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]], opa: Path | None) -> Coverage:
-    """Measure what the scenarios of these suites reach, all of them together.
-
-    Args:
-        runs: each suite with its results, of one engine or of both.
-        opa: the OPA program, for the lines; None: lines stay unknown.
+def measure(runs: _Runs, opa: Path | None) -> Coverage:
+    """Measure what the scenarios of these suites reach, all of them together; without OPA, lines stay unknown.
 
     Raises:
         UsageError, BundleError, EngineTimeoutError: the suites' policies cannot be read, or not be evaluated again.
     """
-    lines = None if opa is None else _measured_lines([(suite, passed(results)) for suite, results in runs], opa)
-    codes = _codes(runs)
-    matrix = _matrix(runs)
-    return Coverage(
-        lines=lines,
-        codes=codes,
-        matrix=matrix,
-        missing=tuple(
-            sorted(
-                (*_missing_tools(matrix), *_missing_codes(codes)),
-                key=lambda missing: (_KINDS.index(missing.kind), missing.name, missing.file),
-            )
-        ),
+    passed = [(suite, [result for result in results if result.passed]) for suite, results in runs]
+    codes, matrix = _codes(passed), _matrix(passed)
+    missing = sorted(
+        (*_missing_tools(matrix), *_missing_codes(codes)),
+        key=lambda missing: (_KINDS.index(missing.kind), missing.name, missing.file),
     )
+    lines = None if opa is None else _measured_lines(passed, opa)
+    return Coverage(lines, codes, matrix, tuple(missing))
 
 
-def passed(results: Iterable[ScenarioResult]) -> list[ScenarioResult]:
-    """Return the results of the scenarios that passed."""
-    return [result for result in results if result.passed]
-
-
-def _codes(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> tuple[CodeReached, ...]:
+def _codes(runs: _Runs) -> tuple[CodeReached, ...]:
     sites: dict[str, RuleSite] = {}
     files: dict[str, str] = {}
     reached: dict[str, str] = {}
@@ -215,7 +196,7 @@ def _codes(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> tuple[Code
                     files.setdefault(code, str(suite.file))
                 if site.part == "obligations":
                     of_obligation[site.obligation or code.partition(".")[2]].add(code)
-        for result in passed(results):
+        for result in results:
             named = f"{result.place.file}: {result.name}"
             for answer in (answer for step in result.steps for answer in step.answers):
                 given = set(answer.decision.codes)
@@ -225,7 +206,7 @@ def _codes(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> tuple[Code
     return tuple(CodeReached(code, sites[code], reached.get(code), files.get(code)) for code in sorted(sites))
 
 
-def _matrix(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> tuple[ToolVerdicts, ...]:
+def _matrix(runs: _Runs) -> tuple[ToolVerdicts, ...]:
     # By the file's text: two manifests may have the same version, and one manifest several governance files.
     rows: dict[tuple[str, str], ToolVerdicts] = {}
     for suite, results in runs:
@@ -233,7 +214,7 @@ def _matrix(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> tuple[Too
         for tool in suite.manifest.tools:
             none = Counter(dict.fromkeys(COLUMNS, 0))
             rows.setdefault((manifest, tool), ToolVerdicts(tool, version, str(suite.file), none))
-        for result in passed(results):
+        for result in results:
             for tool, column in (pair for step in result.steps for pair in _results_of(step)):
                 # A name that no manifest has is the model's, and no tool.
                 if tool in suite.manifest.tools:
@@ -244,7 +225,7 @@ def _matrix(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> tuple[Too
 def _results_of(step: StepResult) -> Iterator[tuple[str, str]]:
     """The tools that a step called, each with the column of its result."""
     for evaluation in step.evaluations:
-        name, verdict = evaluation.trace.tool_name, evaluation.verdict or REJECTED
+        name, verdict = evaluation.trace.tool_name, evaluation.verdict or _REJECTED
         # Where nobody decided, nothing is known of the tool.
         if name is not None and NO_DECISION.isdisjoint(evaluation.codes):
             yield name, verdict
@@ -271,8 +252,7 @@ def _missing_codes(codes: Sequence[CodeReached]) -> Iterator[Missing]:
             yield Missing("code", code.code, message, code.file)
 
 
-@dataclass(frozen=True, slots=True)
-class _Policy:
+class _Policy(NamedTuple):
     """What decides in one or more suites, what it was asked by document, and the modules that a suite answers for."""
 
     modules: Mapping[str, Module]
@@ -282,45 +262,41 @@ class _Policy:
 
 
 def _counted_modules(suite: Suite, modules: Mapping[str, Module]) -> set[str]:
-    """Return the paths of the modules that a suite answers for: the custom ones; beside the baseline, or else all."""
+    """The paths of the modules that a suite answers for: the custom ones; beside the baseline, or else all."""
     custom = {path for path, module in modules.items() if module.custom}
     baselines = suite.file.resolve().is_relative_to(baseline_policies_path().resolve())
     return custom or (set(modules) if baselines else set())
 
 
-def _measured_lines(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]], opa: Path) -> tuple[FileLines, ...]:
+def _measured_lines(runs: _Runs, opa: Path) -> tuple[FileLines, ...]:
     """Evaluate again what the results' requests were, and return the lines of the files that count, by file.
 
     Rules that METADATA exempts (`custom.unreached`) are left out where no scenario reaches them, and so are rules that
     only lead to them.
-
-    Raises:
-        UsageError, BundleError, EngineTimeoutError: policies that cannot be read, or not be evaluated.
     """
     covered: defaultdict[str, set[int]] = defaultdict(set)
     missed: defaultdict[str, set[int]] = defaultdict(set)
     exempt: defaultdict[str, set[int]] = defaultdict(set)
-    counted: set[str] = set()
     for policy in _policies(runs):
         if not policy.counted:
             continue
+        files = {path: str(module.file) for path, module in policy.modules.items()}
         texts = {path: module.text for path, module in policy.modules.items()}
         with Evaluator(opa, texts, policy.data) as evaluator:
             for document, bodies in policy.asked.items():
                 measured = evaluator.evaluate(list(bodies), document=document, coverage=True).lines or {}
                 for path, lines in measured.items():
-                    covered[str(policy.modules[path].file)].update(lines.covered)
-                    missed[str(policy.modules[path].file)].update(lines.missed)
-        for path, rows in _exempt_lines(policy.modules).items():
-            exempt[str(policy.modules[path].file)].update(rows)
-        counted.update(str(policy.modules[path].file) for path in policy.counted)
+                    covered[files[path]].update(lines.covered)
+                    missed[files[path]].update(lines.missed)
+        for path in policy.counted:
+            exempt[files[path]].update(_exempt_lines(path, policy.modules[path]))
     return tuple(
         FileLines(file, tuple(sorted(covered[file])), tuple(sorted(missed[file] - covered[file] - exempt[file])))
-        for file in sorted(counted)
+        for file in sorted(exempt)
     )
 
 
-def _policies(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> list[_Policy]:
+def _policies(runs: _Runs) -> list[_Policy]:
     """Suites that are decided by the same policies and data are evaluated together."""
     policies: dict[str, _Policy] = {}
     for suite, results in runs:
@@ -338,17 +314,13 @@ def _policies(runs: Sequence[tuple[Suite, Sequence[ScenarioResult]]]) -> list[_P
     return list(policies.values())
 
 
-def _exempt_lines(modules: Mapping[str, Module]) -> dict[str, set[int]]:
-    exempt: defaultdict[str, set[int]] = defaultdict(set)
-    for site in rule_sites(modules):
+def _exempt_lines(path: str, module: Module) -> Iterator[int]:
+    for site in rule_sites({path: module}):
         if site.unreached is None:
             continue
-        rows = exempt[site.module]
-        rows.update(range(site.line, site.last_line + 1))
+        yield from range(site.line, site.last_line + 1)
         # Where a helper makes the reason, the rules that call it exist for it.
-        name = site.text.partition("(")[0]
-        called = re.compile(rf"(?<!\w){re.escape(name)}\(")
-        for statement in statements(modules[site.module].text):
+        called = re.compile(rf"(?<!\w){re.escape(site.text.partition('(')[0])}\(")
+        for statement in statements(module.text):
             if called.search(statement.text):
-                rows.update(range(statement.line, statement.line + statement.text.count("\n") + 1))
-    return exempt
+                yield from range(statement.line, statement.line + statement.text.count("\n") + 1)

@@ -29,7 +29,7 @@ from pdp.workbench.neighbours.bases import (
     valid_approval,
 )
 from pdp.workbench.neighbours.conditions import alternatives, meeting
-from pdp.workbench.neighbours.entries import DIRECTORY, document_digest, made_up
+from pdp.workbench.neighbours.entries import DIRECTORY, made_up
 from pdp.workbench.neighbours.values import as_dict, at, edited, texts
 from pdp.workbench.neighbours.variants import changes, dotted, pairs
 from pdp.workbench.neighbours.vocabulary import Policy, vocabulary
@@ -126,7 +126,7 @@ class GeneratedCalls:
         self._pair, self._known = pair, manifests
         self._every, self._few = made_up()
         documents = {name: manifest.document for name, manifest in manifests.items()}
-        documents |= {document_digest(document): document for document in (*self._every, *self._few)}
+        documents |= self._every | self._few
         laid = [_data_beside(bundle, beside) for bundle in pair.bundles]
         self._directory: dict[str, Any] = {}
         for bundle, data in zip(pair.bundles, laid, strict=True):
@@ -156,8 +156,8 @@ class GeneratedCalls:
         self._allowed = list(allowed)
         asked_for = self._asked_for() if solved else []
         tools = list(self._tools())
-        made = [tool for document in self._every for tool in called_tools(document, document_digest(document))]
-        few = [tool for document in self._few for tool in called_tools(document, document_digest(document))]
+        made = [tool for digest, document in self._every.items() for tool in called_tools(document, digest)]
+        few = [tool for digest, document in self._few.items() for tool in called_tools(document, digest)]
         paired = [tool for tool in made if tool.name.endswith(_PAIRED)]
         self.extent.tools, self.extent.entries = len(tools), len(made) + len(few)
         clearances = self._clearances((*tools, *made))

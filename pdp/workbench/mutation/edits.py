@@ -7,20 +7,19 @@ larger, flags turned, lists shorter, keys gone.
 from __future__ import annotations
 
 import tempfile
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
-from pydantic import BaseModel
 
 from pdp.documents import read_document
 from pdp.json import thawed
 from pdp.manifest.effective import made_of
-from pdp.manifest.fields import EffectClass, Pattern, RiskTier, duration_seconds
+from pdp.manifest.fields import Pattern, duration_seconds
+from pdp.manifest.model import Tool
 from pdp.manifest.schema.references import SHARED_PREFIX
 from pdp.workbench.mutation.mutant import DataMutant, Identities, ManifestMutant, RegoMutant, difference, file_name
-from pdp.workbench.neighbours.values import GONE, JsonPath, edited
+from pdp.workbench.neighbours.values import GONE, JsonPath, as_dict, as_list, at, edited, is_number
 from pdp.workbench.opa.edits import edits
 from pdp.workbench.opa.syntax import Node, Source, package_of, parse_modules
 from pdp.workbench.opa.tool import OpaTool
@@ -30,51 +29,41 @@ from pdp.workbench.scenarios.files.suite import place_of_datum, place_of_field
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pdp.manifest.model import EffectiveApproval, Tool
     from pdp.workbench.opa.modules import Module
     from pdp.workbench.scenarios.files.suite import Suite
 
 _DECISION: Final = "data.authz.decision"
-_LOWER: Final = {RiskTier.HIGH: RiskTier.MEDIUM, RiskTier.MEDIUM: RiskTier.LOW}
+_LOWER: Final = {"high": "medium", "medium": "low"}
 _LIGHTER: Final = {
-    EffectClass.COMMIT_HIGH: EffectClass.COMMIT_LOW,
-    EffectClass.COMMIT_LOW: EffectClass.STAGE,
-    EffectClass.STAGE: EffectClass.READ_INTERNAL,
-    EffectClass.READ_EXTERNAL: EffectClass.READ_INTERNAL,
-    EffectClass.READ_INTERNAL: EffectClass.PURE,
-}
-_WEAKER: Final[tuple[tuple[str, str, Mapping[Any, Any]], ...]] = (
-    ("tier lowered", "risk_tier", _LOWER),
-    ("effect class lightened", "effect_class", _LIGHTER),
-    # Patterns with rules of their own, beyond the class that they fix (tool pattern library, patterns 1, 5, 8 and 10).
-    (
-        "pattern dropped",
-        "pattern",
-        dict.fromkeys((Pattern.EXTRACTION, Pattern.COMPOSITION, Pattern.AGGREGATION, Pattern.SEARCH)),
-    ),
+    "commit-high": "commit-low", "commit-low": "stage", "stage": "read-internal", "read-external": "read-internal",
+    "read-internal": "pure",
+}  # fmt: skip
+# Patterns with rules beyond the class that they fix (tool pattern library, patterns 1, 5, 8 and 10).
+_WITH_RULES: Final = (Pattern.EXTRACTION, Pattern.COMPOSITION, Pattern.AGGREGATION, Pattern.SEARCH)
+_WEAKER: Final[tuple[tuple[str, JsonPath, Mapping[Any, Any]], ...]] = (
+    ("tier lowered", ("risk_tier",), _LOWER),
+    ("effect class lightened", ("effect_class",), _LIGHTER),
+    ("pattern dropped", ("pattern",), dict.fromkeys(_WITH_RULES, GONE)),
+    ("idempotency off", ("idempotency", "required"), {True: False}),
+    ("derived key dropped", ("idempotency", "key"), {"derive(args)": GONE}),
 )
-"""Kind, field, and what becomes of its values."""
+"""Kind, way to the field, and what becomes of its values."""
 
 _LOOSENED: Final = "schema loosened"
 _CLOSED: Final = "additionalProperties"
-_LONGER: Final = 10
 _BOUNDS: Final = (
     "type", "enum", "const", "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
     "multipleOf", "minLength", "maxLength", "minItems", "maxItems", "uniqueItems",
 )  # fmt: skip
-_LISTS: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
-    ("scope dropped", ("scopes",), "scopes"),
-    ("limit dropped", ("limits",), "limits"),
-    ("marking dropped", ("markings",), "markings"),
-    ("invariant dropped", ("invariants",), "invariants"),
-    ("approver dropped", ("approval", "approvers"), "approvers"),
-    ("provenance dropped", ("provenance", "required"), "provenance"),
-)
-"""Kind, way to the list, and what a list is called, of which each element is dropped."""
+_LISTS: Final[tuple[tuple[str, JsonPath], ...]] = (
+    ("scope dropped", ("scopes",)), ("limit dropped", ("limits",)), ("marking dropped", ("markings",)),
+    ("invariant dropped", ("invariants",)), ("approver dropped", ("approval", "approvers")),
+    ("provenance dropped", ("provenance", "required")),
+)  # fmt: skip
+"""Kind, and way to the list of which each element is dropped."""
 
-
-_Weakening = tuple[str, JsonPath, str, str, Any]
-"""What is done, where in the entry, that part in words before and after, and its value then; `GONE`: nothing."""
+_Change = tuple[str, JsonPath, Any]
+"""What is done, where, and what stands there then; `GONE`: nothing."""
 
 MOST: Final = 400
 """How many mutants of one suite's data are made at most: directories may be large, and their entries are alike."""
@@ -133,15 +122,17 @@ def manifest_mutants(suite: Suite) -> list[ManifestMutant]:
     agents = manifest.document.get("agents")
     mutants: dict[str, ManifestMutant] = {}
     for tool in manifest.tools.values():
-        for kind, path, original, changed, value in _weakenings(tool):
-            weaker: Tool = _replaced(tool, path, value)
+        entry = tool.model_dump(mode="json", by_alias=True)
+        for kind, path, value in _weakenings(entry):
+            weaker = Tool.model_validate(edited(entry, (path, value)))
             mutated = made_of(manifest.version, {**manifest.tools, tool.name: weaker}, agents=agents)
             if mutated.digest == manifest.digest:
                 continue
             # Without positions, which change with edits elsewhere.
-            way = ".".join(step for step in path if isinstance(step, str))
+            way = [step for step in path if isinstance(step, str)]
+            original, changed = (_words(way[-1], each) for each in (at(entry, path), value))
             mutant = ManifestMutant(
-                **identities.of(tool.name, kind, original, changed, about=f"{way} {original}"),
+                **identities.of(tool.name, kind, original, changed, about=f"{'.'.join(way)} {original}"),
                 place=place_of_field(tool, path, stated, governance),
                 diff=difference(f"{file}, {tool.name} in effect", _written(tool), _written(weaker)),
                 manifest=mutated,
@@ -150,7 +141,7 @@ def manifest_mutants(suite: Suite) -> list[ManifestMutant]:
             mutants.setdefault(mutated.digest, mutant)
     if agents is None:
         return list(mutants.values())
-    before = yaml.safe_dump({"agents": thawed(agents)}, sort_keys=False)
+    before = _block({"agents": thawed(agents)})
     unpinned = ManifestMutant(
         **identities.of("agents", "pins removed", before, ""),
         place=stated.place(("agents",)),
@@ -162,104 +153,61 @@ def manifest_mutants(suite: Suite) -> list[ManifestMutant]:
 
 
 def _written(tool: Tool) -> str:
-    entry = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return yaml.safe_dump(entry, sort_keys=False, allow_unicode=True, width=100)
+    return _block(tool.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
-def _replaced(holder: Any, path: JsonPath, value: Any) -> Any:
-    """Return a part of an entry with something else at `path`; of a model, a field that is gone is None."""
-    if not path:
-        return value
-    step, rest = path[0], path[1:]
-    if isinstance(holder, BaseModel):
-        field = "schema_" if step == "schema" else str(step)
-        inner = _replaced(getattr(holder, field), rest, value)
-        return holder.model_copy(update={field: None if inner is GONE else inner})
-    if isinstance(holder, tuple):
-        return tuple(edited(list(holder), (path, value)))
-    return edited(holder, (path, value))
+def _words(name: str, value: Any) -> str:
+    """A part of an entry in words: a limit and an invariant by their names."""
+    if value is GONE or value is None:
+        return ""
+    named = as_dict(value)
+    return f"{name}: {_flow(named.get('limit', named.get('id', value)))}"
 
 
-def _weakenings(tool: Tool) -> Iterator[_Weakening]:
-    """Yield every weakening of an effective entry. A new kind has its lines in one of these."""
-    for kind, field, weaker in _WEAKER:
-        stated = getattr(tool, field)
-        if stated in weaker:
-            value = weaker[stated]
-            yield kind, (field,), f"{field}: {stated}", "" if value is None else f"{field}: {value}", value
-    for kind, path, name in _LISTS:
-        for index, item in enumerate(reduce(getattr, path, tool) or ()):
-            yield kind, (*path, index), f"{name}: {_shown(item)}", "", GONE
-    yield from _of_terms(tool)
-    yield from _of_approval(tool.approval, limited=bool(tool.limits))
+def _weakenings(entry: Mapping[str, Any]) -> Iterator[_Change]:
+    """Yield every weakening of an effective entry, given as JSON. A new kind has its lines here."""
+    for kind, path, weaker in _WEAKER:
+        if (stated := at(entry, path)) in weaker:
+            yield kind, path, weaker[stated]
+    for kind, path in _LISTS:
+        yield from ((kind, (*path, index), GONE) for index in range(len(as_list(at(entry, path)))))
+    # Of one marking, dropping it has emptied the list.
+    if len(as_list(entry["markings"])) > 1:
+        yield "markings emptied", ("markings",), []
+    if entry["purposes"] is not None:
+        yield "purposes removed", ("purposes",), GONE
+        yield "purposes emptied", ("purposes",), []
+    yield from _of_approval(entry["approval"], limited=bool(entry["limits"]))
     for field in ("resource", "context"):
-        for key, value in (getattr(tool, field) or {}).items():
+        for key in as_dict(entry[field]):
             # A resource without type and id is refused for what it is.
             if field == "context" or key not in {"type", "id"}:
-                yield f"{field} field dropped", (field, key), f"{key}: {value}", "", GONE
-    yield from _loosened(tool.schema_, ("schema",))
+                yield f"{field} field dropped", (field, key), GONE
+    yield from _loosened(entry["schema"], ("schema",))
 
 
-def _of_terms(tool: Tool) -> Iterator[_Weakening]:
-    # Of one marking, dropping it has emptied the list.
-    if tool.markings and len(tool.markings) > 1:
-        yield "markings emptied", ("markings",), f"markings: [{', '.join(tool.markings)}]", "markings: []", ()
-    if tool.purposes is not None:
-        before = f"purposes: [{', '.join(tool.purposes)}]"
-        yield "purposes removed", ("purposes",), before, "", GONE
-        if tool.purposes:
-            yield "purposes emptied", ("purposes",), before, "purposes: []", ()
-    if tool.idempotency.required:
-        yield "idempotency off", ("idempotency", "required"), "required: true", "required: false", False
-        if tool.idempotency.key is not None:
-            yield "derived key dropped", ("idempotency", "key"), f"key: {tool.idempotency.key}", "", GONE
-
-
-def _of_approval(approval: EffectiveApproval, *, limited: bool) -> Iterator[_Weakening]:
-    weaker: list[tuple[str, str, Any]] = []
-    if approval.quorum > 1:
-        weaker.append(("quorum lowered", "quorum", approval.quorum - 1))
+def _of_approval(approval: Mapping[str, Any], *, limited: bool) -> Iterator[_Change]:
+    if approval["quorum"] > 1:
+        yield "quorum lowered", ("approval", "quorum"), approval["quorum"] - 1
     if limited:
-        kind = f"unless_within_limits {'off' if approval.unless_within_limits else 'on'}"
-        weaker.append((kind, "unless_within_limits", not approval.unless_within_limits))
-    if approval.approvers:
-        weaker.append(("expiry longer", "expires", f"PT{duration_seconds(approval.expires) * _LONGER:g}S"))
-    for kind, field, value in weaker:
-        before, after = (
-            str(setting).lower() if isinstance(setting, bool) else setting
-            for setting in (getattr(approval, field), value)
-        )
-        yield kind, ("approval", field), f"{field}: {before}", f"{field}: {after}", value
+        within = approval["unless_within_limits"]
+        yield f"unless_within_limits {'off' if within else 'on'}", ("approval", "unless_within_limits"), not within
+    if approval["approvers"]:
+        yield "expiry longer", ("approval", "expires"), f"PT{duration_seconds(approval['expires']) * _TIMES:g}S"
 
 
-def _loosened(schema: dict[str, Any], path: JsonPath) -> Iterator[_Weakening]:
+def _loosened(schema: Mapping[str, Any], path: JsonPath) -> Iterator[_Change]:
     """Yield each rule of a schema that can be taken away; the outermost is opened also where it says nothing."""
-    required = schema.get("required")
-    for index, name in enumerate(required if isinstance(required, list) else ()):
-        yield _LOOSENED, (*path, "required", index), f"required: {name}", "", GONE
-    if schema.get("additionalProperties") is False:
-        yield _LOOSENED, (*path, _CLOSED), f"{_CLOSED}: false", f"{_CLOSED}: true", True
-    for name in _BOUNDS:
-        if name in schema and not (name == "type" and schema["type"] == "object"):
-            yield _LOOSENED, (*path, name), f"{name}: {schema[name]}", "", GONE
+    dropped: list[JsonPath] = [("required", index) for index in range(len(as_list(schema.get("required"))))]
+    dropped += [(name,) for name in _BOUNDS if name in schema and (name, schema[name]) != ("type", "object")]
+    yield from ((_LOOSENED, (*path, *steps), GONE) for steps in dropped)
+    if schema.get(_CLOSED, len(path) > 1) is False:
+        yield _LOOSENED, (*path, _CLOSED), True
     # A shared type is no statement of the manifest's: it only refers to it.
-    own = {key: inner for key, inner in (schema.get("$defs") or {}).items() if not key.startswith(SHARED_PREFIX)}
-    for step, inner in (
-        *((("properties", key), inner) for key, inner in (schema.get("properties") or {}).items()),
-        *((("$defs", key), inner) for key, inner in own.items()),
-        (("items",), schema.get("items")),
-    ):
-        if isinstance(inner, dict):
-            yield from _loosened(inner, (*path, *step))
-    if len(path) == 1 and _CLOSED not in schema:
-        yield _LOOSENED, (*path, _CLOSED), "", f"{_CLOSED}: true", True
-
-
-def _shown(item: Any) -> str:
-    if isinstance(item, str):
-        return item
-    named = item.model_dump(mode="json", exclude_none=True)
-    return str(named.get("limit", named.get("id", named)))
+    inner = [((word, key), part) for word in ("properties", "$defs") for key, part in as_dict(schema.get(word)).items()]
+    for steps, part in (*inner, (("items",), schema.get("items"))):
+        if isinstance(part, dict) and not steps[-1].startswith(SHARED_PREFIX):
+            yield from _loosened(part, (*path, *steps))
 
 
 def data_mutants(suite: Suite) -> list[DataMutant]:
@@ -273,41 +221,35 @@ def data_mutants(suite: Suite) -> list[DataMutant]:
         changes = [changes[number * len(changes) // MOST] for number in range(MOST)]
     identities = Identities(file_name(files[-1]))
     mutants = []
-    for kind, path, before, after in changes:
+    for kind, path, after in changes:
         owner = ".".join(str(step) for step in path if isinstance(step, str))
         changed = edited(dict(data), (path, after))
         mutants.append(
             DataMutant(
-                **identities.of(owner, kind, _flow(before), "" if after is GONE else _flow(after)),
+                **identities.of(owner, kind, _flow(at(data, path)), "" if after is GONE else _flow(after)),
                 place=place_of_datum(documents, path),
-                diff=difference(str(files[-1]), _around(data, path), _around(changed, path)),
+                # A part of the data that is small enough to read.
+                diff=difference(str(files[-1]), *(_block(at(whole, path[:2])) for whole in (data, changed))),
                 data=changed,
             )
         )
     return mutants
 
 
-def _changes(value: Any, path: JsonPath) -> Iterator[tuple[str, JsonPath, Any, Any]]:
+def _changes(value: Any, path: JsonPath) -> Iterator[_Change]:
     if isinstance(value, bool):
-        yield "flag turned", path, value, not value
-    elif isinstance(value, int | float):
-        yield "number ten times larger", path, value, value * _TIMES if value else 1
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield "key dropped", (*path, key), inner, GONE
-            yield from _changes(inner, (*path, key))
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield "element dropped", (*path, index), inner, GONE
-            yield from _changes(inner, (*path, index))
+        yield "flag turned", path, not value
+    elif is_number(value):
+        yield "number ten times larger", path, value * _TIMES if value else 1
+    elif isinstance(value, dict | list):
+        kind = "key dropped" if isinstance(value, dict) else "element dropped"
+        for step, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield kind, (*path, step), GONE
+            yield from _changes(inner, (*path, step))
 
 
-def _around(data: Mapping[str, Any], path: JsonPath) -> str:
-    """The part of the data in which the change stands, small enough to read."""
-    value: Any = data
-    for step in path[:2]:
-        value = value[step] if isinstance(value, dict) and step in value else value
-    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
+def _block(value: Any) -> str:
+    return "" if value is GONE else yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
 
 
 def _flow(value: Any) -> str:

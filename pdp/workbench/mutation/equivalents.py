@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from pdp.errors import Fault
     from pdp.workbench.mutation.mutant import Judgement
 
-NAME: Final = "mutants.yaml"
-"""The file beside the scenarios."""
-
+_NAME: Final = "mutants.yaml"
 _SHAPE: Final = "write `- {mutant: ID, reason: why nothing can notice it}`"
 Holds = Literal["always", "loader", "embedded"]
 """Where a mutant is equivalent: by the Rego itself, by what loading or the build refuses, or on the embedded engine."""
@@ -45,6 +43,11 @@ class Marked:
     holds: Holds
     document: Document
     index: int
+
+    @property
+    def file(self) -> str:
+        """The file in which its mutant is made."""
+        return self.mutant.partition(":")[0]
 
     def fault(self, message: str, hint: str) -> Fault:
         """Return a fault at the entry's mutant."""
@@ -72,8 +75,8 @@ def different(count: int) -> str:
 
 
 def beside(suites: Iterable[Path]) -> list[Path]:
-    """Return the files of that name beside scenario files, each once."""
-    files = {file.parent.resolve() / NAME: file.parent / NAME for file in suites}
+    """Return the `mutants.yaml` beside scenario files, each once."""
+    files = {file.parent.resolve() / _NAME: file.parent / _NAME for file in suites}
     return [file for file in files.values() if file.is_file()]
 
 
@@ -103,25 +106,3 @@ def read_equivalents(files: Sequence[Path]) -> list[Marked]:
     if faults:
         raise FileFaultsError(faults)
     return list(marked.values())
-
-
-def check_known(marked: Iterable[Marked], ids: Iterable[str]) -> list[Marked]:
-    """Check that every entry names a mutant, and return those of files that are not broken here.
-
-    Raises:
-        FileFaultsError: the entries that name none, of files that are.
-    """
-    known = set(ids)
-    files = {_file(identity) for identity in known}
-    faults = [
-        entry.fault(f"no mutant `{entry.mutant}`", "its text has changed: look again, or take it out")
-        for entry in marked
-        if entry.mutant not in known and _file(entry.mutant) in files
-    ]
-    if faults:
-        raise FileFaultsError(faults)
-    return [entry for entry in marked if _file(entry.mutant) not in files]
-
-
-def _file(identity: str) -> str:
-    return identity.split(":", 1)[0]

@@ -90,8 +90,6 @@ class Judgement:
     """One mutant's fate.
 
     Attributes:
-        mutant: which one.
-        fate: killed, survived, equivalent or invalid.
         by: of a killed one, the scenario that fails, as `FILE:LINE name`; of an invalid one, why; of an equivalent one,
             the reason that was stated; else None.
         unnoticed: of a survivor, how many recorded requests are decided differently, in what no expectation names.

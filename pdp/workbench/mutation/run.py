@@ -9,9 +9,11 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
+from pdp.errors import FileFaultsError
 from pdp.json import canonical
+from pdp.workbench.diff.comparison import WORKERS
 from pdp.workbench.mutation.edits import data_mutants, manifest_mutants, rego_mutants
-from pdp.workbench.mutation.equivalents import check_known, different
+from pdp.workbench.mutation.equivalents import different
 from pdp.workbench.mutation.mutant import Fate, RegoMutant
 from pdp.workbench.mutation.search import propose_scenario
 from pdp.workbench.mutation.trial import judge_embedded, open_rego_trial, record
@@ -19,6 +21,7 @@ from pdp.workbench.scenarios.files.suite import policy_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
     from pdp.errors import Fault
@@ -26,9 +29,6 @@ if TYPE_CHECKING:
     from pdp.workbench.mutation.mutant import DataMutant, Judgement, ManifestMutant, Mutant
     from pdp.workbench.mutation.trial import Recorded
     from pdp.workbench.scenarios.files.suite import Suite
-
-WORKERS: Final = 2
-"""How many mutants are judged at a time: OPA's runs side by side; the rest of the work is Python's."""
 
 MOST_SEARCHED: Final = 30
 """For how many survivors a scenario is searched: where there are more, those will show what to do."""
@@ -40,7 +40,7 @@ class MutationRun:
 
     Attributes:
         total: how many mutants there are to judge.
-        judgements: by mutant, in the order in which they were made.
+        judgements: by the mutant's id.
         complete: whether every mutant was judged, and every survivor searched for.
         notes: what was left out, and why.
         faults: of entries that mark a mutant as equivalent which is not.
@@ -109,25 +109,22 @@ def report_lines(run: MutationRun) -> Iterator[str]:
     groups: dict[tuple[str, str], list[Judgement]] = {}
     for survivor in run.of(Fate.SURVIVED):
         groups.setdefault((survivor.mutant.owner, survivor.mutant.place.file), []).append(survivor)
-    for (owner, file), group in sorted(groups.items(), key=lambda item: _danger(item[1])):
-        loosening = sum(map(_loosens, group))
+    dangers = {name: sum(map(_loosens, group)) for name, group in groups.items()}
+    for name in sorted(groups, key=lambda name: (not dangers[name], -len(groups[name]))):
+        (owner, file), group, loosening = name, groups[name], dangers[name]
         admit = f", {loosening} of which {'admits' if loosening == 1 else 'admit'} more" if loosening else ""
         yield f"{owner} in {file}: {len(group)} {'survives' if len(group) == 1 else 'survive'}{admit}"
         for survivor in sorted(group, key=_loosens, reverse=True):
-            yield from (f"  {line}".rstrip() for line in survivor_lines(survivor))
+            yield from (f"  {line}".rstrip() for line in _survivor_lines(survivor))
         yield ""
-
-
-def _danger(group: Sequence[Judgement]) -> tuple[bool, int]:
-    return not any(map(_loosens, group)), -len(group)
 
 
 def _loosens(survivor: Judgement) -> bool:
     return survivor.proposal is not None and survivor.proposal.loosens
 
 
-def survivor_lines(survivor: Judgement) -> Iterator[str]:
-    """Yield a survivor as plain lines: where, what, the change as a diff, and the scenario that would kill it."""
+def _survivor_lines(survivor: Judgement) -> Iterator[str]:
+    """Where, what, the change as a diff, and the scenario that would kill it."""
     mutant, proposal = survivor.mutant, survivor.proposal
     more = ", and admits more" if _loosens(survivor) else ""
     yield f"{mutant.place.file}:{mutant.place.line}: {mutant.kind} in {mutant.owner} survives{more}"
@@ -137,11 +134,10 @@ def survivor_lines(survivor: Judgement) -> Iterator[str]:
         yield f"  {different(survivor.unnoticed)}, and no expectation says so"
     elif survivor.strictly:
         yield f"  {different(survivor.strictly)} on a sidecar, where a builtin that fails is an error"
-    if proposal is not None and proposal.scenario is None:
-        yield f"  no scenario to propose: {proposal.note}"
-    elif proposal is not None and proposal.scenario is not None:
-        yield f"  add to {proposal.file}:"
-        yield from (f"    {line}" for line in proposal.scenario.splitlines())
+    if proposal is None:
+        return
+    yield f"  no scenario to propose: {proposal.note}" if proposal.scenario is None else f"  add to {proposal.file}:"
+    yield from (f"    {line}" for line in (proposal.scenario or "").splitlines())
 
 
 def _place(judgement: Judgement) -> tuple[str, int, str]:
@@ -192,8 +188,8 @@ def mutate(
         only: a text that a mutant's id or kind has to contain.
         marked: mutants that a person has marked as equivalent.
         run: where what is known is put.
-        sample: how many mutants are judged at most, drawn by `seed`; all if absent.
-        seed: which of them: the same ones for the same text, as long as the mutants are the same.
+        sample: how many mutants are judged at most, the same ones for the same `seed`; all if absent.
+        seed: any text.
         progress: called whenever more is known.
         modules: paths of Rego modules: nothing but these is broken, and no scenario is searched for what survives.
 
@@ -245,14 +241,22 @@ def mutate(
         run.complete = True
 
 
-def _left_out(marked: Sequence[Marked], ids: Iterable[str], opa: Path | None) -> Iterator[str]:
+def _left_out(marked: Sequence[Marked], ids: AbstractSet[str], opa: Path | None) -> Iterator[str]:
     """Check that the entries of files that are broken here name mutants, and say what is left out."""
     if opa is None:
         yield "without Open Policy Agent no Rego is broken and no scenario proposed: run pdp opa install"
-    elsewhere = check_known([entry for entry in marked if opa is not None or ".rego:" not in entry.mutant], ids)
+    files = {identity.partition(":")[0] for identity in ids}
+    sought = [entry for entry in marked if opa is not None or ".rego:" not in entry.mutant]
+    faults = [
+        entry.fault(f"no mutant `{entry.mutant}`", "its text has changed: look again, or take it out")
+        for entry in sought
+        if entry.file in files and entry.mutant not in ids
+    ]
+    if faults:
+        raise FileFaultsError(faults)
+    elsewhere = sorted({entry.file for entry in sought} - files)
     if elsewhere:
-        names = ", ".join(sorted({entry.mutant.split(":", 1)[0] for entry in elsewhere}))
-        yield f"marked as equivalent in files that these scenarios do not state: {names}"
+        yield f"marked as equivalent in files that these scenarios do not state: {', '.join(elsewhere)}"
 
 
 def _attempts(

@@ -78,16 +78,10 @@ def propose_scenario(
 ) -> ProposedScenario:
     """Search for a call that a mutant treats differently, and write the scenario that expects what is done today.
 
-    Args:
-        mutant: which one.
-        recorded: suites that share what it changes.
-        opa: the program.
+    `recorded` are suites that share what it changes.
     """
-    if isinstance(mutant, ManifestMutant):
-        proposal = _differing_proposal(mutant, recorded)
-        if proposal is not None:
-            return proposal
-    return _differing_request(mutant, recorded, opa)
+    found = _differing_proposal(mutant, recorded) if isinstance(mutant, ManifestMutant) else None
+    return found or _differing_request(mutant, recorded, opa)
 
 
 def _differing_proposal(mutant: ManifestMutant, recorded: Sequence[Recorded]) -> ProposedScenario | None:
@@ -145,13 +139,8 @@ def _differing_request(
 ) -> ProposedScenario:
     """Search the recorded requests, and then those that the diff generates for tools of these manifests."""
     pair = BundlePair.of(opa, *_bundles(mutant, recorded, opa))
-    answers = {
-        answer.body: answer.decision.verdict
-        for suite in recorded
-        for result in suite.results
-        for step in result.steps
-        for answer in step.answers
-    }
+    steps = (step for ran in recorded for result in ran.results for step in result.steps)
+    answers = {answer.body: answer.decision.verdict for step in steps for answer in step.answers}
     asked = {pair.manifests.requests(orjson.loads(body)): verdict for body, verdict in answers.items()}
     known = [ComparedCall("", old, new) for old, new in asked]
     allowed = [orjson.loads(new) for (_, new), verdict in asked.items() if verdict is Verdict.ALLOW]
@@ -163,14 +152,10 @@ def _differing_request(
             for difference in differences:
                 expect = _expectation(difference)
                 if expect is not None:
-                    proposal = _for_request(mutant, orjson.loads(difference.call.old), expect, recorded)
-                    return replace(proposal, loosens=difference.change.direction is Direction.LOOSENS)
-    return ProposedScenario(
-        None,
-        None,
-        f"no difference in the {len(known)} recorded requests and {generated.extent.requests} near ones: attributes "
-        "missing, null, empty, mistyped, exchanged, beside constants and limits, one or two at once",
-    )
+                    loosens = difference.change.direction is Direction.LOOSENS
+                    return _for_request(mutant, orjson.loads(difference.call.old), expect, recorded, loosens=loosens)
+    note = f"no difference in the {len(known)} recorded requests and {generated.extent.requests} near ones"
+    return ProposedScenario(None, None, note)
 
 
 def _bundles(
@@ -218,15 +203,14 @@ def _expectation(difference: Difference) -> dict[str, Any] | None:
 
 
 def _for_request(
-    mutant: Mutant, request: Any, expect: dict[str, Any], recorded: Sequence[Recorded]
+    mutant: Mutant, request: Any, expect: dict[str, Any], recorded: Sequence[Recorded], *, loosens: bool
 ) -> ProposedScenario:
     """Write the scenario; the manifest's digest and version are left to the harness."""
     tool = tool_of(request)
     suite = next((ran.suite for ran in recorded if tool in ran.suite.manifest.tools), recorded[0].suite)
     names = {suite.manifest.digest: "$manifest_digest", suite.manifest.version: "$manifest_version"}
-    return ProposedScenario(
-        _scenario_text(mutant, {"request": replaced_texts(request, names), "expect": expect}), suite.file
-    )
+    scenario = _scenario_text(mutant, {"request": replaced_texts(request, names), "expect": expect})
+    return ProposedScenario(scenario, suite.file, loosens=loosens)
 
 
 class _Plain(yaml.SafeDumper):

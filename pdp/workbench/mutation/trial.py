@@ -18,7 +18,8 @@ import orjson
 
 from pdp.engine.data import merged_data
 from pdp.engine.protocol import DECISION, PLAN, Engine
-from pdp.errors import AnswerInvalidError, EngineTimeoutError, FileFaultsError, PdpError, UsageError
+from pdp.errors import AnswerInvalidError, EngineTimeoutError, PdpError, UsageError
+from pdp.workbench.diff.comparison import change_of
 from pdp.workbench.mutation.mutant import Fate, Judgement, ManifestMutant
 from pdp.workbench.neighbours.bases import tool_of
 from pdp.workbench.opa.evaluation import Evaluator
@@ -115,12 +116,10 @@ class RegoTrial:
         self._running = threading.Lock()
         seeds = [body for ran in recorded for result in ran.results for body in _bodies(result)]
         self._engine.answers = dict(evaluator.evaluate(seeds).answers)
-        runners = [Runner(ran.suite, self._engine) for ran in recorded]
-        self._scenarios = [
-            (runner, at) for runner, ran in zip(runners, recorded, strict=True) for at in range(len(ran.results))
-        ]
+        runners = [(Runner(ran.suite, self._engine), len(ran.results)) for ran in recorded]
+        self._scenarios = [(runner, at) for runner, count in runners for at in range(count)]
         # What is decided from the sources is what mutants change.
-        results = [result for runner in runners for result in runner.run_all()]
+        results = [runner.run(at) for runner, at in self._scenarios]
         _check_passed(results, " when OPA decides from the policies' sources")
         self._bodies = list(map(_bodies, results))
         # What was asked beyond the seeds is in the table by now.
@@ -134,12 +133,14 @@ class RegoTrial:
             EngineTimeoutError: no answer in time, which says nothing of the mutant.
         """
         known: dict[bytes, bytes | None] = {}
+        changed = {mutant.module: mutant.text}
         for chunk in self._chunks(mutant):
-            asked = list(dict.fromkeys(body for key in chunk for body in self._bodies[key] if body not in known))
+            asked = [body for key in chunk for body in self._bodies[key] if body not in known]
             try:
-                known |= self._evaluator.evaluate(asked, changed={mutant.module: mutant.text}).answers
+                known |= self._evaluator.evaluate(asked, changed=changed).answers
             except UsageError as error:
-                if not _does_not_compile(error):
+                # The original was evaluated by the same program.
+                if not error.message.startswith("OPA refuses the policies"):
                     raise
                 return Judgement(mutant, Fate.INVALID, by=error.message.splitlines()[0])
             suspects = [key for key in chunk if any(self._differs(body, known) for body in self._bodies[key])]
@@ -147,7 +148,7 @@ class RegoTrial:
             if killer is not None:
                 return Judgement(mutant, Fate.KILLED, by=killer)
         asked = list(self._original)
-        strict = self._evaluator.evaluate(asked, changed={mutant.module: mutant.text}, strict=True).answers
+        strict = self._evaluator.evaluate(asked, changed=changed, strict=True).answers
         return Judgement(
             mutant,
             Fate.SURVIVED,
@@ -221,14 +222,14 @@ def judge_embedded(recorded: Sequence[Recorded], mutant: ManifestMutant | DataMu
     unnoticed = 0
     try:
         with open_suite_engine(mutant.applied(recorded[0].suite), "embedded") as engine:
-            for suite, results, tools in ((ran.suite, ran.results, ran.tools) for ran in recorded):
+            for ran in recorded:
                 if isinstance(mutant, ManifestMutant):
-                    indices = _about(mutant, suite, tools)
+                    indices = _about(mutant, ran)
                 else:
-                    counts = [_differing(result, engine) for result in results]
+                    counts = [_differing(result, engine) for result in ran.results]
                     unnoticed += sum(counts)
                     indices = [index for index, count in enumerate(counts) if count]
-                runner = Runner(mutant.applied(suite), engine) if indices else None
+                runner = Runner(mutant.applied(ran.suite), engine) if indices else None
                 for result in (runner.run(index) for index in indices if runner):
                     if not result.passed:
                         return Judgement(mutant, Fate.KILLED, by=_named(result))
@@ -239,30 +240,25 @@ def judge_embedded(recorded: Sequence[Recorded], mutant: ManifestMutant | DataMu
     return Judgement(mutant, Fate.SURVIVED, unnoticed=unnoticed)
 
 
-def _about(mutant: ManifestMutant, suite: Suite, tools: Sequence[frozenset[str]]) -> list[int]:
+def _about(mutant: ManifestMutant, ran: Recorded) -> list[int]:
     """The scenarios that may notice a changed entry, those about its tool first."""
-    every = mutant.tool is None or suite.policies or suite.bundle
-    indices = [index for index, names in enumerate(tools) if every or mutant.tool in names]
-    return sorted(indices, key=lambda index: mutant.tool not in tools[index])
+    every = mutant.tool is None or ran.suite.policies or ran.suite.bundle
+    indices = [index for index, names in enumerate(ran.tools) if every or mutant.tool in names]
+    return sorted(indices, key=lambda index: mutant.tool not in ran.tools[index])
 
 
 def _differing(result: ScenarioResult, engine: Engine) -> int:
     """How many recorded requests and plans of a scenario an engine decides differently."""
-    pairs = [
-        (answer.decision, engine.decide_body(answer.body, document))
+    asked = (
+        (answer, document)
         for step in result.steps
         for answers, document in ((step.answers, DECISION), (step.plans, PLAN))
         for answer in answers
-    ]
+    )
     return sum(
-        (old.verdict, old.reasons, old.obligations) != (new.verdict, new.reasons, new.obligations) for old, new in pairs
+        change_of(answer.decision, engine.decide_body(answer.body, document)) is not None for answer, document in asked
     )
 
 
 def _named(result: ScenarioResult) -> str:
     return f"{result.place.file}:{result.place.line} {result.name}"
-
-
-def _does_not_compile(error: UsageError) -> bool:
-    """Whether OPA refuses the Rego, and not something else: the original was evaluated by the same program."""
-    return isinstance(error, FileFaultsError) or error.message.startswith("OPA refuses the policies")

@@ -15,11 +15,11 @@ from pdp.workbench.neighbours.values import GONE, as_dict, as_list, at, edited, 
 from pdp.workbench.neighbours.variants import changes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from pdp.manifest.model import Tool
-    from pdp.workbench.neighbours.values import Edit, JsonPath
+    from pdp.workbench.neighbours.values import Edit
     from pdp.workbench.neighbours.variants import Change
     from pdp.workbench.neighbours.vocabulary import Vocabulary
 
@@ -38,7 +38,7 @@ class CalledTool:
     """A tool to call.
 
     Attributes:
-        name: its name; digest: of the manifest that requests name; version: that manifest's.
+        digest, version: of the manifest that requests name.
         stated: its entry in effect, or those of two manifests to compare, the newer last; plain JSON.
         declared: the whole entry, with schema and mapping, where it is known.
         agents: those that the manifest pins, the agents of this tool first; empty when it pins none.
@@ -58,10 +58,8 @@ class CalledTool:
     def limits(self) -> list[tuple[str, str]]:
         """Return limit and argument, of all entries."""
         limits = (as_dict(limit) for entry in self.stated for limit in as_list(entry.get("limits")))
-        named = [(limit.get("limit"), limit.get("argument")) for limit in limits]
-        return [
-            (limit, name) for limit, name in dict.fromkeys(named) if isinstance(limit, str) and isinstance(name, str)
-        ]
+        named = dict.fromkeys((limit.get("limit"), limit.get("argument")) for limit in limits)
+        return [(limit, name) for limit, name in named if isinstance(limit, str) and isinstance(name, str)]
 
 
 def called_tools(manifest: Mapping[str, Any], digest: str) -> list[CalledTool]:
@@ -84,23 +82,17 @@ def complete_call(
 ) -> dict[str, Any]:
     """Return a call by somebody who holds every scope, clearance, limit and entitlement, with a key.
 
-    Args:
-        tool: what is called.
-        vocabulary: of the policies: arguments that they read are there.
-        clearances: every marking that there is.
-        directory: corpora and documents.
+    It has each argument that the policies of `vocabulary` read.
     """
     corpora, documents = (list(as_dict(directory.get(name))) for name in ("corpora", "documents"))
-    read = (path for path in vocabulary.paths if path[:2] == _ARGUMENTS)
-    arguments: dict[str, Any] = {str(path[2]): "made.up" for path in read if len(path) == len(_ARGUMENTS) + 1}
+    arguments: dict[str, Any] = {str(path[-1]): "made.up" for path in vocabulary.paths if path[:-1] == _ARGUMENTS}
     arguments |= example_arguments(tool.declared.schema_) if tool.declared else {}
     arguments |= {argument: LIMIT // 2 for _, argument in tool.limits()}
     sources = (name for entry in tool.stated for name in texts(as_dict(entry.get("provenance")).get("required")))
     arguments |= {name: ["source-1"] for name in sources if not as_list(arguments.get(name))}
     # A purpose that all entries admit, if there is one.
-    purposes = sorted(
-        tool.names("purposes"), key=lambda name: -sum(name in texts(entry.get("purposes")) for entry in tool.stated)
-    )
+    admitting = Counter(name for entry in tool.stated for name in texts(entry.get("purposes")))
+    purpose = max(admitting, key=admitting.__getitem__, default="made.purpose")
     return {
         "subject": {
             "type": "user", "id": "made.subject",
@@ -118,7 +110,7 @@ def complete_call(
         },
         "resource": _resource(tool),
         "context": {
-            "arguments": arguments, "purpose": purposes[0] if purposes else "made.purpose",
+            "arguments": arguments, "purpose": purpose,
             "agent": tool.agents[0] if tool.agents else None, "idempotency_key": "made-key",
             "call_digest": _CALL, "approval": None, "time": "2026-01-01T12:00:00Z",
         },
@@ -141,48 +133,45 @@ def allowed_call(
     denials: Callable[[Any], AbstractSet[str]],
     directory: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the call with what rules beside the entry ask for, given one attribute after the other.
+    """Return a call of `complete_call` with what rules beside the entry ask for, one attribute after the other.
 
-    Args:
-        request: as of `complete_call`.
-        vocabulary: of the policies.
-        denials: the codes for which a request is denied; empty: it is not.
-        directory: as of `changes`.
+    `denials` returns the codes for which a request is denied.
     """
     codes = denials(request)
-    needed: list[Edit] = []
+    before: list[Edit] = []
     for _ in range(_STEPS):
-        if not codes:
+        tried = _likeliest(request, changes(request, vocabulary, directory), before) if codes else []
+        step = next((change for change in tried if denials(edited(request, *change.edits)) < codes), None)
+        if step is None:
             break
-        for change in _likeliest(request, changes(request, vocabulary, directory), {path for path, _ in needed}):
-            # Another action is another call. Only an argument may have to be absent: all else of the call is needed.
-            if any(path[0] == "action" or (value is GONE and path[:2] != _ARGUMENTS) for path, value in change.edits):
-                continue
-            other = edited(request, *change.edits)
-            fewer = denials(other)
-            if fewer < codes:
-                needed += [(path, at(request, path)) for path, _ in change.edits]
-                request, codes = other, fewer
-                break
-        else:
-            break
+        before += [(path, at(request, path)) for path, _ in step.edits]
+        request = edited(request, *step.edits)
+        codes = denials(request)
     # What turns out not to be needed is taken back.
-    for before in needed:
-        other = edited(request, before)
+    for edit in before:
+        other = edited(request, edit)
         if denials(other) <= codes:
             request = other
     return request
 
 
-def _likeliest(request: Any, tried: Sequence[Change], given: AbstractSet[JsonPath]) -> list[Change]:
-    """The changes to try: what the call did not have at first before all else, and first values before second ones."""
-    places: Counter[str] = Counter()
-    ordered = []
-    for change in tried:
-        places[change.dimension] += 1
+def _likeliest(request: Any, tried: Iterable[Change], before: Iterable[Edit]) -> list[Change]:
+    """The changes to try: what the call did not have at first before all else, and first values before second ones.
+
+    Another action is another call. Only an argument may have to be absent: all else of the call is needed.
+    """
+    given = {path for path, _ in before}
+
+    def order(change: Change) -> tuple[bool, int]:
         path = change.edits[0][0]
-        ordered.append((path not in given and at(request, path) is not GONE, places[change.dimension], change))
-    return [change for *_, change in sorted(ordered, key=lambda candidate: candidate[:2])[:_TRIED]]
+        return path not in given and at(request, path) is not GONE, change.place
+
+    kept = (
+        change
+        for change in tried
+        if not any(path[0] == "action" or (value is GONE and path[:2] != _ARGUMENTS) for path, value in change.edits)
+    )
+    return sorted(kept, key=order)[:_TRIED]
 
 
 def _resource(tool: CalledTool) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import EngineError, UsageError
@@ -17,7 +18,7 @@ from pdp.workbench.opa.evaluation import Evaluator
 from pdp.workbench.opa.syntax import operator, package_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pdp.workbench.neighbours.values import Edit, JsonPath
@@ -39,49 +40,26 @@ _UNKNOWN: Final = ("input", "data.manifests", "data.directory")
 _MADE: Final = re.compile(r"__(?:local|not)[0-9_]+__[0-9]*")
 """Names of variables and rules that OPA makes up."""
 
-_STEPS: Final[dict[str, tuple[float, ...]]] = {
-    "gt": (1, 0.01, 0, -0.01, -1), "gte": (0, 0.01, 1, -0.01, -1),
-    "lt": (-0.01, -1, 0, 0.01, 1), "lte": (0, -0.01, -1, 0.01, 1),
-}  # fmt: skip
 _MEMBER: Final = "internal.member_2"
-_RELATIONS: Final = ("eq", "equal", "neq", _MEMBER, *_STEPS)
-_EQUAL: Final = (0, 0.01, -0.01, 1, -1)
 _TURNED: Final = {"gt": "lt", "gte": "lte", "lt": "gt", "lte": "gte"}
-_INVERSE: Final[dict[str, Callable[..., Any]]] = {
-    "lower": lambda value: value.swapcase(), "upper": lambda value: value.swapcase(),
-    "trim_space": lambda value: f" {value} ", "substring": lambda value, start, _: "x" * start + value,
-    "plus": lambda value, other: value - other, "minus": lambda value, other: value + other,
-    "mul": lambda value, other: value / other, "div": lambda value, other: value * other,
-    "rem": lambda value, _: value, "count": lambda number: [FOREIGN] * int(number),
-    "startswith": lambda text: f"{text}x", "endswith": lambda text: f"x{text}",
-    "contains": lambda text: text,
-}  # fmt: skip
-"""Of a function that is applied to a part of the request: what that part is when this is the result."""
+_MEETS: Final = {"gt": 1, "lt": -0.01}
+"""How far a number is from another one that it is more or less than."""
 
-_HOLDS: Final = {"startswith", "endswith", "contains"}
-"""Functions that hold or do not, and have no other result."""
+_STEPS: Final = (0, 0.01, -0.01, 1, -1)
 
 
-def alternatives(
-    opa: Path, policy: Policy, texts: Mapping[str, str], modules: Iterable[str]
-) -> dict[bytes, Alternative]:
-    """Return what the rules of modules ask for, by a form in which names do not count.
+def alternatives(opa: Path, policy: Policy, texts: Mapping[str, str], modules: Iterable[str]) -> dict[str, Alternative]:
+    """Return what the rules of some `modules` ask for, by a form in which names do not count; `texts` are of all.
 
     What OPA cannot evaluate in part is left out: it has to be shown by other calls.
-
-    Args:
-        opa: the program.
-        policy: syntax trees and data.
-        texts: of all modules.
-        modules: whose rules are looked at.
     """
-    asked: dict[bytes, Alternative] = {}
+    asked: dict[str, Alternative] = {}
     for path in modules:
         rules = list(dict.fromkeys(_questions(policy.trees[path])))
         # What fails for one rule fails for all of a run.
         for some in (rules, *([rule] for rule in rules)):
             left = _left(opa, policy, texts, some)
-            asked |= {_MADE.sub("", canonical(sorted(body, key=_form)).decode()).encode(): body for body in left or ()}
+            asked |= {_form(sorted(body, key=_form)): body for body in left or ()}
             if left is not None:
                 break
     return asked
@@ -113,27 +91,27 @@ def _left(opa: Path, policy: Policy, texts: Mapping[str, str], rules: Sequence[s
     ]
 
 
-def _form(condition: Node) -> str:
-    return _MADE.sub("", canonical(condition).decode())
+def _form(conditions: Node | list[Node]) -> str:
+    return _MADE.sub("", canonical(conditions).decode())
 
 
-def meeting(request: Any, conditions: Alternative) -> Iterator[tuple[bool, tuple[Edit, ...]]]:
+def meeting(request: Any, conditions: Alternative) -> Iterator[tuple[bool, _Edits]]:
     """Yield edits of a request, and whether all conditions hold afterwards: all but one do, or one is nearly met.
 
     Nothing, where another tool than the request's would have to be called.
     """
-    wholes: list[tuple[Edit, ...]] = []
+    wholes: list[_Edits] = []
     for last in (False, True):
         choices = _choices(request, conditions, last=last)
         first = [choice[0] for choice in choices]
-        whole = tuple(edit for edits in first for edit in edits)
+        whole = tuple(chain(*first))
         if not choices or whole in wholes:
             return
         wholes.append(whole)
         yield True, whole
         for number, choice in enumerate(choices):
             for other in choice[1:]:
-                yield False, tuple(edit for edits in (*first[:number], other, *first[number + 1 :]) for edit in edits)
+                yield False, tuple(chain(*first[:number], other, *first[number + 1 :]))
 
 
 def _choices(request: Any, conditions: Alternative, *, last: bool) -> list[list[_Edits]]:
@@ -154,33 +132,41 @@ def _choices(request: Any, conditions: Alternative, *, last: bool) -> list[list[
 
 
 def _candidates(request: Any, condition: Node, steps: _OpenSteps, *, last: bool) -> Iterator[_Edits]:
-    """Yield what to write so that a condition holds, and then what is near that; nothing where it is not understood."""
+    """Yield what to write so that a condition holds, and then what is near that; nothing where it is not understood.
+
+    Functions are not turned round: a part of the request has the constant that stands beside it, or the value of the
+    other part. Where that is not enough, another call has to show what the condition does.
+    """
     terms = _terms(condition)
-    name, operands = operator(terms) if terms else "", terms[1:]
-    paths = [_path(request, operand, steps) for operand in operands]
-    grounds = [_ground(operand) for operand in operands]
-    match operands:
-        case [_] if not name and paths[0]:
-            value = at(request, paths[0])
-            present = True if value in (GONE, None, False) else value
-            yield from (((paths[0], other),) for other in (present, GONE, False))
-        case [_, _] if name in _RELATIONS and all(paths):
-            ends = paths if name != _MEMBER else [paths[0], (*paths[1], len(as_list(at(request, paths[1]))))]
-            known = [value for value in (at(request, path) for path in paths) if value is not GONE]
-            yield tuple((path, (known or [FOREIGN])[-last]) for path in ends)
-        case [element, _] if name == _MEMBER and isinstance(grounds[1], list):
-            yield from _reached(request, element, grounds[1], steps)
-        case [_, _] if name == _MEMBER and paths[1]:
-            place = (*paths[1], len(as_list(at(request, paths[1]))))
-            yield from (((place, value),) for value in _near("eq", grounds[0]))
-        case [left, right] if name in _RELATIONS:
-            turned = grounds[0] is not GONE
-            values = _near(_TURNED.get(name, name) if turned else name, grounds[0] if turned else grounds[1])
-            yield from _reached(request, right if turned else left, values, steps)
-        case [*_, _] if name in _HOLDS:
-            yield from _reached(request, {"type": "call", "value": terms}, [True], steps)
-        case [*_, _]:
-            yield from _reached(request, {"type": "call", "value": terms[:-1]}, _near("eq", grounds[-1]), steps)
+    name = operator(terms) if terms else ""
+    sides = [_parts(request, term, steps) for term in terms[1:]]
+    places = [path for paths, _ in sides for path in paths]
+    # What stands alone on a side first: of `x % 100 == 37` the 37.
+    constants = [constant for _, ground in sorted(sides, key=lambda side: bool(side[0])) for constant in ground]
+    if len(places) > 1:
+        ends = [(*path, len(held)) if isinstance(held := at(request, path), list) else path for path in places[:2]]
+        known = [value for value in (at(request, path) for path in ends) if value is not GONE]
+        yield tuple((path, (known or [FOREIGN])[-last]) for path in ends)
+    elif places and constants:
+        relation = name if sides[0][0] else _TURNED.get(name, name)
+        is_list = name == _MEMBER and not sides[0][0]
+        place = (*places[0], len(as_list(at(request, places[0])))) if is_list else places[0]
+        yield from (((place, value),) for constant in constants for value in _near(relation, constant))
+    elif places and not name:
+        value = at(request, places[0])
+        present = True if value in (GONE, None, False) else value
+        yield from (((places[0], other),) for other in (present, GONE, False))
+
+
+def _parts(request: Any, term: Node, steps: _OpenSteps) -> tuple[list[JsonPath], list[Any]]:
+    """The parts of a request in a term, and its constants."""
+    if path := _path(request, term, steps):
+        return [path], []
+    ground = _ground(term)
+    if ground is not GONE:
+        return [], ground if isinstance(ground, list) else [ground]
+    inner = [_parts(request, part, steps) for part in term["value"][1:]] if term.get("type") == "call" else []
+    return [path for paths, _ in inner for path in paths], [value for _, values in inner for value in values]
 
 
 def _terms(condition: Node) -> list[Node]:
@@ -189,31 +175,11 @@ def _terms(condition: Node) -> list[Node]:
     return terms if isinstance(terms, list) else [{}, terms] if terms and "type" in terms else []
 
 
-def _reached(request: Any, term: Node, results: Iterable[Any], steps: _OpenSteps) -> Iterator[tuple[Edit, ...]]:
-    """Yield what to write so that a term, a part of the request or a function of one, has these values."""
-    for result in results:
-        inner, value = term, result
-        while inner.get("type") == "call":
-            name, operands = operator(inner["value"]), inner["value"][1:]
-            if name == "object.get":
-                break
-            grounds = [_ground(operand) for operand in operands]
-            rest = [ground for ground in grounds if ground is not GONE]
-            if name not in _INVERSE or len(rest) != len(grounds) - 1:
-                return
-            try:
-                value = _INVERSE[name](*(rest if name in _HOLDS else (value, *rest)))
-            except (TypeError, ValueError, AttributeError, ZeroDivisionError):
-                return
-            inner = operands[grounds.index(GONE)]
-        if path := _path(request, inner, steps):
-            yield (((path, _whole(value)),))
-
-
 def _near(relation: str, value: Any) -> list[Any]:
     """A value that is in this relation to another one, and then those near it."""
     if is_number(value):
-        return [*(_whole(value + step) for step in _STEPS.get(relation, _EQUAL)), _whole(value / 2), GONE]
+        steps = dict.fromkeys((_MEETS.get(relation, 0), *_STEPS))
+        return [*(_whole(value + step) for step in steps), _whole(value / 2), GONE]
     if isinstance(value, str):
         return [value, f"{value}x", f"x{value}", value.swapcase(), FOREIGN, GONE]
     return [] if value is GONE else [value, GONE]

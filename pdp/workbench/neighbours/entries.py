@@ -33,7 +33,6 @@ DIRECTORY: Final[dict[str, Any]] = {
 }
 """Corpora and documents for the made-up entries, beside those that there are."""
 
-_VERSION: Final = "made-up"
 _ENTRY: Final[dict[str, Any]] = {
     "scopes": ["made.read", "made.write"], "markings": [_MARKING, _OTHER_MARKING], "purposes": ["made.purpose"],
     "limits": [{"limit": "made.limit", "argument": "amount"}], "idempotency": {"required": True},
@@ -84,14 +83,8 @@ _APPROVAL: Final[dict[str, tuple[Any, ...]]] = {
 }
 
 
-def _variants(entry: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield entries with one field changed each."""
-    yield from _with_others(entry, _FIELDS)
-    yield from ({**entry, "approval": changed} for changed in _with_others(entry["approval"], _APPROVAL))
-
-
-def made_up() -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
-    """Return manifests that nobody wrote, as documents.
+def made_up() -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """Return manifests that nobody wrote, as documents by their digest.
 
     Returns:
         those with an entry of every effect class, tier and pattern, one of them with pins; and one whose entries no
@@ -113,17 +106,18 @@ def made_up() -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
     _add(pinned, "made_pinned", effect_class=EffectClass.STAGE, risk_tier=RiskTier.LOW)
     agents = {"agent:made": {"made_pinned": "1.0.0"}, "agent:other": {"made_pinned": "2.0.0"}}
     base = _add({}, "made_variant", effect_class=EffectClass.COMMIT_HIGH, risk_tier=RiskTier.HIGH)
-    for number, entry in enumerate(_variants(base)):
+    approvals = ({**base, "approval": approval} for approval in _with_others(base["approval"], _APPROVAL))
+    for number, entry in enumerate((*_with_others(base, _FIELDS), *approvals)):
         name = f"made_variant_{number}"
         # A variant may be one of the action's name, which then has to stay wrong.
-        action = name if entry.get("pdp_action") == "made_variant" else entry.get("pdp_action")
-        few[name] = {**entry, "name": name, **({} if action is None else {"pdp_action": action})}
-    return (_manifest(every), {**_manifest(pinned), "agents": agents}), (_manifest(few),)
+        action = {"pdp_action": name} if entry.get("pdp_action") == "made_variant" else {}
+        few[name] = {**entry, "name": name, **action}
+    return _manifests({"tools": every}, {"tools": pinned, "agents": agents}), _manifests({"tools": few})
 
 
-def document_digest(document: Mapping[str, Any]) -> str:
-    """Return the digest under which requests name a manifest."""
-    return digest(canonical(dict(document)))
+def _manifests(*contents: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    documents = [{"manifest_version": "made-up", **content} for content in contents]
+    return {digest(canonical(document)): document for document in documents}
 
 
 def _add(entries: dict[str, dict[str, Any]], name: str, **fields: Any) -> dict[str, Any]:
@@ -133,15 +127,12 @@ def _add(entries: dict[str, dict[str, Any]], name: str, **fields: Any) -> dict[s
     return entries[name]
 
 
-def _manifest(tools: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    return {"manifest_version": _VERSION, "tools": tools}
-
-
 def _word(value: str | None) -> str:
     return "unstated" if value is None else value.replace("-", "_")
 
 
 def _with_others(record: Mapping[str, Any], fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield records with one field changed each."""
     for name, values in fields.items():
         for value in values:
             if value is not GONE and record.get(name, GONE) != value:

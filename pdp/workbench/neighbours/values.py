@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 JsonPath = tuple[str | int, ...]
-"""Keys and positions, from the outermost inwards."""
+"""Keys and positions, the outermost first."""
 
 ANY: Final = "[]"
 """A step of a path that stands for each element of a list, or each value of an object."""
@@ -18,6 +19,8 @@ GONE: Final = object()
 
 Edit = tuple[JsonPath, Any]
 """A path, and what stands there afterwards."""
+
+_DEEPEST: Final = 7
 
 
 def at(value: Any, path: JsonPath) -> Any:
@@ -40,32 +43,25 @@ def edited(value: Any, *edits: Edit) -> Any:
     return value
 
 
-def paths(value: Any, deepest: int, path: JsonPath = ()) -> Iterator[JsonPath]:
+def paths(value: Any, path: JsonPath = ()) -> Iterator[JsonPath]:
     """Yield the paths of all that stands in a value, the outer first; of a list only elements that hold more."""
     if path:
         yield path
-    if len(path) >= deepest:
+    if len(path) >= _DEEPEST:
         return
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from paths(inner, deepest, (*path, key))
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            if isinstance(inner, dict | list):
-                yield from paths(inner, deepest, (*path, index))
+    members = value.items() if isinstance(value, dict) else enumerate(as_list(value))
+    for step, inner in members:
+        if isinstance(value, dict) or isinstance(inner, dict | list):
+            yield from paths(inner, (*path, step))
 
 
 def leaves(value: Any) -> Iterator[Any]:
     """Yield every key and every value that holds no others."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield key
-            yield from leaves(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from leaves(inner)
-    else:
+    if not isinstance(value, dict | list):
         yield value
+        return
+    for item in chain.from_iterable(value.items()) if isinstance(value, dict) else value:
+        yield from leaves(item)
 
 
 def is_number(value: Any) -> TypeGuard[float]:

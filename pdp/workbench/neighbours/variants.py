@@ -6,24 +6,12 @@ dimension is what a change is about: an attribute, the approval, the agents. Two
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from dataclasses import dataclass
 from itertools import chain, combinations, islice, product, zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.workbench.neighbours.conditions import FOREIGN
-from pdp.workbench.neighbours.people import acting_agent, agent_changes, approval_changes
-from pdp.workbench.neighbours.values import (
-    GONE,
-    Edit,
-    as_dict,
-    at,
-    is_number,
-    leaves,
-    paths,
-    texts,
-)
+from pdp.workbench.neighbours.values import GONE, Edit, as_dict, at, edited, is_number, leaves, paths, texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,14 +21,16 @@ if TYPE_CHECKING:
 
 _ARGUMENTS: Final = ("context", "arguments")
 _DIGEST: Final = ("action", "properties", "manifest_digest")
-_CLEARANCES: Final = ("subject", "properties", "clearances")
 _MARKINGS: Final = ("resource", "properties", "markings")
-_LIMITS: Final = ("subject", "properties", "limits")
-_ACT: Final = ("subject", "properties", "act")
+_PROPERTIES: Final = ("subject", "properties")
+_CLEARANCES: Final = (*_PROPERTIES, "clearances")
+_LIMITS: Final = (*_PROPERTIES, "limits")
+_ACT: Final = (*_PROPERTIES, "act")
+_ISSUER: Final = (*_PROPERTIES, "iss")
+_APPROVAL: Final = ("context", "approval")
 _KEYED: Final = (("action",), ("action", "properties"), ("subject",), ("resource",), ("context",))
 """Objects of which every key is an attribute."""
 
-_DEEPEST: Final = 7
 _STRINGS: Final = 16
 _NUMBERS: Final = 12
 _ELEMENTS: Final = 8
@@ -50,7 +40,14 @@ _STEP: Final = 0.001
 """Finer than a cent: a tolerance of less would not matter."""
 
 _LARGEST: Final = 2**53 - 1
-_SHOWN: Final = 48
+_ONE: Final = "https://one.example"
+_OTHER: Final = "https://other.example"
+_SOMEBODY: Final = "somebody-else"
+_AGES: Final = (-0.5, 0, 59, 60, 61, 3599, 3600, 3601, 86400)
+_HELD: Final = ("scopes", "clearances", "limits", "entitlements", "purposes")
+_LONGEST: Final = 5
+
+_Edits = tuple[Edit, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +55,17 @@ class Change:
     """One change of a request.
 
     Attributes:
-        dimension: what it is about, such as `context.purpose`; description: in words, as `without context.purpose`.
+        dimension: what it is about, such as `context.purpose`.
         edits: what is written where.
+        place: its position in its dimension: the likeliest to show something are first.
         rank: 0 if a rule reads this that only one of two policies has; see `Attribute`.
         paired: whether it is tried together with others.
         new: whether the value is a constant that only one of two policies has.
     """
 
     dimension: str
-    description: str
     edits: tuple[Edit, ...]
+    place: int
     rank: int = 2
     paired: bool = False
     new: bool = False
@@ -83,31 +81,27 @@ def changes(request: Any, vocabulary: Vocabulary, directory: Mapping[str, Any] |
     """
     dimensions: dict[int, list[list[Change]]] = {0: [], 1: [], 2: []}
     for path in _paths(request, vocabulary):
-        attribute = vocabulary.attribute(path)
-        values = list(_distinct(_values(request, at(request, path), path, attribute, vocabulary), at(request, path)))
+        current, attribute = at(request, path), vocabulary.attribute(path)
         changed = [
             Change(
                 dotted(path),
-                change_words(path, value, at(request, path)),
                 _with_consequences(request, path, value),
+                place,
                 attribute.rank,
                 place < (_PAIRED_CHANGED if attribute.rank == 0 else _PAIRED),
                 _is_new(value, vocabulary),
             )
-            for place, value in enumerate(values)
+            for place, value in enumerate(_distinct(_values(request, current, path, attribute, vocabulary), current))
         ]
         dimensions[attribute.rank].append(changed)
     rank = 1 if vocabulary.near else 2
-    for name, worded in (
-        ("approval", approval_changes(request)),
-        ("agents", agent_changes(request)),
+    for name, tried in (
+        ("approval", _approval_changes(request)),
+        ("agents", _agent_changes(request)),
         ("resource", _resources(directory or {})),
     ):
         dimensions[rank].append(
-            [
-                Change(name, words, edits, rank, place < _PAIRED * (1 + (name == "approval")))
-                for place, (words, edits) in enumerate(worded)
-            ]
+            [Change(name, edits, place, rank, place < _PAIRED) for place, edits in enumerate(tried)]
         )
     dimensions[2].append([*_equal(request)])
     return [
@@ -126,7 +120,6 @@ def pairs(singles: Sequence[Change]) -> Iterator[tuple[Change, Change]]:
         if change.paired:
             kinds[2 - (change.rank == 0) - change.new].append(change)
     new, first, rest = kinds
-    places = _places(singles)
     for every in (
         combinations(new, 2),
         product(new, (*first, *rest)),
@@ -134,18 +127,8 @@ def pairs(singles: Sequence[Change]) -> Iterator[tuple[Change, Change]]:
         product(first, rest),
         combinations(rest, 2),
     ):
-        ordered = sorted(every, key=lambda pair: places[id(pair[0])] + places[id(pair[1])])
+        ordered = sorted(every, key=lambda pair: pair[0].place + pair[1].place)
         yield from (pair for pair in ordered if _apart(*pair))
-
-
-def _places(singles: Iterable[Change]) -> dict[int, int]:
-    """The place of each change in its dimension: pairs of the first values come before those of later ones."""
-    counts: Counter[str] = Counter()
-    places: dict[int, int] = {}
-    for change in singles:
-        places[id(change)] = counts[change.dimension]
-        counts[change.dimension] += 1
-    return places
 
 
 def _apart(change: Change, other: Change) -> bool:
@@ -160,7 +143,7 @@ def _apart(change: Change, other: Change) -> bool:
 def _paths(request: Any, vocabulary: Vocabulary) -> Iterator[JsonPath]:
     """What rules name of a request, and then what else it has."""
     seen: set[JsonPath] = {_DIGEST, *_KEYED}
-    for path in (*vocabulary.paths, *paths(request, _DEEPEST)):
+    for path in (*vocabulary.paths, *paths(request)):
         if path not in seen and path[0] in as_dict(request) and len(path) > 1:
             seen.add(path)
             yield path
@@ -261,7 +244,7 @@ def _limits(request: Any) -> list[float]:
 
 def _others(request: Any, current: Any) -> Iterator[str]:
     """The texts of other attributes: two may have to be the same, or must not be."""
-    values = chain(as_dict(at(request, _ARGUMENTS)).values(), (at(request, path) for path in paths(request, _DEEPEST)))
+    values = chain(as_dict(at(request, _ARGUMENTS)).values(), (at(request, path) for path in paths(request)))
     yield from islice((text for text in dict.fromkeys(filter(_is_text, values)) if text != current), _ELEMENTS)
 
 
@@ -272,31 +255,97 @@ def _is_text(value: Any) -> bool:
 def _equal(request: Any) -> Iterator[Change]:
     """Attributes that have the same text, changed together so that they stay equal."""
     same: dict[str, list[JsonPath]] = {}
-    for path in paths(request, _DEEPEST):
+    for path in paths(request):
         value = at(request, path)
         if isinstance(value, str) and value and path != _DIGEST:
             same.setdefault(value, []).append(path)
     for every in same.values():
         for some in dict.fromkeys((*combinations(every, 2), tuple(every))) if len(every) > 1 else ():
-            for value in (GONE, None, "", FOREIGN, [], {}, 0, 7, True, False, [7]):
-                words = " and ".join(change_words(path, value, None) for path in some)
-                yield Change(" = ".join(map(dotted, some)), words, tuple((path, value) for path in some))
+            for place, value in enumerate((GONE, None, "", FOREIGN, [], {}, 0, 7, True, False, [7])):
+                yield Change(" = ".join(map(dotted, some)), tuple((path, value) for path in some), place)
 
 
-def _resources(directory: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Edit, ...]]]:
+def _approval_changes(request: Any) -> Iterator[_Edits]:
+    """Yield changes of the approval that a request has: by others or by too few, or too old."""
+    approval = at(request, _APPROVAL)
+    if not isinstance(approval, dict) or not isinstance(approval.get("grants"), list):
+        return
+    grants = [grant for grant in approval["grants"] if isinstance(grant, dict)]
+    yield ((_APPROVAL, None),)
+    for people in _people(request, grants):
+        yield ((_APPROVAL, {**approval, "grants": people}),)
+    for age in _AGES:
+        yield ((_APPROVAL, {**approval, "age_seconds": age}),)
+    subject = at(request, ("subject", "id"))
+    if grants and isinstance(subject, str):
+        # A namesake of the subject at another issuer.
+        named = {**approval, "grants": [{**grants[0], "sub": subject, "iss": _OTHER}, *grants[1:]]}
+        yield (_APPROVAL, named), (_ISSUER, _ONE)
+
+
+def _people(request: Any, grants: list[Any]) -> Iterator[list[Any]]:
+    """Grants that count for nobody, or for one person twice: people are told apart by issuer and name."""
+    people = (("subject", "id"), ("context", "agent"), (*_ACT, "sub"))
+    names = [name for name in (*(at(request, path) for path in people), _SOMEBODY) if isinstance(name, str)]
+    for index, grant in enumerate(grants):
+        before, after = grants[:index], grants[index + 1 :]
+        yield [*before, *after]
+        for name, issuer in product(names, (GONE, None, "", 7, _ONE, _OTHER)):
+            yield [*before, edited(grant, (("iss",), issuer), (("sub",), name)), *after]
+    if len(grants) > 1:
+        yield [grants[0]] * len(grants)
+        yield [{**grant, "iss": _ONE} for grant in grants]
+    yield [*grants, {**(grants[0] if grants else {}), "sub": _SOMEBODY}]
+
+
+def _agent_changes(request: Any) -> Iterator[_Edits]:
+    """Yield chains of one to five agents that hold what the subject holds, and what one of them lacks."""
+    if not isinstance(at(request, _PROPERTIES), dict):
+        return
+    agent = _acting_agent(request)
+    name, held = agent["sub"], {key: value for key, value in agent.items() if key != "sub"}
+    chain: Any = None
+    for depth in range(1, _LONGEST + 1):
+        chain = {"sub": name if depth == 1 else f"agent:{depth}", **held, **({} if chain is None else {"act": chain})}
+        yield ((_ACT, chain),)
+        deepest = ("act",) * (depth - 1)
+        for right in _HELD:
+            for value in ([], *_near_held(held.get(right)), {}, None, GONE):
+                for whose in dict.fromkeys((deepest, ())):
+                    yield ((_ACT, edited(chain, ((*whose, right), value))),)
+    yield ((_ACT, {"sub": "", **held}),)
+
+
+def _acting_agent(request: Any) -> dict[str, Any]:
+    """Return an agent that acts for the subject and holds what the subject holds."""
+    properties, purpose = as_dict(at(request, _PROPERTIES)), at(request, ("context", "purpose"))
+    agent = at(request, ("context", "agent"))
+    held: dict[str, Any] = {name: properties[name] for name in _HELD if name in properties}
+    purposes = {"purposes": [purpose]} if isinstance(purpose, str) else {}
+    return {"sub": agent if isinstance(agent, str) else "agent:acting", **held, **purposes}
+
+
+def _near_held(value: Any) -> Iterator[Any]:
+    """What an agent nearly holds: a longer name, another case, a limit of 1."""
+    if isinstance(value, list) and value and isinstance(value[0], str):
+        yield from ([other, *value[1:]] for other in (f"{value[0]}x", value[0].swapcase(), value[0][:-1]))
+    elif isinstance(value, dict) and value:
+        yield dict.fromkeys(value, 1)
+
+
+def _resources(directory: Mapping[str, Any]) -> Iterator[_Edits]:
     """Every corpus and document of the directory as the resource, and one of each kind that is not in it."""
     for kind, root in (("corpus", "corpora"), ("document", "documents")):
         for name in (*islice(as_dict(directory.get(root)), _ELEMENTS), f"{kind}.nowhere"):
-            yield f"for the {kind} {name}", ((("resource",), {"type": kind, "id": name, "properties": {}}),)
+            yield ((("resource",), {"type": kind, "id": name, "properties": {}}),)
     for subject in islice(as_dict(directory.get("entitlements")), _ELEMENTS):
-        entitled: tuple[Edit, ...] = (("subject", "id"), subject), (("subject", "properties", "entitlements"), {})
-        yield f"by {subject}, whom the directory entitles", entitled
+        yield (("subject", "id"), subject), ((*_PROPERTIES, "entitlements"), {})
 
 
 def _with_consequences(request: Any, path: JsonPath, value: Any) -> tuple[Edit, ...]:
     """A change with what goes with it, so that nothing else denies it: clearances for markings, an agent's rights."""
     if path[: len(_ACT)] == _ACT and len(path) > len(_ACT) and at(request, _ACT) is GONE:
-        return (_ACT, acting_agent(request)), (path, value)
+        return (_ACT, _acting_agent(request)), (path, value)
     if path == _MARKINGS and isinstance(value, list):
         held = texts(at(request, _CLEARANCES))
         return (path, value), (_CLEARANCES, [*held, *(marking for marking in texts(value) if marking not in held)])
@@ -306,15 +355,3 @@ def _with_consequences(request: Any, path: JsonPath, value: Any) -> tuple[Edit, 
 def dotted(path: JsonPath) -> str:
     """Return the name of an attribute."""
     return ".".join(map(str, path))
-
-
-def change_words(path: JsonPath, value: Any, current: Any) -> str:
-    """Return a change of what stands at a path in words."""
-    if value is GONE:
-        return f"without {dotted(path)}"
-    if isinstance(value, list) and value and isinstance(current, list) and current and value[:-1] == current:
-        return f"with {json.dumps(value[-1])} among {dotted(path)}"
-    if isinstance(value, list) and value and isinstance(current, list) and len(value) == len(current) - 1:
-        missing = next((item for item in current if item not in value), None)
-        return f"without {json.dumps(missing)[:_SHOWN]} among {dotted(path)}"
-    return f"with {dotted(path)} {json.dumps(value)[:_SHOWN]}"

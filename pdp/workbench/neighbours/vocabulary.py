@@ -14,14 +14,12 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from pdp.workbench.neighbours.values import ANY, is_number, leaves
-from pdp.workbench.opa.syntax import nodes, operator, package_of
+from pdp.workbench.opa.syntax import Node, imports_of, nodes, operator, package_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
 
     from pdp.workbench.neighbours.values import JsonPath
-    from pdp.workbench.opa.syntax import Node
 
 Constant = str | float
 Name = tuple[str | int, ...] | str
@@ -105,7 +103,6 @@ class _Module(NamedTuple):
     """A module.
 
     Attributes:
-        path, package, rules: where it stands, its name, and what it has.
         known: the names that stand for the request or a part of it.
         uses: the data that it asks for, rules among them, by their dotted paths.
         constants: its own; data: those of the data that no rule makes.
@@ -119,19 +116,22 @@ class _Module(NamedTuple):
     constants: list[Constant]
     data: list[Constant]
 
+    def asks(self, other: _Module) -> bool:
+        """Whether it uses another one."""
+        return any(f"{use}.".startswith(f"{other.package}.") for use in self.uses)
+
 
 def vocabulary(*policies: Policy, differing: Iterable[Differing] = ()) -> Vocabulary:
-    """Return what policies name and compare with.
-
-    Args:
-        policies: one, or two.
-        differing: the rules in which two policies differ, name by name.
-    """
+    """Return what one or two policies name and compare with; `differing` are the rules in which they differ."""
     modules = [_module(path, tree, policy.data) for policy in policies for path, tree in policy.trees.items()]
     differing = list(differing)
     rules = [rule for sides in differing for side in sides for rule in side]
-    changed = {rule.module for rule in rules} | _reading(_changed_roots(policies), modules)
-    near = changed | _linked(changed, modules)
+    every = [policy.data for policy in policies]
+    roots = {root for data in every for root in data for other in every if data[root] != other.get(root)}
+    changed = {rule.module for rule in rules}
+    changed |= {module.path for module in modules if any(use.split(".")[0] in roots for use in module.uses)}
+    some = [module for module in modules if module.path in changed]
+    near = changed | {module.path for module in modules for one in some if module.asks(one) or one.asks(module)}
     new = _new_constants(policies, differing)
     ranks: dict[Name, int] = {}
     # Of its rules, of their modules, and of the data that those read.
@@ -145,10 +145,10 @@ def vocabulary(*policies: Policy, differing: Iterable[Differing] = ()) -> Vocabu
                 ranks[name] = min(rank, ranks.get(name, rank))
                 constants[name] = [first | then for first, then in zip(constants[name], more, strict=True)]
     modules.sort(key=lambda module: (module.path not in changed, module.path not in near))
-    every = chain(*(module.constants for module in modules), *(_plain(policy.data) for policy in policies))
+    all_constants = chain(*(module.constants for module in modules), *map(_plain, every))
     return Vocabulary(
         {name: Attribute(*_sorted_out(chain(*constants[name]), new), rank) for name, rank in ranks.items()},
-        *_sorted_out(every, new),
+        *_sorted_out(all_constants, new),
         frozenset(new),
         frozenset(near),
     )
@@ -156,37 +156,15 @@ def vocabulary(*policies: Policy, differing: Iterable[Differing] = ()) -> Vocabu
 
 def _module(path: str, tree: Node, data: Mapping[str, Any]) -> _Module:
     rules = tree.get("rules") or []
-    imports = [(node.get("alias"), node["path"]["value"]) for node in tree.get("imports") or ()]
+    imports = imports_of(tree)
     known: dict[str, JsonPath] = {"input": ()}
-    known |= {alias or parts[-1]["value"]: _steps(parts) for alias, parts in imports if parts[0]["value"] == "input"}
-    references = [
-        *(node["value"] for node in nodes(rules) if node.get("type") == "ref"),
-        *(parts for _, parts in imports),
-    ]
+    known |= {name: _steps(parts) for name, parts in imports.items() if parts[0]["value"] == "input"}
+    references = [*(node["value"] for node in nodes(rules) if node.get("type") == "ref"), *imports.values()]
     uses = {".".join(map(str, _steps(parts))) for parts in references if parts[0].get("value") == "data"}
     # All modules read the manifests.
     roots = data.keys() & {use.split(".")[0] for use in uses} - {"manifests"}
     read = _plain([data[root] for root in sorted(roots)])
     return _Module(path, package_of(tree), rules, known, uses, list(_constants(rules)), list(read))
-
-
-def _changed_roots(policies: Sequence[Policy]) -> set[str]:
-    every = [policy.data for policy in policies]
-    return {root for data in every for root in data for other in every if data[root] != other.get(root)}
-
-
-def _reading(roots: AbstractSet[str], modules: Iterable[_Module]) -> set[str]:
-    return {module.path for module in modules if any(use.split(".")[0] in roots for use in module.uses)}
-
-
-def _linked(paths: AbstractSet[str], modules: Sequence[_Module]) -> set[str]:
-    """The modules that use one of these, or that one of these uses."""
-    some = [module for module in modules if module.path in paths]
-    return {module.path for module in modules for one in some if _uses(module, one) or _uses(one, module)}
-
-
-def _uses(module: _Module, other: _Module) -> bool:
-    return any(f"{use}.".startswith(f"{other.package}.") for use in module.uses)
 
 
 def _named(rule: Node, known: Mapping[str, JsonPath]) -> Iterator[Name]:
@@ -209,8 +187,6 @@ def _named(rule: Node, known: Mapping[str, JsonPath]) -> Iterator[Name]:
 def _path(term: Node, known: Mapping[str, JsonPath]) -> JsonPath | None:
     """The part of a request that a term names; None where it names none."""
     value: Any = term.get("value")
-    holder: Node | None = None
-    steps: JsonPath = ()
     match term.get("type"):
         case "var":
             return known.get(value)
@@ -218,7 +194,9 @@ def _path(term: Node, known: Mapping[str, JsonPath]) -> JsonPath | None:
             holder, steps = value[0], _steps(value)
         case "call" if operator(value) == "object.get":
             holder, steps = value[1], _keys(value[2])
-    held = None if holder is None else _path(holder, known)
+        case _:
+            return None
+    held = _path(holder, known)
     return None if held is None else (*held, *steps)
 
 

@@ -29,7 +29,7 @@ from pdp.workbench.opa.syntax import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _COMPARISONS: Final = {
     "lt": ("<=",), "lte": ("<",), "gt": (">=",), "gte": (">",), "equal": ("!=",), "neq": ("==",),
@@ -72,12 +72,7 @@ class Edit(NamedTuple):
 
 
 def edits(tree: Node, source: Source) -> list[Edit]:
-    """Return every edit of a module, in the order of their places, none twice.
-
-    Args:
-        tree: the module's.
-        source: the module itself.
-    """
+    """Return every edit of a module, in the order of their places, none twice."""
     known: dict[tuple[Span, str], Edit] = {}
     for rule in tree.get("rules", ()):
         for kind, span, text in _Walk(source).rule(rule):
@@ -110,10 +105,8 @@ class _Walk:
 
     def _branch(self, branch: Node) -> Iterator[Change]:
         head, body = branch["head"], self._body(branch)
-        for argument in head.get("args", ()):
-            yield from self.term(argument)
         yield from self._dropped(head, body)
-        for part in (head.get("key"), head.get("value")):
+        for part in (*head.get("args", ()), head.get("key"), head.get("value")):
             if part is not None:
                 yield from self.term(part)
         yield from self.body(body, branch)
@@ -162,9 +155,8 @@ class _Walk:
         span = self._span(expression)
         if span is None:
             return
-        text = self._source.text[slice(*span)]
-        made, used, own = declared(expression), variables(scope), variables(expression)
-        if text != "true" and not any(used[name] > own[name] for name in made):
+        text, made = self._source.text[slice(*span)], declared(expression)
+        if text != "true" and not _needed(made, scope, expression):
             yield "condition dropped", span, "true"
         if expression.get("negated"):
             yield "condition negated", span, _NOT.sub("", text, count=1)
@@ -188,9 +180,8 @@ class _Walk:
         spans = [span for expression in body if (span := self._span(expression))]
         if not rest or len(symbols) != 1 or symbols[0]["type"] != "call" or len(spans) < len(body):
             return
-        used, own = variables(scope), variables(body)
         made = {name for expression in body for name in declared(expression)}
-        if any(used[name] > own[name] for name in made) or any(is_some(expression) for expression in rest):
+        if _needed(made, scope, body) or any(map(is_some, rest)):
             return
         heading = re.sub(r"^some\b", "every", self._source.text[slice(*spans[0])])
         end = spans[-1][1]
@@ -336,6 +327,12 @@ class _Walk:
         for element in term["value"]:
             # Of an object, the values: a key that is another is an element that is lost.
             yield from self.term(element[1] if isinstance(element, list) else element)
+
+
+def _needed(names: Iterable[str], scope: Node, part: Any) -> bool:
+    """Whether what is left of a scope without one of its parts needs one of these variables."""
+    used, own = variables(scope), variables(part)
+    return any(used[name] > own[name] for name in names)
 
 
 def _shortened(term: Node, source: Source) -> Iterator[str]:

@@ -1,16 +1,14 @@
 """Many requests evaluated in one run of the OPA program: for coverage, and for policies that are broken on purpose.
 
-An engine decides by a bundle that was built and checked; this evaluates Rego as it stands, module by module, so that
-one of them can be exchanged at the cost of a run. It is no way to decide a call.
+It is no way to decide a call: an engine does that, by a bundle that was built and checked.
 """
 
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -24,28 +22,22 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-TIMEOUT: Final = 300.0
-"""Default time for one run, in seconds; usual ones take 0.1 to 0.5, and on a busy machine a hundred times that."""
-
-DECISION: Final = "data.authz.decision"
-"""What is evaluated when nothing else is asked for."""
-
+_TIMEOUT: Final = 300.0
+_DECISION: Final = "data.authz.decision"
 _AT_RUN_TIME: Final = "eval_"
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _MOST_FAILURES: Final = 16
 _MARK: Final = "pdp-input"
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(NamedTuple):
     """Lines of one module, from 1: those that were evaluated wholly, and those of which something was not."""
 
     covered: frozenset[int]
     missed: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """The result of a run.
 
     Attributes:
@@ -58,21 +50,20 @@ class Batch:
     lines: Mapping[str, Lines] | None = None
 
 
-def canonical_answer(document: bytes | Any) -> bytes:
-    """Return a decision or findings document, JSON bytes or parsed, in one form for all engines.
+def canonical_answer(document: Any) -> bytes:
+    """Return a decision or findings document in one form for all engines.
 
     Rego's sets have no order (reasons, obligations): whatever list stands at the top of the document is sorted.
     """
-    value = orjson.loads(document) if isinstance(document, bytes) else document
-    if isinstance(value, dict):
-        value = {key: sorted(item, key=canonical) if isinstance(item, list) else item for key, item in value.items()}
-    return canonical(value)
+    if not isinstance(document, dict):
+        return canonical(document)
+    return canonical(
+        {key: sorted(item, key=canonical) if isinstance(item, list) else item for key, item in document.items()}
+    )
 
 
 class Evaluator:
     """Modules and data staged for OPA, to be evaluated again and again, each time with some modules exchanged.
-
-    A builtin that fails is undefined, as in the embedded engine, except where `strict` is asked for.
 
     Safe to share between threads: a run writes only into a folder of its own.
 
@@ -81,18 +72,15 @@ class Evaluator:
             broken = evaluator.evaluate(inputs, changed={"authz/concerns/limits/limits.rego": text})
 
     Args:
-        opa: the program.
-        modules: their texts by their path in the bundle.
+        modules: texts by their path in the bundle.
         data: the whole data: `config`, `manifests`, `directory`, `settings`.
-        timeout: seconds that one run may take.
+        timeout: seconds that one run may take. Usual ones take 0.1 to 0.5, on a busy machine a hundred times that.
     """
 
     def __init__(
-        self, opa: Path, modules: Mapping[str, str], data: Mapping[str, Any], *, timeout: float = TIMEOUT
+        self, opa: Path, modules: Mapping[str, str], data: Mapping[str, Any], *, timeout: float = _TIMEOUT
     ) -> None:
-        self._opa = opa
-        self._modules = frozenset(modules)
-        self._timeout = timeout
+        self._opa, self._modules, self._timeout = opa, frozenset(modules), timeout
         self._staged = tempfile.TemporaryDirectory(prefix="pdp-evaluate-")
         self._folder = Path(self._staged.name)
         write_texts(self._folder, modules)
@@ -109,7 +97,7 @@ class Evaluator:
         inputs: Sequence[bytes],
         *,
         changed: Mapping[str, str] = _NOTHING,
-        document: str = DECISION,
+        document: str = _DECISION,
         coverage: bool = False,
         strict: bool = False,
     ) -> Batch:
@@ -123,7 +111,8 @@ class Evaluator:
             changed: modules instead of those of the same path, or beside them.
             document: what to evaluate, such as `data.authz.findings`.
             coverage: whether to report which lines were evaluated; of modules that are not changed.
-            strict: whether an input fails when a builtin fails, as in a sidecar.
+            strict: whether a builtin that fails is an error, as in a sidecar, and not undefined, as in the embedded
+                engine.
 
         Raises:
             EngineTimeoutError: not finished in time.

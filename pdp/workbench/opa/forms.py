@@ -16,7 +16,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.json import canonical, digest
-from pdp.workbench.opa.syntax import declared, is_every, nodes, package_of, rule_name, variables
+from pdp.workbench.opa.syntax import declared, imports_of, is_every, nodes, package_of, rule_name, variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,12 +31,7 @@ _ANY_NAME: Final = "$"
 
 
 def rule_forms(trees: Mapping[str, Node], others: Mapping[str, Node]) -> dict[str, list[tuple[Node, bytes]]]:
-    """Return the imports and rules of each module, each with its form.
-
-    Args:
-        trees: of one policy, by the module's path.
-        others: of the policy that it is compared with.
-    """
+    """Return the imports and rules of each module, each with its form; `others` are the policy to compare with."""
     forms = _Forms(trees, others)
     return {
         path: [
@@ -94,24 +89,23 @@ class _Forms:
 
 def _names(tree: Node) -> set[str]:
     """The names that a module's own rules and imports bring about, and those of the two documents."""
-    return {rule_name(rule).partition(".")[0] for rule in tree.get("rules") or ()} | {"input", "data", *_imports(tree)}
-
-
-def _imports(tree: Node) -> dict[str, list[Any]]:
-    paths = ((node, [part["value"] for part in node["path"]["value"]]) for node in tree.get("imports") or ())
-    return {str(node.get("alias") or path[-1]): path for node, path in paths}
+    return {rule_name(rule).partition(".")[0] for rule in tree.get("rules") or ()} | {
+        "input",
+        "data",
+        *imports_of(tree),
+    }
 
 
 def _computes(tree: Node, rules: AbstractSet[str]) -> bool:
     """Whether a module may reach a rule by a name that it computes: through a package, or a step that is open."""
-    imports, every = _imports(tree), list(nodes(tree.get("rules") or ()))
+    imports, every = imports_of(tree), list(nodes(tree.get("rules") or ()))
     heads = {id(node["value"][0]) for node in every if node.get("type") == "ref"}
     for node in every:
         head, *steps = node["value"] if node.get("type") == "ref" else [node]
         if head.get("type") != "var" or id(node) in heads:
             continue
-        path = imports.get(str(head["value"]), [head["value"]])
-        path = [*path, *(step["value"] if step.get("type") == "string" else None for step in steps)]
+        path = [part["value"] for part in imports.get(str(head["value"]), [head])]
+        path += (step["value"] if step.get("type") == "string" else None for step in steps)
         if path[0] != "data" or (len(path) > 1 and path[1] not in _POLICIES):
             continue
         known = "".join(f"{step}." for step in takewhile(lambda step: step is not None, path[1:]))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from pdp.errors import PdpError
 from pdp.installed import extra
-from pdp.workbench.opa.program import OPA_VARIABLE, OPA_VERSION, cached_opa, opa_version, processor, system
+from pdp.workbench.opa.program import OPA_VARIABLE, OPA_VERSION, cached_opa, machine, opa_version
 
 with extra("workbench"):
     import httpx
@@ -89,9 +89,9 @@ def release_asset() -> str:
     Raises:
         OpaInstallError: there is none.
     """
-    asset = _ASSETS.get((system(), processor()))
+    asset = _ASSETS.get(machine())
     if asset is None:
-        raise OpaInstallError(f"there is no official program for {system()} on {processor()}")
+        raise OpaInstallError(f"there is no official program for {' on '.join(machine())}")
     return asset
 
 
@@ -125,17 +125,15 @@ async def _content(client: httpx.AsyncClient, url: str, largest: int) -> bytes:
     content = bytearray()
     try:
         async with client.stream("GET", url) as response:
-            response.raise_for_status()
+            if not response.is_success:
+                raise OpaInstallError(f"{url}: download failed: the server answered {response.status_code}")
             async for piece in response.aiter_bytes():
                 content += piece
                 if len(content) > largest:
                     raise OpaInstallError(f"{url}: download failed: it has more than {largest} bytes")
-    except httpx.HTTPStatusError as error:
-        raise OpaInstallError(f"{url}: download failed: the server answered {error.response.status_code}") from error
-    except httpx.TimeoutException as error:
-        raise OpaInstallError(f"{url}: download failed: timed out") from error
     except httpx.HTTPError as error:
-        raise OpaInstallError(f"{url}: download failed: {error}") from error
+        # A time-out has no words.
+        raise OpaInstallError(f"{url}: download failed: {str(error) or 'timed out'}") from error
     return bytes(content)
 
 

@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
     from pdp.engine.bundle.file import Bundle
 
-START_TIMEOUT: Final = 15.0
-"""Default time for OPA to load its bundle and answer, in seconds."""
-
+_START_TIMEOUT: Final = 15.0
 _PAUSE: Final = 0.01
 _LOG_TAIL: Final = 4096
 _OK: Final = 200
@@ -66,7 +64,7 @@ def local_opa(
     manifests: Mapping[str, Any] | None = None,
     data: Mapping[str, Any] | None = None,
     tcp: bool = False,
-    start_timeout: float = START_TIMEOUT,
+    start_timeout: float = _START_TIMEOUT,
 ) -> Iterator[OpaServer]:
     """Run OPA as a process, which ends with the block.
 
@@ -145,10 +143,8 @@ def _write(
     folder: Path, bundle: Bundle, manifests: Mapping[str, Any] | None, data: Mapping[str, Any] | None, *, lock: bool
 ) -> None:
     """Write a bundle into a folder: Rego, data, and the lock where OPA asks for a token."""
-    files = {
-        **bundle.modules,
-        "data.json": canonical(merged_data(bundle.data, manifests=manifests, data=data)).decode(),
-    }
+    whole = canonical(merged_data(bundle.data, manifests=manifests, data=data))
+    files = {**bundle.modules, "data.json": whole.decode()}
     roots = list(ROOTS)
     if lock:
         files["system/authz.rego"] = packaged("deploy/authz.rego").read_text(encoding="utf-8")

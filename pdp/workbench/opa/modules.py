@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 DECISION: Final = "authz/decision.rego"
 """The module by which a folder is known to be the baseline."""
 
-MAX_MODULE: Final = 1024 * 1024
-"""Largest Rego file, in bytes."""
-
+_MAX_BYTES: Final = 1024 * 1024
 _TEST: Final = "_test.rego"
 _FILE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -56,15 +54,11 @@ def baseline_folder(folders: Sequence[Path]) -> Path:
 
 
 def collect(baseline: Path, folders: Sequence[Path], *, tests: bool = False) -> dict[str, Module]:
-    """Find the modules: the baseline's under its `authz`, the user's anywhere in the other folders.
+    """Return the modules of all `folders` by their path in the bundle, sorted.
 
-    Args:
-        baseline: the one of the folders that holds the baseline.
-        folders: all of them.
-        tests: find the unit tests (`…_test.rego`) alone, of which there may be none; else they are left out.
-
-    Returns:
-        the modules by their path in the bundle, sorted; a user's is the one in its folder, with `custom/` before it.
+    Those of the one that is the `baseline` stand under its `authz`, the user's anywhere; a user's path is the one in
+    its folder, with `custom/` before it. With `tests`, the unit tests (`…_test.rego`) alone, of which there may be
+    none; else they are left out.
 
     Raises:
         UsageError: a file cannot be read, is too large, or has a name that a bundle cannot have; a folder has none,
@@ -136,7 +130,7 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
 
 def _text(file: Path) -> str:
     content = read_bytes(file)
-    if len(content) > MAX_MODULE:
-        raise UsageError(f"{file}: larger than {MAX_MODULE} bytes", hint="is this Rego?")
+    if len(content) > _MAX_BYTES:
+        raise UsageError(f"{file}: larger than {_MAX_BYTES} bytes", hint="is this Rego?")
     # Line ends differ between checkouts of one source, and must not make another bundle of it.
     return decode(content, str(file)).replace("\r\n", "\n")

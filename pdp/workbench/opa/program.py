@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -28,7 +29,8 @@ WITHOUT_OPA: Final = f" without OPA {OPA_VERSION}; get it with: pdp opa install"
 # A run is short: collecting garbage often would only cost time.
 _NO_COLLECTION: Final = {"GOGC": "off", "GOMEMLIMIT": "512MiB"}
 _ANSWER_TIMEOUT: Final = 20.0
-_PROCESSORS: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+_REPORTED: Final = re.compile(r"^Version:\s*(\S+)\s*$", re.MULTILINE)
+_PROCESSORS: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def find_opa() -> Path | None:
@@ -70,18 +72,16 @@ def needed_opa(purpose: str) -> Path:
 
 def cached_opa() -> Path:
     """Return where an installed OPA is kept, in the user's cache folder; it need not be there."""
-    return user_cache_path("tool-pdp") / f"opa-{OPA_VERSION}-{system()}-{processor()}"
+    return user_cache_path("tool-pdp") / "-".join(("opa", OPA_VERSION, *machine()))
 
 
-def system() -> str:
-    """Return the operating system as Go and OPA's releases call it: linux, darwin."""
-    return platform.system().lower()
+def machine() -> tuple[str, str]:
+    """Return operating system and processor as Go and OPA's releases call them: linux or darwin, amd64 or arm64.
 
-
-def processor() -> str:
-    """Return the processor as Go and OPA's releases call it: amd64, arm64; others as the system calls them."""
-    machine = platform.machine().lower()
-    return _PROCESSORS.get(machine, machine)
+    Others are named as the system names them.
+    """
+    processor = platform.machine().lower()
+    return platform.system().lower(), _PROCESSORS.get(processor, processor)
 
 
 def opa_version(program: Path) -> str | None:
@@ -90,13 +90,8 @@ def opa_version(program: Path) -> str | None:
         done = run_opa(program, ["version"], timeout=_ANSWER_TIMEOUT)
     except (UsageError, ValueError, EngineTimeoutError):
         return None
-    if done.returncode != 0:
-        return None
-    for line in done.stdout.decode(errors="replace").splitlines():
-        name, _, value = line.partition(":")
-        if name == "Version":
-            return value.strip()
-    return None
+    version = _REPORTED.search(done.stdout.decode(errors="replace"))
+    return version[1] if version and done.returncode == 0 else None
 
 
 def opa_environment() -> dict[str, str]:
@@ -108,12 +103,6 @@ def run_opa(
     opa: Path, arguments: Sequence[str], *, timeout: float, folder: Path | None = None
 ) -> subprocess.CompletedProcess[bytes]:
     """Run OPA to its end, whatever its exit code.
-
-    Args:
-        opa: the program.
-        arguments: as on a command line.
-        timeout: seconds.
-        folder: where it runs.
 
     Raises:
         UsageError: it cannot be run.

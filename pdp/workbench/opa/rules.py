@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import yaml
 
@@ -28,7 +28,6 @@ _OBLIGATION: Final = re.compile(r'"id"\s*:\s*"([^"\\]+)"')
 _STRING: Final = re.compile(r'"(?:\\.|[^"\\])*"|`[^`]*`')
 # The concern of what the decision finds itself.
 _DECISION: Final = "decision"
-_NO_RULE: Final = ("package", "import")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class RuleSite:
 
     Attributes:
         code: its reason code, `<concern>.<finding>`; None when its METADATA states none.
-        concern: the concern's name; `decision` for the findings of the decision itself.
+        concern: its name; `decision` for the findings of the decision itself.
         part: what it finds: one of `PARTS`; the decision itself only denies.
         file: the author's file; line: of the rule's head, from 1.
         module: the module's path in the bundle.
@@ -65,45 +64,28 @@ class RuleSite:
         return self.line + self.text.count("\n")
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(NamedTuple):
     """A rule, or another statement of a module: its first line, its text, and the METADATA above it, or nothing."""
 
     line: int
     text: str
     metadata: dict[str, Any]
 
-    @property
-    def name(self) -> str | None:
-        """The rule's name, such as `deny`; None where it is no rule."""
-        name = _NAME.match(self.text)
-        return None if name is None or name[1] in _NO_RULE else name[1]
-
 
 def rule_sites(modules: Mapping[str, Module]) -> tuple[RuleSite, ...]:
     """Return every rule of a concern that finds something, and every rule of the decision that has a code.
 
-    Rules without a code are among them, so that a finding without a name can be traced to its place. A METADATA block
-    that is no YAML counts as none.
-
-    Args:
-        modules: by their path in the bundle.
-
-    Returns:
-        the sites in the order of the modules' paths and of their lines.
+    They stand in the order of the modules' paths and of their lines. Rules without a code are among them, so that a
+    finding without a name can be traced to its place. A METADATA block that is no YAML counts as none.
     """
-    return tuple(
-        site for path in sorted(modules) if not path.endswith("_test.rego") for site in _sites(path, modules[path])
-    )
+    paths = sorted(path for path in modules if not path.endswith("_test.rego"))
+    return tuple(site for path in paths for site in _sites(path, modules[path]))
 
 
 def sites_by_code(sites: tuple[RuleSite, ...]) -> dict[str, tuple[RuleSite, ...]]:
     """Return the sites by their code, those without one left out; codes sorted."""
-    by_code: dict[str, list[RuleSite]] = {}
-    for site in sites:
-        if site.code is not None:
-            by_code.setdefault(site.code, []).append(site)
-    return {code: tuple(by_code[code]) for code in sorted(by_code)}
+    codes = sorted({site.code for site in sites if site.code is not None})
+    return {code: tuple(site for site in sites if site.code == code) for code in codes}
 
 
 def _sites(path: str, module: Module) -> Iterator[RuleSite]:
@@ -113,12 +95,13 @@ def _sites(path: str, module: Module) -> Iterator[RuleSite]:
         if package:
             concern = _concern(package[1])
             continue
-        if concern is None or statement.name is None:
+        name = _NAME.match(statement.text)
+        if concern is None or name is None:
             continue
         custom = statement.metadata.get("custom")
         stated = custom if isinstance(custom, dict) else {}
         code = _text_of(stated, "code") or None
-        part = "deny" if concern == _DECISION and code is not None else statement.name
+        part = "deny" if concern == _DECISION and code is not None else name[1]
         if part not in PARTS:
             continue
         obligation = _OBLIGATION.search(statement.text) if part == "obligations" else None

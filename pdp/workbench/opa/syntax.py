@@ -109,6 +109,12 @@ def package_of(tree: Node) -> str:
     return ".".join(str(part["value"]) for part in tree["package"]["path"][1:])
 
 
+def imports_of(tree: Node) -> dict[str, list[Node]]:
+    """Return the references that a module imports, by the names that it has for them."""
+    imported = ((node.get("alias"), node["path"]["value"]) for node in tree.get("imports") or ())
+    return {str(alias or parts[-1]["value"]): parts for alias, parts in imported}
+
+
 def operator(terms: list[Node]) -> str:
     """Return the dotted name of what is called, such as `lt`, `internal.member_2` or `reason.new`."""
     head = terms[0]

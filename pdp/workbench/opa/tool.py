@@ -37,9 +37,10 @@ _NOT_REGO: Final = "check this line and the one before it; a rule begins as in `
 class OpaTool:
     """The OPA program, run in a folder in which modules are staged under the paths that they have in the bundle.
 
+    Sources given by absolute path would leave that path in what is compiled. Its methods raise `FileFaultsError` with
+    each thing that OPA objects to, and `UsageError` where OPA refuses without a place or cannot be run.
+
     Args:
-        opa: the program.
-        folder: where it runs; sources given by absolute path would leave that path in what is compiled.
         modules: by their path in the bundle; they are written into the folder.
         capabilities: the file that lists the builtins that policies may use, or None for all of OPA's.
     """
@@ -54,21 +55,11 @@ class OpaTool:
         self._capabilities = [] if capabilities is None else ["--capabilities", str(capabilities)]
 
     def parse(self, staged: str) -> Any:
-        """Return the syntax tree of one module, with places, as `opa parse --format json` writes it.
-
-        Raises:
-            FileFaultsError: it is not Rego.
-            UsageError: OPA cannot be run.
-        """
+        """Return the syntax tree of one module, with places, as `opa parse --format json` writes it."""
         return json.loads(self._run("parse", "--format", "json", "--json-include", "locations", staged))
 
     def dependencies(self, rule: str) -> frozenset[str]:
-        """Return the rules that a rule asks for, directly or through others, and itself; dotted, as `data.a.b`.
-
-        Raises:
-            FileFaultsError: a module is not Rego.
-            UsageError: OPA cannot be run.
-        """
+        """Return the rules that a rule asks for, directly or through others, and itself; dotted, as `data.a.b`."""
         answer = json.loads(self._run("deps", "--format", "json", "-d", ".", rule))
         return frozenset(".".join(str(part["value"]) for part in rule) for rule in answer.get("virtual") or ())
 
@@ -78,10 +69,6 @@ class OpaTool:
         Args:
             request: the schema that METADATA calls `schema.request`.
             schemas: those of the user's modules, by the path that each is about, such as `input` and `data.settings`.
-
-        Raises:
-            FileFaultsError: each thing that OPA objects to.
-            UsageError: OPA cannot be run.
         """
         beside = self._folder.parent / "schemas"
         names = {path: path.replace(".", "_") for path in schemas}
@@ -102,9 +89,6 @@ class OpaTool:
         """Compile all modules to one WebAssembly module.
 
         At `-O 0`: more makes OPA bake data in, which is then ignored at run time, and mix up entrypoints.
-
-        Raises:
-            UsageError: OPA refuses, or cannot be run.
         """
         out = self._folder.parent / "compiled.tar.gz"
         named = [argument for entrypoint in entrypoints for argument in ("-e", entrypoint)]

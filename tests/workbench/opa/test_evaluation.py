@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 
 from pdp.decision import parse_decision
@@ -53,7 +54,7 @@ def test_answers_are_those_of_the_embedded_engine(opa: Path) -> None:
     data = {**bundle.data, "manifests": manifests}
     batch = evaluate_batch(opa, bundle.modules, data, bodies)
     with EmbeddedEngine(bundle, manifests=manifests) as engine:
-        assert batch.answers == {body: canonical_answer(engine.evaluate(body)) for body in bodies}
+        assert batch.answers == {body: canonical_answer(orjson.loads(engine.evaluate(body))) for body in bodies}
     assert len({parse_decision(answer).verdict for answer in batch.answers.values() if answer is not None}) == 3
 
 
@@ -135,4 +136,4 @@ def test_options_do_not_come_from_the_environment(opa: Path, monkeypatch: pytest
     ],
 )
 def test_one_form_for_answers(one: bytes, other: Any, equal: bool) -> None:
-    assert (canonical_answer(one) == canonical_answer(other)) is equal
+    assert (canonical_answer(orjson.loads(one)) == canonical_answer(other)) is equal
