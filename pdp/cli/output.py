@@ -33,15 +33,12 @@ def complain(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print JSON in plain ASCII, indented by two, keys in the order of `value`.
-
-    ASCII, because names come from models: as escapes they can neither steer a terminal nor fail to be encoded.
-    """
+    """Print JSON in plain ASCII: names come from models, and as escapes they cannot steer a terminal."""
     tell(json.dumps(value, indent=2))
 
 
 def print_answer(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
-    """Print what a command answers: as JSON, or in lines, of which what does not print is shown as escapes."""
+    """Print what a command answers: as JSON, or in lines, with what does not print in them as escapes."""
     if as_json:
         print_json(value)
     else:

@@ -30,8 +30,6 @@ from pdp.pep import Pep
 from pdp.project.file import engine_of_project
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pdp.evaluation import Evaluation
 
 

@@ -21,7 +21,6 @@ from pdp.manifest.schema.differences import Bump
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from pdp.errors import Fault
     from pdp.manifest.diff import ContentChange, ManifestDiff

@@ -12,7 +12,7 @@ from pdp.cli import INTERRUPTED, Exit
 from pdp.cli.display import progress
 from pdp.cli.files import needed, project_with
 from pdp.cli.options import AsJson, EngineTimeout, ScenarioPaths, command_app
-from pdp.cli.output import complain, print_json, tell
+from pdp.cli.output import complain, print_answer
 from pdp.errors import FileFaultsError, UsageError
 from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
@@ -20,7 +20,6 @@ from pdp.workbench.mutation.mutant import Fate
 from pdp.workbench.mutation.run import MutationRun, report_lines
 from pdp.workbench.mutation.run import mutate as run_mutants
 from pdp.workbench.opa.program import find_opa
-from pdp.workbench.reports.shown_file import printable
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
 if TYPE_CHECKING:
@@ -91,14 +90,10 @@ def mutate(
 
 
 def _print(run: MutationRun, *, as_json: bool) -> None:
-    if as_json:
-        print_json(run.as_json())
-        return
-    for line in report_lines(run):
-        tell(printable(line.expandtabs(4)))
-    for note in run.notes:
+    summary = run.summary() if run.complete else f"interrupted; {run.summary()}"
+    print_answer(run.as_json(), (*(line.expandtabs(4) for line in report_lines(run)), summary), as_json=as_json)
+    for note in () if as_json else run.notes:
         complain(note)
-    tell(run.summary() if run.complete else f"interrupted; {run.summary()}")
 
 
 def _advance(bar: Progress, task: TaskID, run: MutationRun) -> None:

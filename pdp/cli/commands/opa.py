@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -12,9 +11,6 @@ from pdp.cli.options import AsJson, command_app
 from pdp.cli.output import complain, print_answer
 from pdp.workbench.opa.modules import baseline_policies_path
 from pdp.workbench.opa.program import OPA_VERSION, find_opa
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def ensured() -> Path:

@@ -10,7 +10,7 @@ import typer
 from pdp.cli import Exit
 from pdp.cli.files import needed, project_with
 from pdp.cli.options import AsJson, EngineTimeout, Policies, ScenarioPaths, command_app, file_option
-from pdp.cli.output import print_json, tell
+from pdp.cli.output import print_answer, tell
 from pdp.documents import nearest
 from pdp.errors import UsageError
 from pdp.workbench.engines import ENGINE_TIMEOUT
@@ -67,10 +67,7 @@ def check(
         engine_timeout=engine_timeout,
     )
     result = release_check(gate) if as_json else release_check(gate, _show)
-    if as_json:
-        print_json(result.as_json())
-    else:
-        tell(summary(result))
+    print_answer(result.as_json(), [summary(result)], as_json=as_json)
     raise typer.Exit(Exit.OK if result.passed else Exit.FAILED)
 
 

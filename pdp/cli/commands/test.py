@@ -30,7 +30,6 @@ from pdp.workbench.scenarios.running.runner import run_suite, selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from pdp.workbench.coverage.coverage import Coverage
     from pdp.workbench.scenarios.files.suite import Suite

@@ -47,11 +47,9 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition that was not met.
+    """A condition that was not met, as it is written, in the author's file.
 
     Attributes:
-        text: as it is written, one line.
-        file: the author's file; line: from 1.
         seen: what its variables and references were.
         because: where it asks other rules that did not hold, what they stopped at.
     """
@@ -65,12 +63,10 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class RuleRun:
-    """One rule for one request.
+    """One rule for one request, and whether it found something.
 
     Attributes:
-        site: the rule.
         asked: whether it was evaluated at all; a concern is not asked about a request of a wrong shape.
-        fired: whether it found something.
         stopped: the first condition that was not met, if it did not fire and the trace tells.
     """
 
@@ -81,16 +77,13 @@ class RuleRun:
 
 
 def trace(opa: Path, modules: Mapping[str, Module], data: Mapping[str, Any], body: bytes) -> tuple[RuleRun, ...]:
-    """Evaluate the decision for one request, and tell of every rule that `rule_sites` finds whether it fired.
+    """Evaluate the decision for one request, and return how each rule ran, in the order of `rule_sites`.
 
     Args:
         opa: the program.
         modules: by their path in the bundle.
         data: the whole data: `config`, `manifests`, `directory`, `settings`.
         body: the request as canonical JSON.
-
-    Returns:
-        the runs in the order of `rule_sites`.
 
     Raises:
         EngineTimeoutError, UsageError: as of `Evaluator.query`; among them an evaluation that fails.
@@ -110,9 +103,8 @@ def trace(opa: Path, modules: Mapping[str, Module], data: Mapping[str, Any], bod
 class _Stream:
     """A trace. A query of it is an entered rule, or an entered body of a `not`, an `every` or a comprehension.
 
-    Attributes:
-        values: by each reference that a condition reads a list with its value; empty where it is undefined, or is
-            not known yet.
+    `values` has by each reference that a condition reads a list with its value; empty where it is undefined, or is not
+    known yet.
     """
 
     def __init__(self, events: Iterable[Mapping[str, Any]], modules: Mapping[str, Module]) -> None:
@@ -143,9 +135,8 @@ class _Stream:
 
     def run(self, site: RuleSite) -> RuleRun:
         """Return whether a rule was asked, whether it fired, and where it stopped."""
-        queries = [
-            query for line in range(site.line, site.last_line + 1) for query in self._rules_at[site.module, line]
-        ]
+        lines = range(site.line, site.last_line + 1)
+        queries = [query for line in lines for query in self._rules_at[site.module, line]]
         fired = not self._held.isdisjoint(queries)
         return RuleRun(site, bool(queries), fired, None if fired else self._stop(queries, 0))
 
@@ -162,10 +153,8 @@ class _Stream:
         module, row = self._modules[place["file"]], place["row"]
         within = self._evaluated_for(position)
         # OPA takes a condition apart; its parts have the condition's line.
-        local = _locals(event)
-        scalars = {generated: value for generated, (_, value) in local.items()}
         own = [part["Node"] for part in within if part["QueryID"] == query and part["Op"] in ("Eval", "Fail")]
-        references = _references(own, scalars)
+        references = _references(own, event)
         names = list(references)
         if negated:
             # The rules under a `not` held; what they read of the request says why.
@@ -173,14 +162,14 @@ class _Stream:
                 reference
                 for part in within
                 if part["QueryID"] != query and part["Op"] == "Eval"
-                for reference in _references(part["Node"], {name: value for name, (_, value) in _locals(part).items()})
+                for reference in _references(part["Node"], part)
                 if reference.startswith("input.")
             ]
         text = _condition_text(module.text.split("\n")[row - 1], place["col"])
         # OPA lists variables in no fixed order.
         seen = [
             Seen(name, value, defined=True)
-            for name, value in sorted(local.values(), key=lambda pair: (text.find(pair[0]), pair[0]))
+            for name, value in sorted(_locals(event).values(), key=lambda pair: (text.find(pair[0]), pair[0]))
             if not name.startswith("__local") and re.search(rf"\b{re.escape(name)}\b", text)
         ]
         for name in list(dict.fromkeys(names))[:_MOST_VALUES]:
@@ -261,14 +250,13 @@ def _value_of(term: Mapping[str, Any]) -> Any:
     return f"<{kind}>"
 
 
-def _references(tree: Any, variables: Mapping[str, Any]) -> list[str]:
-    """Return the references to input and data in expressions, each once, without functions that are called.
+def _references(tree: Any, event: Mapping[str, Any]) -> list[str]:
+    """Return the references to input and data in a syntax tree, each once, without functions that are called.
 
-    Args:
-        tree: expressions of the syntax tree.
-        variables: values by name, put in where a reference to request or data has a variable. A reference ends at the
-            first variable that is unknown, or whose value is neither text nor number.
+    Variables in them are put in by their values. A reference ends at the first that is unknown, or neither text nor
+    number.
     """
+    variables = {generated: value for generated, (_, value) in _locals(event).items()}
     parts = list(nodes(tree))
     calls = [part.get("terms") or part["value"] for part in parts if "terms" in part or part.get("type") == "call"]
     called = {id(terms[0]) for terms in calls if isinstance(terms, list)}

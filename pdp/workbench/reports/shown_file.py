@@ -39,20 +39,18 @@ def line_ranges(lines: Iterable[int]) -> str:
     return ", ".join("-".join(map(str, ends)) for ends in ranges)
 
 
-def printable(text: str, *, also: str = "") -> str:
-    r"""Return `text` with all that does not print as escapes such as `\x1b`; letters of `also` stay as they are."""
+def printable(text: str) -> str:
+    r"""Return `text` with all that does not print as escapes such as `\x1b`."""
     if text.isprintable():
         return text
     return "".join(
-        letter if letter.isprintable() or letter in also else letter.encode("unicode_escape", "surrogatepass").decode()
-        for letter in text
+        letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode() for letter in text
     )
 
 
 def markdown_text(text: str) -> str:
     """Return `text` as Markdown that shows it, and can form no link, tag or mention."""
-    flat = "".join(letter if letter.isprintable() else f"\\u{ord(letter):04x}" for letter in text)
-    return _SPECIAL.sub(r"\\\1", flat)
+    return _SPECIAL.sub(r"\\\1", printable(text))
 
 
 def markdown_code(text: str) -> str:

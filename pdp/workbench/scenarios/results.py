@@ -39,7 +39,6 @@ class StepResult:
 
     Attributes:
         action: one of `pdp.workbench.scenarios.files.scenario.ACTIONS`.
-        place: where it stands.
         expected: the expectation as it is written, plain JSON; actual: the same keys, as they were.
         mismatches: what differs; empty when the step passed.
         evaluations: of a proposal or a plan; empty for the other steps.
@@ -73,7 +72,6 @@ class ScenarioResult:
     """One scenario on one engine.
 
     Attributes:
-        place: where the scenario stands, in its file as that was named.
         engine: `embedded` or `sidecar`; of a card, each of those that agree.
         steps: those that were done; after one that failed, the rest are not.
         error: what kept it from being run to its end, one message; None when it was run.

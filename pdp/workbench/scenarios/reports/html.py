@@ -86,7 +86,8 @@ def _rows(step: StepResult) -> Iterator[tuple[str, Any, Any, bool]]:
 
 def _printable(value: Any) -> Any:
     """Show what does not print as escapes: it could turn the page's text around, or not be encoded at all."""
-    return printable(value, also="\n") if isinstance(value, str) and not hasattr(value, "__html__") else value
+    ours = not isinstance(value, str) or hasattr(value, "__html__")
+    return value if ours else "\n".join(map(printable, value.split("\n")))
 
 
 def _source(text: str) -> str:

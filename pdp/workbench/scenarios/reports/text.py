@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.workbench.reports.shown_file import printable
@@ -81,22 +82,15 @@ def _failure(result: ScenarioResult) -> Iterator[str]:
 def _table(rows: Iterable[tuple[str, Any, Any]]) -> Iterator[str]:
     yield f"  {'':<{_KEY}} {'expected':<{_COLUMN}} | actual"
     for key, expected, actual in rows:
-        left, right = _cell(expected), _cell(actual)
-        names = textwrap.wrap(key, _KEY) or [""]
-        for line in range(max(len(left), len(right), len(names))):
-            name, one, other = (cell[line] if line < len(cell) else "" for cell in (names, left, right))
+        cells = textwrap.wrap(key, _KEY), _cell(expected), _cell(actual)
+        for name, one, other in zip_longest(*cells, fillvalue=""):
             yield f"  {name:<{_KEY}} {one:<{_COLUMN}} | {other}"
 
 
 def _cell(value: Any) -> list[str]:
     """A value as lines of a column: a list has an item on each."""
-    if isinstance(value, list) and value:
-        return [line for item in value for line in _wrapped(item)]
-    return _wrapped(value)
-
-
-def _wrapped(value: Any) -> list[str]:
-    return textwrap.wrap(_value(value), _COLUMN, drop_whitespace=False) or ['""']
+    items = value if isinstance(value, list) and value else [value]
+    return [line for item in items for line in textwrap.wrap(_value(item), _COLUMN, drop_whitespace=False) or ['""']]
 
 
 def _value(value: Any) -> str:

@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """What came of one proposal, approval or request; what does not apply is None.
-
-    `planned`: what became of a plan's step before it was called, if it was.
-    """
+    """What came of one proposal, approval or request; `planned`: of a plan's step before it was called, if it was."""
 
     evaluation: Evaluation | None = None
     decision: Decision | None = None
@@ -38,8 +35,7 @@ class Happened:
 
 def expected(expect: Expect) -> dict[str, Any]:
     """Return what is expected, as it is written."""
-    stated: dict[str, Any] = expect.model_dump(mode="json", exclude_unset=True)
-    return stated
+    return expect.model_dump(mode="json", exclude_unset=True)
 
 
 def actual(expect: Expect, happened: Happened) -> dict[str, Any]:

@@ -126,10 +126,8 @@ def _check_in_time(scenario: Scenario, step: StepResult) -> None:
     for answer in (*step.answers, *step.plans):
         for reason in answer.decision.reasons:
             if reason.code == EngineTimeoutError.code:
-                raise EngineTimeoutError(
-                    f"{step.place.file}:{step.place.line} {scenario.name}: no verdict: {reason.message}",
-                    hint=LATE,
-                )
+                where = f"{step.place.file}:{step.place.line} {scenario.name}"
+                raise EngineTimeoutError(f"{where}: no verdict: {reason.message}", hint=LATE)
 
 
 def _held_to_contract(step: StepResult) -> StepResult:
@@ -167,9 +165,9 @@ def run_suite(
     """Run the scenarios on each of the engines in turn. From the second on, decisions must be those of the first.
 
     Args:
-        suite: the scenarios.
+        suite: the scenarios; where none is selected, no result is given.
         engines: in the order in which they run.
-        selected: whether a scenario of that name is run; all when absent. Nothing is given when none is.
+        selected: whether a scenario of that name is run; all when absent.
         progress: is told of each scenario that was run.
 
     Raises:
@@ -206,9 +204,8 @@ def selection(expression: str) -> Callable[[str], bool]:
     try:
         pattern = re.compile(expression, re.IGNORECASE)
     except re.error as error:
-        raise UsageError(
-            f"-k: {expression!r:.80} is malformed: {error}", hint="write a regular expression: 'wire|refund'"
-        ) from None
+        hint = "write a regular expression: 'wire|refund'"
+        raise UsageError(f"-k: {expression!r:.80} is malformed: {error}", hint=hint) from None
     return lambda name: pattern.search(name) is not None
 
 
@@ -243,11 +240,8 @@ def _differing(first: tuple[EngineAnswer, ...], second: tuple[EngineAnswer, ...]
 def _plain(decision: Decision) -> dict[str, Any]:
     if NO_DECISION.issuperset(decision.codes):
         return {"verdict": decision.verdict.value, "codes": list(decision.codes)}
-    return {
-        "verdict": decision.verdict.value,
-        "reasons": [reason.as_json() for reason in decision.reasons],
-        "obligations": [obligation.as_json() for obligation in decision.obligations],
-    }
+    plain = decision.as_json()
+    return {name: plain[name] for name in ("verdict", "reasons", "obligations")}
 
 
 @contextmanager
