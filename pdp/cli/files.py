@@ -68,9 +68,7 @@ def needed(stated: Stated | None, name: str, option: str) -> Stated:
 
 
 def read_rules(manifest: Path, governance: Path | None) -> "EffectiveManifest":
-    """Read both files, and tell on standard error what is likely a mistake in the governance file.
-
-    Such a mistake decides, in silence: rules for a misspelt action are rules for none.
+    """Read both files, and tell on standard error what is likely a mistake in governance: rules for no action, say.
 
     Raises:
         UsageError: a file is missing or faulty.

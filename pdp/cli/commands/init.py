@@ -13,8 +13,6 @@ from pdp.cli.output import print_answer, write_text
 from pdp.errors import UsageError
 
 _TEMPLATE: Final = Path(__file__).parents[1] / "project"
-# A folder with a dot first is easily lost on the way into a wheel.
-_RENAMED: Final = {"github": ".github"}
 _REQUIREMENT: Final = "@REQUIREMENT@"
 
 
@@ -66,5 +64,6 @@ def project_files() -> dict[str, str]:
         # Installers compile whatever ends in .py.
         if file.is_file() and "__pycache__" not in (first, *rest):
             text = file.read_text(encoding="utf-8").replace(_REQUIREMENT, requirement)
-            files["/".join((_RENAMED.get(first, first), *rest))] = text
+            # A folder with a dot first is easily lost on the way into a wheel.
+            files["/".join((".github" if first == "github" else first, *rest))] = text
     return dict(sorted(files.items()))

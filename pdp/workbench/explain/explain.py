@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.contract.checks import CHECKS
 from pdp.contract.sensitive import Mask
-from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError, UsageError
+from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError
 from pdp.json import canonical
 from pdp.workbench.explain.trace import RuleRun, trace
-from pdp.workbench.opa.program import WITHOUT_OPA
 from pdp.workbench.opa.rules import rule_sites, sites_by_code
 
 if TYPE_CHECKING:
@@ -82,19 +81,14 @@ def explain(
         sensitive: the arguments whose values are not shown.
     """
     rules: tuple[RuleRun, ...] = ()
-    unknown = None
+    unknown: str | None = None
     request = evaluation.request
     if request is not None:
         if NO_DECISION.issuperset(evaluation.codes):
             # What failed in the engine fails in OPA as well, and what does not end there does not end here.
             unknown = ": the policy came to no decision"
-        elif opa is None:
-            unknown = WITHOUT_OPA
         else:
-            try:
-                rules = trace(opa, modules, traced_data(data, request), canonical(request))
-            except (UsageError, EngineTimeoutError) as error:
-                unknown = f": {error}"
+            rules, unknown = trace(opa, modules, traced_data(data, request), canonical(request))
     mask = Mask(sensitive, request["context"]["arguments"] if request is not None else {})
     rules = tuple(replace(run, stopped=run.stopped and _masked(run.stopped, mask)) for run in rules)
     return Explanation(mask.text(_line(evaluation, modules)), evaluation, _checks(evaluation), mask, rules, unknown)

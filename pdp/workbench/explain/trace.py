@@ -14,7 +14,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pdp.errors import EngineTimeoutError, UsageError
 from pdp.workbench.opa.evaluation import Evaluator
+from pdp.workbench.opa.program import WITHOUT_OPA
 from pdp.workbench.opa.rules import rule_sites
 from pdp.workbench.opa.syntax import nodes
 
@@ -76,28 +78,35 @@ class RuleRun:
     stopped: Condition | None
 
 
-def trace(opa: Path, modules: Mapping[str, Module], data: Mapping[str, Any], body: bytes) -> tuple[RuleRun, ...]:
+def trace(
+    opa: Path | None, modules: Mapping[str, Module], data: Mapping[str, Any], body: bytes
+) -> tuple[tuple[RuleRun, ...], str | None]:
     """Evaluate the decision for one request, and return how each rule ran, in the order of `rule_sites`.
 
     Args:
-        opa: the program.
+        opa: the program, if there is one.
         modules: by their path in the bundle.
         data: the whole data: `config`, `manifests`, `directory`, `settings`.
         body: the request as canonical JSON.
 
-    Raises:
-        EngineTimeoutError, UsageError: as of `Evaluator.query`; among them an evaluation that fails.
+    Returns:
+        the runs and None; or none, and why they are not known, to go on from "not known".
     """
+    if opa is None:
+        return (), WITHOUT_OPA
     sites = rule_sites(modules)
-    with Evaluator(opa, {path: module.text for path, module in modules.items()}, data) as evaluator:
-        stream = _Stream(evaluator.query(_QUERY, body, *_OPTIONS).get("explanation") or [], modules)
-        for site in sites:
-            stream.run(site)  # notes what the conditions read
-        references = sorted(stream.values)
-        query = ", ".join(f"[x | x := {reference}]" for reference in references)
-        answer = evaluator.query(f"[{query}]", body)
-        stream.values = dict(zip(references, answer["result"][0]["expressions"][0]["value"], strict=True))
-    return tuple(stream.run(site) for site in sites)
+    try:
+        with Evaluator(opa, {path: module.text for path, module in modules.items()}, data) as evaluator:
+            stream = _Stream(evaluator.query(_QUERY, body, *_OPTIONS).get("explanation") or [], modules)
+            for site in sites:
+                stream.run(site)  # notes what the conditions read
+            references = sorted(stream.values)
+            query = ", ".join(f"[x | x := {reference}]" for reference in references)
+            answer = evaluator.query(f"[{query}]", body)
+    except (UsageError, EngineTimeoutError) as error:
+        return (), f": {error}"
+    stream.values = dict(zip(references, answer["result"][0]["expressions"][0]["value"], strict=True))
+    return tuple(stream.run(site) for site in sites), None
 
 
 class _Stream:

@@ -104,14 +104,14 @@ def _scenarios(manifest: EffectiveManifest, session: Mapping[str, Any]) -> Itera
             }
             for caller, own in callers.items():
                 evaluation = pep.decide(propose, laid_over(session, own))
-                stated = {"session": own} if own else {}
-                name, rejection = f"{tool.name}, by somebody {caller}", evaluation.outcome.rejection
+                rejection, stated = evaluation.outcome.rejection, {"session": own} if own else {}
                 if evaluation.decision is None and rejection is not None:
                     name = f"{tool.name}: its example is rejected; state arguments that are valid"
                     expect: dict[str, Any] = {"rejection": rejection.code.value}
                     yield {"name": name, "why": rejection.reason, "propose": propose, "expect": expect}
                     break
                 expect = {"verdict": str(evaluation.verdict), "codes": list(evaluation.codes)}
+                name = f"{tool.name}, by somebody {caller}"
                 yield {"name": name, **stated, "propose": propose, "expect": expect}
                 steps = _approved(tool, propose) if evaluation.verdict is Verdict.STEP_UP else []
                 if steps:

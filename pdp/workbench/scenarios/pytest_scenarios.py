@@ -19,7 +19,6 @@ from pdp.workbench.opa.local import local_opa
 from pdp.workbench.opa.program import needed_opa
 from pdp.workbench.scenarios.files.suite import is_scenario_file, load_suite, project_suite
 from pdp.workbench.scenarios.reports.text import failure_text, one_line
-from pdp.workbench.scenarios.running.diagnosis import Diagnoses
 from pdp.workbench.scenarios.running.engines import bundle_of, open_suite_engine
 from pdp.workbench.scenarios.running.runner import Runner, agreed
 
@@ -59,7 +58,6 @@ class ScenarioModule(pytest.File):
 
     suite: Suite
     runners: Sequence[Runner] = ()
-    diagnoses: Sequence[Diagnoses] = ()
     _open: ExitStack | None = None
 
     def collect(self) -> Iterable[ScenarioItem]:
@@ -77,12 +75,11 @@ class ScenarioModule(pytest.File):
         with _no_traceback(), ExitStack() as stack:
             engines = [stack.enter_context(open_suite_engine(self.suite, name)) for name in _engines(self.config)]
             self.runners = [Runner(self.suite, engine) for engine in engines]
-            self.diagnoses = [Diagnoses(self.suite, engine) for engine in engines]
             self._open = stack.pop_all()
 
     def teardown(self) -> None:
         """Close the engines."""
-        self.runners = self.diagnoses = ()
+        self.runners = ()
         # pytest also ends what it could not begin.
         if self._open is not None:
             self._open.close()
@@ -102,13 +99,13 @@ class ScenarioItem(pytest.Item):
     def runtest(self) -> None:
         """Run it; it fails with the report that `pdp test` prints."""
         with _no_traceback():
-            results = [runner.run(self._index) for runner in self.parent.runners]
+            runners = self.parent.runners
+            results = [runner.run(self._index) for runner in runners]
             self.user_properties.append(("manifest_digest", self.parent.suite.manifest.digest))
             results[1:] = [agreed(results[0], other) for other in results[1:]]
             failed = [at for at, result in enumerate(results) if not result.passed]
             if failed:
-                diagnoses = self.parent.diagnoses
-                report = "\n\n".join(failure_text(diagnoses[at].explained(results[at])) for at in failed)
+                report = "\n\n".join(failure_text(runners[at].explained(results[at])) for at in failed)
                 pytest.fail(report, pytrace=False)
 
     def reportinfo(self) -> tuple[Path, int, str]:

@@ -204,6 +204,8 @@ def test_exit_codes_are_those_of_decide() -> None:
 
 
 def test_a_reason_says_its_facts_and_its_remedy() -> None:
+    manifest = effective()
+    data = {"manifests": {manifest.digest: manifest.document}}
     reason: dict[str, Any] = {"code": "probe.a", "message": "As the test says."}
     said = {
         ": As the test says.": reason | {"details": {}},
@@ -213,7 +215,7 @@ def test_a_reason_says_its_facts_and_its_remedy() -> None:
     }
     for text, stated in said.items():
         engine = Scripted(partial(stepped_up, stated))
-        line = explain(Pep(effective(), engine).decide(wire(), session()), {}, {}, None).line
+        line = explain(Pep(manifest, engine).decide(wire(), session()), {}, data, None).line
         assert line == f"STEP_UP because probe.a{text}"
 
 

@@ -97,22 +97,22 @@ def listing(repository: Repository, as_json: AsJson = False) -> None:
     changes = history(repository)
     if not changes:
         raise UsageError(f"{repository}: nothing was published there", hint="publish: pdp bundle publish")
-    current = {change.channel: change for change in changes}
+    current = sorted({change.channel: change for change in changes}.items())
     following = next_release(repository)
     answer = {
         "channels": {
             name: {"release": change.release, "revision": change.revision, "digest": change.digest}
-            for name, change in sorted(current.items())
+            for name, change in current
         },
         "next_release": following,
         "history": [change.model_dump() for change in changes],
     }
     lines = [
-        *(f"{name}: release {change.release}  {change.revision}" for name, change in sorted(current.items())),
+        *(f"{name}: release {change.release}  {change.revision}" for name, change in current),
         f"next release: {following}",
         *(
             f"{number:5}  {change.time}  {_described(change)}  by {change.by}: {change.why}"
-            for number, change in reversed(list(enumerate(changes, start=1)))
+            for number, change in reversed([*enumerate(changes, start=1)])
         ),
     ]
     print_answer(answer, lines, as_json=as_json)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.decision import parse_findings
 from pdp.documents import nearest
 from pdp.engine.protocol import FINDINGS
-from pdp.errors import BundleError, EngineError, UsageError
+from pdp.errors import BundleError, EngineError
 from pdp.workbench.explain.explain import NO_DECISION
 from pdp.workbench.explain.trace import trace
-from pdp.workbench.opa.program import WITHOUT_OPA, find_opa
+from pdp.workbench.opa.program import find_opa
 from pdp.workbench.opa.rules import rule_sites, sites_by_code
 from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import policy_modules
@@ -61,8 +61,10 @@ class Diagnoses:
         if NO_DECISION.issuperset(answer.decision.codes):
             return Diagnosis(stopped)
         fired = tuple(self._fired(answer))
+        differing = [mismatch for mismatch in failed.mismatches if mismatch.key.endswith("codes") and mismatch.expected]
+        absent = dict.fromkeys(code for codes in differing for code in codes.expected if code not in codes.actual)
         # What fired and is not among the decision's codes belongs to a verdict that did not win.
-        missed = [code for code in _expected_codes(failed) if code not in {rule.code for rule in fired}]
+        missed = [code for code in absent if code not in {rule.code for rule in fired}]
         known = not self._sites.keys().isdisjoint(missed)
         runs, unknown = self._traced(answer.body) if known else ((), None)
         return Diagnosis(stopped, fired, tuple(self._missed(missed, runs)), unknown)
@@ -106,15 +108,10 @@ class Diagnoses:
     def _traced(self, body: bytes) -> tuple[Sequence[RuleRun], str | None]:
         """How each rule ran, or why that is not known."""
         opa = find_opa()
-        if opa is None:
-            return (), WITHOUT_OPA
-        if self._left <= 0:
+        if opa is not None and self._left <= 0:
             return (), ": enough others are traced already; select this one with -k"
         self._left -= 1
-        try:
-            return trace(opa, self._modules, whole_data(self._suite), body), None
-        except (UsageError, EngineError, BundleError) as error:
-            return (), f": {error}"
+        return trace(opa, self._modules, whole_data(self._suite), body)
 
 
 def _stops(failed: StepResult) -> Iterator[str]:
@@ -124,12 +121,6 @@ def _stops(failed: StepResult) -> Iterator[str]:
         if evaluation.decision is None and evaluation.outcome.rejection is not None:
             yield evaluation.outcome.rejection.reason
         yield from (reason.text for reason in evaluation.reasons if reason.code not in answered)
-
-
-def _expected_codes(failed: StepResult) -> list[str]:
-    """The codes that were expected and are not there."""
-    differing = [mismatch for mismatch in failed.mismatches if mismatch.key.endswith("codes") and mismatch.expected]
-    return list(dict.fromkeys(code for each in differing for code in each.expected if code not in each.actual))
 
 
 def _at(site: RuleSite) -> str:

@@ -32,9 +32,7 @@ def open_suite_engine(suite: Suite, name: EngineName) -> Iterator[Engine]:
 
 def bundle_of(suite: Suite) -> Bundle:
     """Return what decides: the suite's bundle, or its policies with the baseline; see `policy_bundle`."""
-    if suite.bundle is not None:
-        return read_bundle(suite.bundle)
-    return policy_bundle(suite.policies)
+    return policy_bundle(suite.policies) if suite.bundle is None else read_bundle(suite.bundle)
 
 
 def whole_data(suite: Suite) -> dict[str, Any]:

@@ -48,6 +48,7 @@ class Runner:
     Nothing is shared between scenarios: each has its own approvals, its own audit stream, and its tools file run anew.
     A tool without a function returns null, so that a scenario can say that it is executed; where there is a tools file,
     one of type `cli` runs its program. What the file's `deployment()` returns holds for the scenario's runs.
+    `explained` says why a result failed; see `Diagnoses`.
 
     Raises:
         UsageError: the tools file cannot be read.
@@ -59,6 +60,7 @@ class Runner:
         self._manifest = suite.manifest
         self._engine = RecordingEngine(engine)
         self._pep = Pep(self._manifest, self._engine)
+        self.explained = Diagnoses(suite, engine).explained
         self._tools = None if suite.tools is None else ToolsFile(suite.tools)
         self._stand_ins: dict[str, Callable[..., Any]] = dict.fromkeys(self._manifest.tools, returning(None))
 
@@ -181,13 +183,12 @@ def run_suite(
         started = time.perf_counter()
         with open_suite_engine(suite, name) as engine:
             runner = Runner(suite, engine)
-            diagnoses = Diagnoses(suite, engine)
             results = []
             for position, at in enumerate(chosen):
                 result = runner.run(at)
                 if first is not None:
                     result = agreed(first[position], result)
-                result = diagnoses.explained(result)
+                result = runner.explained(result)
                 results.append(result)
                 if progress is not None:
                     progress(result)
