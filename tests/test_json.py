@@ -10,7 +10,7 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdp.json import MAX_DEPTH, JsonValueError, canonical, check_json, digest, parse_json
+from pdp.json import MAX_BYTES, MAX_DEPTH, JsonTooLargeError, JsonValueError, canonical, check_json, digest, parse_json
 
 _numbers = st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(-(2.0**53), 2.0**53, allow_nan=False).filter(
     lambda number: abs(number) <= 2**53 - 1
@@ -109,6 +109,17 @@ def test_text_is_parsed_strictly(text: str | bytes, message: str) -> None:
 def test_an_integer_of_5000_digits_is_refused() -> None:
     with pytest.raises(JsonValueError, match=r"^value: "):
         parse_json("1" * 5000)
+
+
+def test_a_text_that_is_too_long_is_not_copied() -> None:
+    class Text(str):
+        __slots__ = ()
+
+        def encode(self, *_: Any, **__: Any) -> bytes:
+            raise AssertionError("this takes as long as the text is")
+
+    with pytest.raises(JsonTooLargeError):
+        parse_json(Text("é" * (MAX_BYTES + 1)), most=1)
 
 
 def test_text_that_is_json_is_parsed() -> None:

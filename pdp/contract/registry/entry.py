@@ -35,6 +35,9 @@ _GENERICS: Final = {kind.__name__: kind for kind in _NAMES} | {
     "Dict": dict, "List": list, "Literal": Literal, "Optional": Optional, "Union": Union,
 }  # fmt: skip
 _SYNTAX: Final = (ast.Expression, ast.Name, ast.Load, ast.Subscript, ast.Tuple, ast.BinOp, ast.BitOr)
+# The types in brackets but for the last. Without this, pydantic would drop a second type of a list, and admit any keys
+# of a dict, although those of JSON are texts.
+_BEFORE_LAST: Final[dict[str, list[str]]] = {"list": [], "List": [], "dict": ["str"], "Dict": ["str"]}
 _SEPARATOR: Final = re.compile(r"\s+(?:—|–|--?)\s+")  # noqa: RUF001 - an en dash stands there as well
 _KNOWN: Final = (
     "known: str, int, float, bool, list[T], dict[str, T], Optional[T], T | U, Literal of texts, integers or booleans"
@@ -101,8 +104,8 @@ def argument_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
 
     TYPE is `str`, `int`, `float`, `bool`, `list[T]`, `dict[str, T]`, `Optional[T]`, `T | U`, `Union[T, U]` or
     `Literal["a", 1]`. An argument whose type admits None may be left out; every other one is required. After the type,
-    ` — ` or ` - ` and the description that the model sees.
-    A JSON Schema of type object is returned as it stands. Messages begin with `where`.
+    ` — ` or ` - ` and the description that the model sees. A JSON Schema of type object is returned as it stands.
+    Messages begin with `where`.
 
     Raises:
         UsageError: not a type; the message names the argument.
@@ -146,6 +149,11 @@ def _check_plain(node: ast.AST, *, literal: bool = False) -> None:
     if not isinstance(node, _SYNTAX):
         raise TypeError
     if isinstance(node, ast.Subscript):
-        literal = literal or ast.unparse(node.value) == "Literal"
+        generic = ast.unparse(node.value)
+        types = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        before_last = [ast.unparse(part) for part in types[:-1]]
+        if not types or before_last != _BEFORE_LAST.get(generic, before_last):
+            raise TypeError
+        literal = literal or generic == "Literal"
     for part in ast.iter_child_nodes(node):
         _check_plain(part, literal=literal)

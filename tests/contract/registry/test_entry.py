@@ -82,7 +82,9 @@ KNOWN = (
     "text",
     [
         "Any", "flaot", "list[", "", "str, int", "list[1]", "1 | 2", "__import__('os')", "Literal[__import__('os')]",
-        "list['__import__(1)']", "Literal[().a]", "dict[str]", "Literal[1.5]", "Literal[b'x']",
+        "list['__import__(1)']", "Literal[().a]",
+        "list[str, int]", "List[()]", "dict[int, str]", "dict[()]", "dict[str]", "dict[str, int, int]",
+        "Optional[dict[int, str]]", "Literal[1.5]", "Literal[b'x']",
     ],
 )  # fmt: skip
 def test_what_is_no_type(text: str) -> None:
