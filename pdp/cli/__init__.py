@@ -42,6 +42,8 @@ class Exit(IntEnum):
 
 def main() -> None:
     """Run the command line and end the process with its exit code; no error leaves a traceback."""
+    # Looking for plugins of pydantic reads what every installed distribution says of itself, and none is wanted here.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     for stream in (sys.stdout, sys.stderr):
         # What an encoding does not have is shown as an escape; an error instead would hide a verdict.
         if isinstance(stream, io.TextIOWrapper):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Final
 
-from rich.console import Console
-from rich.text import Text
+import typer
 
+from pdp.cli.output import tell
 from pdp.json import canonical
 from pdp.workbench.reports.shown_file import printable
 
@@ -26,9 +27,15 @@ def word(evaluation: Evaluation) -> str:
 
 def show(*parts: str | tuple[str, str]) -> None:
     """Print a line of texts, each alone or with its style. What does not print in them is shown as escapes."""
-    styled = [(part, "") if isinstance(part, str) else part for part in parts]
-    line = Text.assemble(*((printable(text), style) for text, style in styled))
-    Console(highlight=False, soft_wrap=True).print(line)
+    tell("".join(printable(part) if isinstance(part, str) else _styled(*part) for part in parts))
+
+
+def _styled(text: str, style: str) -> str:
+    if sys.stdout is None or not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
+        return printable(text)
+    words = set(style.split())
+    color = words - {"bold", "dim"}
+    return typer.style(printable(text), bold="bold" in words, dim="dim" in words, fg=color.pop() if color else None)
 
 
 def print_evaluation(evaluation: Evaluation) -> None:
@@ -55,6 +62,7 @@ def print_evaluation(evaluation: Evaluation) -> None:
 
 def progress(*, quiet: bool) -> Progress:
     """Return a display of progress on standard error, taken away at its end; without a terminal it draws nothing."""
+    from rich.console import Console  # noqa: PLC0415 - most commands draw nothing
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn  # noqa: PLC0415
 
     hidden = quiet or sys.stderr is None or not sys.stderr.isatty()

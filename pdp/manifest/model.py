@@ -54,7 +54,9 @@ _NULLABLE: Final = frozenset(("correct", "default", "deprecation"))
 class Record(BaseModel):
     """Base of every record of a manifest. Files may spell its fields in camelCase as well."""
 
+    # Built when it is first used: a process that decides once needs few of the records.
     model_config = ConfigDict(
+        defer_build=True,
         frozen=True,
         extra="forbid",
         validate_default=False,
