@@ -64,7 +64,7 @@ def bundle_diff(
     pair = BundlePair.of(needed_opa("comparing bundles"), read_bundle(old), read_bundle(new), names=names)
     structure = structure_of(pair)
     whole = {suite.manifest.digest: suite.manifest for suite in suites}
-    beside = suites[0].data if suites else {}
+    beside = _beside(pair, suites[0]) if suites else {}
     decided = _Decided(progress)
     generated = GeneratedCalls(pair, whole, beside=beside, engine_timeout=engine_timeout)
     with generated.comparison as comparison:
@@ -146,10 +146,14 @@ def _of_scenarios(
         groups.setdefault(digest(canonical(dict(suite.data))), []).append(suite)
     for alike in groups.values():
         documents = {suite.manifest.digest: suite.manifest.document for suite in alike}
-        # Where a bundle has a root of its own, the suite's data does not count.
-        taken = {root for bundle in pair.bundles for root in bundle.data}
-        data = {root: value for root, value in alike[0].data.items() if root not in taken}
+        data = _beside(pair, alike[0])
         with Comparison(
             *pair.bundles, manifests=documents, old_data=data, new_data=data, engine_timeout=engine_timeout
         ) as comparison:
             yield from decided.known(comparison, scenario_calls(alike, comparison.engines, pair.manifests))
+
+
+def _beside(pair: BundlePair, suite: Suite) -> dict[str, Any]:
+    """A suite's data for both bundles: a root that one of them has of its own, the other one is not given."""
+    taken = {root for bundle in pair.bundles for root in bundle.data}
+    return {root: value for root, value in suite.data.items() if root not in taken}

@@ -103,7 +103,7 @@ class GeneratedCalls:
     Args:
         pair: the bundles.
         manifests: whole manifests by digest, as scenario files name them.
-        beside: data that bundles without such a root are given.
+        beside: data that both bundles are given; neither has such a root of its own.
         engine_timeout: seconds that an engine has for one answer.
 
     Attributes:
@@ -346,13 +346,10 @@ class GeneratedCalls:
 
 
 def _data_beside(bundle: Bundle, beside: Mapping[str, Any]) -> dict[str, Any]:
-    """Data for a bundle: what it has no root for, and corpora and documents for generated entries where there is room.
-
-    Where a bundle has a root of its own, data that is given beside it does not count.
-    """
+    """What is given, and corpora and documents for generated entries where the bundle leaves room for them."""
     own = bundle.data.get("directory", {})
     made = {"directory": {name: part for name, part in DIRECTORY.items() if isinstance(own.get(name, {}), dict)}}
-    return {root: value for root, value in beside.items() if root not in bundle.data} | made
+    return {**beside, **made}
 
 
 def _meeting(bases: Iterable[_Base], asked_for: Sequence[Alternative], *, whole: bool) -> Iterator[_Base]:

@@ -219,7 +219,7 @@ class RunResult:
             total=len(traces),
             in_manifest=sum(all(trace.in_manifest is True for trace in scenario) for scenario in traces),
             schema_valid=sum(all(trace.schema_valid is True for trace in scenario) for scenario in traces),
-            tools=_score(sides, lambda side: side.get("trace", {}).get("tool_name")),
+            tools=_score(sides, lambda side: (side.get("trace") or {}).get("tool_name")),
             arguments=_score(sides, lambda side: side.get("arguments")),
         )
 

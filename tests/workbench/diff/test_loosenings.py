@@ -53,6 +53,20 @@ def differences(opa: Path, old: Path, new: Path, count: int) -> list[Difference]
         return list(comparison.differences(islice(generated.calls(count * 3 // 2), count)))
 
 
+def test_settings_that_a_bundle_has_now_are_not_lent_to_the_one_before(tmp_path: Path, opa: Path) -> None:
+    """Scenarios state the same data beside the policies; the old bundle has none of its own, and denies."""
+    old = compiled(tmp_path, opa, (OWN, CLEAR, "_clear if input.context.sanctions_status in data.settings.admitted"))
+    bundle, settings = read_bundle(old), {"admitted": ["clear"]}
+    new = tmp_path / "settings.tar.gz"
+    data = {**bundle.data, "settings": settings}
+    new.write_bytes(pack_bundle(release=3, wasm=bundle.wasm, data=data, modules=bundle.modules))
+    suite = replace(load_suite(EXAMPLE / "scenarios.yaml"), data={"settings": settings}, scenarios=())
+
+    found = bundle_diff(old, new, suites=[suite], most=GRID)
+
+    assert [(group.change.direction, group.tools) for group in found.generated[:1]] == [("loosens", ("initiate_wire",))]
+
+
 @pytest.mark.parametrize(
     ("condition", "where", "value"),
     [

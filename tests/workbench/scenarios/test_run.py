@@ -355,10 +355,11 @@ def test_golden_scenarios_are_counted(tmp_path: Path) -> None:
         one(name="a", golden=True, propose=READ, expect={"verdict": "ALLOW"}),
         one(name="b", golden=True, propose={"tool": "read_note"}, expect={"rejection": "INVALID_PAYLOAD"}),
         one(name="c", golden=True, propose={"tool": "x"}, expect={"rejection": "INVALID_TOOL_NAME"}),
-        one(name="d", propose=READ, expect={"verdict": "ALLOW"}),
+        one(name="d", golden=True, propose=READ, expect={"trace": None, "verdict": "ALLOW"}),
+        one(name="e", propose=READ, expect={"verdict": "ALLOW"}),
     )
 
-    assert run.golden == Golden(total=3, in_manifest=2, schema_valid=1, tools=Score(0, 0), arguments=Score(0, 0))
+    assert run.golden == Golden(total=4, in_manifest=3, schema_valid=2, tools=Score(0, 0), arguments=Score(0, 0))
 
 
 def test_a_recorded_agent_is_scored_by_the_tool_that_it_chose_and_by_its_arguments(tmp_path: Path) -> None:
