@@ -61,15 +61,14 @@ class HeldCall(PatternCall):
         """
         entry = self.entry
         try:
-            if self.facts.markings:
-                self.run.mark(*self.facts.resource, self.facts.markings)
             if entry.effect_class is EffectClass.COMMIT_HIGH and entry.approval.unless_within_limits:
                 check_staged(self)
-            if entry.pattern is None:
-                return None
-            _check_shape(entry.pattern, self.arguments, "request")
-            check_snapshots(self.arguments, self.run)
-            return RULES[entry.pattern].before(self)
+            if entry.pattern is not None:
+                _check_shape(entry.pattern, self.arguments, "request")
+                check_snapshots(self.arguments, self.run)
+            if self.facts.markings:  # not before: what is refused above takes no room in the run
+                self.run.mark(*self.facts.resource, self.facts.markings)
+            return None if entry.pattern is None else RULES[entry.pattern].before(self)
         except Exception as error:  # noqa: BLE001 - whatever it was, the tool must not run
             return _failed(self, error, Execution(started=False))
 
@@ -104,8 +103,8 @@ class HeldCall(PatternCall):
             try:
                 self.run.mark(*self.facts.resource, self.facts.markings)
             except PatternFault as error:
-                # The run was closed meanwhile, or it is a stored result and another run. What nobody would remember
-                # the markings of does not go out.
+                # The run was closed meanwhile, or the result is a stored one and new to this run. A result goes out
+                # only where its markings are remembered.
                 error.details["effect"] = "done"
                 return PatternResult(execution._replace(result=None, failure=failure_of(error), error=error))
         if entry.pattern is None:

@@ -105,6 +105,16 @@ def test_arguments_without_the_shape_do_not_run() -> None:
     )  # fmt: skip
 
 
+def test_what_is_refused_takes_no_room_in_its_run() -> None:
+    """Otherwise calls that never run would keep those out that do."""
+    run_, about = opened(), replace(ABOUT, markings=frozenset({"internal"}))
+    unknown = {**LOOKUP, "filter": {"retrievalSnapshotId": "snap-9"}}
+    for arguments in ({"identifier": "ph-1"}, unknown):
+        assert not called("lookup_policyholder", arguments, run_, about=about).execution.started
+
+    assert run_.markings_of(*about.resource) == frozenset()
+
+
 @pytest.mark.parametrize("result", [None, {}, {"value": 1, "evidence": SPAN, "confidence": 1.1}])
 def test_a_result_without_the_shape_is_not_delivered(result: Any) -> None:
     held = held_call("extract_insured_sum", {"source": {"id": "sub-7"}}, opened())
