@@ -213,17 +213,17 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, p
             governance.add_findings(governable_findings(rules, entry.roots), governance.within(tool.action))
         if programs and tool.type == "cli" and tool.cli is not None:
             file.add_findings(program_findings(tool.cli, listed.get(tool.cli.argv[0])), entry.where)
-        if entry.unusable & _DECIDING:
-            continue
+        sound, decided = entry.roots is not None, not entry.unusable & _DECIDING
         stated = tool.risk_tier is not None or (rules is not None and rules.risk_tier is not None)
         effective = effective_tool(tool, rules)
-        findings = [*entry_findings(effective, tier_stated=stated)]
-        findings += forbidden_findings(effective, staged, sound=entry.roots is not None)
-        if clauses or doubtful:
+        findings = forbidden_findings(effective, staged, sound=sound, decided=decided)
+        if decided:
+            findings += entry_findings(effective, tier_stated=stated)
+        if decided and (clauses or doubtful):
             from pdp.manifest.rules.lint import clause_findings, doubts  # noqa: PLC0415 - few enforcement points ask
 
             findings += clause_findings(effective, clauses, file.pinned, file.ontology)
-            findings += doubts(effective) if doubtful else ()
+            findings += doubts(effective, sound=sound) if doubtful else ()
         for finding in findings:
             if governance is not None and rules is not None and _is_governed(finding.path, tool, rules, effective):
                 governance.add_findings([finding], governance.within(tool.action))

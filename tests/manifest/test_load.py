@@ -540,6 +540,15 @@ tools:
     ]
 
 
+def test_an_argument_that_may_be_anything_is_found_beside_a_faulty_risk_tier() -> None:
+    text = manifest_text(tool(risk_tier="hihg", schema={"type": "object", "properties": {"note": {}}}))
+
+    assert faults(text) == {
+        "`risk_tier` must be one of low, medium, high, not `hihg` | did you mean `high`?",
+        "argument `note` may be anything (not_a_tool.untyped) | state its `type`",
+    }
+
+
 def test_what_was_left_out_as_faulty_gives_no_second_fault() -> None:
     text = manifest_text(tool(risk_tier="high", idempotency={"required": "yes"}, scopes="x", effect_class=None))
 

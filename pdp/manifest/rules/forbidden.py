@@ -56,19 +56,20 @@ _DIRECT_PROGRAMS: Final = frozenset((
 ))  # fmt: skip
 
 
-def forbidden_findings(entry: Tool, staged: Iterable[str], *, sound: bool) -> list[Finding]:
+def forbidden_findings(entry: Tool, staged: Iterable[str], *, sound: bool, decided: bool) -> list[Finding]:
     """Return what an effective entry, in its manifest, is not allowed to be, but for what is accepted.
 
     Args:
         entry: manifest and governance merged.
         staged: the tools that some tool of pattern action-staging names in `commits`.
         sound: whether its schemas stand on their own and have no fault; otherwise nothing is untyped.
+        decided: whether all is known that says what it does; otherwise only what may be anything is found.
     """
     side_effects = entry.safety.side_effects if entry.safety else None
-    changes = side_effects in _CHANGES or (entry.effect_class is not None and entry.has_effects)
-    found = [*_other_class(entry), *_direct_access(entry), *_unstaged(entry, staged)]
-    if sound:
-        found += _untyped(entry, changes=changes)
+    changes = decided and (side_effects in _CHANGES or (entry.effect_class is not None and entry.has_effects))
+    found = [*_untyped(entry, changes=changes)] if sound else []
+    if decided:
+        found += [*_other_class(entry), *_direct_access(entry), *_unstaged(entry, staged)]
     if changes:
         found += _free_text(entry)
     return [finding for finding in found if finding.rule not in (entry.accepts or ())]
@@ -100,7 +101,7 @@ def _untyped(entry: Tool, *, changes: bool) -> Iterator[Finding]:
     members that it does not name, whether or not it says so.
     """
     shaped = frozenset[str]() if entry.pattern is None else _SHAPED.get(entry.pattern, frozenset())
-    for path, node in parts(walk(entry.schema_)):
+    for path, node in _parts(walk(entry.schema_)):
         left_open = _is_unstated if path else _has_unread_members
         if path and _is_anything(node):
             if entry.pattern is Pattern.VALIDATION and re.split(r"\.|\[\]", path)[0] == "candidate":
@@ -119,7 +120,7 @@ def _untyped(entry: Tool, *, changes: bool) -> Iterator[Finding]:
         yield _refused(member_place(entry.schema_, "schema", path), NotATool.UNTYPED, message, hint)
     if entry.result_schema is None:
         return
-    for path, node in parts(walk(entry.result_schema), unnamed=False):
+    for path, node in _parts(walk(entry.result_schema), unnamed=False):
         if _is_anything(node):
             message = f"result {shown_name(path)} may be anything" if path else "the result may be anything"
             place = member_place(entry.result_schema, "result_schema", path)
@@ -178,7 +179,7 @@ def _unstaged(entry: Tool, staged: Iterable[str]) -> Iterator[Finding]:
         )
 
 
-def parts(root: SchemaNode, *, unnamed: bool = True) -> Iterator[tuple[str, SchemaNode]]:
+def _parts(root: SchemaNode, *, unnamed: bool = True) -> Iterator[tuple[str, SchemaNode]]:
     """Yield the schema and all in it by dotted path, the outermost first; what stands in a definition at one path.
 
     `unnamed`: members without a name as well.

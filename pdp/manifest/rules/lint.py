@@ -5,23 +5,23 @@ An enforcement point loads this only where its governance file demands clauses.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pdp.documents import shown_name
 from pdp.manifest.fields import READ_CLASSES, Clause, EffectClass, RiskTier
 from pdp.manifest.findings import Finding
-from pdp.manifest.rules.forbidden import parts
-from pdp.manifest.schema.faults import member_place
 from pdp.manifest.schema.walk import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
+    from pdp.documents.document import Path
     from pdp.manifest.effective import EffectiveManifest
     from pdp.manifest.model import Tool
-    from pdp.manifest.schema.walk import Alternative
+    from pdp.manifest.schema.walk import Alternative, SchemaNode
 
 _BOUNDS: Final = (
     (("integer", "number"), ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")),
@@ -91,20 +91,32 @@ def _missing(tool: Tool, pinned: AbstractSet[str] | None) -> dict[Clause, tuple[
     return {clause: tuple(what for of, lacks, what in needs if of is clause and lacks) for clause in Clause}
 
 
-def doubts(tool: Tool) -> Iterator[Finding]:
-    """Yield what is legal in an effective entry and can hardly be meant, as warnings."""
+def doubts(tool: Tool, *, sound: bool) -> Iterator[Finding]:
+    """Yield what is legal in an effective entry and can hardly be meant, as warnings; `sound`: its schemas are."""
     for field, schema in (("schema", tool.schema_), ("result_schema", tool.result_schema)):
-        if schema is None:
-            continue
-        for path, node in parts(walk(schema)):
-            reasons = [_contradiction(form) for form in node.alternatives]
-            if all(reasons) and False not in node.parts:  # `False` says so itself
-                message = f"no value fits this schema: {reasons[0] if reasons else 'its parts exclude each other'}"
-                hint = "correct it: every call, or every result, that has this is refused"
-                yield Finding(member_place(schema, field, path), message, hint, warning=True)
+        for path, why in _impossible(walk(schema), (field,)) if sound and schema is not None else ():
+            hint = "correct it: every call, or every result, that has this is refused"
+            yield Finding(path, f"no value fits this schema: {why}", hint, warning=True)
     if tool.approval.approvers == ():
         hint = "name a role, one that both files name where both state approvers"
         yield Finding(("approval",), "nobody can approve this: its approvers are none", hint, warning=True)
+
+
+def _impossible(root: SchemaNode, place: Path) -> Iterator[tuple[Path, str]]:
+    """Yield where no value fits in any alternative, and why; what is within is left alone, `False` says so itself."""
+    pending = deque(((place, root),))
+    seen: set[SchemaNode] = set()
+    while pending:
+        at, node = pending.popleft()
+        if node in seen or False in node.parts:
+            continue
+        seen.add(node)
+        reasons = [_contradiction(form) for form in node.alternatives]
+        if all(reasons):
+            yield at, (reasons[0] if reasons else None) or "its parts exclude each other"
+            continue
+        pending += (((*at, "properties", name), member) for name, member in node.named().items())
+        pending += (((*at, "items"), form.items) for form in node.alternatives if form.items is not None)
 
 
 def _contradiction(alternative: Alternative) -> str | None:

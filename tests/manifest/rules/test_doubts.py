@@ -79,6 +79,11 @@ def test_a_schema_that_no_value_fits(tmp_path: Path, schema: Any, why: str) -> N
         {"type": "string", "minLength": 0, "maxLength": 0},
         {"type": "number", "enum": [1, 2.5]},
         {"anyOf": [{"type": "number", "minimum": 5, "maximum": 3}, {"type": "string", "maxLength": 3}]},
+        {  # of the four combinations two exclude each other
+            "type": "object",
+            "anyOf": [{"properties": {"kind": {"const": kind}}} for kind in "ab"],
+            "oneOf": [{"properties": {"kind": {"const": kind}}} for kind in "ab"],
+        },
         False,
     ],
 )
@@ -91,6 +96,41 @@ def test_a_recursive_schema_is_read_once(tmp_path: Path) -> None:
     found = doubts(tmp_path, [tool(schema={"type": "object", "properties": {"a": node}})])
 
     assert found == [("manifest", "no value fits this schema: no constant is left of `enum`, `const` and `type`")]
+
+
+def test_a_schema_that_unfolds_without_end_is_read_as_far_as_it_is_read_elsewhere(tmp_path: Path) -> None:
+    part = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"$ref": "#/properties/a"}]}}}
+    schema = {"type": "object", "properties": {"a": part, "next": {"allOf": [{"$ref": "#/properties/a"}, part]}}}
+
+    assert doubts(tmp_path, [tool(result_schema=schema)]) == []
+
+
+def test_a_doubt_is_shown_where_the_part_stands(tmp_path: Path) -> None:
+    manifest = tmp_path / "manifest.yaml"
+    manifest.write_text(
+        "manifest_version: '1'\n"
+        "tools:\n"
+        "- name: read_note\n"
+        "  schema:\n"
+        "    type: object\n"
+        "    properties:\n"
+        "      filter:\n"
+        "        type: object\n"
+        "        properties:\n"
+        "          age: {type: integer, minimum: 9, maximum: 1}\n"
+    )
+    warnings: list[Fault] = []
+    load_effective(manifest, warnings=warnings)
+
+    assert [one.place.line for one in warnings if one.message.startswith("no value fits")] == [10]
+
+
+def test_a_faulty_schema_has_its_fault_and_no_doubt(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": "5", "maximum": 3}}}
+    with pytest.raises(FileFaultsError) as caught:
+        doubts(tmp_path, [tool(schema=schema)])
+
+    assert [fault.message for fault in caught.value.faults] == ['not a JSON Schema: "5" is not of type "number"']
 
 
 NOBODY = "nobody can approve this: its approvers are none"

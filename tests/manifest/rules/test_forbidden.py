@@ -25,12 +25,12 @@ def declared(**fields: Any) -> DeclaredTool:
 
 def said(*staged: str, **fields: Any) -> list[tuple[str, str]]:
     """The rule of each finding on an effective entry, and its path."""
-    findings = forbidden_findings(effective_tool(declared(**fields), None), staged, sound=True)
+    findings = forbidden_findings(effective_tool(declared(**fields), None), staged, sound=True, decided=True)
     return [(".".join(map(str, finding.path)), finding.message.rpartition("(")[2].rstrip(")")) for finding in findings]
 
 
 def untyped(**fields: Any) -> list[str]:
-    findings = forbidden_findings(effective_tool(declared(**fields), None), (), sound=True)
+    findings = forbidden_findings(effective_tool(declared(**fields), None), (), sound=True, decided=True)
     untyped = (finding for finding in findings if finding.rule == "not_a_tool.untyped")
     return [f"{'.'.join(map(str, finding.path))}: {finding.message}" for finding in untyped]
 
@@ -168,7 +168,7 @@ def test_a_definition_that_leads_back_to_itself_by_many_ways_is_looked_at_once()
 )
 def test_a_tool_with_effects_says_what_it_holds(argument: dict[str, Any], path: str, effects: dict[str, Any]) -> None:
     schema = {"type": "object", "properties": {"a": argument, "b": {"type": "integer"}}}
-    found = forbidden_findings(effective_tool(declared(schema=schema, **effects), None), (), sound=True)
+    found = forbidden_findings(effective_tool(declared(schema=schema, **effects), None), (), sound=True, decided=True)
 
     message = f"argument `{path}` of a tool with effects may hold anything (not_a_tool.untyped)"
     assert [(one.path, one.message) for one in found] == ([(("schema", "properties", "a"), message)] if effects else [])
@@ -177,7 +177,9 @@ def test_a_tool_with_effects_says_what_it_holds(argument: dict[str, Any], path: 
 def test_a_tool_with_effects_names_arguments_where_they_can_be_read() -> None:
     branches = [{"properties": {f"b{at}": {}}, "title": str(at)} for at in range(65)]
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "anyOf": branches}
-    findings = forbidden_findings(effective_tool(declared(schema=schema, effect_class="stage"), None), (), sound=True)
+    findings = forbidden_findings(
+        effective_tool(declared(schema=schema, effect_class="stage"), None), (), sound=True, decided=True
+    )
 
     message = "a branch too deep to be read, or one of too many, may name any argument of a tool with effects"
     assert [(finding.path, finding.message) for finding in findings] == [
@@ -192,7 +194,7 @@ def test_a_staged_payload_is_typed_by_the_tool_that_commits_it() -> None:
     schema = {"type": "object", "properties": {"action": {"type": "object", "properties": members}}}
     entry = effective_tool(declared(schema=schema, pattern="action-staging", effect_class="stage"), None)
 
-    assert [one.message for one in forbidden_findings(entry, (), sound=True)] == [
+    assert [one.message for one in forbidden_findings(entry, (), sound=True, decided=True)] == [
         "argument `action.more` of a tool with effects may hold anything (not_a_tool.untyped)"
     ]
 
