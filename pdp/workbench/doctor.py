@@ -46,7 +46,8 @@ def problems(
 
     held = _held([run.suite for run in runs])
     found = [amiss(tool, *problem) for tool in tools.values() for problem in _unheld(tool, *held)]
-    found += (amiss(tool, doubt.path, doubt.message, doubt.hint) for tool in tools.values() for doubt in doubts(tool))
+    for tool in tools.values():
+        found += (amiss(tool, doubt.path, doubt.message, doubt.hint) for doubt in doubts(tool, sound=True))
     found += _undecided(manifest, policies, [run.suite for run in runs])
     coverage = measure([(run.suite, run.results) for run in runs], None)
     sites = {reached.code: reached.site for reached in coverage.codes}

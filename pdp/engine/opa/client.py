@@ -335,7 +335,7 @@ def _body(response: HTTPResponse) -> bytes:
             body += piece
             if len(body) > MAX_BODY:
                 raise MalformedAnswerError(TOO_LARGE)
-    except HTTPException as error:
+    except (HTTPException, ValueError) as error:  # a negative size of a chunk is a ValueError
         raise MalformedAnswerError(BROKEN_OFF) from error
     if response.length:  # what is left of it
         raise MalformedAnswerError(BROKEN_OFF)

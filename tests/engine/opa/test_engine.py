@@ -160,6 +160,7 @@ def test_anything_else_is_a_deny_with_a_code_that_says_what_and_where(
         pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n" + ALLOW, id="wrong length"),
         pytest.param(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{", id="half a chunk"),
         pytest.param(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n{}", id="a chunk without a size"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n{}", id="a chunk below nothing"),
         pytest.param(http(gzip.compress(b"{}"), headers=b"Content-Encoding: gzip\r\n"),
             id="gzip, which nobody asked for"),
         pytest.param(b"HTTP/1.1 200 OK\r\n\r\n" + result(ALLOW), id="neither length nor chunks"),
