@@ -283,7 +283,7 @@ def request_rotation(path: Path) -> Path:
             named = os.path.samestat(name.stat(), os.fstat(file.fileno()))
     except OSError as error:
         raise AuditError(
-            f"audit file {path} cannot be rotated: {error.strerror}", hint="ask as somebody who may write its folder"
+            f"audit file {path} cannot be rotated: {error.strerror}", hint="name a stream in a folder you may write"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise AuditError(

@@ -81,11 +81,11 @@ def _unheld(tool: Tool, scopes: set[str], limits: set[str], roles: set[str]) -> 
         for name in sorted(names - held):
             hint = nearest(name, held) or "give it to a session, or correct its name"
             yield (f"{kind}s",), f"no session holds the {kind} {name} of {tool.name}", hint
-    approvers = tool.approval.approvers or ()
-    if approvers and roles.isdisjoint(approvers) and "$subject" not in approvers:
-        message = f"no scenario's approver has a role of {tool.name}: {', '.join(approvers)}"
+    named = tool.approval.approvers
+    if named and roles.isdisjoint(named) and "$subject" not in named:
+        message = f"no scenario's approver has a role of {tool.name}: {', '.join(named)}"
         yield ("approval",), message, "add a step that approves, with such a role, or correct its name"
-    elif not approvers and (tool.risk_tier is RiskTier.HIGH or tool.effect_class is EffectClass.COMMIT_HIGH or asked):
+    elif named is None and (tool.risk_tier is RiskTier.HIGH or tool.effect_class is EffectClass.COMMIT_HIGH or asked):
         message = f"nobody can approve {tool.name}, which may need it: it states no approvers"
         yield ("approval",), message, "state `approval: {approvers: [ROLE]}`"
 

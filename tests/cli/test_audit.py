@@ -195,7 +195,7 @@ def test_a_stream_is_rotated_by_its_next_writer_and_verified_over_its_files() ->
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["rotate", "none"], "audit file none cannot be rotated: No such file or directory"),
+        (["rotate", "none"], "audit file none cannot be rotated: No such file or directory\n    hint: name a stream"),
         (["verify", "none"], "none: No such file or directory"),
         (["verify", "stream/none", "--head", "nowhere"], "head nowhere: No such file or directory"),
         (["verify", "x", "--head", "head"], "head head lies in the folder of its stream, or below"),

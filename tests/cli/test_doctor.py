@@ -84,6 +84,12 @@ def test_a_project_in_which_everything_works(project: Path, monkeypatch: pytest.
             ("manifest.yaml", 8, "send_wire is ALLOW in no scenario", "add one whose session may call it"),
             ("s.yaml", 10, "the scenario `a large wire is approved` fails", "see: pdp test"),
         ]),
+        ("governance.yaml", "approvers: [wires.lead]", "approvers: []", [
+            ("governance.yaml", 4, "nobody can approve this: its approvers are none",
+             "name a role, one that both files name where both state approvers"),
+            ("manifest.yaml", 8, "send_wire is ALLOW in no scenario", "add one whose session may call it"),
+            ("s.yaml", 10, "the scenario `a large wire is approved` fails", "see: pdp test"),
+        ]),
         ("governance.yaml", "    approval: {approvers: [wires.lead]}\n", "", [
             ("manifest.yaml", 8, "nobody can approve send_wire, which may need it: it states no approvers",
              "state `approval: {approvers: [ROLE]}`"),

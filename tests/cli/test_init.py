@@ -181,6 +181,16 @@ def test_a_draft_for_a_manifest_passes_its_own_tests(
     assert {"ALLOW", "DENY"} <= verdicts
 
 
+def test_a_draft_is_not_asked_for_scenarios_of_the_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opa: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pdp("init", "--from", ROOT / "examples/registry/manifest.yaml")
+
+    assert pdp("check").code == 0
+    assert "no scenario expects a code of the concern authz" in pdp("check", "--scenarios", ".").err
+
+
 def test_what_a_draft_says_of_a_tool(tmp_path: Path) -> None:
     """A scope of its own, somebody to ask where a person may have to, and what is decided by that."""
     source = tmp_path / "tools.json"

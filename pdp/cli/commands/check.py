@@ -42,13 +42,13 @@ def check(
     """
     opa = needed_opa("checking policies")
     project = project_with(policies=policies, scenarios=scenarios, data=data)
-    codes = expected_codes(project.scenarios) if project.scenarios else None
+    codes = expected_codes(project.scenarios) if scenarios or (project.policies and project.scenarios) else None
     effective = effective_manifests(manifest or [], governance or [], project)
     names = KnownNames([tool for loaded in effective for tool in loaded.tools.values()], read_data(project.data))
     with staged_policies([baseline_policies_path(), *project.policies], opa, names=names) as staged:
         checked = staged.of(custom=bool(project.policies))
         faults = list(chain.from_iterable(staged.faults(checked, proven=True, scenario_codes=codes)))
-    faults = list(dict.fromkeys(faults))
+    faults = list({(fault.place, fault.hint or fault.message): fault for fault in faults}.values())
     if as_json:
         print_json({"files": len(checked), "faults": [fault_json(fault) for fault in faults]})
         raise typer.Exit(Exit.USAGE if faults else Exit.OK)

@@ -53,8 +53,8 @@ def listing(
         f"{approval.id}  {_standing(approval)}  {approval.tool} for {_requesters(approval)}: "
         f"{', '.join(approval.reasons)}; {_quorum(approval)}, expires {approval.expires_at}"
         for approval in approvals
-    ]
-    print_answer([_as_json(approval) for approval in approvals], lines or ["no approval"], as_json=as_json)
+    ] or ["no approval" if every else "no approval waits"]
+    print_answer([_as_json(approval) for approval in approvals], lines, as_json=as_json)
 
 
 @app.command()
