@@ -224,7 +224,7 @@ def checked_event(line: bytes, hashing: Callable[[bytes], str]) -> dict[str, Any
         raise AuditError("not an event") from error
     if not intact:
         if keyed == key_given:
-            raise AuditError("the hash does not match")
+            raise AuditError("the hash does not match" + (": another key wrote it, or it was changed" if keyed else ""))
         raise AuditError("it is keyed, and no key was given" if keyed else "it is not keyed, and a key was given")
     return event
 

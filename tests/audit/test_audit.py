@@ -72,7 +72,7 @@ def test_with_a_key_hashes_and_payload_digests_are_keyed_each_in_its_own_way() -
     ("written", "key", "message"),
     [
         (Keyed, None, "it is keyed, and no key was given"),
-        (Keyed, b"x" * 32, "the hash does not match"),
+        (Keyed, b"x" * 32, "the hash does not match: another key wrote it, or it was changed"),
         (MemoryAudit, KEY, "it is not keyed, and a key was given"),
     ],
 )
