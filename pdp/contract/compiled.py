@@ -70,7 +70,8 @@ class CompiledTool:
 
             self.invariants = Invariants(entry.invariants, functions, frozenset(argument_schemas(entry.schema_)))
         self.config: Config | None = None
-        if parameters := contract.config_params if contract else entry.config:
+        parameters = contract.config_params if contract else entry.config
+        if parameters:
             from pdp.contract.inputs import Config  # noqa: PLC0415 - only tools that have any
 
             self.config = Config(parameters)
