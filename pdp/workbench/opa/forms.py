@@ -89,11 +89,8 @@ class _Forms:
 
 def _names(tree: Node) -> set[str]:
     """The names that a module's own rules and imports bring about, and those of the two documents."""
-    return {rule_name(rule).partition(".")[0] for rule in tree.get("rules") or ()} | {
-        "input",
-        "data",
-        *imports_of(tree),
-    }
+    rules = {rule_name(rule).partition(".")[0] for rule in tree.get("rules") or ()}
+    return rules | {"input", "data", *imports_of(tree)}
 
 
 def _computes(tree: Node, rules: AbstractSet[str]) -> bool:

@@ -78,6 +78,8 @@ def rollback(
 ) -> None:
     """Release an older content anew, under the next number, as engines refuse to go back to a lower one.
 
+    What is signed anew must have been signed by the private key, or by a public key that is named.
+
     Exit code: 0 released, 2 bad usage, file or key.
     """
     private, trusted = given_signing_key(private_key), given_keys(public_key)
