@@ -38,6 +38,7 @@ KEYS_VARIABLE: Final = "PDP_VERIFICATION_KEYS"
 ALGORITHM: Final = "ES256"
 """What bundles are signed with."""
 
+MAX_PEM: Final = 64 * 1024
 MAKE_ONE: Final = "make a pair with `pdp bundle keygen`"
 """The hint where no usable key is given."""
 
@@ -91,7 +92,10 @@ def load_public_keys(paths: Iterable[Path]) -> tuple[VerificationKey, ...]:
 
 def read_pem(path: Path) -> str:
     """Return the text of a file with keys; bytes that no key has are replaced, and shown nowhere."""
-    return read_bytes(path).decode("ascii", "replace")
+    content = read_bytes(path)
+    if len(content) > MAX_PEM:  # the time to look for keys grows with the square of it
+        raise UsageError(f"{path}: larger than {MAX_PEM} bytes", hint="is this a key?")
+    return content.decode("ascii", "replace")
 
 
 def parse_key(block: str, name: str) -> Any:

@@ -375,10 +375,12 @@ def test_texts_that_are_not_keys(tmp_path: Path) -> None:
 
 def test_files_that_are_not_keys(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(bytes(range(256)))
+    (tmp_path / "large").write_bytes(b"-----BEGIN PUBLIC KEY-----\n" * 100_000)
 
-    assert [str(complaint(load_public_keys, [tmp_path / name])) for name in ("none", "binary")] == [
+    assert [str(complaint(load_public_keys, [tmp_path / name])) for name in ("none", "binary", "large")] == [
         f"{tmp_path}/none: no such file (check the path)",
         f"{tmp_path}/binary: no public key in PEM form (BEGIN PUBLIC KEY) ({MAKE_ONE})",
+        f"{tmp_path}/large: larger than 65536 bytes (is this a key?)",
     ]
 
 
