@@ -11,7 +11,6 @@ import json
 import math
 import re
 import sys
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 import orjson
@@ -318,7 +317,8 @@ def _respelt(value: Any) -> Any:
         if value.is_integer() and abs(value) <= MAX_NUMBER:
             return int(value)
         if 1e-6 <= abs(value) < 1e-5:  # noqa: PLR2004 - what orjson writes with "e-6"
-            return orjson.Fragment(f"{Decimal(repr(value)):f}")
+            digits = repr(abs(value)).removesuffix("e-06").replace(".", "")
+            return orjson.Fragment(f"{'-' if value < 0 else ''}0.00000{digits}")
     return value
 
 
