@@ -104,6 +104,8 @@ def a_new_project_tests_itself(programs: Path, folder: Path, opa: Path) -> None:
 
 
 def opa_tested(opa: Path, *folders: Path) -> str:
-    done = subprocess.run([opa, "test", *folders], capture_output=True, text=True, check=False, timeout=PATIENCE)
+    done = subprocess.run(
+        [opa, "test", "--timeout", "60s", *folders], capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
