@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_NUMBER: Final = 2**53 - 1  # beyond it doubles are not exact, and the engines disagree
 MAX_DEPTH: Final = 32  # of objects and arrays in a request
 MAX_BYTES: Final = 1024 * 1024  # of a request, in its canonical form
-MAX_VALUES: Final = 40_000  # in what a model writes: each costs time before it is known which tool it is for
+MAX_VALUES: Final = 30_000  # in what a model writes: each costs time before it is known which tool it is for
 
 # So many characters of text cost as much as another value.
 _TEXT_OF_A_VALUE: Final = 64
@@ -308,7 +308,7 @@ def canonical(value: Any) -> bytes:
         text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
         if _is_plain(text):
             return text
-        # By an expression, since a model may write forty thousand such numbers.
+        # By an expression, since a model may write thirty thousand such numbers.
         return _ODD_NUMBER.sub(_rewritten, text if text.isascii() else orjson.dumps(_sorted(value)))
     except (TypeError, ValueError, RecursionError) as error:
         raise JsonValueError(f"value: {error}") from error

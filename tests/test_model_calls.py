@@ -199,7 +199,7 @@ FORMS = "or is a call as OpenAI, Anthropic, MCP or Gemini spell it"
             "the text of the arguments: value: not JSON: Extra data: line 1 column 9 (char 8)", id="smuggled",
         ),
         pytest.param(
-            {"function": {"name": "t", "arguments": "[" * 40_000}},
+            {"function": {"name": "t", "arguments": "[" * 20_000}},
             "the text of the arguments: value: nested deeper than 32 levels", id="deep",
         ),
         pytest.param(

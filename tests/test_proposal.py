@@ -29,8 +29,8 @@ def test_arguments_may_be_left_out() -> None:
     assert Proposal.read({"tool": "t"}) == Proposal(tool="t", arguments={})
 
 
-MANY = "value: more than 40000 values"
-OBJECT = "value: more than 40000 values, or more than 1048576 bytes of text"
+MANY = "value: more than 30000 values"
+OBJECT = "value: more than 30000 values, or more than 1048576 bytes of text"
 
 
 def shared(value: Any, levels: int) -> Any:
