@@ -228,11 +228,12 @@ def parse_json(text: str | bytes, depth: int = 0, most: int | None = None, named
         JsonValueError: not JSON, or not JSON as this system admits it.
     """
     try:
-        size = len(text)
-        if isinstance(text, str) and size <= MAX_BYTES:  # a longer one need not be copied
-            size = len(text.encode(errors="surrogatepass"))
-        if most is not None and size > MAX_BYTES:
-            raise JsonTooLargeError(f"value: it has {size} bytes, at most {MAX_BYTES} are admitted")
+        if most is not None:
+            size = len(text)
+            if isinstance(text, str) and size <= MAX_BYTES and not text.isascii():  # a longer one need not be copied
+                size = len(text.encode(errors="surrogatepass"))
+            if size > MAX_BYTES:
+                raise JsonTooLargeError(f"value: it has {size} bytes, at most {MAX_BYTES} are admitted")
         # Decoded here, since json would guess UTF-16 from the first bytes.
         text = text.decode() if isinstance(text, bytes) else text
         if most is not None:

@@ -71,7 +71,7 @@ def bundle_diff(
         logged = (decided.known(comparison, log_calls(log, pair.manifests)) for log in logs)
         of_scenarios = _of_scenarios(pair, suites, decided, engine_timeout)
         known_groups = grouped(decided.noted(chain(of_scenarios, *logged)), structure, comparison.decide)
-        calls = generated.calls(most, allowed=decided.allowed) if most else ()
+        calls = generated.calls(most, allowed=map(orjson.loads, decided.allowed)) if most else ()
         differences = decided.noted(comparison.differences(decided.generated(calls)))
         groups = grouped(differences, structure, comparison.decide)
     known = KnownCalls(
@@ -95,7 +95,7 @@ class _Decided:
 
     def __init__(self, progress: Callable[[int], None]) -> None:
         self.count = 0
-        self.allowed: list[Any] = []
+        self.allowed: list[bytes] = []
         self._progress = progress
         self._differing: list[bytes] = []
         self._others: list[bytes] = []
@@ -108,7 +108,7 @@ class _Decided:
             self.count += 1
             self._progress(1)
             if not call.plan and old.verdict is new.verdict is Verdict.ALLOW:
-                self.allowed.append(orjson.loads(call.new))
+                self.allowed.append(call.new)
             change = change_of(old, new)
             if change is not None:
                 yield Difference(call, change, old, new)
@@ -134,7 +134,7 @@ class _Decided:
 
     def telling(self) -> list[bytes]:
         """Return the noted calls, as the new bundle is asked them, the likeliest to show something first."""
-        return list(dict.fromkeys((*self._differing, *self._others, *map(canonical, self.allowed[:_LISTED]))))
+        return list(dict.fromkeys((*self._differing, *self._others, *self.allowed[:_LISTED])))
 
 
 def _of_scenarios(

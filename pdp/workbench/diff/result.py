@@ -69,7 +69,7 @@ class BundleDiff:
     @property
     def differs(self) -> bool:
         """Whether anything differs that can change a decision."""
-        return bool(self.structure.differs or self.groups)
+        return bool(self.structure.changes or self.groups)
 
     @property
     def decided(self) -> int:

@@ -230,7 +230,7 @@ def _rules(pair: BundlePair, structure: Structure) -> Iterator[_Cause]:
 
 def _data(structure: Structure, suites: Sequence[Suite]) -> Iterator[_Cause]:
     files = next(filter(None, (suite.files["data"] for suite in suites)), ())
-    documents = [read_document(file) for file in files]
+    documents = [read_document(file) for file in files] if structure.data else []
     for change in structure.data:
         old, new = ("not stated" if value is None else shown_value(value) for value in (change.old, change.new))
         path = tuple(change.name.split("."))

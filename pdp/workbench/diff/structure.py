@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.json import canonical, digest
@@ -21,7 +22,7 @@ _ID: Final = 12
 """How many hex digits an id has."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Structure:
     """What differs in the policies, in manifests with their entries, and in configuration, directory and settings."""
 
@@ -34,12 +35,7 @@ class Structure:
         """All of them."""
         return (*self.rules, *self.manifests, *self.data)
 
-    @property
-    def differs(self) -> bool:
-        """Whether anything differs that can change a decision."""
-        return bool(self.changes)
-
-    @property
+    @cached_property
     def digest(self) -> str:
         """Names all that differs, so that whatever is said of this change holds for no other."""
         return digest(canonical([[change.name, change.old, change.new] for change in self.changes]))

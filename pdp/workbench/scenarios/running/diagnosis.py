@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.decision import parse_findings
 from pdp.documents import nearest
 from pdp.engine.protocol import FINDINGS
-from pdp.errors import BundleError, EngineError
+from pdp.errors import BundleError, EngineError, UsageError
 from pdp.workbench.explain.explain import NO_DECISION
 from pdp.workbench.explain.trace import trace
 from pdp.workbench.opa.program import find_opa
@@ -111,7 +111,14 @@ class Diagnoses:
         if opa is not None and self._left <= 0:
             return (), ": enough others are traced already; select this one with -k"
         self._left -= 1
-        return trace(opa, self._modules, whole_data(self._suite), body)
+        try:
+            return trace(opa, self._modules, {} if opa is None else self._data, body)
+        except (UsageError, EngineError, BundleError) as error:
+            return (), f": {error}"
+
+    @cached_property
+    def _data(self) -> dict[str, Any]:
+        return whole_data(self._suite)
 
 
 def _stops(failed: StepResult) -> Iterator[str]:
