@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.documents import shown_name
 from pdp.manifest.fields import PATTERN_EFFECTS, EffectClass, NotATool, Pattern
 from pdp.manifest.findings import Finding
+from pdp.manifest.rules.rules import says_it_changes
 from pdp.manifest.schema.compile import compile_schema
 from pdp.manifest.schema.faults import member_place
 from pdp.manifest.schema.references import subschemas
@@ -48,7 +49,6 @@ _NAMING: Final = frozenset((
 ))  # fmt: skip
 # Whatever items these admit, `unevaluatedItems` is not about them.
 _EVALUATING: Final = BRANCHES | {"contains", "dependentSchemas", "if"}
-_CHANGES: Final = ("write", "external")
 _DIRECT: Final = frozenset(("database", "db", "internet", "network", "sql"))
 _DIRECT_PROGRAMS: Final = frozenset((
     "curl", "ftp", "mongosh", "mysql", "nc", "ncat", "netcat", "psql", "redis-cli", "rsync", "scp", "sftp", "socat",
@@ -65,8 +65,7 @@ def forbidden_findings(entry: Tool, staged: Iterable[str], *, sound: bool, decid
         sound: whether its schemas stand on their own and have no fault; otherwise nothing is untyped.
         decided: whether all is known that says what it does; otherwise only what may be anything is found.
     """
-    side_effects = entry.safety.side_effects if entry.safety else None
-    changes = decided and (side_effects in _CHANGES or (entry.effect_class is not None and entry.has_effects))
+    changes = decided and says_it_changes(entry)
     found = [*_untyped(entry, changes=changes)] if sound else []
     if decided:
         found += [*_other_class(entry), *_direct_access(entry), *_unstaged(entry, staged)]

@@ -119,6 +119,12 @@ def governable_findings(rules: Governable, roots: Roots | None) -> Iterator[Find
         yield from _argument_findings(name, arguments, ("sensitive", at))
 
 
+def says_it_changes(entry: Tool) -> bool:
+    """Whether an entry says, by its side effects or its effect class, that a call changes something."""
+    effects = entry.safety.side_effects if entry.safety else None
+    return effects in _CHANGES or (entry.effect_class is not None and entry.has_effects)
+
+
 def entry_findings(entry: Tool, *, tier_stated: bool) -> Iterator[Finding]:
     """Yield what is wrong with an effective entry: what manifest and governance file only decide together.
 
@@ -127,8 +133,7 @@ def entry_findings(entry: Tool, *, tier_stated: bool) -> Iterator[Finding]:
     """
     effects = entry.safety.side_effects if entry.safety else None
     harmless = entry.effect_class in READ_CLASSES or (entry.effect_class is None and effects in ("none", "read"))
-    changes = effects in _CHANGES or (entry.effect_class is not None and entry.effect_class not in READ_CLASSES)
-    risky = changes or (tier_stated and not harmless)
+    risky = says_it_changes(entry) or (tier_stated and not harmless)
     if entry.risk_tier is RiskTier.HIGH and risky and not entry.idempotency.required:
         yield Finding(
             ("risk_tier",),

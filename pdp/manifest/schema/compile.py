@@ -116,7 +116,7 @@ class SchemaValidator:
         What is too much work to check does not pass. The faults are the same for the same value, which the library
         does not promise, and quote little of it.
         """
-        return self.explained(value)[0]
+        return self._found(value)[0]
 
     def explained(self, value: Any) -> tuple[list[tuple[list[str | int], str]], list[dict[str, Any]]]:
         """Return `faults`, and `{argument, rule, expected, found}` of each that has a place, for programs.
@@ -124,6 +124,10 @@ class SchemaValidator:
         `argument` is where it is, `rule` the keyword, `expected` what the keyword demands (null where that is long),
         `found` the type of what is there: never a value.
         """
+        faults, errors = self._found(value)
+        return faults, sorted(map(_detail, errors), key=orjson.dumps)
+
+    def _found(self, value: Any) -> tuple[list[tuple[list[str | int], str]], list[ValidationError]]:
         cost = self._cost.of(value)
         if cost > MAX_COST:
             return [([], f"too much to check: the schema may take {cost} steps, at most {MAX_COST} are admitted")], []
@@ -131,8 +135,7 @@ class SchemaValidator:
             return [], []
         errors = list(self._errors(value, cost))
         faults = sorted(((list(error.instance_path), _shortened(error.message)) for error in errors), key=_in_order)
-        details = sorted(map(_detail, errors), key=orjson.dumps)
-        return faults or [([], "is refused by the schema, and too large to say where")], details
+        return faults or [([], "is refused by the schema, and too large to say where")], errors
 
     def _errors(self, value: Any, cost: int) -> Iterable[ValidationError]:
         if cost * (_OF_MESSAGE + len(orjson.dumps(value)) + len(str(self._schema))) <= _MOST_MESSAGES:

@@ -24,12 +24,10 @@ if TYPE_CHECKING:
 _MOST_ALTERNATIVES: Final = 64
 _MOST_NODES: Final = 20_000
 _DEEPEST: Final = 64
-_READ: Final = frozenset((
-    "$ref", "allOf", "anyOf", "const", "enum", "oneOf", "properties", "required", "type",
-))  # fmt: skip
 BRANCHES: Final = frozenset(("$ref", "allOf", "anyOf", "oneOf"))
 """The keywords whose branches, where the walker has left them unread, stand in `Alternative.rest`."""
 
+_READ: Final = BRANCHES | {"const", "enum", "properties", "required", "type"}
 _ANNOTATIONS: Final = frozenset((
     "$comment", "$defs", "$schema", "default", "definitions", "deprecated", "description", "examples", "readOnly",
     "title", "writeOnly",

@@ -122,7 +122,7 @@ def manifest_mutants(suite: Suite) -> list[ManifestMutant]:
     agents = manifest.document.get("agents")
     mutants: dict[str, ManifestMutant] = {}
     for tool in manifest.tools.values():
-        entry = tool.model_dump(mode="json", by_alias=True)
+        entry, written = tool.model_dump(mode="json", by_alias=True), _written(tool)
         for kind, path, value in _weakenings(entry):
             weaker = Tool.model_validate(edited(entry, (path, value)))
             mutated = made_of(manifest.version, {**manifest.tools, tool.name: weaker}, agents=agents)
@@ -134,7 +134,7 @@ def manifest_mutants(suite: Suite) -> list[ManifestMutant]:
             mutant = ManifestMutant(
                 **identities.of(tool.name, kind, original, changed, about=f"{'.'.join(way)} {original}"),
                 place=place_of_field(tool, path, stated, governance),
-                diff=difference(f"{file}, {tool.name} in effect", _written(tool), _written(weaker)),
+                diff=difference(f"{file}, {tool.name} in effect", written, _written(weaker)),
                 manifest=mutated,
                 tool=tool.name,
             )

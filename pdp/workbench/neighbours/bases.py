@@ -141,12 +141,14 @@ def allowed_call(
     before: list[Edit] = []
     for _ in range(_STEPS):
         tried = _likeliest(request, changes(request, vocabulary, directory), before) if codes else []
-        step = next((change for change in tried if denials(edited(request, *change.edits)) < codes), None)
+        others = ((change, edited(request, *change.edits)) for change in tried)
+        decided = ((change, other, denials(other)) for change, other in others)
+        step = next(((change, other, fewer) for change, other, fewer in decided if fewer < codes), None)
         if step is None:
             break
-        before += [(path, at(request, path)) for path, _ in step.edits]
-        request = edited(request, *step.edits)
-        codes = denials(request)
+        change, other, codes = step
+        before += [(path, at(request, path)) for path, _ in change.edits]
+        request = other
     # What turns out not to be needed is taken back.
     for edit in before:
         other = edited(request, edit)

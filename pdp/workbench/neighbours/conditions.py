@@ -185,10 +185,8 @@ def _near(relation: str, value: Any) -> list[Any]:
     return [] if value is GONE else [value, GONE]
 
 
-def _whole(value: Any) -> Any:
-    """A number without the traces of binary fractions; anything else as it is."""
-    if not is_number(value):
-        return value
+def _whole(value: float) -> float:
+    """A number without the traces of binary fractions."""
     return int(value) if value == int(value) else round(value, 6)
 
 
