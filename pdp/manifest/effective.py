@@ -4,7 +4,12 @@ A field that only one side states holds as stated. Where both do, the stricter h
 provenance and sensitive arguments; intersection of markings, purposes and approvers, and an empty intersection admits
 nobody; the higher tier, the heavier effect class, the larger quorum, the shorter expiry; required when either requires,
 not excepted when either does not except. Members of the two mappings that both state are the governance file's: the
-mapping feeds the policy, so its author has the last word.
+mapping feeds the policy, so its author has the last word. So are roles of arguments that both state.
+
+Of labels: untrusted when either says so, intersection of the fields that say more and of the markings that may leave,
+union of the result's markings and of the rules about runs, destructive when either says so, the stricter profile, DENY
+over STEP_UP. Labels are in use where an entry states `result`, `roles`, `admits` or `flow`, or the governance file
+`flow`; then every entry has a profile.
 """
 
 from __future__ import annotations
@@ -17,15 +22,28 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pdp.errors import UsageError
 from pdp.json import canonical, digest, frozen
-from pdp.manifest.fields import EFFECT_TIERS, EffectClass, RiskTier, Writes, duration_seconds
+from pdp.manifest.fields import (
+    EFFECT_TIERS,
+    EffectClass,
+    FlowProfile,
+    FlowRule,
+    Integrity,
+    Otherwise,
+    RiskTier,
+    Writes,
+    duration_seconds,
+)
 from pdp.manifest.model import (
     ActionRules,
     ApprovalBlock,
     DeclaredTool,
     EffectiveApproval,
+    FlowRules,
+    Governance,
     Idempotency,
     Limit,
     Provenance,
+    ResultLabels,
     Tool,
 )
 
@@ -33,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from enum import StrEnum
 
-    from pdp.manifest.model import Governable, Governance, Manifest, Program
+    from pdp.manifest.model import Governable, Manifest, Program
 
 Value = TypeVar("Value")
 Ranked = TypeVar("Ranked", bound="StrEnum")
@@ -41,7 +59,8 @@ Terms = tuple[str, ...] | None
 
 FOR_POLICY: Final = (
     "name", "id", "version", "pdp_action", "pattern", "effect_class", "risk_tier", "scopes", "markings", "purposes",
-    "idempotency", "limits", "approval", "provenance", "writes", "release", "accepts",
+    "idempotency", "limits", "approval", "provenance", "writes", "release", "accepts", "result", "roles", "admits",
+    "destructive", "flow",
 )  # fmt: skip
 """The fields of an entry that the policy may read.
 
@@ -61,6 +80,7 @@ class EffectiveManifest:
         digest: `sha256:` and 64 hexadecimal digits, over the RFC 8785 form of `document`. The same content has the same
             digest, whatever its spelling, order or file format.
         tools: the effective entries by name, in the manifest's order.
+        tracks_flow: whether labels are in use: what a run has seen counts.
         document: what the policy engine gets, plain JSON: `{"manifest_version", "agents"?: {agent: {tool: version}},
             "tools": {name: entry}}`. An entry has what is stated of `FOR_POLICY`, `approval.expires_seconds`, and
             `contract`, a digest of what the policy does not read.
@@ -69,6 +89,7 @@ class EffectiveManifest:
     version: str
     digest: str
     tools: Mapping[str, Tool]
+    tracks_flow: bool
     document: dict[str, Any] = field(repr=False)
 
 
@@ -80,13 +101,14 @@ def effective_manifest(manifest: Manifest, governance: Governance | None = None)
     Raises:
         UsageError: two tools of one name.
     """
-    actions = governance.actions if governance else {}
-    programs = governance.programs if governance else {}
+    governance = governance or Governance()
     tools: dict[str, Tool] = {}
     for declared in manifest.tools:
         if declared.name in tools:
             raise UsageError(f"tool {declared.name} is declared twice", hint="names are unique: rename or remove one")
-        tools[declared.name] = effective_tool(declared, actions.get(declared.action), programs)
+        tools[declared.name] = effective_tool(declared, governance.rules_of(declared.action), governance.programs)
+    if any(tool.is_labelled for tool in tools.values()):
+        tools = {name: _with_profile(tool) for name, tool in tools.items()}
     agents = None if manifest.agents is None else {agent.id: dict(agent.tools) for agent in manifest.agents}
     return made_of(manifest.manifest_version, tools, agents=agents)
 
@@ -105,8 +127,14 @@ def made_of(
         version=version,
         digest=digest(canonical(document)),
         tools=MappingProxyType(dict(tools)),
+        tracks_flow=any(tool.flow is not None for tool in tools.values()),
         document=frozen(document),
     )
+
+
+def _with_profile(tool: Tool) -> Tool:
+    flow = _flow(tool.flow or FlowRules(), FlowRules())
+    return tool.model_copy(update={"flow": flow.model_copy(update={"profile": flow.profile or FlowProfile.BALANCED})})
 
 
 def effective_tool(
@@ -171,6 +199,11 @@ def merged_fields(tool: Governable, rules: ActionRules | None) -> dict[str, Any]
         "writes": _both(tool.writes, other.writes, _heavier(Writes)),
         "sensitive": _union(tool.sensitive, other.sensitive),
         "max_bytes": _both(tool.max_bytes, other.max_bytes, min),
+        "result": _both(tool.result or other.result, other.result or tool.result, _result),
+        "roles": _both(tool.roles, other.roles, or_),
+        "admits": _intersection(tool.admits, other.admits),
+        "destructive": _both(tool.destructive, other.destructive, or_),
+        "flow": _both(tool.flow or other.flow, other.flow or tool.flow, _flow),
     }
 
 
@@ -222,3 +255,23 @@ def _approval(first: ApprovalBlock, second: ApprovalBlock) -> ApprovalBlock:
 
 def _provenance(first: Provenance, second: Provenance) -> Provenance:
     return Provenance(required=tuple(sorted({*first.required, *second.required})))
+
+
+def _result(first: ResultLabels, second: ResultLabels) -> ResultLabels:
+    return ResultLabels(
+        integrity=_both(first.integrity, second.integrity, _heavier(Integrity)),
+        trusted=_intersection(first.trusted, second.trusted),
+        parties=_intersection(first.parties, second.parties),
+        names=_intersection(first.names, second.names),
+        created=_intersection(first.created, second.created),
+        markings=_union(first.markings, second.markings),
+    )
+
+
+def _flow(first: FlowRules, second: FlowRules) -> FlowRules:
+    rules = _union(first.rules, second.rules)
+    return FlowRules(
+        profile=_both(first.profile, second.profile, _heavier(FlowProfile)),
+        rules=None if rules is None else tuple(map(FlowRule, rules)),
+        otherwise=_both(first.otherwise, second.otherwise, _heavier(Otherwise)),
+    )

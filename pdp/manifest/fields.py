@@ -103,6 +103,57 @@ class Writes(StrEnum):
     PROPOSAL = "proposal"
 
 
+class Integrity(StrEnum):
+    """Whether what a tool returns may be believed, lightest first. Absent: untrusted."""
+
+    TRUSTED = "trusted"
+    UNTRUSTED = "untrusted"
+
+
+class ArgumentRole(StrEnum):
+    """What a tool does with an argument: who gets it, what it touches, how much, what it fetches, what it says."""
+
+    DESTINATION = "destination"
+    OBJECT = "object"
+    VALUE = "value"
+    URL = "url"
+    ADDRESS = "address"
+    BODY = "body"
+
+
+SINKS: Final = frozenset((ArgumentRole.DESTINATION, ArgumentRole.URL, ArgumentRole.ADDRESS))
+"""The roles by which data may leave."""
+
+
+class FlowProfile(StrEnum):
+    """Which rules about a run hold, lightest first."""
+
+    WATCH = "watch"
+    BALANCED = "balanced"
+    STRICT = "strict"
+
+
+class FlowRule(StrEnum):
+    """The rules about a run, each by the end of its reason code `flow.<rule>`."""
+
+    TARGET_UNTRUSTED = "target_untrusted"
+    VALUE_UNTRUSTED = "value_untrusted"
+    ADDRESS_COMPOSED = "address_composed"
+    LINK_UNTRUSTED = "link_untrusted"
+    EGRESS = "egress"
+    DESTRUCTIVE = "destructive"
+    AIMLESS = "aimless"
+    NOT_ANCHORED = "not_anchored"
+    OFF_PLAN = "off_plan"
+
+
+class Otherwise(StrEnum):
+    """What a call that breaks a rule about its run gets, lightest first."""
+
+    STEP_UP = "step_up"
+    DENY = "deny"
+
+
 _DURATION = re.compile(
     r"P(?:(?P<weeks>\d{1,6})W|(?=\d|T\d)(?:(?P<days>\d{1,6})D)?"
     r"(?:T(?=\d)(?:(?P<hours>\d{1,7})H)?(?:(?P<minutes>\d{1,9})M)?(?:(?P<seconds>\d{1,9}(?:\.\d{1,6})?)S)?)?)",
@@ -192,6 +243,19 @@ Term = Annotated[
 
 Text = Annotated[StrictStr, StringConstraints(min_length=1, max_length=20_000)]
 """Text for people or for the model."""
+
+
+def _field_path(text: str) -> str:
+    if not re.fullmatch(r"(?:/(?:[^~/]|~[01])+){0,32}", text) or len(text) > 512:  # noqa: PLR2004
+        raise FieldError(
+            "must be a JSON pointer into the result",
+            "such as /id, which of a list of objects is each one's; `*` is any member, and the empty text all of it",
+        )
+    return text
+
+
+FieldPath = Annotated[StrictStr, AfterValidator(_field_path)]
+"""Fields of a result: a JSON pointer that passes through the items of lists; `*` is any member."""
 
 Latency = Annotated[
     StrictStr,

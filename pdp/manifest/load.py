@@ -171,6 +171,7 @@ class _GovernanceFile(FaultyFile):
         governance, _ = self.read(Governance, head, partial(written_path, root, ()), {"actions": {}})
         self.programs = governance.programs if governance else {}
         self.clauses = governance.clauses if governance else ()
+        self.flow = governance.flow if governance else None
         for name, program in self.programs.items():
             try:
                 program_path(name, program)
@@ -186,8 +187,10 @@ class _GovernanceFile(FaultyFile):
                 self.add_findings(governable_findings(rules, None), where)
 
     def governance(self) -> Governance:
-        """Return the governance file; only of a file without faults."""
-        return Governance.model_construct(actions=self.actions, clauses=self.clauses, programs=self.programs)
+        """Return the governance file, as far as it has no faults."""
+        return Governance.model_construct(
+            actions=self.actions, clauses=self.clauses, programs=self.programs, flow=self.flow
+        )
 
     def within(self, action: str) -> Callable[[Path], Path]:
         """Return what gives the path in the document for a path in the rules of an action."""
@@ -196,9 +199,8 @@ class _GovernanceFile(FaultyFile):
 
 def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, programs: bool, doubtful: bool) -> None:
     """Find what is wrong with effective entries, what the two files get wrong together, and what is `doubtful`."""
-    actions = governance.actions if governance else {}
-    listed = governance.programs if governance else {}
-    clauses = governance.clauses if governance else ()
+    whole = governance.governance() if governance else Governance()
+    actions, listed, clauses = whole.actions, whole.programs, whole.clauses
     # What a faulty governance file lists is not known.
     programs = programs and (governance is None or all(fault.warning for fault in governance.faults))
     mapped: set[str] = set()
@@ -215,7 +217,7 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, p
             file.add_findings(program_findings(tool.cli, listed.get(tool.cli.argv[0])), entry.where)
         sound, decided = entry.roots is not None, not entry.unusable & _DECIDING
         stated = tool.risk_tier is not None or (rules is not None and rules.risk_tier is not None)
-        effective = effective_tool(tool, rules)
+        effective = effective_tool(tool, whole.rules_of(tool.action))
         findings = forbidden_findings(effective, staged, sound=sound, decided=decided)
         if decided:
             findings += entry_findings(effective, tier_stated=stated)

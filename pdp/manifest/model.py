@@ -27,12 +27,18 @@ from pdp.documents import FieldError
 from pdp.json import frozen
 from pdp.manifest.fields import (
     READ_CLASSES,
+    ArgumentRole,
     Clause,
     Duration,
     EffectClass,
+    FieldPath,
+    FlowProfile,
+    FlowRule,
+    Integrity,
     Latency,
     Name,
     NotATool,
+    Otherwise,
     Pattern,
     Percentile,
     RiskTier,
@@ -262,10 +268,38 @@ MAX_ARGUMENTS: Final = 256 * 1024
 Schema = Annotated[dict[str, Any], AfterValidator(frozen)]
 
 
+class ResultLabels(Record):
+    """Where the fields of a tool's result come from. What no list names is what `integrity` says.
+
+    `trusted`: written by the system, not by a stranger. `parties`: who took part, which anybody can become. `names`:
+    what a user calls a record by. `created`: ids that a write made. `markings` are those of all of it.
+    """
+
+    integrity: Integrity | None = None
+    trusted: tuple[FieldPath, ...] | None = None
+    parties: tuple[FieldPath, ...] | None = None
+    names: tuple[FieldPath, ...] | None = None
+    created: tuple[FieldPath, ...] | None = None
+    markings: tuple[Term, ...] | None = None
+
+
+class FlowRules(Record):
+    """What holds for calls of a run: the rules of a `profile` (absent: balanced) and `rules` beside them.
+
+    `otherwise`: what a call that breaks one gets; absent: a STEP_UP.
+    """
+
+    profile: FlowProfile | None = None
+    rules: tuple[FlowRule, ...] | None = None
+    otherwise: Otherwise | None = None
+
+
 class Governable(Record):
     """The fields that the policy author may state as well. Absent is None; an empty list admits nothing.
 
-    `max_bytes`: how many bytes of canonical JSON the arguments may have; without it, 256 KiB.
+    `max_bytes`: how many bytes of canonical JSON the arguments may have; without it, 256 KiB. `roles`: what the tool
+    does with an argument and all below it. `admits`: the markings of data that may leave through the tool.
+    `destructive`: what it does cannot be taken back.
     """
 
     effect_class: EffectClass | None = None
@@ -282,6 +316,16 @@ class Governable(Record):
     writes: Annotated[Writes | None, BeforeValidator(refuse_canonical)] = None
     sensitive: tuple[Name, ...] | None = None
     max_bytes: Annotated[StrictInt, Field(ge=1, le=1024 * 1024)] | None = None
+    result: ResultLabels | None = None
+    roles: dict[Name, ArgumentRole] | None = None
+    admits: tuple[Term, ...] | None = None
+    destructive: StrictBool | None = None
+    flow: FlowRules | None = None
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether it says where values come from or may go."""
+        return any(field is not None for field in (self.result, self.roles, self.admits, self.flow))
 
 
 class ActionRules(Governable):
@@ -297,11 +341,22 @@ class Governance(Record):
     """The governance file: the policy author's rules by `pdp_action`, and the programs that tools may run.
 
     `clauses`: what every tool has to meet of the universal contract (tool pattern library, 9.1); else none loads.
+    `flow`: what holds for calls of a run, as far as the rules of an action do not state it.
     """
 
     actions: dict[Name, ActionRules] = Field(default_factory=dict)
     clauses: tuple[Clause, ...] = ()
     programs: dict[Annotated[str, _PROGRAM_NAME], Program] = Field(default_factory=dict)
+    flow: FlowRules | None = None
+
+    def rules_of(self, action: str) -> ActionRules | None:
+        """Return what it states for an action, `flow` filled up with its own; None: nothing."""
+        rules = self.actions.get(action)
+        if self.flow is None:
+            return rules
+        stated = rules.flow.model_dump(exclude_none=True) if rules and rules.flow else {}
+        flow = self.flow.model_copy(update=stated)
+        return (rules or ActionRules()).model_copy(update={"flow": flow})
 
 
 class DeclaredTool(Governable):

@@ -13,9 +13,19 @@ from hypothesis import strategies as st
 from pdp.errors import UsageError
 from pdp.json import canonical, digest
 from pdp.manifest.effective import effective_manifest, effective_tool, merged_fields
-from pdp.manifest.fields import EffectClass, RiskTier, Writes, duration_seconds
+from pdp.manifest.fields import (
+    ArgumentRole,
+    EffectClass,
+    FlowProfile,
+    FlowRule,
+    Integrity,
+    Otherwise,
+    RiskTier,
+    Writes,
+    duration_seconds,
+)
 from pdp.manifest.load import load_effective, load_manifest
-from pdp.manifest.model import ActionRules, DeclaredTool, Governance, Manifest, Tool
+from pdp.manifest.model import ActionRules, DeclaredTool, FlowRules, Governance, Manifest, ResultLabels, Tool
 from tests.support import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -134,10 +144,70 @@ def test_a_risk_tier_that_nobody_states_is_that_of_the_effect_class(effect_class
          {"approval": {"quorum": 3, **IN["PT5M"], "unless_within_limits": True}}),
         ({"version": "1.0.0", "pattern": "lookup", "release": {"gate": "passed", "drift": "ok"}}, {},
          {"version": "1.0.0", "pattern": "lookup", "release": {"gate": "passed", "drift": "ok"}}),
+        ({"destructive": False}, {"destructive": True}, {"destructive": True}),
+        ({"destructive": True}, {}, {"destructive": True}),
     ],
 )  # fmt: skip
 def test_the_stricter_holds(manifest: dict[str, Any], governance: dict[str, Any], entry: dict[str, Any]) -> None:
     assert merged(manifest, governance) == DEFAULTS | entry
+
+
+BALANCED = {"flow": {"profile": "balanced"}}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "governance", "labels"),
+    [
+        ({"result": {}}, {}, {"result": {}, **BALANCED}),
+        ({"result": {"integrity": "trusted", "trusted": ["/b", "/a"]}}, {"result": {"markings": ["m"]}},
+         {"result": {"integrity": "trusted", "trusted": ["/a", "/b"], "markings": ["m"]}, **BALANCED}),
+        ({"result": {"integrity": "trusted", "trusted": ["/a", "/b"], "parties": ["/c"], "names": ["/d"],
+                     "created": ["/e"], "markings": ["n"]}},
+         {"result": {"integrity": "untrusted", "trusted": ["/b", ""], "parties": [], "names": ["/d", "/*/d"],
+                     "created": ["/f"], "markings": ["m"]}},
+         {"result": {"integrity": "untrusted", "trusted": ["/b"], "parties": [], "names": ["/d"], "created": [],
+                     "markings": ["m", "n"]}, **BALANCED}),
+        ({"roles": {"amount": "value", "sum": "body"}}, {"roles": {"sum": "destination"}},
+         {"roles": {"amount": "value", "sum": "destination"}, **BALANCED}),
+        ({"admits": ["b", "a"]}, {"admits": ["b", "c"]}, {"admits": ["b"], **BALANCED}),
+        ({}, {"admits": []}, {"admits": [], **BALANCED}),
+        ({"flow": {"profile": "balanced"}}, {"flow": {"profile": "watch"}}, BALANCED),
+        ({"flow": {"rules": ["not_anchored"], "otherwise": "step_up"}},
+         {"flow": {"profile": "strict", "rules": ["egress"], "otherwise": "deny"}},
+         {"flow": {"profile": "strict", "rules": ["egress", "not_anchored"], "otherwise": "deny"}}),
+        ({}, {"flow": {"rules": ["off_plan", "egress"]}},
+         {"flow": {"profile": "balanced", "rules": ["egress", "off_plan"]}}),
+    ],
+)  # fmt: skip
+def test_the_stricter_label_holds(manifest: dict[str, Any], governance: dict[str, Any], labels: dict[str, Any]) -> None:
+    assert merged(manifest, governance) == DEFAULTS | labels
+
+
+def test_where_one_entry_is_labelled_every_entry_has_a_profile() -> None:
+    others = (declared(name="pay_tax"), declared(name="pay_fee", destructive=True))
+    plain = effective_manifest(Manifest(manifest_version="1", tools=others))
+    labelled = effective_manifest(Manifest(manifest_version="1", tools=(declared(roles={"sum": "value"}), *others)))
+
+    assert (plain.tracks_flow, [tool.flow for tool in plain.tools.values()]) == (False, [None, None])
+    assert labelled.tracks_flow
+    assert [entry["flow"] for entry in labelled.document["tools"].values()] == [{"profile": "balanced"}] * 3
+
+
+def test_rules_of_the_governance_file_hold_as_far_as_an_action_states_none() -> None:
+    tools = (declared(), declared(name="pay_tax"), declared(name="pay_fee", flow={"profile": "strict"}))
+    flow = {"profile": "balanced", "rules": ["egress"], "otherwise": "deny"}
+    actions = {"pay_tax": {"scopes": ["tax"], "flow": {"profile": "watch", "rules": []}}}
+
+    whole = effective_manifest(
+        Manifest(manifest_version="1", tools=tools), Governance.model_validate({"actions": actions, "flow": flow})
+    )
+
+    assert {name: entry["flow"] for name, entry in whole.document["tools"].items()} == {
+        "pay_bill": flow,
+        "pay_tax": {"profile": "watch", "rules": [], "otherwise": "deny"},
+        "pay_fee": {**flow, "profile": "strict"},
+    }
+    assert whole.tools["pay_tax"].scopes == ("tax",)
 
 
 def test_in_the_mappings_the_policy_author_has_the_last_word_on_each_member() -> None:
@@ -244,7 +314,8 @@ def test_yaml_json_and_camel_case_have_the_same_digest() -> None:
         ("timeout", "PT61S"), ("sensitive", ["sum"]), ("purposes", None), ("purposes", []), ("version", "1.0.0"),
         ("effect_class", "pure"), ("retries", 1), ("result_schema", {"type": "object"}), ("compensation", "x"),
         ("idempotency", {"required": True}), ("invariants", [{"id": "A", "rule": "r", "check": "true"}]),
-        ("writes", "proposal"), ("type", "cli"), ("max_bytes", 100),
+        ("writes", "proposal"), ("type", "cli"), ("max_bytes", 100), ("result", {}), ("roles", {"sum": "value"}),
+        ("admits", []), ("destructive", False), ("flow", {"profile": "watch"}),
     ],
 )  # fmt: skip
 def test_every_change_changes_the_digest(field: str, value: Any) -> None:
@@ -285,6 +356,23 @@ _IDEMPOTENCY = st.fixed_dictionaries(
     {}, optional={"required": st.booleans(), "key": st.just("derive(args)"), "ttl": _DURATIONS}
 )
 _LIMIT = st.fixed_dictionaries({"limit": st.sampled_from("ab"), "argument": st.sampled_from("cd")})
+_PATHS = st.lists(st.sampled_from(["", "/a", "/b", "/*"]), max_size=3)
+_LABELS = st.fixed_dictionaries(
+    {},
+    optional={
+        "integrity": st.sampled_from([*map(str, Integrity)]),
+        **dict.fromkeys(("trusted", "parties", "names", "created"), _PATHS),
+        "markings": _terms(),
+    },
+)
+_FLOW = st.fixed_dictionaries(
+    {},
+    optional={
+        "profile": st.sampled_from([*map(str, FlowProfile)]),
+        "rules": st.lists(st.sampled_from([*map(str, FlowRule)]), max_size=3),
+        "otherwise": st.sampled_from([*map(str, Otherwise)]),
+    },
+)
 _FIELDS = st.fixed_dictionaries(
     {},
     optional={
@@ -299,6 +387,10 @@ _FIELDS = st.fixed_dictionaries(
         "approval": _APPROVALS,
         "provenance": st.fixed_dictionaries({}, optional={"required": _terms()}),
         "writes": st.sampled_from([*map(str, Writes)]),
+        "result": _LABELS,
+        "roles": st.dictionaries(st.sampled_from(["amount", "sum"]), st.sampled_from([*map(str, ArgumentRole)])),
+        "admits": _terms(), "destructive": st.booleans(),
+        "flow": _FLOW,
     },
 )  # fmt: skip
 
@@ -314,6 +406,29 @@ def _contains(whole: tuple[Any, ...] | None, part: tuple[Any, ...] | None) -> bo
 
 def _within(part: tuple[Any, ...] | None, whole: tuple[Any, ...] | None) -> bool:
     return whole is None or (part is not None and set(part) <= set(whole))
+
+
+def _labels(strict: ResultLabels | None, stated: ResultLabels | None) -> dict[str, bool]:
+    if stated is None:
+        return {}
+    assert strict is not None
+    lists = ("trusted", "parties", "names", "created")
+    return {
+        "integrity": _at_least(Integrity, strict.integrity, stated.integrity),
+        "markings": _contains(strict.markings, stated.markings),
+        **{name: _within(getattr(strict, name), getattr(stated, name)) for name in lists},
+    }
+
+
+def _rules(strict: FlowRules | None, stated: FlowRules | None) -> dict[str, bool]:
+    if stated is None:
+        return {}
+    assert strict is not None
+    return {
+        "profile": _at_least(FlowProfile, strict.profile, stated.profile),
+        "rules": _contains(strict.rules, stated.rules),
+        "otherwise": _at_least(Otherwise, strict.otherwise, stated.otherwise),
+    }
 
 
 def looser_fields(strict: Tool, stated: ActionRules | DeclaredTool) -> set[str]:
@@ -338,6 +453,10 @@ def looser_fields(strict: Tool, stated: ActionRules | DeclaredTool) -> set[str]:
         "expires": not (theirs and theirs.expires)
         or duration_seconds(ours.expires) <= duration_seconds(theirs.expires),
         "unless_within_limits": not (theirs and theirs.unless_within_limits is False) or not ours.unless_within_limits,
+        "admits": _within(strict.admits, stated.admits),
+        "destructive": strict.destructive or not stated.destructive,
+        **{f"result.{name}": stricter for name, stricter in _labels(strict.result, stated.result).items()},
+        **{f"flow.{name}": stricter for name, stricter in _rules(strict.flow, stated.flow).items()},
         "resource": _within(tuple(stated.resource or ()), tuple(strict.resource or ())),
         "context": _within(tuple(stated.context or ()), tuple(strict.context or ())),
     }
@@ -371,10 +490,12 @@ def test_a_field_that_one_side_states_holds_as_stated(manifest: dict[str, Any], 
 
 @given(_FIELDS, _FIELDS)
 @settings(max_examples=40)
-def test_sides_can_be_exchanged_save_for_the_mappings(manifest: dict[str, Any], governance: dict[str, Any]) -> None:
+def test_sides_can_be_exchanged_save_for_the_mappings_and_roles(
+    manifest: dict[str, Any], governance: dict[str, Any]
+) -> None:
     for fields in (manifest, governance):
-        fields.pop("resource", None)
-        fields.pop("context", None)
+        for name in ("resource", "context", "roles"):
+            fields.pop(name, None)
 
     one = merged_fields(declared(**manifest), ActionRules.model_validate(governance))
     other = merged_fields(declared(**governance), ActionRules.model_validate(manifest))

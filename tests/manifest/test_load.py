@@ -447,8 +447,11 @@ def test_null_is_not_absent(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["agent", "approval", "arguments", "call_digest", "idempotency_key", "purpose", "request_id", "run_id", "time"],
-)
+    [
+        "agent", "approval", "arguments", "call_digest", "flow", "idempotency_key", "purpose", "request_id", "run_id",
+        "spent", "time",
+    ],
+)  # fmt: skip
 def test_the_context_of_the_enforcement_point_is_not_mapped(name: str) -> None:
     assert faults(manifest_text(tool(context={name: "$session.facts.x"}))) == {
         f"context `{name}` is the enforcement point's own | choose another name"
@@ -669,7 +672,7 @@ def test_the_payments_governance_loads() -> None:
     assert governance is not None
     assert governance.model_dump(mode="json", exclude_unset=True) == {
         "actions": yaml.safe_load((PAYMENTS / "governance.yaml").read_text())["actions"],
-        "clauses": [], "programs": {},
+        "clauses": [], "programs": {}, "flow": None,
     }  # fmt: skip
 
 

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from pdp.manifest.rules.paths import Roots
     from pdp.manifest.schema.walk import SchemaNode
 
-PEP_CONTEXT: Final = frozenset(
-    ("agent", "approval", "arguments", "call_digest", "idempotency_key", "purpose", "request_id", "run_id", "time")
-)
+PEP_CONTEXT: Final = frozenset((
+    "agent", "approval", "arguments", "call_digest", "flow", "idempotency_key", "purpose", "request_id", "run_id",
+    "spent", "time",
+))  # fmt: skip
 """What only the enforcement point writes into a request's context."""
 
 PROTECTED: Final = frozenset((

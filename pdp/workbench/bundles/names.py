@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.engine.data import RUN_TIME_ROOTS
 from pdp.manifest.effective import FOR_POLICY
-from pdp.manifest.fields import EffectClass, Pattern, RiskTier, Writes
-from pdp.manifest.model import EffectiveApproval, Idempotency, Limit, Provenance, Release
+from pdp.manifest.fields import EffectClass, FlowProfile, Integrity, Otherwise, Pattern, RiskTier, Writes
+from pdp.manifest.model import EffectiveApproval, FlowRules, Idempotency, Limit, Provenance, Release, ResultLabels
 from pdp.manifest.rules.rules import PEP_CONTEXT
 from pdp.manifest.schema.compile import closed_schema
 from pdp.manifest.schema.walk import walk
@@ -29,10 +29,15 @@ _ENTRY_MEMBERS: Final = {
     f"{_ENTRY}.limits.*": (*Limit.model_fields,),
     f"{_ENTRY}.provenance": (*Provenance.model_fields,),
     f"{_ENTRY}.release": (*Release.model_fields,),
+    f"{_ENTRY}.result": (*ResultLabels.model_fields,),
+    f"{_ENTRY}.flow": (*FlowRules.model_fields,),
 }
 _ENTRY_TEXTS: Final[Mapping[str, type[StrEnum]]] = {
     "effect_class": EffectClass,
+    "flow.otherwise": Otherwise,
+    "flow.profile": FlowProfile,
     "pattern": Pattern,
+    "result.integrity": Integrity,
     "risk_tier": RiskTier,
     "writes": Writes,
 }
