@@ -79,6 +79,12 @@ class Evaluation:
         return request
 
     @property
+    def flow(self) -> dict[str, Any] | None:
+        """What the ledger says of the call (`context.flow`), a copy; None where labels are not in use, or no run is."""
+        request = self.request
+        return None if request is None else request["context"].get("flow")
+
+    @property
     def executed(self) -> bool:
         """Whether the tool was started."""
         return self._executed is not None and self._executed.execution.started

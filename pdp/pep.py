@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pdp.execution.telemetry import Telemetry
     from pdp.flow.drive import Step
     from pdp.flow.preview import PlanEvaluation, Visibility
+    from pdp.ledger.ledger import LedgerStore
     from pdp.manifest.effective import EffectiveManifest
     from pdp.obligations.handlers import ObligationHandler
     from pdp.patterns.run import Deployment
@@ -56,8 +57,8 @@ class Pep:
 
     Safe to share between threads and tasks. A method that decides a proposal returns an `Evaluation` and never raises
     for what a model proposed or an engine answered. Each has an async variant, `adecide` of `decide`, with the same
-    arguments and errors; there, a plain function of a tool runs in a thread. What is absent of `audit`, `keys` and
-    `actions` is kept in memory.
+    arguments and errors; there, a plain function of a tool runs in a thread. What is absent of `audit`, `keys`,
+    `actions` and `ledger` is kept in memory.
 
     Args:
         tools: the functions to run, by tool name; `tool` adds to them.
@@ -84,6 +85,7 @@ class Pep:
         obligations: Mapping[str, ObligationHandler] | None = None,
         keys: IdempotencyStore | None = None,
         actions: ActionStore | None = None,
+        ledger: LedgerStore | None = None,
         deployment: Deployment | None = None,
         observers: Iterable[Observer] = (),
         telemetry: Telemetry | None = None,
@@ -101,7 +103,7 @@ class Pep:
             audit=MemoryAudit() if audit is None else audit,
             approvals=approvals,
             tools=Tools(manifest, tools or {}, registry),
-            stores=Stores(keys, actions, deployment),
+            stores=Stores(keys, actions, deployment, ledger=ledger),
             own_obligations=obligations_of(obligations),
             newest=NewestRelease(),
             observers=observers_of(observers),
@@ -218,6 +220,7 @@ class Pep:
         obligations: Mapping[str, ObligationHandler] | None = None,
         keys: IdempotencyStore | None = None,
         actions: ActionStore | None = None,
+        ledger: LedgerStore | None = None,
         deployment: Deployment | None = None,
     ) -> Self:
         """Return another enforcement point that shares manifest and engine; what is not given stays as it is here.
@@ -234,7 +237,7 @@ class Pep:
             audit=parts.audit if audit is None else audit,
             approvals=parts.approvals if approvals is None else approvals,
             tools=parts.tools.replaced_by(tools),
-            stores=parts.stores.replaced_by(keys, actions, deployment),
+            stores=parts.stores.replaced_by(keys, actions, deployment, ledger),
             own_obligations=parts.own_obligations if obligations is None else obligations_of(obligations),
         )
         return other
@@ -353,7 +356,7 @@ class Pep:
         """
         if not isinstance(run_id, str) or not run_id:
             raise UsageError("a run needs a run_id", hint="pass the `run_id` of its sessions")
-        self._parts.stores.runs.end(run_id, caller_of(Session.read(session)))
+        self._parts.stores.end_run(run_id, caller_of(Session.read(session)))
 
     def state_after(self, tool: str, state: Mapping[str, Any], result: Any) -> dict[str, Any]:
         """Return the state after a tool gave `result`, its state effects merged.

@@ -9,6 +9,7 @@ look alike are one person.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -41,6 +42,14 @@ _LOOK_ALIKES: Final = str.maketrans(
     "АВЕЅІЈКМНОРСТУХҮԚԜѴԀҺӀаеѕіјорсухүԁһԛԝѵӏгпкмтвньΑΒΕΖΗΙΚΜΝΟΡΤΥΧαβγεηικνορστυχωiI1|0",  # noqa: RUF001
     "ABESlJKMHOPCTYXYQWVDHlaesljopcyxydhqwvlrnkmtbhbABEZHlKMNOPTYXabyenlkvopotuxwllllo",
 )
+
+
+_DOMAIN: Final = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z][a-z0-9-]{1,62}")
+_PUBLIC_MAIL: Final = frozenset((
+    "aol.com", "fastmail.com", "gmail.com", "gmx.com", "gmx.de", "gmx.net", "googlemail.com", "hey.com", "hotmail.com",
+    "icloud.com", "live.com", "mac.com", "mail.com", "mail.ru", "me.com", "msn.com", "outlook.com", "pm.me", "proton.me",
+    "protonmail.com", "qq.com", "t-online.de", "tutanota.com", "web.de", "yahoo.com", "yandex.com", "yandex.ru", "163.com",
+))  # fmt: skip
 
 
 class Person(NamedTuple):
@@ -98,6 +107,7 @@ class Session(BaseModel):
         idempotency_key: names this call, where the manifest demands that.
         run_id: one task of an agent; request_id: one request to it.
         agent: the agent's id, such as `agent:payments`, for manifests that pin tool versions.
+        prompt: the user's own words in this run, never the model's; home_domains: domains whose addresses are theirs.
         plan: the whole plan, a list of proposals; state, config: for the tool's own use.
         time: RFC 3339 in UTC with `Z`; the clock's when absent.
     """
@@ -111,6 +121,8 @@ class Session(BaseModel):
     run_id: str | None = None
     request_id: str | None = None
     agent: str | None = None
+    prompt: list[str] = Field(default_factory=FrozenList)
+    home_domains: list[str] = Field(default_factory=FrozenList)
     plan: list[Any] = Field(default_factory=FrozenList)
     state: dict[str, Any] = Field(default_factory=FrozenObject)
     config: dict[str, Any] = Field(default_factory=FrozenObject)
@@ -146,6 +158,14 @@ class Session(BaseModel):
         if value is not None and len(value) > LONGEST_TEXT:
             raise ValueError(f"has {len(value)} characters, at most {LONGEST_TEXT} are admitted")
         return value
+
+    @field_validator("prompt", "home_domains", mode="plain")
+    @classmethod
+    def _texts(cls, value: Any, field: ValidationInfo) -> Any:
+        if not isinstance(value, list | tuple) or not all(isinstance(text, str) for text in value):
+            raise ValueError("is not a list of texts" + (", such as [the text]" if isinstance(value, str) else ""))
+        check_json(list(value), depth=2)
+        return frozen([_home_domain(text) for text in value] if field.field_name == "home_domains" else list(value))
 
     @field_validator("time")
     @classmethod
@@ -224,6 +244,17 @@ class Session(BaseModel):
     def variables(self) -> FrozenObject:
         """What a manifest's expressions see as `session`; a field that is not set is not there."""
         return FrozenObject({name: value for name, value in self._fields().items() if value is not None})
+
+
+def _home_domain(text: str) -> str:
+    try:
+        domain = text.strip().rstrip(".").encode("idna").decode().lower()
+    except UnicodeError:
+        domain = ""
+    if not _DOMAIN.fullmatch(domain) or domain in _PUBLIC_MAIL:
+        why = "anybody has an address there" if domain in _PUBLIC_MAIL else "is not a domain such as example.com"
+        raise ValueError(f"{text!r:.60}: {why}")
+    return domain
 
 
 def _names(claims: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -28,10 +28,13 @@ class MappingError(PdpError):
     code = "pdp.mapping_failed"
 
 
-def build_request(checked: Checked, session: Session, *, request_id: str, now: float) -> Request:
+def build_request(
+    checked: Checked, session: Session, *, request_id: str, now: float, flow: tuple[Any, Any] | None = None
+) -> Request:
     """Return the request for a call that has passed its checks.
 
-    `now`, seconds since 1970, is for a session that states no time. `context.approval` is null here: only the
+    `now`, seconds since 1970, is for a session that states no time; `flow` is what the ledger says of
+    the call: what the digest covers, and what the policy sees. `context.approval` is null here: only the
     enforcement point fills it, from its own store.
 
     Raises:
@@ -51,11 +54,15 @@ def build_request(checked: Checked, session: Session, *, request_id: str, now: f
     if session.agent is not None:
         context["agent"] = session.agent
     context["run_id"] = session.run_id
+    if flow is not None:
+        context["flow"] = flow[0]
     # The request shares `context`: the digest is of what stands in it so far.
     request = Request(session.subject, tool.requested_action, resource, context, plain)
     context["call_digest"] = digest(
         request.encoded(session.encoded_subject, tool.encoded_requested_action, checked.proposal.text)
     )
+    if flow is not None:
+        context["flow"] = flow[1]
     context["time"] = session.time or to_seconds(now)
     context["request_id"] = request_id
     context["approval"] = None

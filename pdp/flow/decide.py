@@ -134,20 +134,25 @@ def prepare(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any
     Raises:
         StoppedError: there is no such request: a mapping fails, the claims name nobody, or it is too large.
     """
-    approval = None
+    approval, flow = None, None
     try:
-        request = build_request(checked, asked.session, request_id=asked.request_id, now=asked.received.now)
+        if parts.manifest.manifest.tracks_flow:
+            from pdp.flow.follow import call_flow  # noqa: PLC0415 - only where labels are in use
+
+            flow = yield from call_flow(asked, checked, parts.stores)
+        known = None if flow is None else (flow.digested, flow.context)
+        request = build_request(checked, asked.session, request_id=asked.request_id, now=asked.received.now, flow=known)
         if parts.approvals is not None:
             from pdp.flow.reserve import find_approval  # noqa: PLC0415 - only where somebody may approve
 
             approval, request = yield from find_approval(asked, checked, request, parts.approvals, parts.stores)
         # Not `Request.canonical`, which would walk the whole request once more: claims and facts were checked with the
         # session, the arguments with the proposal, what expressions compute by `Expression.evaluate`, and the names of
-        # an approval's people when they granted it.
+        # an approval's people when they granted it; what the ledger says is made here.
         body = bounded(
             request.encoded(asked.session.encoded_subject, checked.tool.encoded_requested_action, checked.proposal.text)
         )
-        return Prepared(asked, checked, request, body, approval)
+        return Prepared(asked, checked, request, body, approval, flow)
     except (MappingError, ExpressionError) as error:
         stopped = rejection_of("request", checked, RejectionCode.INVALID_PAYLOAD, error.message)
         raise StoppedError(Decided(asked, stopped)) from error

@@ -78,6 +78,10 @@ def make_ready(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[
             return (yield from record_result(Executed(decided, refused), parts.audit))
         ready = ready._replace(held=(yield from _hold(decided, prepared, parts)))
         ready = yield from _reserve(ready, parts)
+        if prepared.flow is not None and prepared.approval is not None:
+            from pdp.flow.follow import endorse  # noqa: PLC0415 - only where labels are in use
+
+            yield from endorse(prepared, stores)
         if ready.known is not None:
             return ready
         yield CHECKPOINT
@@ -120,6 +124,10 @@ def execute(ready: Ready, parts: Parts, watchers: _Watchers) -> Generator[Step, 
         yield from _finish_key(ready, execution, stores)
         ready = ready._replace(key=None)
         delivered = deliver(Executed(ready.decided, execution, ready.action), ready)
+        if ready.prepared.flow is not None:
+            from pdp.flow.follow import follow  # noqa: PLC0415 - as above
+
+            delivered = yield from follow(delivered, ready.prepared, stores)
         return (yield from record_result(delivered, parts.audit))
     except BaseException as error:
         executed = yield from record_result(Executed(ready.decided, cut_short(), ready.action), parts.audit)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pdp.engine.protocol import Engine
     from pdp.execution.events import Observer
     from pdp.execution.telemetry import Telemetry
+    from pdp.ledger.ledger import LedgerStore
     from pdp.manifest.effective import EffectiveManifest
     from pdp.obligations.handlers import ObligationHandler, Obligations
     from pdp.patterns.run import Deployment, Run, Runs
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Stores:
-    """What outlives a call: idempotency keys, actions, and what runs of agents remember.
+    """What outlives a call: idempotency keys, actions, what runs of agents remember, and the ledger of what they saw.
 
     In memory where the application gives none, and made when a call first asks for one. Safe to share between threads.
     """
@@ -44,14 +45,20 @@ class Stores:
         actions: ActionStore | None,
         deployment: Deployment | None,
         runs: Runs | None = None,
+        ledger: LedgerStore | None = None,
     ) -> None:
         self.deployment = deployment
         self._given = keys, actions, runs
+        self._ledger = ledger
         self._opened: tuple[IdempotencyStore, ActionStore, Runs] | None = None
         self._lock = threading.Lock()
 
     def replaced_by(
-        self, keys: IdempotencyStore | None, actions: ActionStore | None, deployment: Deployment | None
+        self,
+        keys: IdempotencyStore | None,
+        actions: ActionStore | None,
+        deployment: Deployment | None,
+        ledger: LedgerStore | None,
     ) -> Stores:
         """Return the same with other stores; runs of their own where `actions` or `deployment` is another one."""
         runs = self.runs if actions is None and deployment is None else None
@@ -60,6 +67,7 @@ class Stores:
             self.actions if actions is None else actions,
             self.deployment if deployment is None else deployment,
             runs,
+            self._ledger if ledger is None else ledger,
         )
 
     def _open(self) -> tuple[IdempotencyStore, ActionStore, Runs]:
@@ -93,6 +101,16 @@ class Stores:
         return self._open()[2]
 
     @property
+    def ledger(self) -> LedgerStore:
+        """What runs have seen."""
+        if self._ledger is None:
+            from pdp.ledger.ledger import MemoryLedger  # noqa: PLC0415 - only where labels are in use
+
+            with self._lock:
+                self._ledger = self._ledger or MemoryLedger()
+        return self._ledger
+
+    @property
     def blocking(self) -> bool:
         """Whether keys or actions wait for a disk or a network."""
         return self.keys.blocking or self.actions.blocking
@@ -101,6 +119,14 @@ class Stores:
     def reads_sources(self) -> bool:
         """Whether opening a run reads sources, which may take a while."""
         return self.deployment is not None and bool(self.deployment.sources)
+
+    def end_run(self, run_id: str, caller: str) -> None:
+        """Forget a run and all that is known of it; StoreError where the ledger cannot be written."""
+        self.runs.end(run_id, caller)
+        if self._ledger is not None:
+            from pdp.ledger.ledger import run_of  # noqa: PLC0415 - as above
+
+            self._ledger.end(run_of(self._ledger.key, caller, run_id))
 
     def run_of(self, session: Session) -> Run:
         """Return the run that a call belongs to; StateError where it cannot be opened, see `Runs.open`."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pdp.contract.compiled import CompiledTool
     from pdp.decision import Decision
     from pdp.execution.runner import ToolRunner
+    from pdp.ledger.summary import CallFlow
     from pdp.manifest.effective import EffectiveManifest
     from pdp.model_calls import ToolCall
     from pdp.obligations.handlers import Duties
@@ -86,6 +87,7 @@ class Prepared(NamedTuple):
     """A checked call with the question that it puts to the policy, `body` being its canonical form.
 
     `approval` is the one in the store that lets exactly this call through; it stands in `context.approval` as well.
+    `flow` is what the ledger says of the call, where labels are in use.
     """
 
     asked: Asked
@@ -93,6 +95,7 @@ class Prepared(NamedTuple):
     request: Request
     body: bytes
     approval: Approval | None = None
+    flow: CallFlow | None = None
 
     @property
     def call_digest(self) -> str:

@@ -1,0 +1,99 @@
+"""The ledger of a call's run: read before the decision, written before a result goes out. Others do not load this."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+from pdp.contract.sensitive import place_of
+from pdp.flow.drive import Work
+from pdp.flow.stages import caller_of
+from pdp.ledger.summary import Tracker
+from pdp.proposal import Failure, FailureCode
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from pdp.contract.checks import Checked
+    from pdp.contract.compiled import CompiledTool
+    from pdp.flow.drive import Step
+    from pdp.flow.parts import Stores
+    from pdp.flow.stages import Asked, Executed, Prepared
+    from pdp.ledger.summary import CallFlow
+
+_log = logging.getLogger("pdp.pep")
+
+_trackers: Final[WeakKeyDictionary[CompiledTool, Tracker]] = WeakKeyDictionary()
+
+
+def call_flow(asked: Asked, checked: Checked, stores: Stores) -> Generator[Step, None, CallFlow | None]:
+    """Return what the ledger says of a call; None where its session names no run.
+
+    Raises:
+        StateError: the run is full or has expired, or the ledger cannot be read.
+    """
+    if asked.session.run_id is None:
+        return None
+    ledger, arguments = stores.ledger, checked.proposal.arguments
+    caller, now = caller_of(asked.session), asked.received.now
+    tracker = _tracker_of(checked.tool)
+    flow: CallFlow | None = yield Work(
+        lambda: tracker.call_flow(arguments, asked.session, ledger, caller, now), blocking=ledger.blocking
+    )
+    return flow
+
+
+def endorse(prepared: Prepared, stores: Stores) -> Generator[Step, None, None]:
+    """Write what the approval of a call endorses, before its tool runs; StateError if it cannot be written."""
+    flow = prepared.flow
+    if flow is None or prepared.approval is None:
+        return
+    endorsed = _tracker_of(prepared.checked.tool).endorsed(flow, _call_id(prepared))
+    if endorsed:
+        ledger, now = stores.ledger, prepared.asked.received.now
+        yield Work(lambda: ledger.write(flow.run, flow.labels, endorsed, now), blocking=ledger.blocking)
+
+
+def follow(executed: Executed, prepared: Prepared, stores: Stores) -> Generator[Step, None, Executed]:
+    """Write to the ledger what a result brings into the run; a result that cannot be written does not go out."""
+    flow, execution = prepared.flow, executed.execution
+    if flow is None or not (execution.started or execution.replayed):
+        return executed
+    ledger, session = stores.ledger, prepared.asked.session
+    shown = execution.result if execution.failure is None else execution.failure.message
+    try:
+        labels, sources = _tracker_of(prepared.checked.tool).learned(
+            flow, prepared.checked.proposal.arguments, shown, session, ledger.key, _call_id(prepared)
+        )
+        labels = labels._replace(markings=labels.markings | executed.markings)
+        if sources or labels != flow.labels:
+            now = prepared.asked.received.now
+            yield Work(lambda: ledger.write(flow.run, labels, sources, now), blocking=ledger.blocking)
+    except Exception as error:  # noqa: BLE001 - whatever it was: nobody would know any more what the run has seen
+        _log.error("a result could not be written to the run's ledger, and is withheld: %s", place_of(error))
+        failure = Failure(FailureCode.TOOL_EXECUTION_FAILED, _WITHHELD, {"effect": _effect(execution)})
+        return executed._replace(
+            execution=execution._replace(result=None, failure=failure, error=None), state=None,
+            markings=frozenset(), retrieval_snapshot=None,
+        )  # fmt: skip
+    return executed
+
+
+_WITHHELD: Final = "the tool ran, and its result is withheld: the ledger of the run could not be written"
+
+
+def _effect(execution: object) -> str:
+    failure: Failure | None = getattr(execution, "failure", None)
+    return "done" if failure is None else failure.details.get("effect", "unknown")
+
+
+def _call_id(prepared: Prepared) -> str:
+    return prepared.asked.received.tool_call_id or prepared.asked.request_id
+
+
+def _tracker_of(tool: CompiledTool) -> Tracker:
+    tracker = _trackers.get(tool)
+    if tracker is None:
+        tracker = _trackers[tool] = Tracker(tool.entry)
+    return tracker

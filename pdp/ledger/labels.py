@@ -1,0 +1,117 @@
+"""The labels of a result's values, by what the tool's entry says of its fields.
+
+Every text that is not labelled is a stranger's. A field is labelled with all that is below it; the labels of what the
+user calls a record by (`names`) make the record's other labelled values `named`, and never its texts: the injection
+stands in the page that the user has named.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pdp.errors import PdpError
+from pdp.json import JsonValueError, parse_json
+from pdp.ledger.values import LONGEST, leaves, normal, within
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pdp.ledger.values import Prompt
+    from pdp.manifest.model import ResultLabels, Tool
+
+UNTRUSTED: Final = "untrusted"
+_ISSUED: Final = ("trusted", "party")
+_ANY: Final = "*"
+_LARGEST_TEXT: Final = 1024 * 1024
+"""Of how many characters JSON within a text is read as JSON."""
+
+Node = dict[str, Any]
+_LABEL: Final = ""
+_NAME: Final = "\0name"
+
+
+class LabelledValue(NamedTuple):
+    """A value of a result in its normal form, and its label; `text` is the whole text that it is, if it is one.
+
+    A text that is too long for a value has an empty `value`.
+    """
+
+    value: str
+    label: str
+    text: str = ""
+
+
+class ResultReader:
+    """Labels the results of one tool. Immutable, safe to share."""
+
+    __slots__ = ("_default", "_root", "is_write", "markings")
+
+    def __init__(self, entry: Tool) -> None:
+        result: ResultLabels | None = entry.result
+        self.is_write = entry.has_effects
+        self.markings: tuple[str, ...] = tuple(result.markings or ()) if result else ()
+        trusted = result is not None and result.integrity == "trusted"
+        self._default = "trusted" if trusted else UNTRUSTED
+        self._root: Node = {}
+        if result is not None:
+            # Of two that label a field, the later one counts. A write is believed what it made, and nothing else.
+            labels = {"created": result.created}
+            if not self.is_write:
+                labels = {"trusted": result.trusted, "party": result.parties, **labels}
+            for label, paths in labels.items():
+                for path in paths or ():
+                    self._node(path)[_LABEL] = label
+            for path in result.names or ():
+                self._node(path)[_NAME] = True
+
+    def _node(self, path: str) -> Node:
+        node = self._root
+        for name in path.split("/")[1:]:
+            node = node.setdefault(name.replace("~1", "/").replace("~0", "~"), {})
+        return node
+
+    def read(self, result: Any, prompt: Prompt) -> Iterator[LabelledValue]:
+        """Yield the values of a result with their labels, and those within its texts; a value may come up twice."""
+        yield from self._read(_parsed(result), [self._root], self._default, prompt, named=False)
+
+    def _read(
+        self, value: Any, nodes: list[Node], label: str, prompt: Prompt, *, named: bool
+    ) -> Iterator[LabelledValue]:
+        label = next((node[_LABEL] for node in nodes if _LABEL in node), label)
+        if isinstance(value, list | tuple):
+            for item in value:
+                yield from self._read(item, nodes, label, prompt, named=named)
+        elif isinstance(value, dict):
+            below = {key: _below(nodes, key) for key in value}
+            named = named or any(
+                prompt.names(normal(value[key])) for key in value if _is_name(below[key]) and isinstance(value[key], str)
+            )
+            for key, item in value.items():
+                yield from self._read(_parsed(item), below[key], label, prompt, named=named)
+        elif isinstance(value, str):
+            own = "named" if named and label != UNTRUSTED else label
+            yield LabelledValue(normal(value) if len(value) <= LONGEST else "", own, value)
+            if label != "created":
+                issued = label in _ISSUED
+                for inner in within(value):
+                    yield LabelledValue(inner, label if issued else UNTRUSTED)
+        elif value is not None and not isinstance(value, bool):
+            yield LabelledValue(normal(value), "named" if named and label != UNTRUSTED else label)
+
+
+def _below(nodes: Iterable[Node], key: str) -> list[Node]:
+    return [node[name] for node in nodes for name in (key, _ANY) if name in node]
+
+
+def _is_name(nodes: Iterable[Node]) -> bool:
+    return any(_NAME in node for node in nodes)
+
+
+def _parsed(value: Any) -> Any:
+    """Return what a text stands for that is JSON itself: its fields are no prose."""
+    if isinstance(value, str) and value[:1] in "{[" and len(value) <= _LARGEST_TEXT:
+        try:
+            return parse_json(value)
+        except (JsonValueError, PdpError):
+            return value
+    return value

@@ -1,0 +1,211 @@
+"""What is remembered of the runs of agents: the labels that a run carries, and where values came from.
+
+Nothing of a result is stored in clear: a value is a keyed hash. What protects is only added to, so that of several
+writers none undoes what another wrote. A run whose time is over is not begun anew without what it knew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol
+
+from pdp.errors import StateError, StoreFullError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+MOST_VALUES: Final = 10_000
+"""How many values a run remembers. One that has more is full."""
+
+LIFETIME: Final = 24 * 3600.0
+"""Seconds without a call after which a run has expired."""
+
+REMEMBERED: Final = 30 * LIFETIME
+"""Seconds for which it is known that a run has expired. After that, its id is free."""
+
+MOST_RUNS: Final = 100_000
+"""How many runs a ledger in memory knows."""
+
+_ID_BYTES: Final = 16
+
+
+class RunFullError(StateError):
+    """The run has brought in more values than are remembered: nobody could say any more where a value came from."""
+
+    code: ClassVar[str] = "flow.full"
+
+
+class RunExpiredError(StateError):
+    """Nobody called in the run for a day, and what it had seen is forgotten."""
+
+    code: ClassVar[str] = "flow.expired"
+
+
+class Source(NamedTuple):
+    """Where a value came from first: its label, and the call whose result brought it in."""
+
+    label: str
+    tool: str
+    call: str
+
+
+class RunLabels(NamedTuple):
+    """What a run carries: whose untrusted results it has read, their markings, the plan that was pinned before that.
+
+    `full`: it has brought in more values than are remembered.
+    """
+
+    untrusted: frozenset[str] = frozenset()
+    markings: frozenset[str] = frozenset()
+    plan: tuple[str, ...] | None = None
+    full: bool = False
+
+    @property
+    def tainted(self) -> bool:
+        """Whether a stranger's text was read."""
+        return bool(self.untrusted)
+
+    def joined(self, other: RunLabels) -> RunLabels:
+        """Return both: labels only grow. The plan of this one counts, and none is pinned once the run is tainted."""
+        plan = other.plan if self.plan is None and not self.tainted else self.plan
+        untrusted, markings = self.untrusted | other.untrusted, self.markings | other.markings
+        return RunLabels(untrusted, markings, plan, self.full or other.full)
+
+
+class RunView(NamedTuple):
+    """What a call needs to know of its run: the labels, and the sources of the values that it asked for, by their ids."""
+
+    labels: RunLabels
+    sources: Mapping[str, Source]
+
+
+class LedgerStore(Protocol):
+    """A store of runs, each by its id (`run_of`). Safe to share between threads; each method is one atomic step.
+
+    `blocking`: whether its methods wait for a disk or a network. `key`: what ids are hashed with; no other store's.
+    Times are seconds since 1970. Each method raises StoreError where the store cannot be used.
+    """
+
+    blocking: bool
+    key: bytes
+
+    def read(self, run: str, ids: Collection[str], now: float) -> RunView:
+        """Return what is known of a run; a run that is not known carries nothing.
+
+        Raises:
+            RunFullError, RunExpiredError: no call goes on in it.
+        """
+
+    def write(self, run: str, labels: RunLabels, sources: Mapping[str, Source], now: float) -> None:
+        """Add labels and sources to a run; a value that is known keeps the source that it had first.
+
+        Where there is no room for all sources, none is added, and the run is full.
+
+        Raises:
+            RunExpiredError: its time is over.
+            StoreFullError: the store holds as many runs as it can.
+        """
+
+    def end(self, run: str) -> None:
+        """Forget a run and all that it knows."""
+
+    def prune(self, now: float) -> int:
+        """Forget what runs that have expired knew, and in the end the runs; return how many runs."""
+
+
+def value_id(key: bytes, run: str, *parts: str) -> str:
+    """Return the keyed hash by which a run knows a value: as 32 hexadecimal digits."""
+    text = "\0".join((run, *parts)).encode(errors="surrogatepass")
+    return hashlib.blake2b(text, key=key, digest_size=_ID_BYTES).hexdigest()
+
+
+def run_of(key: bytes, caller: str, run_id: str) -> str:
+    """Return the id of a run: equal `run_id` of two callers, or of two tenants, have nothing in common."""
+    return value_id(key, "", caller, run_id)
+
+
+@dataclass(slots=True)
+class _MemoryRun:
+    used_at: float
+    labels: RunLabels = RunLabels()
+    sources: dict[str, Source] = field(default_factory=dict)
+
+
+class MemoryLedger:
+    """Runs in memory, at most 100,000 of them; a `LedgerStore`."""
+
+    blocking = False
+
+    def __init__(self) -> None:
+        self.key = secrets.token_bytes(32)
+        self._runs: dict[str, _MemoryRun] = {}
+        self._lock = threading.Lock()
+
+    def read(self, run: str, ids: Collection[str], now: float) -> RunView:
+        """Return what is known of a run."""
+        with self._lock:
+            known = self._runs.get(run)
+            if known is None:
+                return RunView(RunLabels(), {})
+            check_open(known.labels, known.used_at, now)
+            known.used_at = max(known.used_at, now)
+            sources = known.sources
+            return RunView(known.labels, {name: sources[name] for name in ids if name in sources})
+
+    def write(self, run: str, labels: RunLabels, sources: Mapping[str, Source], now: float) -> None:
+        """Add labels and sources to a run."""
+        with self._lock:
+            known = self._runs.get(run)
+            if known is None:
+                known = self._add(run, now)
+            check_time(known.used_at, now)
+            known.used_at = max(known.used_at, now)
+            new = {name: source for name, source in sources.items() if name not in known.sources}
+            if len(known.sources) + len(new) > MOST_VALUES:
+                labels = labels._replace(full=True)
+            else:
+                known.sources.update(new)
+            known.labels = known.labels.joined(labels)
+
+    def _add(self, run: str, now: float) -> _MemoryRun:
+        if len(self._runs) >= MOST_RUNS and not self._prune(now):
+            raise StoreFullError(f"{MOST_RUNS} runs are in memory", hint="end runs that are over, or use a database")
+        new = self._runs[run] = _MemoryRun(now)
+        return new
+
+    def end(self, run: str) -> None:
+        """Forget a run."""
+        with self._lock:
+            self._runs.pop(run, None)
+
+    def prune(self, now: float) -> int:
+        """Forget runs that have expired."""
+        with self._lock:
+            return self._prune(now)
+
+    def _prune(self, now: float) -> int:
+        for known in self._runs.values():
+            if known.used_at + LIFETIME <= now:
+                known.sources.clear()
+        over = [run for run, known in self._runs.items() if known.used_at + REMEMBERED <= now]
+        for run in over:
+            del self._runs[run]
+        return len(over)
+
+
+def check_time(used_at: float, now: float) -> None:
+    """Raise RunExpiredError where the time of a run is over that was last used then."""
+    if used_at + LIFETIME <= now:
+        raise RunExpiredError("the run has expired: nobody called in it for a day", hint="go on under another run_id")
+
+
+def check_open(labels: RunLabels, used_at: float, now: float) -> None:
+    """Raise RunExpiredError or RunFullError where no call goes on in a run."""
+    check_time(used_at, now)
+    if labels.full:
+        raise RunFullError(
+            f"the run has brought in more than {MOST_VALUES} values", hint="go on under another run_id"
+        )

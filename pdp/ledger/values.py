@@ -1,0 +1,170 @@
+"""Values in their normal form, values within texts, and which of them the user wrote.
+
+Two spellings of one value have one normal form: Unicode's compatibility forms, case, white space, thousands separators,
+`20.0` and `20`, and of an address its scheme, `www.` and a slash at its end make no difference. What is encoded or put
+together from parts has another one, and so no source but the model.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from decimal import Decimal
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+LONGEST: Final = 256
+"""How many characters a value has at most; a longer text is prose, and counts by the values within it."""
+
+SHORTEST: Final = 3
+"""Values of fewer characters stand everywhere: they name nothing."""
+
+_MOST_DIGITS: Final = 30
+_NUMBER: Final = re.compile(r"[+-]?(?:\d{1,3}(?:[,'\u2019 ]\d{3})+|\d+)(?:\.\d+)?")
+_CODE: Final = re.compile(r"[+-]?0\d")  # such as a phone number: its zeros count
+_CURRENCY: Final = " \t$€£¥"
+_LINK: Final = re.compile(r"(?:https?://|www\.)[^\s<>\"'`|\\^{}\[\]]+", re.IGNORECASE)
+_MAIL: Final = re.compile(r"[\w.+%-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
+_HOST: Final = re.compile(r"(?<![\w@.-])(?:[\w-]{1,63}\.){1,8}[a-z]{2,24}(?:/[^\s<>\"'`|\\^{}\[\]]*)?(?![\w@-])", re.IGNORECASE)
+_IBAN: Final = re.compile(r"(?<!\w)[A-Za-z]{2}\d{2}(?: ?[A-Za-z0-9]{4}){2,7}(?: ?[A-Za-z0-9]{1,3})?(?!\w)")
+_REFERENCE: Final = re.compile(r"(?<![\w.@-])(?=[\w-]{0,39}\d)[\w-]{6,40}(?![\w@-])")  # such as INV-2291 or 4711008
+_WITHIN: Final = (_LINK, _MAIL, _HOST, _IBAN, _REFERENCE)
+_PROMPT_NUMBER: Final = re.compile(r"(?<![\w.,:/-])(?:\d{1,3}(?:[,'\u2019]\d{3})+|\d+)(?:\.\d+)?(?![\w:/-]|[.,]\d)")
+_SCHEME: Final = re.compile(r"https?://(?:www\.)?|www\.")
+_END_OF_LINK: Final = ".,;:!?)'\""
+_JOINS: Final = "@.-_/:+%&=~#"
+_SMALL: Final = 1000
+_WORD: Final = re.compile(r"[^\W_]{4,}")
+
+
+@lru_cache(4096, typed=True)
+def normal(value: Any) -> str:
+    """Return the normal form of a leaf of JSON; the empty text for what is no value: null, true, false, blanks."""
+    if isinstance(value, str):
+        return _normal_text(value)
+    if value is None or isinstance(value, bool):
+        return ""
+    return _normal_number(str(value))
+
+
+def _normal_text(text: str) -> str:
+    plain = text if text.isascii() else unicodedata.normalize("NFKC", text)
+    plain = " ".join(plain.casefold().split())
+    if plain[:1].isdigit() or plain[:1] in "+-":
+        if _NUMBER.fullmatch(plain) and len(plain) <= _MOST_DIGITS and not _CODE.match(plain):
+            return _normal_number(plain)
+    if _SCHEME.match(plain):
+        return _SCHEME.sub("", plain, count=1).rstrip("/")
+    return plain.replace(" ", "") if " " in plain and _IBAN.fullmatch(plain) else plain.rstrip("/") or plain
+
+
+def _normal_number(text: str) -> str:
+    number = Decimal(re.sub(r"[,'\u2019 ]", "", text))
+    plain = format(number.normalize(), "f")
+    return "0" if plain == "-0" else plain
+
+
+def is_number(value: str) -> bool:
+    """Return whether a normal form is that of a number."""
+    return value.lstrip("-").replace(".", "", 1).isdigit()
+
+
+def names_something(value: str) -> bool:
+    """Return whether a normal form is of a value that can name something: no small number, no word of two letters."""
+    if len(value) < SHORTEST:
+        return False
+    return not is_number(value) or abs(Decimal(value)) >= _SMALL
+
+
+def links(text: str) -> list[str]:
+    """Return the addresses in a text, each once, as they are written."""
+    found = dict.fromkeys(match.group().rstrip(_END_OF_LINK) for match in _LINK.finditer(text))
+    if "." in text:
+        spelt = {normal(link) for link in found}
+        for match in _HOST.finditer(text):
+            host = match.group().rstrip(_END_OF_LINK)
+            if normal(host) not in spelt:
+                found[host] = None
+    return list(found)
+
+
+def host_of(address: str) -> str:
+    """Return the host of an address in its normal form, or of a mail address; the text itself where it has neither."""
+    return re.split(r"[/?#:]", address.rpartition("@")[2], maxsplit=1)[0]
+
+
+def within(text: str) -> Iterator[str]:
+    """Yield the normal forms of the values in a text: links with their hosts, mail addresses, accounts, references."""
+    if len(text) < SHORTEST:
+        return
+    for pattern in _WITHIN:
+        for match in pattern.finditer(text):
+            value = normal(match.group().rstrip(_END_OF_LINK))
+            if value:
+                yield value
+                if "/" in value:
+                    yield host_of(value)
+
+
+class Leaf(NamedTuple):
+    """One text or number of a JSON value; `path` is its JSON Pointer."""
+
+    path: str
+    value: str | float
+
+
+def leaves(value: Any, path: str = "") -> Iterator[Leaf]:
+    """Yield the texts and numbers of a JSON value."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, f"{path}/{key.replace('~', '~0').replace('/', '~1')}")
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from leaves(item, f"{path}/{index}")
+    elif value is not None and not isinstance(value, bool):
+        yield Leaf(path, value)
+
+
+class Prompt:
+    """The user's own words, ready to be searched. Immutable."""
+
+    __slots__ = ("_numbers", "_text", "_values", "words")
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        whole = "\n".join(texts)
+        plain = unicodedata.normalize("NFKC", whole).casefold()
+        self._text = f" {' '.join(plain.split())} "
+        self._values = frozenset(within(whole))
+        self._numbers = frozenset(_normal_number(match.group()) for match in _PROMPT_NUMBER.finditer(plain))
+        self.words = frozenset(_WORD.findall(plain))
+
+    def says(self, value: str) -> bool:
+        """Return whether the user wrote this value (a normal form): all of it, and not as a part of another."""
+        if not value:
+            return False
+        if is_number(value):
+            return value in self._numbers
+        if value in self._values:
+            return True
+        start = self._text.find(value)
+        while start >= 0:
+            if self._is_whole(start, start + len(value)):
+                return True
+            start = self._text.find(value, start + 1)
+        return False
+
+    def names(self, value: str) -> bool:
+        """Return whether the user wrote this value, and it is one that can name something."""
+        return names_something(value) and self.says(value)
+
+    def _is_whole(self, start: int, end: int) -> bool:
+        text = self._text
+        before, after = text[start - 1], text[end]
+        if before.isalnum() or after.isalnum() or before == "_" or after == "_":
+            return False
+        if before in _JOINS and text[start - 2 : start - 1].isalnum():
+            return False
+        return not (after in _JOINS and text[end + 1 : end + 2].isalnum())
