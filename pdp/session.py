@@ -46,9 +46,10 @@ _LOOK_ALIKES: Final = str.maketrans(
 
 _DOMAIN: Final = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z][a-z0-9-]{1,62}")
 _PUBLIC_MAIL: Final = frozenset((
-    "aol.com", "fastmail.com", "gmail.com", "gmx.com", "gmx.de", "gmx.net", "googlemail.com", "hey.com", "hotmail.com",
-    "icloud.com", "live.com", "mac.com", "mail.com", "mail.ru", "me.com", "msn.com", "outlook.com", "pm.me", "proton.me",
-    "protonmail.com", "qq.com", "t-online.de", "tutanota.com", "web.de", "yahoo.com", "yandex.com", "yandex.ru", "163.com",
+    "163.com", "aol.com", "fastmail.com", "gmail.com", "gmx.com", "gmx.de", "gmx.net", "googlemail.com", "hey.com",
+    "hotmail.com", "icloud.com", "live.com", "mac.com", "mail.com", "mail.ru", "me.com", "msn.com", "outlook.com",
+    "pm.me", "proton.me", "protonmail.com", "qq.com", "t-online.de", "tutanota.com", "web.de", "yahoo.com",
+    "yandex.com", "yandex.ru",
 ))  # fmt: skip
 
 

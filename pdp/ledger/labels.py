@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.errors import PdpError
 from pdp.json import JsonValueError, parse_json
-from pdp.ledger.values import LONGEST, leaves, normal, within
+from pdp.ledger.values import LONGEST, normal, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from pdp.ledger.values import Prompt
     from pdp.manifest.model import ResultLabels, Tool
@@ -84,7 +84,9 @@ class ResultReader:
         elif isinstance(value, dict):
             below = {key: _below(nodes, key) for key in value}
             named = named or any(
-                prompt.names(normal(value[key])) for key in value if _is_name(below[key]) and isinstance(value[key], str)
+                prompt.names(normal(value[key]))
+                for key in value
+                if _is_name(below[key]) and isinstance(value[key], str)
             )
             for key, item in value.items():
                 yield from self._read(_parsed(item), below[key], label, prompt, named=named)

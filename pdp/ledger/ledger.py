@@ -76,7 +76,7 @@ class RunLabels(NamedTuple):
 
 
 class RunView(NamedTuple):
-    """What a call needs to know of its run: the labels, and the sources of the values that it asked for, by their ids."""
+    """What a call needs to know of its run: its labels, and the sources of the values asked for, by their ids."""
 
     labels: RunLabels
     sources: Mapping[str, Source]
@@ -130,7 +130,7 @@ def run_of(key: bytes, caller: str, run_id: str) -> str:
 @dataclass(slots=True)
 class _MemoryRun:
     used_at: float
-    labels: RunLabels = RunLabels()
+    labels: RunLabels = field(default_factory=RunLabels)
     sources: dict[str, Source] = field(default_factory=dict)
 
 
@@ -206,6 +206,4 @@ def check_open(labels: RunLabels, used_at: float, now: float) -> None:
     """Raise RunExpiredError or RunFullError where no call goes on in a run."""
     check_time(used_at, now)
     if labels.full:
-        raise RunFullError(
-            f"the run has brought in more than {MOST_VALUES} values", hint="go on under another run_id"
-        )
+        raise RunFullError(f"the run has brought in more than {MOST_VALUES} values", hint="go on under another run_id")

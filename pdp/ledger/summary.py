@@ -16,7 +16,7 @@ from pdp.ledger.ledger import RunLabels, Source, run_of, value_id
 from pdp.ledger.values import SHORTEST, Leaf, Prompt, host_of, is_number, leaves, links, names_something, normal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pdp.ledger.ledger import LedgerStore, RunView
     from pdp.manifest.model import Tool
@@ -81,7 +81,9 @@ class Tracker:
         verb, *nouns = [_stem(word) for word in _WORD.findall(entry.name.casefold())] or [""]
         self._verb_stem, self._noun_stems = verb, frozenset(nouns)
 
-    def call_flow(self, arguments: Mapping[str, Any], session: Session, store: LedgerStore, caller: str, now: float) -> CallFlow:
+    def call_flow(
+        self, arguments: Mapping[str, Any], session: Session, store: LedgerStore, caller: str, now: float
+    ) -> CallFlow:
         """Return what the ledger says of a call; `session` has a `run_id`. Errors as of `LedgerStore.read`."""
         run = run_of(store.key, caller, session.run_id or "")
         lookup = _Lookup(store.key, run, session)
@@ -134,7 +136,7 @@ class Tracker:
         return self._verb_stem in stems and (not self._noun_stems or not self._noun_stems.isdisjoint(stems))
 
     def learned(
-        self, flow: CallFlow, arguments: Mapping[str, Any], result: Any, session: Session, key: bytes, call: str
+        self, flow: CallFlow, arguments: Mapping[str, Any], result: Any, session: Session, *, key: bytes, call: str
     ) -> tuple[RunLabels, dict[str, Source]]:
         """Return what a result adds to the run: its labels, and the sources of its values by their ids."""
         prompt = prompt_of(tuple(session.prompt))
@@ -160,12 +162,13 @@ class Tracker:
         untrusted = frozenset((self._entry.name,)) if prose else frozenset[str]()
         name = self._entry.name
         sources = {
-            value_id(key, flow.run, *_known_as(value, label)): Source(label, name, call) for value, label in labels.items()
+            value_id(key, flow.run, *_known_as(value, label)): Source(label, name, call)
+            for value, label in labels.items()
         }
         return RunLabels(untrusted, frozenset(self._reader.markings)), sources
 
     def endorsed(self, flow: CallFlow, call: str) -> dict[str, Source]:
-        """Return what an approval of the call endorses, by its ids: exactly its values, for this tool and their role."""
+        """Return what an approval of the call endorses, by its ids: exactly its values, for this tool and role."""
         return {name: Source("endorsed", self._entry.name, call) for name in flow.endorsable}
 
 

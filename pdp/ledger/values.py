@@ -28,7 +28,9 @@ _CODE: Final = re.compile(r"[+-]?0\d")  # such as a phone number: its zeros coun
 _CURRENCY: Final = " \t$€£¥"
 _LINK: Final = re.compile(r"(?:https?://|www\.)[^\s<>\"'`|\\^{}\[\]]+", re.IGNORECASE)
 _MAIL: Final = re.compile(r"[\w.+%-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
-_HOST: Final = re.compile(r"(?<![\w@.-])(?:[\w-]{1,63}\.){1,8}[a-z]{2,24}(?:/[^\s<>\"'`|\\^{}\[\]]*)?(?![\w@-])", re.IGNORECASE)
+_HOST: Final = re.compile(
+    r"(?<![\w@.-])(?:[\w-]{1,63}\.){1,8}[a-z]{2,24}(?:/[^\s<>\"'`|\\^{}\[\]]*)?(?![\w@-])", re.IGNORECASE
+)
 _IBAN: Final = re.compile(r"(?<!\w)[A-Za-z]{2}\d{2}(?: ?[A-Za-z0-9]{4}){2,7}(?: ?[A-Za-z0-9]{1,3})?(?!\w)")
 _REFERENCE: Final = re.compile(r"(?<![\w.@-])(?=[\w-]{0,39}\d)[\w-]{6,40}(?![\w@-])")  # such as INV-2291 or 4711008
 _WITHIN: Final = (_LINK, _MAIL, _HOST, _IBAN, _REFERENCE)
@@ -53,9 +55,8 @@ def normal(value: Any) -> str:
 def _normal_text(text: str) -> str:
     plain = text if text.isascii() else unicodedata.normalize("NFKC", text)
     plain = " ".join(plain.casefold().split())
-    if plain[:1].isdigit() or plain[:1] in "+-":
-        if _NUMBER.fullmatch(plain) and len(plain) <= _MOST_DIGITS and not _CODE.match(plain):
-            return _normal_number(plain)
+    if len(plain) <= _MOST_DIGITS and _NUMBER.fullmatch(plain) and not _CODE.match(plain):
+        return _normal_number(plain)
     if _SCHEME.match(plain):
         return _SCHEME.sub("", plain, count=1).rstrip("/")
     return plain.replace(" ", "") if " " in plain and _IBAN.fullmatch(plain) else plain.rstrip("/") or plain

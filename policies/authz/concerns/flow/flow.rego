@@ -19,7 +19,7 @@ import data.authz.lib.reason
 #   remedy: Give the session a run_id, the same for all calls of one task.
 deny contains reason.new(rego.metadata.rule(), {}) if {
 	flow.in_use
-	not is_object(input.context.flow)
+	object.get(input.context, "flow", null) == null
 }
 
 deny contains finding if {
@@ -41,7 +41,7 @@ step_up contains finding if {
 
 # METADATA
 # title: Watched
-# description: What the profile `watch` finds: it is noted, and decides nothing.
+# description: Findings that the profile leaves out are noted, and decide nothing.
 # custom:
 #   code: flow.watched
 obligations contains {"id": "note", "on": "ALLOW", "parameters": {"codes": codes}} if {
@@ -51,12 +51,12 @@ obligations contains {"id": "note", "on": "ALLOW", "parameters": {"codes": codes
 
 _asking contains finding if {
 	some finding in _findings
-	substring(finding.code, 5, -1) in _rules
+	finding.code in _codes
 }
 
-_rules contains rule if some rule in _profile(object.get(manifest.entry.flow, "profile", "watch"))
+_codes contains $"flow.{rule}" if some rule in _profile(manifest.entry.flow.profile)
 
-_rules contains rule if some rule in object.get(manifest.entry.flow, "rules", [])
+_codes contains $"flow.{rule}" if some rule in manifest.entry.flow.rules
 
 default _otherwise := "step_up"
 
@@ -88,22 +88,24 @@ _findings contains reason.new(rego.metadata.rule(), _of(argument)) if {
 
 # METADATA
 # title: Value untrusted
-# description: A value that matters, such as an amount, was chosen by nobody whose word counts.
+# description: A value that matters, such as an amount or the address that is fetched, was chosen by nobody whose word counts.
 # custom:
 #   code: flow.value_untrusted
 #   remedy: State the value in your own words, or approve it.
 _findings contains reason.new(rego.metadata.rule(), _of(argument)) if {
-	_tainted_write
+	flow.tainted
 	some argument in flow.arguments
-	argument.role == "value"
+	_matters(argument)
 	not flow.known(argument)
 }
 
-_findings contains reason.new(rego.metadata.rule(), _of(argument)) if {
-	flow.tainted
-	some argument in flow.arguments
+_matters(argument) if {
+	argument.role == "value"
+	flow.writes
+}
+
+_matters(argument) if {
 	argument.role in {"url", "address"}
-	not flow.known(argument)
 	not "model" in argument.sources
 }
 
@@ -200,8 +202,9 @@ _findings contains reason.new(rego.metadata.rule(), {}) if {
 #   remedy: Plan the call before, or approve it.
 _findings contains reason.new(rego.metadata.rule(), {}) if {
 	_tainted_write
-	is_array(input.context.flow.plan)
-	not input.action.properties.tool in input.context.flow.plan
+	plan := input.context.flow.plan
+	is_array(plan)
+	not input.action.properties.tool in plan
 }
 
 _tainted_write if {

@@ -87,6 +87,51 @@ _context_valid(context) if {
 		_text_or_null(object.get(context, name, null))
 	}
 	_approval_valid(object.get(context, "approval", null))
+	_flow_valid(object.get(context, "flow", null))
+}
+
+_flow_valid(null)
+
+_flow_valid(flow) if {
+	object.keys(flow) == {"tainted", "untrusted", "markings", "plan", "anchored", "intended", "arguments"}
+	every name in ["tainted", "anchored", "intended"] {
+		is_boolean(flow[name])
+	}
+	strings(flow, "untrusted")
+	strings(flow, "markings")
+	_strings_or_null(flow, "plan")
+	is_array(flow.arguments)
+	every argument in flow.arguments {
+		_argument_valid(argument)
+	}
+}
+
+_strings_or_null(holder, name) if holder[name] == null
+
+_strings_or_null(holder, name) if strings(holder, name)
+
+_argument_valid(argument) if {
+	object.keys(argument) == {"path", "role", "sources", "from", "home", "links"}
+	is_string(argument.path)
+	argument.role in {"destination", "object", "value", "url", "address", "body"}
+	is_boolean(argument.home)
+	_origin_valid(argument)
+	is_array(argument.links)
+	every link in argument.links {
+		object.keys(link) == {"sources", "from"}
+		_origin_valid(link)
+	}
+}
+
+_origin_valid(item) if {
+	strings(item, "sources")
+	count(item.sources) > 0
+	is_array(item.from)
+	every call in item.from {
+		object.keys(call) == {"tool", "call"}
+		is_string(call.tool)
+		is_string(call.call)
+	}
 }
 
 _approval_valid(null)
