@@ -144,5 +144,6 @@ def test_a_copy_with_other_claims_has_another_subject() -> None:
 
 def test_expressions_see_only_what_is_set() -> None:
     assert session().variables == {
-        "claims": {"sub": "officer-123"}, "facts": {}, "plan": [], "state": {}, "config": {},
+        "claims": {"sub": "officer-123"}, "facts": {}, "prompt": [], "home_domains": [], "plan": [], "state": {},
+        "config": {},
     }  # fmt: skip

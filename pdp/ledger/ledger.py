@@ -44,7 +44,7 @@ class RunExpiredError(StateError):
     code: ClassVar[str] = "flow.expired"
 
 
-class Source(NamedTuple):
+class Origin(NamedTuple):
     """Where a value came from first: its label, and the call whose result brought it in."""
 
     label: str
@@ -79,7 +79,7 @@ class RunView(NamedTuple):
     """What a call needs to know of its run: its labels, and the sources of the values asked for, by their ids."""
 
     labels: RunLabels
-    sources: Mapping[str, Source]
+    sources: Mapping[str, Origin]
 
 
 class LedgerStore(Protocol):
@@ -99,7 +99,7 @@ class LedgerStore(Protocol):
             RunFullError, RunExpiredError: no call goes on in it.
         """
 
-    def write(self, run: str, labels: RunLabels, sources: Mapping[str, Source], now: float) -> None:
+    def write(self, run: str, labels: RunLabels, sources: Mapping[str, Origin], now: float) -> None:
         """Add labels and sources to a run; a value that is known keeps the source that it had first.
 
         Where there is no room for all sources, none is added, and the run is full.
@@ -131,7 +131,7 @@ def run_of(key: bytes, caller: str, run_id: str) -> str:
 class _MemoryRun:
     used_at: float
     labels: RunLabels = field(default_factory=RunLabels)
-    sources: dict[str, Source] = field(default_factory=dict)
+    sources: dict[str, Origin] = field(default_factory=dict)
 
 
 class MemoryLedger:
@@ -155,7 +155,7 @@ class MemoryLedger:
             sources = known.sources
             return RunView(known.labels, {name: sources[name] for name in ids if name in sources})
 
-    def write(self, run: str, labels: RunLabels, sources: Mapping[str, Source], now: float) -> None:
+    def write(self, run: str, labels: RunLabels, sources: Mapping[str, Origin], now: float) -> None:
         """Add labels and sources to a run."""
         with self._lock:
             known = self._runs.get(run)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.json import JsonValueError, check_json
 from pdp.ledger.labels import UNTRUSTED, ResultReader
-from pdp.ledger.ledger import RunLabels, Source, run_of, value_id
-from pdp.ledger.values import SHORTEST, Leaf, Prompt, host_of, is_number, leaves, links, names_something, normal
+from pdp.ledger.ledger import Origin, RunLabels, run_of, value_id
+from pdp.ledger.values import SHORTEST, Leaf, Prompt, host_of, is_numeric, leaf_values, links, names_something, normal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -87,7 +87,7 @@ class Tracker:
         """Return what the ledger says of a call; `session` has a `run_id`. Errors as of `LedgerStore.read`."""
         run = run_of(store.key, caller, session.run_id or "")
         lookup = _Lookup(store.key, run, session)
-        every = [(name, leaf) for name, value in arguments.items() for leaf in leaves(value, f"/{_escaped(name)}")]
+        every = [(name, leaf) for name, value in arguments.items() for leaf in leaf_values(value, f"/{_escaped(name)}")]
         for name, leaf in every[:_MOST_LEAVES]:
             lookup.expect(leaf, self._roles.get(name), self._entry.name)
         view = store.read(run, lookup.ids, now)
@@ -137,21 +137,21 @@ class Tracker:
 
     def learned(
         self, flow: CallFlow, arguments: Mapping[str, Any], result: Any, session: Session, *, key: bytes, call: str
-    ) -> tuple[RunLabels, dict[str, Source]]:
+    ) -> tuple[RunLabels, dict[str, Origin]]:
         """Return what a result adds to the run: its labels, and the sources of its values by their ids."""
         prompt = prompt_of(tuple(session.prompt))
         try:
             check_json(result)
         except JsonValueError:  # nobody knows what such a result says
             return RunLabels(frozenset((self._entry.name,)), frozenset(self._reader.markings)), {}
-        echoes = [leaf.value for leaf in leaves(arguments)]
+        echoes = [leaf.value for leaf in leaf_values(arguments)]
         echoed = frozenset(map(normal, echoes)) if self._reader.is_write else flow.unknown
         labels: dict[str, str] = {}
         prose = ""
         for value, label, text in self._reader.read(result, prompt):
             if label in _LOWERED and flow.lowered:
                 label = UNTRUSTED  # noqa: PLW2901 - a directory that was asked with a stranger's words
-            if label == UNTRUSTED and text and not is_number(value):
+            if label == UNTRUSTED and text and not is_numeric(value):
                 prose += text
             if value and value not in echoed and _RANKS.index(label) <= _RANKS.index(labels.get(value, UNTRUSTED)):
                 labels[value] = label
@@ -162,14 +162,14 @@ class Tracker:
         untrusted = frozenset((self._entry.name,)) if prose else frozenset[str]()
         name = self._entry.name
         sources = {
-            value_id(key, flow.run, *_known_as(value, label)): Source(label, name, call)
+            value_id(key, flow.run, *_known_as(value, label)): Origin(label, name, call)
             for value, label in labels.items()
         }
         return RunLabels(untrusted, frozenset(self._reader.markings)), sources
 
-    def endorsed(self, flow: CallFlow, call: str) -> dict[str, Source]:
+    def endorsed(self, flow: CallFlow, call: str) -> dict[str, Origin]:
         """Return what an approval of the call endorses, by its ids: exactly its values, for this tool and role."""
-        return {name: Source("endorsed", self._entry.name, call) for name in flow.endorsable}
+        return {name: Origin("endorsed", self._entry.name, call) for name in flow.endorsable}
 
 
 _LOWERED: Final = ("trusted", "party", "named")
@@ -186,10 +186,12 @@ class _Lookup:
     def __init__(self, key: bytes, run: str, session: Session) -> None:
         self.prompt = prompt_of(tuple(session.prompt))
         self.ids: set[str] = set()
-        self.sources: Mapping[str, Source] = {}
+        self.sources: Mapping[str, Origin] = {}
         self._key, self._run = key, run
         self._home = frozenset(session.home_domains)
-        self._facts = frozenset(normal(leaf.value) for leaf in leaves(session.facts)) if session.facts else frozenset()
+        self._facts = (
+            frozenset(normal(leaf.value) for leaf in leaf_values(session.facts)) if session.facts else frozenset()
+        )
 
     def expect(self, leaf: Leaf, role: str | None, tool: str) -> None:
         """Ask for what is needed of a leaf."""

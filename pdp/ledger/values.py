@@ -68,7 +68,7 @@ def _normal_number(text: str) -> str:
     return "0" if plain == "-0" else plain
 
 
-def is_number(value: str) -> bool:
+def is_numeric(value: str) -> bool:
     """Return whether a normal form is that of a number."""
     return value.lstrip("-").replace(".", "", 1).isdigit()
 
@@ -77,7 +77,7 @@ def names_something(value: str) -> bool:
     """Return whether a normal form is of a value that can name something: no small number, no word of two letters."""
     if len(value) < SHORTEST:
         return False
-    return not is_number(value) or abs(Decimal(value)) >= _SMALL
+    return not is_numeric(value) or abs(Decimal(value)) >= _SMALL
 
 
 def links(text: str) -> list[str]:
@@ -117,14 +117,14 @@ class Leaf(NamedTuple):
     value: str | float
 
 
-def leaves(value: Any, path: str = "") -> Iterator[Leaf]:
+def leaf_values(value: Any, path: str = "") -> Iterator[Leaf]:
     """Yield the texts and numbers of a JSON value."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from leaves(item, f"{path}/{key.replace('~', '~0').replace('/', '~1')}")
+            yield from leaf_values(item, f"{path}/{key.replace('~', '~0').replace('/', '~1')}")
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            yield from leaves(item, f"{path}/{index}")
+            yield from leaf_values(item, f"{path}/{index}")
     elif value is not None and not isinstance(value, bool):
         yield Leaf(path, value)
 
@@ -146,7 +146,7 @@ class Prompt:
         """Return whether the user wrote this value (a normal form): all of it, and not as a part of another."""
         if not value:
             return False
-        if is_number(value):
+        if is_numeric(value):
             return value in self._numbers
         if value in self._values:
             return True
