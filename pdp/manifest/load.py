@@ -169,10 +169,8 @@ class _GovernanceFile(FaultyFile):
         actions = records if isinstance(records, dict) else {}
         head = {**root, "actions": {action: {} for action in actions}} if isinstance(records, dict) else root
         governance, _ = self.read(Governance, head, partial(written_path, root, ()), {"actions": {}})
-        self.programs = governance.programs if governance else {}
-        self.clauses = governance.clauses if governance else ()
-        self.flow = governance.flow if governance else None
-        for name, program in self.programs.items():
+        self._head = governance or Governance()
+        for name, program in self._head.programs.items():
             try:
                 program_path(name, program)
             except UsageError as error:
@@ -188,9 +186,7 @@ class _GovernanceFile(FaultyFile):
 
     def governance(self) -> Governance:
         """Return the governance file, as far as it has no faults."""
-        return Governance.model_construct(
-            actions=self.actions, clauses=self.clauses, programs=self.programs, flow=self.flow
-        )
+        return self._head.model_copy(update={"actions": self.actions})
 
     def within(self, action: str) -> Callable[[Path], Path]:
         """Return what gives the path in the document for a path in the rules of an action."""
@@ -205,6 +201,8 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, p
     programs = programs and (governance is None or all(fault.warning for fault in governance.faults))
     mapped: set[str] = set()
     staged = staged_commits(entry.tool for entry in file.entries if entry.tool is not None)
+    sides = (*(entry.tool for entry in file.entries if entry.tool is not None), *actions.values())
+    labelled = whole.flow is not None or any(side.is_labelled for side in sides)
     for entry in file.entries:
         tool = entry.tool
         if tool is None:
@@ -218,6 +216,7 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, p
         sound, decided = entry.roots is not None, not entry.unusable & _DECIDING
         stated = tool.risk_tier is not None or (rules is not None and rules.risk_tier is not None)
         effective = effective_tool(tool, whole.rules_of(tool.action))
+        _check_labels(file, governance, entry, effective)
         findings = forbidden_findings(effective, staged, sound=sound, decided=decided)
         if decided:
             findings += entry_findings(effective, tier_stated=stated)
@@ -225,7 +224,7 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, p
             from pdp.manifest.rules.lint import clause_findings, doubts  # noqa: PLC0415 - few enforcement points ask
 
             findings += clause_findings(effective, clauses, file.pinned, file.ontology)
-            findings += doubts(effective, sound=sound) if doubtful else ()
+            findings += doubts(effective, sound=sound, labelled=labelled) if doubtful else ()
         for finding in findings:
             if governance is not None and rules is not None and _is_governed(finding.path, tool, rules, effective):
                 governance.add_findings([finding], governance.within(tool.action))
@@ -243,6 +242,17 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, p
             for action in actions
             if action not in mapped
         )
+
+
+def _check_labels(file: _ManifestFile, governance: _GovernanceFile | None, entry: _Entry, effective: Tool) -> None:
+    if effective.result is None or entry.tool is None or entry.roots is None or "result_schema" in entry.unusable:
+        return
+    from pdp.manifest.rules.labels import label_findings  # noqa: PLC0415 - few manifests label results
+
+    file.add_findings(label_findings(entry.tool, effective), entry.where)
+    rules = governance.actions.get(effective.action) if governance else None
+    if rules is not None and governance is not None:
+        governance.add_findings(label_findings(rules, effective), governance.within(effective.action))
 
 
 # A field is the governance file's where that states it, and has made it what it is. Where the manifest's class is its

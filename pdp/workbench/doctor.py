@@ -37,7 +37,8 @@ def problems(
     Raises:
         UsageError, BundleError: a file cannot be read.
     """
-    tools = load_effective(manifest, governance).tools
+    effective = load_effective(manifest, governance)
+    tools = effective.tools
     stated = read_document(manifest)
     rules = [] if governance is None else [read_document(governance)]
 
@@ -47,7 +48,10 @@ def problems(
     held = _held([run.suite for run in runs])
     found = [amiss(tool, *problem) for tool in tools.values() for problem in _unheld(tool, *held)]
     for tool in tools.values():
-        found += (amiss(tool, doubt.path, doubt.message, doubt.hint) for doubt in doubts(tool, sound=True))
+        found += (
+            amiss(tool, doubt.path, doubt.message, doubt.hint)
+            for doubt in doubts(tool, sound=True, labelled=effective.tracks_flow)
+        )
     found += _undecided(manifest, policies, [run.suite for run in runs])
     coverage = measure([(run.suite, run.results) for run in runs], None)
     sites = {reached.code: reached.site for reached in coverage.codes}

@@ -265,8 +265,13 @@ def _is_free_text(node: SchemaNode) -> bool:
 def _may_say_anything(form: Alternative) -> bool:
     if any(isinstance(most, int | float) and most <= LONGEST_NAME for most in form.rest.get("maxLength", ())):
         return False
+    return not bounds_text(form)
+
+
+def bounds_text(form: Alternative) -> bool:
+    """Whether a format or a pattern says what a text may be: no sentence passes."""
     constraints = [{key: value} for key in ("format", "pattern") for value in form.rest.get(key, ())]
-    return all(_admits_sentences(constraint) for constraint in constraints)
+    return not all(_admits_sentences(constraint) for constraint in constraints)
 
 
 def _admits_sentences(constraint: dict[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from pdp.documents import shown_name
 from pdp.manifest.fields import READ_CLASSES, Clause, EffectClass, RiskTier
 from pdp.manifest.findings import Finding
+from pdp.manifest.rules.labels import label_doubts
 from pdp.manifest.schema.walk import walk
 
 if TYPE_CHECKING:
@@ -91,8 +92,12 @@ def _missing(tool: Tool, pinned: AbstractSet[str] | None) -> dict[Clause, tuple[
     return {clause: tuple(what for of, lacks, what in needs if of is clause and lacks) for clause in Clause}
 
 
-def doubts(tool: Tool, *, sound: bool) -> Iterator[Finding]:
-    """Yield what is legal in an effective entry and can hardly be meant, as warnings; `sound`: its schemas are."""
+def doubts(tool: Tool, *, sound: bool, labelled: bool) -> Iterator[Finding]:
+    """Yield what is legal in an effective entry and can hardly be meant, as warnings.
+
+    `sound`: its schemas are; `labelled`: labels are in use in its manifest.
+    """
+    yield from label_doubts(tool) if labelled else ()
     for field, schema in (("schema", tool.schema_), ("result_schema", tool.result_schema)):
         for path, why in _impossible(walk(schema), (field,)) if sound and schema is not None else ():
             hint = "correct it: every call, or every result, that has this is refused"

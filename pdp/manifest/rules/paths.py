@@ -83,7 +83,7 @@ def misspelt(path: JsonPath, roots: Mapping[str, SchemaNode]) -> tuple[str, str]
     forms = roots[path.variable].alternatives
     for at, step in enumerate(path.steps):
         known = sorted({name for form in forms for name in (*form.properties, *form.conditional)})
-        nodes = [node for form in forms if (node := _part(form, step)) is not None]
+        nodes = [node for form in forms if (node := part_of(form, step)) is not None]
         own = path.variable == "session" and isinstance(step, str) and step not in known
         if not nodes or (own and looks_like(str(step), known)):
             whole = shown_name(str(path._replace(steps=path.steps[: at + 1])))
@@ -93,7 +93,7 @@ def misspelt(path: JsonPath, roots: Mapping[str, SchemaNode]) -> tuple[str, str]
     return None
 
 
-def _part(form: Alternative, step: str | int) -> SchemaNode | None:
+def part_of(form: Alternative, step: str | int) -> SchemaNode | None:
     """Return what a step leads to in a value of one form; None where it leads nowhere."""
     if form.values is not None:
         return _ANYTHING if form.kinds and form.kinds & {"array", "object"} else None

@@ -118,6 +118,8 @@ def governable_findings(rules: Governable, roots: Roots | None) -> Iterator[Find
         yield from _argument_findings(name, arguments, ("provenance", "required", at))
     for at, name in enumerate(rules.sensitive or ()):
         yield from _argument_findings(name, arguments, ("sensitive", at))
+    for name in rules.roles or ():
+        yield from _argument_findings(name, arguments, ("roles", name), key=True)
 
 
 def says_it_changes(entry: Tool) -> bool:

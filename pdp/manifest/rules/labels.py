@@ -1,0 +1,165 @@
+"""What is wrong with labels: paths that lead nowhere, and belief in what a stranger may have written.
+
+An enforcement point loads this only where an entry labels its result. A text is believed only where the result schema
+bounds it: a list of channels comes from the system, but anybody may have named a channel.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from pdp.documents import nearest, shown_name
+from pdp.manifest.expressions.expression import ANY
+from pdp.manifest.fields import ArgumentRole, Integrity
+from pdp.manifest.findings import Finding
+from pdp.manifest.model import ResultLabels
+from pdp.manifest.rules.forbidden import bounds_text
+from pdp.manifest.rules.paths import looks_like, part_of
+from pdp.manifest.schema.walk import argument_schemas, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pdp.documents.document import Path
+    from pdp.manifest.model import Governable, Tool
+    from pdp.manifest.schema.walk import Alternative, SchemaNode
+
+Steps = tuple[str, ...]
+
+_LISTS: Final = ("trusted", "parties", "names", "created")
+_BELIEVED: Final = ("trusted", "created")
+_SINKS: Final = frozenset((ArgumentRole.DESTINATION, ArgumentRole.URL, ArgumentRole.ADDRESS))
+_IRREVERSIBLE: Final = frozenset(("clear", "delete", "discard", "drop", "erase", "purge", "remove", "wipe"))
+_MEMBER: Final = "*"
+_OPEN: Final = "additionalProperties", "unevaluatedProperties"
+_HINT: Final = (
+    "bound texts by `enum`, `const`, `pattern` or `format`, state `items` and `additionalProperties: false`; or remove "
+    "the label"
+)
+
+
+def label_findings(stated: Governable, entry: Tool) -> Iterator[Finding]:
+    """Yield what is wrong with the labels of the result that manifest or governance file states for an entry.
+
+    `entry` is both merged, its schemas without fault. What does not hold there is believed by nobody.
+    """
+    if stated.result is None or entry.result is None:
+        return
+    root = None if entry.result_schema is None else walk(entry.result_schema)
+    lists = {name: tuple(map(_steps, getattr(entry.result, name) or ())) for name in _LISTS}
+    for name, at, path in _paths(stated.result):
+        place, steps = ("result", name, at), _steps(path)
+        nodes = [] if root is None else [root]
+        for step in steps:
+            forms = _objects(nodes)
+            known = {name for form in forms for name in (*form.properties, *form.conditional)}
+            names: Iterable[str | int] = (*known, ANY) if step == _MEMBER else (step,)
+            nodes = [part for form in forms for name in names if (part := part_of(form, name)) is not None]
+            if root is not None and (not nodes or (step not in known and looks_like(step, known))):
+                message = f"{shown_name(path)} leads to nothing that the result schema declares"
+                yield Finding(place, message, nearest(step, known) or "write a path that the result can have")
+                break
+        else:
+            if name in _BELIEVED and steps in lists[name]:
+                yield from _beliefs(nodes, steps, (), place)
+        for other in ("parties", "names") if name == "trusted" and steps in lists[name] else ():
+            if any(_covers(steps, rest) or _covers(rest, steps) for rest in lists[other]):
+                message = f"{shown_name(path)} is `trusted`, and it or a part of it is in `{other}`"
+                yield Finding(place, message, "anybody may write what `parties` and `names` hold: name it in one list")
+    if stated.result.integrity is entry.result.integrity is Integrity.TRUSTED:
+        # What a party is called is no text of the system; of a write's answer parties are nobody's business.
+        labelled = (*_BELIEVED, *(() if entry.has_effects else ("parties",)))
+        exempt = [steps for name in labelled for steps in lists[name]]
+        yield from _beliefs([] if root is None else [root], (), exempt, ("result", "integrity"))
+
+
+def label_doubts(tool: Tool) -> Iterator[Finding]:
+    """Yield what can hardly be meant, as warnings, of an entry of a manifest whose labels are in use."""
+    if not tool.has_effects:
+        return
+    labels = tool.result or ResultLabels()
+    if labels.trusted or labels.parties or labels.integrity is Integrity.TRUSTED:
+        message = f"{shown_name(tool.name)} has effects, and of the answer of such a tool only `created` is believed"
+        hint = "label the ids that it makes by `created`; or declare the effect class of a tool that only reads"
+        yield Finding(("result",), message, hint, warning=True)
+    if tool.roles is None and argument_schemas(tool.schema_):
+        message = f"{shown_name(tool.name)} has effects, and nothing says what its arguments are for"
+        hint = "state `roles` (destination, object, value, url, address, body), and `roles: {}` where none has one"
+        yield Finding(("name",), message, hint, warning=True)
+    if tool.admits and _SINKS.isdisjoint((tool.roles or {}).values()):
+        message = f"data may leave through {shown_name(tool.name)}, and no argument says where to"
+        hint = "give that argument the role destination, url or address, or remove `admits`"
+        yield Finding(("admits",), message, hint, warning=True)
+    if tool.destructive is None and tool.name.partition("_")[0] in _IRREVERSIBLE:
+        message = f"{shown_name(tool.name)} sounds like what cannot be taken back"
+        yield Finding(("name",), message, "state `destructive: true`, or false", warning=True)
+
+
+def _paths(labels: ResultLabels) -> Iterator[tuple[str, int, str]]:
+    for name in _LISTS:
+        yield from ((name, at, path) for at, path in enumerate(getattr(labels, name) or ()))
+
+
+def _steps(path: str) -> Steps:
+    return tuple(step.replace("~1", "/").replace("~0", "~") for step in path.split("/")[1:])
+
+
+def _covers(path: Steps, other: Steps) -> bool:
+    """Whether a path leads to what another leads to, or to what holds it."""
+    return len(path) <= len(other) and all(
+        step == part or _MEMBER in (step, part) for step, part in zip(path, other, strict=False)
+    )
+
+
+def _objects(nodes: Iterable[SchemaNode]) -> list[Alternative]:
+    """Return the forms with members, of the items where there is a list."""
+    pending = deque(nodes)
+    seen: set[SchemaNode] = set()
+    forms: list[Alternative] = []
+    while pending:
+        node = pending.popleft()
+        if node in seen:
+            continue
+        seen.add(node)
+        for form in node.alternatives:
+            if form.kinds is None or "object" in form.kinds:
+                forms.append(form)
+            if form.kinds and "array" in form.kinds and (items := part_of(form, ANY)) is not None:
+                pending.append(items)
+    return forms
+
+
+def _beliefs(nodes: Sequence[SchemaNode], start: Steps, exempt: Sequence[Steps], place: Path) -> Iterator[Finding]:
+    """Yield that a text is believed, or a value of any type, which the schema leaves open; no `nodes`: no schema."""
+    field = place[1]
+    if not nodes:
+        yield Finding(place, f"`{field}` needs a `result_schema`, by which it is bounded", _HINT)
+        return
+    longest = max(map(len, exempt), default=0)
+    pending = deque((start, node) for node in nodes)
+    seen: set[tuple[SchemaNode, Steps]] = set()
+    while pending:
+        steps, node = pending.popleft()
+        # Below the longest path that is exempt, where a value stands makes no difference.
+        key = node, steps if len(steps) <= longest else ()
+        if key in seen or any(_covers(path, steps) for path in exempt):
+            continue
+        seen.add(key)
+        for form in node.alternatives:
+            if form.values is not None:
+                continue
+            kinds, stated = form.types, form.rest.keys()
+            unbounded = kinds is None or ("string" in kinds and not bounds_text(form))
+            if kinds is not None and "array" in kinds:
+                unbounded |= stated.isdisjoint(("items", "unevaluatedItems"))
+            if kinds is not None and "object" in kinds:
+                unbounded |= stated.isdisjoint(_OPEN)
+            if unbounded:
+                where = shown_name("".join(f"/{step}" for step in steps)) if steps else "the result"
+                yield Finding(place, f"`{field}` believes {where}, which the result schema does not bound", _HINT)
+                return
+            if form.items is not None:
+                pending.append((steps, form.items))
+            members = {_MEMBER: form.members, **form.conditional, **form.properties}
+            pending += (((*steps, name), part) for name, part in members.items() if part is not None)

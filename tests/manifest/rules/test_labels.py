@@ -1,0 +1,263 @@
+"""Labels: what must not be believed does not load, what can hardly be meant is a warning, each with its place."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pdp.errors import Fault, FileFaultsError
+from pdp.manifest.load import load_effective
+
+TEXT = {"type": "string"}
+CODE = {"type": "string", "pattern": "^[A-Z]{2}[0-9]{4}$"}
+MAIL: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "id": CODE, "date": {"type": "string", "format": "date"}, "size": {"type": "integer"},
+        "state": {"enum": ["new", "read"]}, "seen": {"type": ["boolean", "null"]}, "title": TEXT,
+        "sender": {"type": "object", "properties": {"address": {"type": "string", "format": "email"}, "name": TEXT}},
+    },
+}  # fmt: skip
+ARGUMENTS = {"to": {"type": "string", "description": "Who."}, "about": {"type": "string", "description": "What."}}
+UNBOUNDED = (
+    "bound texts by `enum`, `const`, `pattern` or `format`, state `items` and `additionalProperties: false`; or remove "
+    "the label"
+)
+
+
+def entry(**fields: Any) -> dict[str, Any]:
+    """A well-formed tool that reads; None leaves a field out."""
+    base = {
+        "name": "send_mail", "description": "Send a mail.", "effect_class": "read-internal", "scopes": ["mail"],
+        "schema": {"type": "object", "properties": ARGUMENTS}, "result_schema": {"type": "array", "items": MAIL},
+        "roles": {},
+    }  # fmt: skip
+    return {name: value for name, value in {**base, **fields}.items() if value is not None}
+
+
+def load(*tools: dict[str, Any], **governance: Any) -> tuple[list[str], list[str]]:
+    """Load; return the faults and the warnings as `file:column message | hint`."""
+    texts = {
+        "manifest_text": json.dumps({"manifest_version": "1", "tools": list(tools)}).encode(),
+        "governance_text": json.dumps(governance).encode(),
+    }
+    warnings: list[Fault] = []
+    faults: list[Fault] = []
+    try:
+        load_effective("manifest", "governance", warnings=warnings, **texts)  # type: ignore[arg-type]
+    except FileFaultsError as error:
+        faults = list(error.faults)
+    return ([shown(fault, texts) for fault in faults], [shown(fault, texts) for fault in warnings])
+
+
+def shown(fault: Fault, texts: dict[str, bytes]) -> str:
+    """What is at the place, the message and the hint."""
+    text = texts[f"{fault.place.file}_text"].decode()[fault.place.column - 1 :]
+    value, _ = json.JSONDecoder().raw_decode(text)
+    return f"{fault.place.file} {json.dumps(value)}: {fault.message}" + (f" | {fault.hint}" if fault.hint else "")
+
+
+def labelled(**labels: Any) -> dict[str, Any]:
+    return entry(result=labels)
+
+
+@pytest.mark.parametrize("path", ["/id", "/date", "/size", "/state", "/seen", "/sender/address"])
+@pytest.mark.parametrize("field", ["trusted", "created"])
+def test_what_the_schema_bounds_is_believed(field: str, path: str) -> None:
+    assert load(labelled(**{field: [path]})) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("labels", "schema", "place", "at"),
+    [
+        ({"trusted": ["/title"]}, None, "/title", "/title"),
+        ({"created": ["/id", "/title"]}, None, "/title", "/title"),
+        ({"trusted": [""]}, None, "", "the result"),
+        ({"integrity": "trusted", "names": [""]}, TEXT, "trusted", "the result"),
+        ({"integrity": "trusted"}, None, "trusted", "the result"),
+        ({"trusted": ["/sender"]}, None, "/sender", "/sender"),
+        ({"trusted": ["/sender/*"]}, None, "/sender/*", "/sender/*"),
+        ({"trusted": ["/unnamed"]}, None, "/unnamed", "/unnamed"),
+        ({"integrity": "trusted"}, TEXT, "trusted", "the result"),
+        ({"integrity": "trusted"}, {"type": "string", "pattern": ".*"}, "trusted", "the result"),
+        ({"integrity": "trusted"}, {"type": "string", "pattern": "[0-9]+"}, "trusted", "the result"),
+        ({"integrity": "trusted"}, {"type": "string", "pattern": "^[a-z ]{1,40}$"}, "trusted", "the result"),
+        ({"integrity": "trusted"}, {"type": "string", "maxLength": 20}, "trusted", "the result"),
+        ({"integrity": "trusted"}, {"type": ["integer", "string"]}, "trusted", "the result"),
+        ({"integrity": "trusted"}, {"type": "array"}, "trusted", "the result"),
+        ({"integrity": "trusted"}, {"type": "array", "prefixItems": [CODE]}, "trusted", "the result"),
+        ({"integrity": "trusted"}, {"type": "array", "items": {"type": "array", "items": TEXT}}, "trusted",
+         "the result"),
+        ({"integrity": "trusted"}, {"anyOf": [{"type": "object", "additionalProperties": CODE}, TEXT]}, "trusted",
+         "the result"),
+        ({"integrity": "trusted"}, {"type": "object", "additionalProperties": TEXT}, "trusted", "/*"),
+        ({"integrity": "trusted", "parties": ["/a/b"]},
+         {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": TEXT, "c": TEXT},
+          "additionalProperties": False}}, "additionalProperties": False}, "trusted", "/a/c"),
+        ({"integrity": "trusted"},
+         {"type": "object", "properties": {"a": CODE}, "if": {"properties": {"a": {"const": "AA0000"}}},
+          "then": {"properties": {"b": TEXT}}, "unevaluatedProperties": False}, "trusted", "/b"),
+    ],
+)  # fmt: skip
+def test_what_anybody_may_have_written_is_not_believed(
+    labels: dict[str, Any], schema: dict[str, Any] | None, place: str, at: str
+) -> None:
+    field = next(name for name in ("trusted", "created", "integrity") if name in labels)
+    faults, _ = load(entry(result=labels, **({"result_schema": schema} if schema else {})))
+
+    where = f"`{at}`" if at.startswith("/") else at
+    assert faults == [
+        f'manifest "{place}": `{field}` believes {where}, which the result schema does not bound | {UNBOUNDED}'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("labels", "schema"),
+    [
+        ({"integrity": "trusted"}, CODE),
+        ({"integrity": "trusted"}, {"type": "array", "items": {"anyOf": [CODE, {"type": "null"}]}}),
+        ({"integrity": "trusted"}, {"type": "object", "properties": {"a": CODE}, "additionalProperties": False}),
+        ({"integrity": "trusted"}, {"type": "object", "additionalProperties": {"type": "number"}}),
+        ({"integrity": "trusted", "parties": ["/owner", "/*/name"]},
+         {"type": "array", "items": {"type": "object", "properties": {"owner": TEXT}, "additionalProperties":
+          {"type": "object", "properties": {"name": TEXT, "id": CODE}, "additionalProperties": False}}}),
+        ({"integrity": "trusted"},
+         {"$ref": "#/$defs/tree", "$defs": {"tree": {"type": "object", "properties": {
+             "id": CODE, "below": {"type": "array", "items": {"$ref": "#/$defs/tree"}}},
+             "additionalProperties": False}}}),
+        ({"trusted": ["/a~1b/c~0d"]},
+         {"type": "object", "properties": {"a/b": {"type": "object", "properties": {"c~d": CODE}}}}),
+        ({"integrity": "untrusted"}, None),
+        ({"parties": ["/sender"], "names": ["/title"], "markings": ["mail"]}, None),
+    ],
+)  # fmt: skip
+def test_labels_that_the_schema_bears_load(labels: dict[str, Any], schema: dict[str, Any] | None) -> None:
+    assert load(entry(result=labels, **({"result_schema": schema} if schema else {}))) == ([], [])
+
+
+@pytest.mark.parametrize("labels", [{"integrity": "trusted"}, {"trusted": ["/id"]}, {"created": [""]}])
+def test_without_a_result_schema_nothing_is_believed(labels: dict[str, Any]) -> None:
+    ((field, value),) = labels.items()
+    place = value if field == "integrity" else value[0]
+
+    assert load(entry(result=labels, result_schema=None)) == (
+        [f'manifest "{place}": `{field}` needs a `result_schema`, by which it is bounded | {UNBOUNDED}'], []
+    )  # fmt: skip
+    assert load(entry(result={"parties": ["/sender"]}, result_schema=None)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/sendr", "did you mean `sender`?"),
+        ("/id/number", "write a path that the result can have"),
+        ("/size/*", "write a path that the result can have"),
+        ("/sender/*/x", "write a path that the result can have"),
+        ("/sender/phone", "write a path that the result can have"),
+    ],
+)
+def test_a_path_that_the_result_cannot_have_is_a_fault(path: str, hint: str) -> None:
+    sender = {**MAIL["properties"]["sender"], "additionalProperties": False}
+    schema = {"type": "array", "items": {**MAIL, "properties": {**MAIL["properties"], "sender": sender}}}
+    faults, _ = load(entry(result={"parties": [path]}, result_schema=schema))
+
+    assert faults == [f'manifest "{path}": `{path}` leads to nothing that the result schema declares | {hint}']
+
+
+@pytest.mark.parametrize("path", ["id", "/", "/a//b", "/a~2", "/a/", "#/a", "/" + "a" * 512, "/a" * 33])
+def test_a_field_is_a_json_pointer(path: str) -> None:
+    faults, _ = load(labelled(names=[path]))
+
+    shown_path = path if len(path) <= 60 else f"{path[:57]}..."
+    message = f"`result.names[0]` must be a JSON pointer into the result, not `{shown_path}`"
+    hint = "such as /id, which of a list of objects is each one's; `*` is any member, and the empty text all of it"
+    assert faults == [f"manifest {json.dumps(path)}: {message} | {hint}"]
+
+
+def test_who_took_part_is_not_trusted_whichever_file_says_so() -> None:
+    tool = labelled(trusted=["/id", "/sender/address"], names=["/title"])
+    trusted = 'manifest "/sender/address": `/sender/address` is `trusted`, and it or a part of it is in'
+    hint = "anybody may write what `parties` and `names` hold: name it in one list"
+
+    assert load(tool, actions={"send_mail": {"result": {"parties": ["/sender"]}}}) == (
+        [f"{trusted} `parties` | {hint}"], []
+    )  # fmt: skip
+    assert load(tool | {"result": {"trusted": ["/sender/address"], "names": ["/*/address"]}}) == (
+        [f"{trusted} `names` | {hint}"], []
+    )  # fmt: skip
+
+
+def test_what_the_other_file_takes_back_is_believed_by_nobody() -> None:
+    labels = {"integrity": "trusted", "trusted": ["/title", "/id"]}
+
+    assert load(
+        labelled(**labels), actions={"send_mail": {"result": {"integrity": "untrusted", "trusted": ["/id"]}}}
+    ) == ([], [])
+
+
+def test_what_the_governance_file_believes_is_its_fault() -> None:
+    faults, _ = load(entry(), actions={"send_mail": {"result": {"trusted": ["/title"]}, "roles": {"too": "body"}}})
+
+    assert faults == [
+        f'governance "/title": `trusted` believes `/title`, which the result schema does not bound | {UNBOUNDED}',
+        'governance "too": `too` is not an argument of the schema | did you mean `to`?',
+    ]
+
+
+def test_a_role_is_of_an_argument() -> None:
+    faults, _ = load(entry(roles={"to": "destination", "recipient": "destination"}))
+
+    assert faults == ['manifest "recipient": `recipient` is not an argument of the schema | its arguments: to, about']
+
+
+# What can hardly be meant
+
+NO_ROLES = (
+    "has effects, and nothing says what its arguments are for | state `roles` (destination, object, value, url, "
+    "address, body), and `roles: {}` where none has one"
+)
+NOWHERE = "and no argument says where to | give that argument the role destination, url or address, or remove `admits`"
+
+BELIEVED = (
+    "`send_mail` has effects, and of the answer of such a tool only `created` is believed | label the ids that it "
+    "makes by `created`; or declare the effect class of a tool that only reads"
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "warnings"),
+    [
+        ({"roles": None}, [f'"send_mail": `send_mail` {NO_ROLES}']),
+        ({"roles": None, "schema": {"type": "object", "properties": {}}}, []),
+        ({"roles": None, "effect_class": "read-internal", "result": {"trusted": ["/id"]}}, []),
+        ({"result": {"integrity": "trusted"}, "result_schema": CODE}, [f'{{"integrity": "trusted"}}: {BELIEVED}']),
+        ({"result": {"trusted": ["/id"]}}, [f'{{"trusted": ["/id"]}}: {BELIEVED}']),
+        ({"result": {"created": ["/id"], "names": ["/title"], "markings": ["mail"]}}, []),
+        ({"admits": ["mail"], "roles": {"to": "object", "about": "body"}},
+         [f'["mail"]: data may leave through `send_mail`, {NOWHERE}']),
+        ({"admits": ["mail"], "roles": {"to": "destination"}}, []),
+        ({"admits": []}, []),
+        ({"name": "delete_mail", "description": "Delete a mail."},
+         ['"delete_mail": `delete_mail` sounds like what cannot be taken back | state `destructive: true`, or false']),
+        ({"name": "delete_mail", "description": "Delete a mail.", "destructive": False}, []),
+    ],
+)  # fmt: skip
+def test_what_can_hardly_be_meant_is_a_warning(fields: dict[str, Any], warnings: list[str]) -> None:
+    asked = load(entry(**{"effect_class": "stage", **fields}), flow={"profile": "strict"})
+
+    assert asked == ([], [f"manifest {warning}" for warning in warnings])
+
+
+def test_without_labels_nothing_is_asked_of_tools_with_effects() -> None:
+    assert load(entry(name="delete_mail", description="Delete a mail.", effect_class="stage", roles=None)) == ([], [])
+
+
+def test_one_labelled_entry_asks_the_others_for_roles() -> None:
+    reads = entry(name="read_mail", description="Read.", roles=None, result={})
+
+    assert load(entry(effect_class="stage", roles=None), reads) == (
+        [],
+        [f'manifest "send_mail": `send_mail` {NO_ROLES}'],
+    )
