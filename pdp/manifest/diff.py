@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from itertools import takewhile
 from operator import not_
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from semver import Version
 
 from pdp.manifest.exports import described
-from pdp.manifest.fields import EffectClass, RiskTier, duration_seconds
+from pdp.manifest.fields import EffectClass, FlowProfile, Integrity, Otherwise, RiskTier, duration_seconds
 from pdp.manifest.model import MAX_ARGUMENTS
 from pdp.manifest.rules.rules import mapped_values
 from pdp.manifest.schema.differences import Bump, SchemaChange, schema_changes
@@ -246,11 +246,23 @@ _RANKS: Final[dict[str, Callable[[Any], float | None]]] = {
     "safety.error_text": not_,
     "program.operands": not_,
     "max_bytes": lambda size: -(size or MAX_ARGUMENTS),
+    "destructive": bool,
+    "flow.otherwise": lambda verdict: verdict == Otherwise.DENY,
+    "flow.profile": lambda name: -1 if name is None else list(FlowProfile).index(name),
+    "result.integrity": lambda name: name != Integrity.TRUSTED,
 }
 # Sets of which each member is one more demand.
-_DEMANDS: Final = ("scopes", "limits", "provenance.required", "sensitive", "safety.requires")
+_DEMANDS: Final = (
+    "scopes", "limits", "provenance.required", "sensitive", "safety.requires", "flow.rules", "result.markings",
+)  # fmt: skip
 # Sets of which each member admits more; what None stands for is another matter of each.
-_ADMISSIONS: Final = ("accepts", "approval.approvers", "commits", "program.options", "program.subcommands", "purposes")
+_ADMISSIONS: Final = (
+    "accepts", "approval.approvers", "commits", "program.options", "program.subcommands", "purposes", "admits",
+    "result.created", "result.names", "result.trusted",
+)  # fmt: skip
+_LABELS: Final = frozenset(("admits", "destructive", "flow", "result", "roles"))
+# How much is asked about an argument. One more that the call is aimed at is asked about, and may excuse the call.
+_WEIGHTS: Final = {None: 0, "body": 1, "value": 2, "object": 3, "destination": 4, "url": 4, "address": 4}
 # What it changes that a field is stated at all: without purposes any will do, a program that is not listed may not run.
 _STATED: Final = {
     "purposes": (_TIGHTENS, ("restricted", "no longer restricted")),
@@ -283,6 +295,8 @@ def entry_changes(name: str, old: Mapping[str, Any] | None, new: Mapping[str, An
         *(change for name in _DEMANDS for change in _set_changes(name, before, after, more=_TIGHTENS)),
         *(change for name in _ADMISSIONS for change in _set_changes(name, before, after, more=_LOOSENS)),
         *_markings(before, after),
+        *_roles(before, after),
+        *_parties(before, after),
         *(
             _change(name, before.get(name), after.get(name), comes=comes, words=words)
             for name, (comes, words) in _STATED.items()
@@ -296,13 +310,20 @@ def entry_changes(name: str, old: Mapping[str, Any] | None, new: Mapping[str, An
             if before.get(name) != after.get(name)
         ),
     ]
+    if ("flow" in before) != ("flow" in after):
+        # Where labels are in use on one side alone, whatever they say there is more than nothing.
+        used = _TIGHTENS if "flow" in after else _LOOSENS
+        changes = [
+            replace(change, direction=used) if change.name.partition(".")[0] in _LABELS else change
+            for change in changes
+        ]
     return tuple(sorted(changes, key=lambda change: (change.name, change.direction)))
 
 
 def _flat(entry: Mapping[str, Any]) -> dict[str, Any]:
     nested = {
         f"{name}.{field}": value
-        for name in ("approval", "idempotency", "program", "provenance", "release", "safety")
+        for name in ("approval", "flow", "idempotency", "program", "provenance", "release", "result", "safety")
         for field, value in entry.get(name, {}).items()
     }
     return {**entry, **nested, "accepts": list(entry.get("accepts", ()))}
@@ -358,6 +379,22 @@ def _markings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Content
             subject = f"{verb} {_listed(values)}: data"
             yield ContentChange("markings", direction, old, new, f"{subject} so marked {touches}")
             yield ContentChange("markings", direction.opposite, old, new, f"{subject} of unknown markings {clears}")
+
+
+def _roles(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:
+    old, new = before.get("roles", {}), after.get("roles", {})
+    for name in sorted(old.keys() | new.keys()):
+        was, now = old.get(name), new.get(name)
+        if was != now:
+            direction = _LOOSENS if _WEIGHTS[now] < _WEIGHTS[was] else _UNCLEAR
+            direction = _TIGHTENS if was is None and now == "body" else direction
+            yield ContentChange(f"roles.{name}", direction, was, now, _CHANGED)
+
+
+def _parties(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:
+    """Yield who took part otherwise: that counts for more than a stranger's word, and for less than the system's."""
+    trusted = before.get("result.integrity") == after.get("result.integrity") == Integrity.TRUSTED
+    return _set_changes("result.parties", before, after, more=_TIGHTENS if trusted else _LOOSENS)
 
 
 def _mappings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:

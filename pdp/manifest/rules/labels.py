@@ -53,7 +53,7 @@ def label_findings(stated: Governable, entry: Tool) -> Iterator[Finding]:
         nodes = [] if root is None else [root]
         for step in steps:
             forms = _objects(nodes)
-            known = {name for form in forms for name in (*form.properties, *form.conditional)}
+            known = dict.fromkeys(name for form in forms for name in (*form.properties, *form.conditional))
             names: Iterable[str | int] = (*known, ANY) if step == _MEMBER else (step,)
             nodes = [part for form in forms for name in names if (part := part_of(form, name)) is not None]
             if root is not None and (not nodes or (step not in known and looks_like(step, known))):
