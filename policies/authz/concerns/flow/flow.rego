@@ -23,19 +23,22 @@ deny contains reason.new(rego.metadata.rule(), {}) if {
 }
 
 deny contains finding if {
-	some finding in _asking
+	some finding in _findings
+	_asks(finding)
 	_otherwise == "deny"
 }
 
 # Data must not leave to an address that nobody has named: whoever approves could not know whose it is.
 deny contains finding if {
-	some finding in _asking
+	some finding in _findings
+	_asks(finding)
 	finding.code == "flow.egress"
 	finding.details.sources == ["model"]
 }
 
 step_up contains finding if {
-	some finding in _asking
+	some finding in _findings
+	_asks(finding)
 	_otherwise != "deny"
 }
 
@@ -45,14 +48,11 @@ step_up contains finding if {
 # custom:
 #   code: flow.watched
 obligations contains {"id": "note", "on": "ALLOW", "parameters": {"codes": codes}} if {
-	codes := sort({finding.code | some finding in _findings} - {finding.code | some finding in _asking})
+	codes := sort({finding.code | some finding in _findings; not _asks(finding)})
 	count(codes) > 0
 }
 
-_asking contains finding if {
-	some finding in _findings
-	finding.code in _codes
-}
+_asks(finding) if finding.code in _codes
 
 _codes contains $"flow.{rule}" if some rule in _profile(manifest.entry.flow.profile)
 

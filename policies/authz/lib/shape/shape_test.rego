@@ -15,6 +15,11 @@ _valid := {
 	"no issuer": [{"op": "add", "path": "/subject/properties/iss", "value": null}],
 	"four agents": [_act({"sub": "a", "act": {"sub": "b", "act": {"sub": "c", "act": {"sub": "d"}}}})],
 	"unknown attributes": [{"op": "add", "path": "/subject/properties/tenant", "value": 7}],
+	"a run of which nothing is known": [{"op": "add", "path": "/context/flow", "value": null}],
+	"a run that has seen nothing": [fixture.followed({"tainted": false, "untrusted": []})],
+	"a run with a plan": [fixture.followed({"plan": []})],
+	"labelled arguments": [_labelled],
+	"an argument that nobody brought": [_labelled, {"op": "replace", "path": "/context/flow/arguments/0/from", "value": []}],
 	"a limit of zero": [{"op": "replace", "path": "/subject/properties/limits", "value": {"a": 0}}],
 }
 
@@ -132,6 +137,58 @@ _invalid contains [_act(value)] if some value in _not_agents
 
 _invalid contains [{"op": "add", "path": "/context/approval", "value": value}] if {
 	some value in ["granted", 1, true, []]
+}
+
+# One argument of each role, the last one with a link.
+_labelled := fixture.followed({"arguments": array.concat(
+	[fixture.argument(role, ["prompt"]) | some role in ["address", "destination", "object", "url", "value"]],
+	[object.union(
+		fixture.argument("body", ["model"]),
+		{"links": [{"sources": ["untrusted"], "from": [{"tool": "read_mail", "call": "call-1"}]}]},
+	)],
+)})
+
+_body := "/context/flow/arguments/5"
+
+# Every field of `context.flow`, and what it must not be.
+_not_calls := [null, "x", {}, true, [null], ["x"], [[]]]
+
+_flow_fields := {
+	"/context/flow": ["x", 1, true, [], {}],
+	"/context/flow/tainted": [null, "true", 1, [], {}],
+	"/context/flow/anchored": [null, "true", 1, [], {}],
+	"/context/flow/intended": [null, "true", 1, [], {}],
+	"/context/flow/untrusted": _not_strings,
+	"/context/flow/markings": _not_strings,
+	"/context/flow/plan": ["x", 1, true, {}, [1], ["x", null]],
+	"/context/flow/arguments": array.concat([1], _not_calls),
+	_body: [null, "x", 1, true, [], {}],
+	$"{_body}/path": [null, 1, true, [], {}],
+	$"{_body}/role": array.concat([null, 1, true, [], {}, ""], [name | some name in fixture.near("destination")]),
+	$"{_body}/home": [null, "true", 1, [], {}],
+	$"{_body}/sources": array.concat([[]], _not_strings),
+	$"{_body}/from": _not_calls,
+	$"{_body}/from/0/tool": [null, 1, true, [], {}],
+	$"{_body}/from/0/call": [null, 1, true, [], {}],
+	$"{_body}/links": _not_calls,
+	$"{_body}/links/0/sources": array.concat([[]], _not_strings),
+	$"{_body}/links/0/from": _not_calls,
+	$"{_body}/links/0/from/0/tool": [null, 1, true, [], {}],
+	$"{_body}/links/0/from/0/call": [null, 1, true, [], {}],
+}
+
+_invalid contains [_labelled, {"op": "replace", "path": path, "value": value}] if {
+	some path, values in _flow_fields
+	some value in values
+}
+
+_invalid contains [_labelled, {"op": "remove", "path": path}] if {
+	some path, _ in _flow_fields
+	not path in ["/context/flow", _body]
+}
+
+_invalid contains [_labelled, {"op": "add", "path": $"{path}/x", "value": null}] if {
+	some path in ["/context/flow", _body, $"{_body}/from/0", $"{_body}/links/0", $"{_body}/links/0/from/0"]
 }
 
 test_valid[name] if {

@@ -20,7 +20,7 @@ findings contains modules.finding(
 	some file, rules in modules.reporting
 	concern := modules.reasoned[file].name
 	some rule in rules
-	not _passes_on(rule)
+	not _passes_on(file, rule)
 	missing := [field |
 		some field in ["title", "description", "custom.code"]
 		not _states(rule, field)
@@ -40,15 +40,20 @@ findings contains modules.finding(
 	not _short(remedy)
 }
 
-# What another rule of the package has found is described there.
-_passes_on(rule) if {
-	rule.head.key.type == "var"
+# What another rule of the module has found, and says with METADATA of its own, is described there.
+_passes_on(file, rule) if {
 	some expression in rule.body
 	is_object(expression.terms)
 	some symbol in expression.terms.symbols
 	[_, element, set] := symbol.value
-	[element.type, element.value] == ["var", rule.head.key.value]
-	set.type == "var"
+	[element.type, element.value] == [rule.head.key.type, rule.head.key.value]
+	set.value in _describing[file]
+}
+
+# By file, names of rules all of whose bodies build reasons of their own METADATA.
+_describing[file] := {modules.name(rule) | some rule in rules} - others if {
+	some file, rules in modules.reporting
+	others := {modules.name(rule) | some rule in modules.reasoned[file].tree.rules; not rule in rules}
 }
 
 _longest := 300

@@ -37,6 +37,39 @@ _cases := {
 		"annotations": [{"title": "T"}],
 		"found": {"`_y` has no description and no custom.code in its METADATA"},
 	},
+	"a finding of another rule is passed on": {
+		"rules": concat("\n\n", [_found, "deny contains x if some x in _found", "step_up contains x if {\n\ty\n\tsome x in _found\n}"]),
+		"annotations": [fixture.annotation("c.a")],
+		"found": set(),
+	},
+	"a finding of a rule without METADATA is passed on": {
+		"rules": concat("\n\n", [_found, "deny contains x if some x in _found"]),
+		"annotations": [],
+		"found": {"`_found` has no title and no description and no custom.code in its METADATA"},
+	},
+}
+
+_found := "_found contains reason.new(rego.metadata.rule(), {}) if y"
+
+# What is passed on and described nowhere.
+_passed_on := {
+	"of a rule that builds no reason": "_found contains x if some x in y\n\ndeny contains x if some x in _found",
+	"of a rule that builds one, and another one": concat("\n\n", [_found, "_found contains 1 if z", "deny contains x if some x in _found"]),
+	"of a variable": concat("\n\n", [_found, "deny contains x if {\n\ty := _found\n\tsome x in y\n}"]),
+	"of another package": concat("\n\n", [_found, "deny contains x if some x in data.c._found"]),
+	"of the request": concat("\n\n", [_found, "deny contains x if some x in input._found"]),
+	"what is made of one": concat("\n\n", [_found, "deny contains [x] if some x in _found"]),
+	"another one": concat("\n\n", [_found, "deny contains z if {\n\tsome x in _found\n\tz := x.z\n}"]),
+	"its key": concat("\n\n", [_found, "deny contains x if some x, _ in _found"]),
+	"what one is not": concat("\n\n", [_found, "deny contains x if not x in _found"]),
+	"what has a part of it": concat("\n\n", [_found, "deny contains \"x\" if some x in _found"]),
+}
+
+test_passed_on_and_not_described[name] if {
+	some name, rules in _passed_on
+	found := rule_metadata.findings with input as fixture.checked([fixture.concern(rules, [fixture.annotation("c.a")])])
+
+	"`deny` has no title and no description and no custom.code in its METADATA" in fixture.messages(found)
 }
 
 _remedied(remedy) := object.union(fixture.annotation("c.a"), {"custom": {"remedy": remedy}})
