@@ -42,12 +42,18 @@ class Visibility(StrEnum):
     DEPENDS = "DEPENDS"
 
 
-# Codes of the baseline that look at subject, purpose and entry alone.
+# Codes of the baseline that look at subject, purpose, run and entry alone.
 _WHATEVER_THE_ARGUMENTS: Final = frozenset((
-    "delegation.exceeds_agent", "effects.pattern_mismatch", "effects.unknown", "manifest.mismatch",
+    "delegation.exceeds_agent", "effects.pattern_mismatch", "effects.unknown", "flow.unknown", "manifest.mismatch",
     "manifest.not_pinned", "manifest.not_released", "manifest.unknown_action", "purposes.missing",
     "purposes.not_allowed", "scopes.missing",
 ))  # fmt: skip
+
+# A run of which nothing is known but the worst.
+_ANY_RUN: Final = {
+    "tainted": True, "untrusted": [], "markings": [], "plan": [], "anchored": False, "intended": False,
+    "arguments": [],
+}  # fmt: skip
 
 
 def visible(session: Session, manifest: CompiledManifest, now: float) -> Generator[Step, Any, dict[str, Visibility]]:
@@ -80,7 +86,9 @@ def _visibility(tool: CompiledTool, decision: Decision) -> Visibility:
 def _reads_arguments(tool: CompiledTool) -> bool:
     entry = tool.entry
     mappings = (*tool.resource.values(), *tool.context.values())
-    return bool(entry.limits or entry.provenance.required or any(value.reads_arguments for value in mappings))
+    return bool(
+        entry.limits or entry.provenance.required or entry.roles or any(value.reads_arguments for value in mappings)
+    )
 
 
 def _probe(tool: CompiledTool, session: Session, now: float) -> Request:
@@ -95,6 +103,8 @@ def _probe(tool: CompiledTool, session: Session, now: float) -> Request:
     }
     if session.agent is not None:
         context["agent"] = session.agent
+    if tool.entry.flow is not None and session.run_id is not None:
+        context["flow"] = _ANY_RUN
     request = Request(session.subject, tool.requested_action, Entity(str(kind), str(name), resource), context)
     context |= {"call_digest": call_digest(request), "time": session.time or to_seconds(now), "approval": None}
     context["request_id"] = session.request_id or "visibility"

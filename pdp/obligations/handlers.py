@@ -153,9 +153,9 @@ _PROPOSAL: Final = {"set": {"type": "object"}, "tool": {"type": "string"}}
 BEFORE_OWN: Final[dict[str, ObligationHandler]] = {
     # Another proposal takes the place of this one.
     "transform": _Baseline({"properties": _PROPOSAL, "minProperties": 1}),
+    # Findings that decide nothing: the decision has them, for whoever reads it.
+    "note": _Baseline({"properties": {"codes": _TEXTS}, "required": ["codes"]}),
     # The decision is logged at the level; of several, at the highest.
-    # Findings that decide nothing; the audit has the decision's obligations.
-    "note": _Baseline({"properties": {"codes": {"type": "array"}}, "required": ["codes"]}),
     "log_level": _Baseline({"properties": {"level": {"enum": sorted(_LEVELS)}}, "required": ["level"]}),
     "pin_retrieval_snapshot": _Baseline({}, _with_snapshot),
     "draft_only": _Baseline({}, _as_draft),

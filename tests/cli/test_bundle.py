@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.opa, pytest.mark.usefixtures("opa")]
 
-BASELINE = ["approvals", "delegation", "documents", "effects", "idempotency", "limits", "manifest", "markings",
-            "provenance", "purposes", "risk", "scopes"]  # fmt: skip
+BASELINE = ["approvals", "delegation", "documents", "effects", "flow", "idempotency", "limits", "manifest",
+            "markings", "provenance", "purposes", "risk", "scopes"]  # fmt: skip
 CONCERNS = sorted([*BASELINE, "beneficiary", "sanctions"])
 
 

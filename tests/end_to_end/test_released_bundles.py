@@ -47,7 +47,7 @@ def test_the_baseline_requires_every_concern_that_it_has() -> None:
     folders = sorted(path.name for path in (ROOT / "policies/authz/concerns").iterdir())
 
     assert bundle.data["config"]["required_concerns"] == folders
-    assert len(folders) == 12
+    assert len(folders) == 13
 
 
 @pytest.mark.opa

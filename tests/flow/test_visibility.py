@@ -132,3 +132,31 @@ def test_the_worked_example_depends_on_the_amount() -> None:
         assert {name: each.value for name, each in pep.visible_tools(payments.session()).items()} == {
             "lookup_beneficiary": "ALLOW", "validate_payment": "ALLOW", "initiate_wire": "DEPENDS",
         }  # fmt: skip
+
+
+LABELLED = """
+manifest_version: 2026.1.0
+tools:
+  - {name: list_mails, effect_class: read-internal, risk_tier: low, scopes: [mail], schema: {type: object}}
+  - {name: read_mail, effect_class: read-internal, risk_tier: low, scopes: [mail], roles: {mail: object},
+     schema: {type: object, properties: {mail: {type: string}}}}
+  - {name: empty_bin, effect_class: stage, risk_tier: low, scopes: [mail], flow: {profile: strict, otherwise: deny},
+     schema: {type: object}}
+  - {name: mark_read, effect_class: stage, risk_tier: low, scopes: [mail], flow: {profile: watch}, schema: {type: object}}
+  - {name: sort_mails, effect_class: stage, risk_tier: low, scopes: [mail], flow: {profile: watch, rules: [off_plan]},
+     schema: {type: object}}
+"""
+
+
+def test_what_depends_on_the_run_where_labels_are_in_use(tmp_path: Path) -> None:
+    file = tmp_path / "manifest.yaml"
+    file.write_text(LABELLED)
+    with Pep.from_files(str(file)) as pep:
+        session = {"claims": {"sub": "ann", "emts": {"mail": True}}}
+
+        # Without a run no call is allowed.
+        assert set(seen(pep, "waiting", session).values()) == {"NEVER"}
+        assert seen(pep, "waiting", {**session, "run_id": "run-1"}) == {
+            "list_mails": "ALLOW", "read_mail": "DEPENDS", "empty_bin": "DEPENDS", "mark_read": "ALLOW",
+            "sort_mails": "DEPENDS",
+        }  # fmt: skip

@@ -84,11 +84,13 @@ def test_generated_requests(embedded: EmbeddedEngine, sidecar: SidecarEngine, bu
     assert {code for code, times in seen.items() if times >= 5} >= {
         "approvals.invalid", "approvals.required", "decision.nothing_allows", "decision.request_invalid",
         "delegation.exceeds_agent", "documents.not_entitled", "effects.gate_satisfied", "effects.pattern_mismatch",
-        "effects.unknown", "idempotency.key_missing",
+        "effects.unknown", "flow.address_composed", "flow.aimless", "flow.destructive", "flow.egress",
+        "flow.link_untrusted", "flow.not_anchored", "flow.off_plan", "flow.target_untrusted", "flow.unknown",
+        "flow.value_untrusted", "idempotency.key_missing",
         "limits.exceeded", "limits.invalid", "manifest.mismatch", "manifest.not_pinned", "manifest.not_released",
         "manifest.unknown_action",
         "markings.not_allowed", "markings.not_cleared", "markings.unreadable", "obligation draft_only",
-        "obligation mark_result", "obligation pin_retrieval_snapshot", "provenance.missing", "purposes.missing",
+        "obligation mark_result", "obligation note", "obligation pin_retrieval_snapshot", "provenance.missing", "purposes.missing",
         "purposes.not_allowed", "risk.acceptable", "scopes.missing",
     }  # fmt: skip
 

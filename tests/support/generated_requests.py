@@ -81,10 +81,35 @@ def _tools() -> dict[str, Any]:
                     entry |= {"release": {"gate": "failed", "drift": "ok"}, "markings": []}
                     entry |= _SPOILED.get(effect, {})
                 tools[name] = entry
-    return tools
+    return tools | _labelled()
+
+
+_PROFILES: tuple[dict[str, Any], ...] = (
+    {"profile": "watch"}, {"profile": "balanced"}, {"profile": "strict"}, {"profile": "strict", "otherwise": "deny"},
+    {"profile": "watch", "rules": ["egress", "not_anchored"]}, {"profile": "balanced", "otherwise": "deny"},
+)  # fmt: skip
+
+
+def _labelled() -> dict[str, Any]:
+    """Entries whose calls say where their values came from: each profile, each of three kinds."""
+    kinds: dict[str, dict[str, Any]] = {
+        "fetch": {"effect_class": "read-external"},
+        "write": {"effect_class": "stage", "admits": ["pii"]},
+        "erase": {"effect_class": "stage", "destructive": True},
+    }
+    return {
+        f"{kind}_{number}": {
+            "name": f"{kind}_{number}", "pdp_action": f"{kind}_{number}", "version": "1.0.0", "risk_tier": "low",
+            "scopes": ["a"], "limits": [], "idempotency": {"required": False}, "provenance": {"required": []},
+            "flow": flow, **extra,
+        }
+        for kind, extra in kinds.items()
+        for number, flow in zip("abcdef", _PROFILES, strict=True)
+    }  # fmt: skip
 
 
 _TOOLS = _tools()
+_LABELLED = [name for name, entry in _TOOLS.items() if "flow" in entry]
 _ANYBODYS = {"manifest_version": "1", "tools": _TOOLS}
 _PINNED = {**_ANYBODYS, "agents": {"agent:0": dict.fromkeys(list(_TOOLS)[::2], "1.0.0")}}
 DIGEST, PINNED = digest(canonical(_ANYBODYS)), digest(canonical(_PINNED))
@@ -109,7 +134,7 @@ def manifests() -> dict[str, Any]:
 
 
 def _valid(rng: random.Random, tools: list[str]) -> dict[str, Any]:
-    tool = rng.choice(tools)
+    tool = rng.choice(_LABELLED if rng.random() < 0.25 else tools)
     action = tool if rng.random() < 0.8 and not tool.endswith("3") else "shared"
     properties: dict[str, Any] = {
         "scopes": rng.choice([["a", "b", "c"], ["a", "b", "c"], ["c"], ["a"], []]),
@@ -129,6 +154,8 @@ def _valid(rng: random.Random, tools: list[str]) -> dict[str, Any]:
         "approval": _approval(rng) if rng.random() < 0.3 else None,
         "sanctions_status": rng.choice(["clear", "hit", None, 1]),
     }
+    if rng.random() < (0.9 if "flow" in _TOOLS[tool] else 0.05):
+        context["flow"] = _flow(rng)
     if rng.random() < 0.3:
         context["arguments"]["sources"] = rng.choice(copy.deepcopy(SOURCES))
     properties["entitlements"] = rng.choice([{}, {"corpora": ["c"]}, {"documents": ["d", "shut"]}])
@@ -168,6 +195,36 @@ def _ease(rng: random.Random, request: dict[str, Any]) -> None:
         request["context"]["approval"] = None
     if rng.random() < 0.8:
         request["context"]["arguments"] = {"amount": rng.choice([50, 50, 250]), "sources": ["s"]}
+
+
+_VALUE_SOURCES = ("prompt", "fact", "trusted", "party", "created", "named", "untrusted", "endorsed", "model")
+_ROLES = ("destination", "object", "value", "url", "address", "body")
+
+
+def _flow(rng: random.Random) -> dict[str, Any]:
+    """What the ledger says of a call, mostly of a run that has read what a stranger wrote."""
+
+    def origin() -> dict[str, Any]:
+        return {
+            "sources": sorted(rng.sample(_VALUE_SOURCES, rng.choice([1, 1, 2, 3]))),
+            "from": rng.choice([[], [{"tool": "read", "call": "c-1"}]]),
+        }
+
+    return {
+        "tainted": rng.random() < 0.8,
+        "untrusted": rng.choice([[], ["read"]]),
+        "markings": rng.choice([[], ["pii"], ["secret"], ["pii", "secret"]]),
+        "plan": rng.choice([None, None, [], ["write_b", "erase_c", "fetch_a"]]),
+        "anchored": rng.random() < 0.3,
+        "intended": rng.random() < 0.3,
+        "arguments": [
+            {
+                "path": f"/{index}", "role": rng.choice(_ROLES), **origin(), "home": rng.random() < 0.2,
+                "links": [origin() for _ in range(rng.choice([0, 0, 1, 2]))],
+            }
+            for index in range(rng.choice([0, 1, 1, 2, 3]))
+        ],
+    }  # fmt: skip
 
 
 def _approval(rng: random.Random) -> dict[str, Any]:
@@ -228,9 +285,11 @@ def _spoiled(rng: random.Random, request: dict[str, Any]) -> Any:
         if change < 0.25:
             del holder[last]
         elif change < 0.4 and isinstance(holder, dict):
-            holder[rng.choice(["act", "limits", "markings", "purpose", "agent", "approval", "zz"])] = rng.choice(
-                copy.deepcopy(_HOSTILE)
-            )
+            holder[
+                rng.choice(
+                    ["act", "limits", "markings", "purpose", "agent", "approval", "flow", "sources", "plan", "zz"]
+                )
+            ] = rng.choice(copy.deepcopy(_HOSTILE))
         else:
             holder[last] = copy.deepcopy(rng.choice(_HOSTILE))
     return spoiled

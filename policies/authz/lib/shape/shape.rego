@@ -93,7 +93,7 @@ _context_valid(context) if {
 _flow_valid(null)
 
 _flow_valid(flow) if {
-	object.keys(flow) == {"tainted", "untrusted", "markings", "plan", "anchored", "intended", "arguments"}
+	_fields(flow, {"tainted", "untrusted", "markings", "plan", "anchored", "intended", "arguments"})
 	every name in ["tainted", "anchored", "intended"] {
 		is_boolean(flow[name])
 	}
@@ -106,19 +106,24 @@ _flow_valid(flow) if {
 	}
 }
 
+_fields(holder, names) if {
+	is_object(holder)
+	object.keys(holder) == names
+}
+
 _strings_or_null(holder, name) if holder[name] == null
 
 _strings_or_null(holder, name) if strings(holder, name)
 
 _argument_valid(argument) if {
-	object.keys(argument) == {"path", "role", "sources", "from", "home", "links"}
+	_fields(argument, {"path", "role", "sources", "from", "home", "links"})
 	is_string(argument.path)
 	argument.role in {"destination", "object", "value", "url", "address", "body"}
 	is_boolean(argument.home)
 	_origin_valid(argument)
 	is_array(argument.links)
 	every link in argument.links {
-		object.keys(link) == {"sources", "from"}
+		_fields(link, {"sources", "from"})
 		_origin_valid(link)
 	}
 }
@@ -128,7 +133,7 @@ _origin_valid(item) if {
 	count(item.sources) > 0
 	is_array(item.from)
 	every call in item.from {
-		object.keys(call) == {"tool", "call"}
+		_fields(call, {"tool", "call"})
 		is_string(call.tool)
 		is_string(call.call)
 	}
