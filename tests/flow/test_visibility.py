@@ -142,7 +142,8 @@ tools:
      schema: {type: object, properties: {mail: {type: string}}}}
   - {name: empty_bin, effect_class: stage, risk_tier: low, scopes: [mail], flow: {profile: strict, otherwise: deny},
      schema: {type: object}}
-  - {name: mark_read, effect_class: stage, risk_tier: low, scopes: [mail], flow: {profile: watch}, schema: {type: object}}
+  - {name: mark_read, effect_class: stage, risk_tier: low, scopes: [mail], flow: {profile: watch},
+     schema: {type: object}}
   - {name: sort_mails, effect_class: stage, risk_tier: low, scopes: [mail], flow: {profile: watch, rules: [off_plan]},
      schema: {type: object}}
 """

@@ -90,8 +90,8 @@ def test_generated_requests(embedded: EmbeddedEngine, sidecar: SidecarEngine, bu
         "limits.exceeded", "limits.invalid", "manifest.mismatch", "manifest.not_pinned", "manifest.not_released",
         "manifest.unknown_action",
         "markings.not_allowed", "markings.not_cleared", "markings.unreadable", "obligation draft_only",
-        "obligation mark_result", "obligation note", "obligation pin_retrieval_snapshot", "provenance.missing", "purposes.missing",
-        "purposes.not_allowed", "risk.acceptable", "scopes.missing",
+        "obligation mark_result", "obligation note", "obligation pin_retrieval_snapshot",
+        "provenance.missing", "purposes.missing", "purposes.not_allowed", "risk.acceptable", "scopes.missing",
     }  # fmt: skip
 
 
