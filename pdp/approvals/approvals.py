@@ -1,8 +1,9 @@
 """The rules of approvals: who may approve a call, and that an approval is used once.
 
 A grant needs an authenticated person with one of the approvers' roles, who is neither a requester nor an agent;
-different people up to the quorum; a pending approval whose time is not over. Each step is one compare-and-swap in a
-store. Its event is written first: a step that cannot be recorded does not happen. The action of the call follows.
+different people up to the quorum; a pending approval whose time is not over. Where the approvers name `$subject`, the
+person whose own agent asks may grant as well, by another token. Each step is one compare-and-swap in a store. Its event
+is written first: a step that cannot be recorded does not happen. The action of the call follows.
 
 Source: tool pattern library, patterns 6 and 7: an approval is a decision on a staged action.
 """
@@ -23,13 +24,14 @@ from pdp.audit.chain import MemoryAudit, recordable
 from pdp.clock import is_time, to_milliseconds, to_seconds
 from pdp.errors import AuditError, PdpError, StoreError, StoreFullError, UsageError
 from pdp.json import canonical, thawed
+from pdp.manifest.fields import SUBJECT
 from pdp.session import LONGEST_TEXT, Person, is_plain_name
 from pdp.stores.actions import ActionState
-from pdp.stores.approvals import Approval, ApprovalState, Grant
+from pdp.stores.approvals import Approval, ApprovalState, Grant, TokenMarks, are_two_tokens, token_marks
 from pdp.stores.memory import MemoryApprovals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pdp.audit.chain import AuditEvent, AuditLog
     from pdp.manifest.model import Tool
@@ -83,6 +85,13 @@ class Refusal(StrEnum):
     )
     AGENT = "agent", "the claims are those of an acting agent, and a person approves"
     REQUESTER = "requester", "nobody decides on a call that is their own, or made for them"
+    SAME_TOKEN = (
+        "same_token",
+        (
+            "whoever approves what their own agent asks needs another token or client than the call's: jti, azp, "
+            "client_id or sid has to differ from the call's, and the client must not be the agent"
+        ),
+    )
     NOT_AN_APPROVER = "not_an_approver", "the claims have none of the roles that approve it: {approvers}"
     NOT_A_REQUESTER = "not_a_requester", "only who asked for it withdraws it"
     ALREADY_GRANTED = (
@@ -159,6 +168,8 @@ class Approvals:
         reasons: Sequence[str],
         stage: Callable[[], Action | None] = lambda: None,
         decision_id: str | None = None,
+        *,
+        claims: Mapping[str, Any] | None = None,
     ) -> Approval:
         """Return the pending approval of a call (as of `Approval.asked`), opened now if there is none.
 
@@ -169,7 +180,7 @@ class Approvals:
             AuditError: that it is opened could not be recorded, so it is not.
             StoreFullError: too many of the subject are pending, in this run or in all.
         """
-        new = Approval.asked(body, entry, reasons, decision_id)
+        new = Approval.asked(body, entry, reasons, decision_id, claims=claims)
         while True:
             self._in_time(self.store.list(call_digest=new.call_digest, state=ApprovalState.PENDING), new.opened_at)
             # Lists of our own: whatever sequence a store returns may have no equality.
@@ -217,10 +228,10 @@ class Approvals:
         def granted(old: Approval) -> tuple[Approval, str]:
             if old.state is not ApprovalState.PENDING:
                 raise ApprovalRefusedError(old.id, Refusal.NOT_PENDING, old)
-            person, roles = _approver(old, claims, now)
+            person, roles, token = _approver(old, claims, now)
             if any(person.may_be(grant.person) for grant in old.grants):
                 raise ApprovalRefusedError(old.id, Refusal.ALREADY_GRANTED, old)
-            grants = (*old.grants, Grant(person.iss, person.sub, roles, now))
+            grants = (*old.grants, Grant(person.iss, person.sub, roles, now, token))
             state = ApprovalState.GRANTED if len(grants) >= old.quorum else ApprovalState.PENDING
             return replace(old, grants=grants, state=state), person.sub
 
@@ -231,7 +242,7 @@ class Approvals:
         now, reason = _now(at), recordable(why)
 
         def denied(old: Approval) -> tuple[Approval, str]:
-            person, _ = _approver(old, claims, now)
+            person, *_ = _approver(old, claims, now)
             new = replace(old, state=ApprovalState.DENIED, closed_at=now, closed_by=person, why=reason)
             return new, person.sub
 
@@ -249,10 +260,10 @@ class Approvals:
 
         return self._with_action(self._step("withdrawn", approval_id, now, withdrawn))
 
-    def usable(self, call_digest: str, now: str) -> Approval | None:
-        """Return the approval that lets exactly this call through at `now`; of several, the newest."""
-        granted = self.store.list(call_digest=call_digest, state=ApprovalState.GRANTED)
-        return next((approval for approval in reversed(self._in_time(granted, now)) if approval.usable(now)), None)
+    def usable(self, call_digest: str, now: str, claims: Mapping[str, Any] | None = None) -> Approval | None:
+        """Return the approval that lets exactly this call, by these claims, through at `now`: the newest."""
+        granted = reversed(self._in_time(self.store.list(call_digest=call_digest, state=ApprovalState.GRANTED), now))
+        return next((approval for approval in granted if approval.usable(now) and approval.is_for(claims or {})), None)
 
     def consume(self, approval: Approval, now: str, *, within: Transaction | None = None) -> Approval:
         """Use it up, in the transaction `within` where a store can. Of all that try, in any process, one gets through.
@@ -422,23 +433,32 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and len(value) <= LONGEST_TEXT and is_plain_name(value)
 
 
-def _approver(approval: Approval, claims: Any, now: str) -> tuple[Person, tuple[str, ...]]:
-    """Return who decides, and by which of the approvers' roles."""
+def _approver(approval: Approval, claims: Any, now: str) -> tuple[Person, tuple[str, ...], TokenMarks]:
+    """Return who decides, by which of the approvers' roles, and, of the subject, by which token."""
     if now < approval.opened_at:
         raise ApprovalRefusedError(approval.id, Refusal.NOT_YET_OPEN, approval)
     person = _person(approval, claims)
     if claims.get("act") is not None:
         raise ApprovalRefusedError(approval.id, Refusal.AGENT, approval)
-    if any(person.may_be(requester) for requester in approval.requesters):
+    subject, *agents = approval.requesters
+    if any(person.may_be(agent) for agent in agents):
         raise ApprovalRefusedError(approval.id, Refusal.REQUESTER, approval)
+    if person.may_be(subject):
+        # Two spellings may be one person, who is kept out; only one spelling is certainly this person, who is let in.
+        if SUBJECT not in approval.approvers or person != subject:
+            raise ApprovalRefusedError(approval.id, Refusal.REQUESTER, approval)
+        marks, by_agent = token_marks(claims), [token_marks({"azp": agent.sub})["client"][0] for agent in agents]
+        if not are_two_tokens(marks, approval.token) or not {*by_agent}.isdisjoint(marks.get("client", ())):
+            raise ApprovalRefusedError(approval.id, Refusal.SAME_TOKEN, approval)
+        return person, (SUBJECT,), marks
     held = claims.get("roles")
     # A list of texts, whole: of a single text, each letter would be a role.
     if not isinstance(held, list) or not all(isinstance(role, str) for role in held):
         held = []
-    roles = tuple(sorted(set(held) & set(approval.approvers)))
+    roles = tuple(sorted(set(held) & set(approval.approvers) - {SUBJECT}))
     if not roles:
         raise ApprovalRefusedError(approval.id, Refusal.NOT_AN_APPROVER, approval)
-    return person, roles
+    return person, roles, {}
 
 
 def _event(step: str, approval: Approval, who: str, log: AuditLog) -> AuditEvent:

@@ -241,6 +241,9 @@ Term = Annotated[
 ]
 """A scope, marking, purpose, role or the like."""
 
+SUBJECT: Final = "$subject"
+"""Among approvers: the person whose own agent makes the call. Governance alone names it, never for commit-high."""
+
 Text = Annotated[StrictStr, StringConstraints(min_length=1, max_length=20_000)]
 """Text for people or for the model."""
 

@@ -224,7 +224,7 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, p
             from pdp.manifest.rules.lint import clause_findings, doubts  # noqa: PLC0415 - few enforcement points ask
 
             findings += clause_findings(effective, clauses, file.pinned, file.ontology)
-            findings += doubts(effective, sound=sound, labelled=labelled) if doubtful else ()
+            findings += doubts(effective, rules, sound=sound, labelled=labelled) if doubtful else ()
         for finding in findings:
             if governance is not None and rules is not None and _is_governed(finding.path, tool, rules, effective):
                 governance.add_findings([finding], governance.within(tool.action))

@@ -101,6 +101,8 @@ class Limit(Record):
 class ApprovalBlock(Record):
     """Who may approve a call, how many of them, and how long a grant holds. An empty `approvers` is nobody.
 
+    `$subject` among them is the person whose own agent makes the call (`pdp.manifest.fields.SUBJECT`).
+
     `unless_within_limits`: a call that keeps all of its declared limits needs no approval.
     """
 

@@ -16,16 +16,37 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 import orjson
 
 from pdp.decision import new_id
-from pdp.manifest.fields import duration_seconds, normal_duration
+from pdp.json import digest
+from pdp.manifest.fields import SUBJECT, EffectClass, duration_seconds, normal_duration
 from pdp.session import Person
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pdp.manifest.model import Tool
 
 _FORM: Final = "%Y-%m-%dT%H:%M:%SZ"
 _LAST: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+_TOKEN_CLAIMS: Final = {"token": ("jti",), "client": ("azp", "client_id"), "session": ("sid",)}
+
+TokenMarks = dict[str, tuple[str, ...]]
+"""Digests of what tells a token from another: its id, its client, its session; what is not stated is left out."""
+
+
+def token_marks(claims: Mapping[str, Any]) -> TokenMarks:
+    """Return the marks of the token that has these claims."""
+    stated = {
+        kind: {digest(value.encode("utf-8", "surrogatepass")) for name in names if (value := _text(claims.get(name)))}
+        for kind, names in _TOKEN_CLAIMS.items()
+    }
+    return {kind: tuple(sorted(digests)) for kind, digests in stated.items() if digests}
+
+
+def are_two_tokens(first: TokenMarks, second: TokenMarks) -> bool:
+    """Return whether something that both state differs, and their ids are not the same; in doubt they are one."""
+    shared = first.keys() & second.keys()
+    differing = {kind for kind in shared if set(first[kind]).isdisjoint(second[kind])}
+    return bool(differing) and ("token" not in shared or "token" in differing)
 
 
 class ApprovalState(StrEnum):
@@ -41,12 +62,16 @@ class ApprovalState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One person's approval. `roles` are those by which it counts; `at` is RFC 3339 in UTC with `Z`."""
+    """One person's approval. `roles` are those by which it counts; `at` is RFC 3339 in UTC with `Z`.
+
+    The role `$subject` is given here alone, to whoever approves what their own agent asks; `token`: by which token.
+    """
 
     iss: str | None
     sub: str
     roles: tuple[str, ...]
     at: str
+    token: TokenMarks = field(default_factory=dict)
 
     @property
     def person(self) -> Person:
@@ -61,12 +86,13 @@ class Approval:
     Attributes:
         call_digest: the call that it is for, and no other: all of the request but time, request ids and approval.
         requesters: the subject and every agent that acts for it; none of them may grant.
-        approvers: the roles of which an approver has one; empty: nobody can grant.
+        approvers: the roles of which an approver has one; `$subject`: or is the subject; empty: nobody can grant.
         body: the decided request as canonical JSON, which is what an approver is shown.
         reasons: the codes that asked for it.
         closed_at, closed_by: when and by whom it was denied, withdrawn or used; `why`: the reason they gave.
         action_id: the action that was staged for the call, where it has effects.
         task: what those who decide were told (pattern 7): queue or principal, rationale, evidence, sla.
+        token: the token of the call, where the subject may grant, who needs another one.
     """
 
     id: str
@@ -94,17 +120,30 @@ class Approval:
     action_id: str | None = None
     decision_id: str | None = None
     task: dict[str, Any] | None = None
+    token: TokenMarks = field(default_factory=dict)
 
     @classmethod
-    def asked(cls, body: bytes, entry: Tool, reasons: Sequence[str], decision_id: str | None = None) -> Self:
+    def asked(
+        cls,
+        body: bytes,
+        entry: Tool,
+        reasons: Sequence[str],
+        decision_id: str | None = None,
+        *,
+        claims: Mapping[str, Any] | None = None,
+    ) -> Self:
         """Return the new, pending approval of a call, opened at the `context.time` of its decided request, `body`.
 
-        The tool's effective entry says who approves, how many of them, and until when.
+        The tool's effective entry says who approves, how many of them, and until when. The subject is among them only
+        where an agent acts, and never for commit-high. `claims`: those of the call's session.
         """
         request = orjson.loads(body)
         subject, context = request["subject"], request["context"]
         requesters = tuple(_requesters(subject, context.get("agent")))
         agents = [person.sub for person in requesters[1:]]
+        approvers = entry.approval.approvers or ()
+        if not agents or entry.effect_class is EffectClass.COMMIT_HIGH:
+            approvers = tuple(role for role in approvers if role != SUBJECT)
         return cls(
             id=new_id(),
             state=ApprovalState.PENDING,
@@ -116,7 +155,7 @@ class Approval:
             agent=context.get("agent") or (agents[0] if agents else None),
             requesters=requesters,
             manifest_digest=request["action"]["properties"]["manifest_digest"],
-            approvers=tuple(entry.approval.approvers or ()),
+            approvers=tuple(approvers),
             quorum=entry.approval.quorum,
             opened_at=context["time"],
             expires_at=_later(context["time"], duration_seconds(entry.approval.expires)),
@@ -125,6 +164,7 @@ class Approval:
             idempotency_key=context.get("idempotency_key"),
             run_id=context.get("run_id"),
             decision_id=decision_id,
+            token=token_marks(claims or {}) if SUBJECT in approvers else {},
         )
 
     @property
@@ -151,6 +191,10 @@ class Approval:
             and self.opened_at <= now < self.expires_at
         )
 
+    def is_for(self, claims: Mapping[str, Any]) -> bool:
+        """Return whether a call with these claims may use it: the subject's own grant has to be by another token."""
+        return all(are_two_tokens(grant.token, token_marks(claims)) for grant in self.grants if SUBJECT in grant.roles)
+
     def as_context(self, now: str) -> dict[str, Any]:
         """Return what the policy sees of it as `context.approval`; `age_seconds` is counted to `now`."""
         return {
@@ -158,7 +202,10 @@ class Approval:
             "call_digest": self.call_digest,
             "age_seconds": int((datetime.fromisoformat(now) - datetime.fromisoformat(self.opened_at)).total_seconds()),
             "expires_at": self.expires_at,
-            "grants": [{**asdict(grant), "roles": list(grant.roles)} for grant in self.grants],
+            "grants": [
+                {"iss": grant.iss, "sub": grant.sub, "roles": list(grant.roles), "at": grant.at}
+                for grant in self.grants
+            ],
         }
 
     def as_json(self) -> dict[str, Any]:

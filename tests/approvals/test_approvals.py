@@ -105,6 +105,7 @@ def test_an_opened_approval_holds_what_an_approver_is_shown() -> None:
         "action_id": None,
         "decision_id": None,
         "task": None,
+        "token": {},
     }
     assert approval.request["context"]["arguments"] == payments.ARGUMENTS
     assert "47500" not in repr(approval)

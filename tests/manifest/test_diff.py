@@ -246,6 +246,8 @@ OPPOSITES: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     ({"provenance": {"required": ["kind"]}}, {"provenance": {"required": []}}, "provenance.required", "removed kind"),
     ({"sensitive": ["amount"]}, {}, "sensitive", "removed amount"),
     ({"approval": {"approvers": ["a"]}}, {"approval": {"approvers": ["a", "b"]}}, "approval.approvers", "added b"),
+    ({"approval": {"approvers": []}}, {"approval": {"approvers": ["$subject"]}}, "approval.approvers",
+     "added $subject"),
     ({"approval": {"quorum": 2}}, {"approval": {"quorum": 1}}, "approval.quorum", "changed"),
     ({"approval": {"expires": "PT1H"}}, {"approval": {"expires": "P1D"}}, "approval.expires", "changed"),
     ({}, {"max_bytes": 300_000}, "max_bytes", "changed"),

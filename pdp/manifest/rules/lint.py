@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pdp.documents import shown_name
-from pdp.manifest.fields import READ_CLASSES, Clause, EffectClass, RiskTier
+from pdp.manifest.fields import READ_CLASSES, SUBJECT, Clause, EffectClass, RiskTier
 from pdp.manifest.findings import Finding
 from pdp.manifest.rules.labels import label_doubts
 from pdp.manifest.schema.walk import walk
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pdp.documents.document import Path
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.manifest.model import Tool
+    from pdp.manifest.model import ActionRules, Tool
     from pdp.manifest.schema.walk import Alternative, SchemaNode
 
 _BOUNDS: Final = (
@@ -92,17 +92,23 @@ def _missing(tool: Tool, pinned: AbstractSet[str] | None) -> dict[Clause, tuple[
     return {clause: tuple(what for of, lacks, what in needs if of is clause and lacks) for clause in Clause}
 
 
-def doubts(tool: Tool, *, sound: bool, labelled: bool) -> Iterator[Finding]:
+def doubts(tool: Tool, rules: ActionRules | None = None, *, sound: bool, labelled: bool) -> Iterator[Finding]:
     """Yield what is legal in an effective entry and can hardly be meant, as warnings.
 
-    `sound`: its schemas are; `labelled`: labels are in use in its manifest.
+    `rules`: what the governance file states for its action, where that is to be looked at; `sound`: its schemas are;
+    `labelled`: labels are in use in its manifest.
     """
     yield from label_doubts(tool) if labelled else ()
     for field, schema in (("schema", tool.schema_), ("result_schema", tool.result_schema)):
         for path, why in _impossible(walk(schema), (field,)) if sound and schema is not None else ():
             hint = "correct it: every call, or every result, that has this is refused"
             yield Finding(path, f"no value fits this schema: {why}", hint, warning=True)
-    if tool.approval.approvers == ():
+    named = (rules.approval.approvers if rules and rules.approval else None) or ()
+    if SUBJECT in named and SUBJECT not in (tool.approval.approvers or ()):
+        message = f"`{SUBJECT}` is without effect: the manifest names approvers, and who approves is named by both"
+        hint = "take `approvers` out of the manifest, if people may approve what their own agents ask"
+        yield Finding(("approval", "approvers"), message, hint, warning=True)
+    elif tool.approval.approvers == ():
         hint = "name a role, one that both files name where both state approvers"
         yield Finding(("approval",), "nobody can approve this: its approvers are none", hint, warning=True)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import nearest, shown_name
 from pdp.manifest.expressions.expression import ExpressionError, compile_check, compile_expression
-from pdp.manifest.fields import READ_CLASSES, EffectClass, Pattern, RiskTier, Writes
+from pdp.manifest.fields import READ_CLASSES, SUBJECT, EffectClass, Pattern, RiskTier, Writes
 from pdp.manifest.findings import Finding
 from pdp.manifest.model import Correction
 from pdp.manifest.programs import argv_findings
@@ -64,6 +64,10 @@ def tool_findings(tool: DeclaredTool, unusable: frozenset[str], roots: Roots | N
         yield Finding(("cli",), "`cli` on a tool of another type", "write `type: cli`, or remove it", key=True)
     if arguments is not None and tool.type == "cli" and tool.cli is not None:
         yield from argv_findings(tool.cli.argv, arguments)
+    if tool.approval is not None and SUBJECT in (tool.approval.approvers or ()):
+        message = f"`{SUBJECT}` in a manifest: its author does not decide that people approve for their own agents"
+        hint = "let the governance file name it, where the manifest names no approvers"
+        yield Finding(("approval", "approvers"), message, hint)
     side_effects = tool.safety.side_effects if tool.safety else None
     if side_effects in _CHANGES and tool.effect_class in READ_CLASSES:
         yield Finding(
@@ -143,6 +147,9 @@ def entry_findings(entry: Tool, *, tier_stated: bool) -> Iterator[Finding]:
             "high risk tier without idempotency",
             "write `idempotency: {required: true}`; or declare an effect class without side effects",
         )
+    if entry.effect_class is EffectClass.COMMIT_HIGH and SUBJECT in (entry.approval.approvers or ()):
+        message = f"`{SUBJECT}` approves no {entry.effect_class}: that takes somebody else"
+        yield Finding(("approval", "approvers"), message, f"name a role in place of `{SUBJECT}`")
     if entry.resource is not None:
         for name in ("type", "id"):
             if name not in entry.resource:

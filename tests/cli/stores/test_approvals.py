@@ -69,15 +69,22 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return url
 
 
-def opened(url: str, *, quorum: int = 1, time: str | None = None, **arguments: Any) -> Approval:
-    """An approval as an application opens it."""
+def opened(
+    url: str, *, quorum: int = 1, time: str | None = None, own: dict[str, Any] | None = None, **arguments: Any
+) -> Approval:
+    """An approval as an application opens it; `own`: the claims of a call that the subject may approve."""
     effective = payments.effective()
-    waits = EffectiveApproval(approvers=("payments.approver",), quorum=quorum, expires="PT1H")
+    waits = EffectiveApproval(approvers=("$subject" if own else "payments.approver",), quorum=quorum, expires="PT1H")
     entry = effective.tools["initiate_wire"].model_copy(update={"approval": waits})
-    asked = Pep(effective, Scripted(until_approved)).decide(wire(**arguments), session(time=time)).request
+    asked = (
+        Pep(effective, Scripted(until_approved))
+        .decide(wire(**arguments), session(time=time, **({"claims": own} if own else {})))
+        .request
+    )
     task = {"rationale": "a late invoice"}
     with closing(open_stores(url)) as stores:
-        return stores.approvals.add(replace(Approval.asked(canonical(asked), entry, ["limits.exceeded"]), task=task))
+        approval = Approval.asked(canonical(asked), entry, ["limits.exceeded"], claims=own)
+        return stores.approvals.add(replace(approval, task=task))
 
 
 def stored(url: str, approval: Approval) -> Approval:
@@ -169,6 +176,25 @@ def test_each_of_a_quorum_is_counted_once_and_recorded(store: str) -> None:
     assert [(grant.iss, grant.sub) for grant in stored(store, asked).grants] == [
         ("https://id", "boss"), ("https://id", "vice"),
     ]  # fmt: skip
+
+
+@pytest.mark.process
+def test_a_person_approves_what_their_own_agent_asks_by_another_token(store: str) -> None:
+    person = {"sub": "officer-123", "iss": "https://id"}
+    asked = opened(store, own={**session().claims, **person, "jti": "call", "act": {"sub": "agent:wires"}})
+
+    same = pdp("approvals", "grant", asked.id, "-s", file_of({**person, "jti": "call"}))
+    granted = pdp("approvals", "grant", asked.id, "-s", file_of({**person, "jti": "person"}))
+
+    assert (same.code, same.out) == (1, "")
+    assert same.err.endswith(
+        f"error: approval {asked.id}: whoever approves what their own agent asks needs another token or client than "
+        "the call's: jti, azp, client_id or sid has to differ from the call's, and the client must not be the agent\n"
+    )
+    assert (granted.code, granted.out.splitlines()[0]) == (0, f"granted  {asked.id}")
+    assert "  approvers  $subject (officer-123 (https://id), by another token)\n" in granted.out
+    (grant,) = stored(store, asked).grants
+    assert f"  granted    by officer-123 (https://id) as $subject at {grant.at}\n" in granted.out
 
 
 @pytest.mark.process

@@ -31,7 +31,7 @@ def doubts(folder: Path, tools: list[Any], actions: dict[str, Any] | None = None
     found = [
         (Path(warning.place.file).stem, warning.message)
         for warning in warnings
-        if warning.message.startswith(("no value fits", "nobody can"))
+        if warning.message.startswith(("no value fits", "nobody can", "`$subject`"))
     ]
     if found:
         with pytest.raises(FileFaultsError) as caught:
@@ -134,6 +134,7 @@ def test_a_faulty_schema_has_its_fault_and_no_doubt(tmp_path: Path) -> None:
 
 
 NOBODY = "nobody can approve this: its approvers are none"
+DROPPED = "`$subject` is without effect: the manifest names approvers, and who approves is named by both"
 
 
 @pytest.mark.parametrize(
@@ -144,6 +145,10 @@ NOBODY = "nobody can approve this: its approvers are none"
         (None, [], [("governance", NOBODY)]),
         (["a.lead"], ["a.lead", "b.lead"], []),
         (None, None, []),
+        (None, ["$subject"], []),
+        (None, ["a.lead", "$subject"], []),
+        (["a.lead"], ["$subject"], [("governance", DROPPED)]),
+        (["a.lead"], ["a.lead", "$subject"], [("governance", DROPPED)]),
     ],
 )
 def test_approvers_that_are_nobody(tmp_path: Path, stated: Any, governed: Any, found: list[tuple[str, str]]) -> None:
@@ -151,6 +156,31 @@ def test_approvers_that_are_nobody(tmp_path: Path, stated: Any, governed: Any, f
     actions = {} if governed is None else {"read_note": {"approval": {"approvers": governed}}}
 
     assert doubts(tmp_path, [tool() | fields], actions) == found
+
+
+MANIFEST = "`$subject` in a manifest: its author does not decide that people approve for their own agents"
+COMMIT = "`$subject` approves no commit-high: that takes somebody else"
+
+
+@pytest.mark.parametrize(
+    ("fields", "rules", "expected"),
+    [
+        ({"approval": {"approvers": ["a.lead", "$subject"]}}, {}, [("manifest", MANIFEST)]),
+        ({"approval": {"approvers": ["$subject"]}}, {"approval": {"quorum": 2}}, [("manifest", MANIFEST)]),
+        ({"effect_class": "commit-high"}, {"approval": {"approvers": ["$subject"]}}, [("governance", COMMIT)]),
+        ({}, {"approval": {"approvers": ["$subject"]}, "effect_class": "commit-high"}, [("governance", COMMIT)]),
+    ],
+)
+def test_where_the_subject_approves_nothing(
+    tmp_path: Path, fields: dict[str, Any], rules: dict[str, Any], expected: list[tuple[str, str]]
+) -> None:
+    entry = tool(idempotency={"required": True}) | fields
+
+    with pytest.raises(FileFaultsError) as caught:
+        doubts(tmp_path, [entry], {"read_note": rules})
+
+    faults = [fault for fault in caught.value.faults if "$subject" in fault.message]
+    assert [(Path(fault.place.file).stem, fault.message) for fault in faults] == expected
 
 
 @pytest.mark.parametrize(

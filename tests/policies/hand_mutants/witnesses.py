@@ -1,4 +1,4 @@
-"""What the witnesses of changes start from: three calls and a plan, each of them ALLOW."""
+"""What the witnesses of changes start from: four calls and a plan, each of them ALLOW."""
 
 from __future__ import annotations
 
@@ -77,6 +77,16 @@ def _approved() -> dict[str, Any]:
     return base
 
 
+def _own() -> dict[str, Any]:
+    """The same, asked by an agent and approved by the person for whom it acts."""
+    base = _approved()
+    subject = base["request"]["subject"]["properties"]
+    subject |= {"iss": "a", "act": {"sub": "agent:a", "scopes": subject["scopes"]}}
+    base["request"]["context"]["approval"]["grants"] = [{"sub": "officer-123", "iss": "a", "roles": ["$subject"]}]
+    base["entry"]["approval"]["approvers"] = ["payments.approver", "$subject"]
+    return base
+
+
 def _corpus() -> dict[str, Any]:
     """The same tool as a reader of a marked corpus."""
     base = deepcopy(_WIRE)
@@ -90,4 +100,4 @@ def _plan() -> dict[str, Any]:
     return {**deepcopy(_WIRE), "request": {"steps": [{"tool": "search"}], "context": {"purpose": "chat"}}}
 
 
-BASES: Final = {"wire": _WIRE, "approved": _approved(), "corpus": _corpus(), "plan": _plan()}
+BASES: Final = {"wire": _WIRE, "approved": _approved(), "own": _own(), "corpus": _corpus(), "plan": _plan()}

@@ -15,6 +15,7 @@ from pdp.cli.options import AsJson, command_app, file_option
 from pdp.cli.output import print_answer
 from pdp.clock import to_seconds
 from pdp.json import canonical
+from pdp.manifest.fields import SUBJECT
 from pdp.stores.approvals import ApprovalState
 
 if TYPE_CHECKING:
@@ -135,7 +136,8 @@ def _fields(approval: Approval) -> Iterator[tuple[str, str]]:
         yield "run", approval.run_id
     yield "asked by", _requesters(approval)
     yield "reasons", ", ".join(approval.reasons)
-    yield "approvers", ", ".join(approval.approvers) or "nobody"
+    own = f"{SUBJECT} ({_person(approval.requesters[0])}, by another token)"
+    yield "approvers", ", ".join(own if role == SUBJECT else role for role in approval.approvers) or "nobody"
     yield "quorum", _quorum(approval)
     for granted in approval.grants:
         yield "granted", f"by {_person(granted.person)} as {', '.join(granted.roles)} at {granted.at}"

@@ -27,7 +27,7 @@ step_up contains reason.new(rego.metadata.rule(), {"approval": object.get(manife
 # description: The request carries an approval that does not hold for this call.
 # custom:
 #   code: approvals.invalid
-#   remedy: Ask for a new approval of exactly this call. Whoever takes part in the call cannot approve it.
+#   remedy: Ask for a new approval of exactly this call. Whoever takes part in it cannot approve it, but for $subject.
 deny contains reason.new(rego.metadata.rule(), {"approval": _approval}) if {
 	is_object(input.context.approval)
 	not approval.valid

@@ -15,7 +15,8 @@ import data.authz.lib.subject
 # METADATA
 # title: Valid
 # description: |
-#   The request carries an approval of exactly this call, young enough, granted by enough people of the right roles.
+#   The request carries an approval of exactly this call, young enough, granted by enough people of the right roles; where
+#   the entry names `$subject` among them, also by the person whose own agent makes the call.
 #   Anything missing or mistyped, in the approval or in the tool's entry, makes it invalid.
 valid if {
 	approval := input.context.approval
@@ -54,24 +55,46 @@ _people contains [null, grant.sub] if {
 	not grant.sub in {other.sub | some other in _counting; _issued(other)}
 }
 
-# An empty list of roles is nobody, not anybody.
 _counting contains grant if {
 	is_array(manifest.entry.approval.approvers)
 	some grant in input.context.approval.grants
-	some role in grant.roles
-	role in manifest.entry.approval.approvers
-	not _involved(grant)
+	_entitled(grant)
+	not _acts(grant)
 }
 
-_involved(grant) if _same(grant, {"sub": input.subject.id, "iss": object.get(input.subject.properties, "iss", null)})
+# An empty list of roles is nobody, not anybody.
+_entitled(grant) if {
+	some role in grant.roles
+	role in manifest.entry.approval.approvers
+	role != "$subject"
+	not _same(grant, {"sub": input.subject.id, "iss": _issuer_of(input.subject.properties)})
+}
 
-_involved(grant) if {
+# The person whose own agent makes the call, by a token that is not the call's, as the store has seen.
+_entitled(grant) if {
+	"$subject" in manifest.entry.approval.approvers
+	not manifest.entry.effect_class == "commit-high"
+	_by_agent
+	grant.roles == ["$subject"]
+	grant.sub == input.subject.id
+	_issuer_of(grant) == _issuer_of(input.subject.properties)
+}
+
+_by_agent if count(subject.agents) > 0
+
+_by_agent if shape.named(input.context.agent)
+
+_issuer_of(person) := person.iss if {
+	_issued(person)
+} else := null
+
+_acts(grant) if {
 	some agent in subject.agents
 	_same(grant, agent)
 }
 
 # The agent as the application names it has no issuer.
-_involved(grant) if grant.sub == input.context.agent
+_acts(grant) if grant.sub == input.context.agent
 
 # Two with the same name are two people only where both issuers are known and differ.
 _same(one, other) if {

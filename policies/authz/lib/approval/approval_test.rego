@@ -283,3 +283,98 @@ test_two_whose_names_together_are_one[separator] if {
 	approval.valid with input as fixture.changed(_patched([_grants(grants)]))
 		with data.manifests as fixture.manifests({"approval": _entry({"quorum": 2})}, [])
 }
+
+# Where the entry names `$subject`, the person whose own agent asks may approve; a case changes that in one thing.
+_own := {"sub": "officer-123", "iss": "a", "roles": ["$subject"]}
+
+_of_an_agent := [_subject("iss", "a"), _subject("act", {"sub": "agent:a", "iss": "a"}), _grants([_own])]
+
+_ann := _grant("ann", "a")
+
+_own_cases := {
+	"by the person": {"patch": [], "entry": {}, "valid": true},
+	"by the person, as the application names the agent": {
+		"patch": [_subject("act", null), {"op": "add", "path": "/context/agent", "value": "agent:app"}],
+		"entry": {}, "valid": true,
+	},
+	"by the person, in a deployment without issuers": {
+		"patch": [_subject("iss", null), _subject("act", {"sub": "agent:a"}), _grants([object.remove(_own, ["iss"])])],
+		"entry": {}, "valid": true,
+	},
+	"by the person, whose empty issuer is none": {
+		"patch": [_subject("iss", ""), _grants([object.union(_own, {"iss": null})])],
+		"entry": {}, "valid": true,
+	},
+	"by the person beside roles": {
+		"patch": [], "entry": {"approval": {"approvers": ["payments.approver", "$subject"]}}, "valid": true,
+	},
+	"by somebody of a role beside it": {
+		"patch": [_grants([_ann])], "entry": {"approval": {"approvers": ["$subject", "payments.approver"]}}, "valid": true,
+	},
+	"by the person and somebody else": {
+		"patch": [_grants([_own, _ann])],
+		"entry": {"approval": {"approvers": ["$subject", "payments.approver"], "quorum": 2}}, "valid": true,
+	},
+	"of another class": {"patch": [], "entry": {"effect_class": "commit-low"}, "valid": true},
+	"of an external commit": {"patch": [], "entry": {"effect_class": "commit-high"}, "valid": false},
+	"where it is not named": {"patch": [], "entry": {"approval": {"approvers": ["payments.approver"]}}, "valid": false},
+	"where it is named by no list": {"patch": [], "entry": {"approval": {"approvers": {"0": "$subject"}}}, "valid": false},
+	"where nearly it is named": {"patch": [], "entry": {"approval": {"approvers": ["$subject.x", "$SUBJECT", "subject"]}}, "valid": false},
+	"where no agent acts": {"patch": [_subject("act", null)], "entry": {}, "valid": false},
+	"where the application names an agent without name": {
+		"patch": [_subject("act", null), {"op": "add", "path": "/context/agent", "value": ""}], "entry": {}, "valid": false,
+	},
+	"by somebody who has it as a role": {
+		"patch": [_grants([{"sub": "ann", "iss": "a", "roles": ["$subject"]}])], "entry": {}, "valid": false,
+	},
+	"by the person, of the name of a role": {
+		"patch": [_grants([object.union(_own, {"roles": ["payments.approver"]})])],
+		"entry": {"approval": {"approvers": ["$subject", "payments.approver"]}}, "valid": false,
+	},
+	"by the person, with more than the mark": {
+		"patch": [_grants([object.union(_own, {"roles": ["$subject", "payments.approver"]})])],
+		"entry": {"approval": {"approvers": ["$subject", "payments.approver"]}}, "valid": false,
+	},
+	"by the person, with no mark": {"patch": [_grants([object.union(_own, {"roles": []})])], "entry": {}, "valid": false},
+	"by one of the name at another issuer": {
+		"patch": [_grants([object.union(_own, {"iss": "b"})])], "entry": {}, "valid": false,
+	},
+	"by one of the name, whose issuer is not known": {
+		"patch": [_grants([object.union(_own, {"iss": null})])], "entry": {}, "valid": false,
+	},
+	"by one of the name, where the subject's issuer is not known": {"patch": [_subject("iss", null)], "entry": {}, "valid": false},
+	"by the agent": {"patch": [_grants([object.union(_own, {"sub": "agent:a"})])], "entry": {}, "valid": false},
+	"by an agent of the person's name": {"patch": [_subject("act", {"sub": "officer-123"})], "entry": {}, "valid": false},
+	"by an agent of the person's name behind another": {
+		"patch": [_subject("act", {"sub": "agent:a", "act": {"sub": "officer-123"}})], "entry": {}, "valid": false,
+	},
+	"by an agent that the application gives the person's name": {
+		"patch": [{"op": "add", "path": "/context/agent", "value": "officer-123"}], "entry": {}, "valid": false,
+	},
+	"by the person twice": {
+		"patch": [_grants([_own, object.union(_own, {"at": "later"})])], "entry": {"approval": {"quorum": 2}}, "valid": false,
+	},
+	"by the person once by the mark and once by a role": {
+		"patch": [_grants([_own, object.union(_own, {"roles": ["payments.approver"]})])],
+		"entry": {"approval": {"approvers": ["$subject", "payments.approver"], "quorum": 2}}, "valid": false,
+	},
+}
+
+test_own_agents[name] if {
+	some name, case in _own_cases
+	approval_of := _entry(object.union({"approvers": ["$subject"]}, object.get(case.entry, "approval", {})))
+	entry := object.union(case.entry, {"approval": approval_of})
+	held := {true | approval.valid} with input as fixture.changed(_patched(array.concat(_of_an_agent, case.patch)))
+		with data.manifests as fixture.manifests(entry, ["approval"])
+	held == {true | case.valid}
+}
+
+# Nobody who is nearly the person, or of nearly the issuer, is the person.
+test_near_the_person[name] if {
+	some near in [{"sub": fixture.near("officer-123")[_]}, {"iss": fixture.near("https://id.example")[_]}]
+	name := json.marshal(near)
+	grant := object.union({"sub": "officer-123", "iss": "https://id.example", "roles": ["$subject"]}, near)
+	agent := [_subject("iss", "https://id.example"), _subject("act", {"sub": "agent:a"})]
+	not approval.valid with input as fixture.changed(_patched(array.concat(agent, [_grants([grant])])))
+		with data.manifests as fixture.manifests({"approval": _entry({"approvers": ["$subject"]})}, [])
+}
