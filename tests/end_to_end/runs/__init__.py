@@ -1,0 +1,1 @@
+"""Runs of the examples that strangers try to steer."""
