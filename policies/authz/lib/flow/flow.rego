@@ -57,7 +57,7 @@ anchored if input.context.flow.intended
 # METADATA
 # title: Writes
 # description: The call may change something. Without an effect class it may.
-writes if not manifest.entry.effect_class in {"pure", "read-internal", "read-external"}
+writes if not _reads
 
 # METADATA
 # title: Sinks
@@ -75,6 +75,9 @@ leaking contains marking if {
 	some marking in input.context.flow.markings
 	not marking in object.get(manifest.entry, "admits", [])
 }
+
+# A rule of its own: where the class is absent, a negated membership would be undefined.
+_reads if manifest.entry.effect_class in {"pure", "read-internal", "read-external"}
 
 _vouched if {
 	some value in arguments

@@ -1,0 +1,292 @@
+package authz.concerns.flow_test
+
+import data.authz.concerns.flow
+import data.authz.lib.fixture_test as fixture
+
+# What is found in a call of a tool without effect class, under the strict profile, in a run that has read what a
+# stranger wrote; the call holds the user's words. A case says what is otherwise.
+_found(entry, changes) := found if {
+	found := flow with data.manifests as fixture.manifests(object.union({"flow": {"profile": "strict"}}, entry), [])
+		with input as fixture.changed([fixture.followed(object.union({"anchored": true}, changes))])
+}
+
+_asked(entry, changes) := {trim_prefix(finding.code, "flow.") | some finding in _found(entry, changes).step_up}
+
+_labelled(role, sources) := {"arguments": [fixture.argument(role, sources)]}
+
+_linked(sources) := {"arguments": [object.union(fixture.argument("body", ["model"]), {"links": [
+	{"sources": ["prompt"], "from": []},
+	{"sources": sources, "from": [{"tool": "read_mail", "call": "call-2"}]},
+]})]}
+
+_good := ["created", "endorsed", "fact", "named", "prompt", "trusted"]
+
+_reads := ["pure", "read-internal", "read-external"]
+
+# What is asked where an argument of this role has these sources, and nothing that is good.
+_by_role := {
+	"untrusted": {
+		"destination": {"target_untrusted"}, "object": {"target_untrusted"}, "value": {"value_untrusted"},
+		"url": {"value_untrusted"}, "address": {"value_untrusted"}, "body": set(),
+	},
+	"model": {
+		"destination": {"target_untrusted"}, "object": {"target_untrusted"}, "value": {"value_untrusted"},
+		"url": {"address_composed"}, "address": {"address_composed"}, "body": set(),
+	},
+}
+
+test_an_argument_that_nobody_vouches_for[name] if {
+	some source, roles in _by_role
+	some role, codes in roles
+	name := $"{role} {source}"
+	_asked({}, _labelled(role, [source])) == codes
+	_asked({}, object.union(_labelled(role, [source]), {"tainted": false})) == set()
+}
+
+# A stranger's and the model's: composed where it is an address.
+test_an_argument_of_two_sources[role] if {
+	some role, codes in _by_role.model
+	_asked({}, _labelled(role, ["model", "untrusted"])) == codes
+}
+
+test_an_argument_that_somebody_vouches_for[name] if {
+	some role in ["destination", "object", "value", "url", "address", "body"]
+	some source in _good
+	name := $"{role} {source}"
+	_asked({}, _labelled(role, [source])) == set()
+	_asked({}, _labelled(role, sort([source, "untrusted"]))) == set()
+}
+
+test_each_argument_counts[size] if {
+	some size in [1, 2, 3, 9]
+	before := [fixture.argument("destination", ["prompt"]) | some _ in numbers.range(1, size)]
+	_asked({}, {"arguments": array.concat(before, [fixture.argument("object", ["untrusted"])])}) == {"target_untrusted"}
+}
+
+# To read is to fetch an address, and to aim at nothing else.
+test_a_read[class] if {
+	some class in _reads
+	entry := {"effect_class": class, "destructive": true}
+	every role in ["destination", "object", "value"] {
+		_asked(entry, object.union(_labelled(role, ["untrusted"]), {"anchored": false, "plan": []})) == set()
+	}
+	every role in ["url", "address"] {
+		_asked(entry, object.union(_labelled(role, ["untrusted"]), {"anchored": false})) == {"value_untrusted"}
+		_asked(entry, object.union(_labelled(role, ["model"]), {"anchored": false})) == {"address_composed"}
+	}
+	_asked(entry, _linked(["untrusted"])) == set()
+}
+
+test_a_write_of_each_class[class] if {
+	some class in ["stage", "commit-low", "commit-high"]
+	_asked({"effect_class": class}, _labelled("destination", ["untrusted"])) == {"target_untrusted"}
+}
+
+test_a_link[source] if {
+	some source, codes in object.union(
+		{name: set() | some name in _good},
+		{"untrusted": {"link_untrusted"}, "party": {"link_untrusted"}, "model": {"link_untrusted"}},
+	)
+	_asked({}, object.union(_linked([source]), {"intended": true, "anchored": false})) - {"not_anchored"} == codes
+	_asked({}, object.union(_linked([source]), {"tainted": false})) == set()
+}
+
+# Data that the run has read, and where it may go.
+_marked(role, sources, changes) := object.union(
+	{"markings": ["account", "diary"], "arguments": [object.union(fixture.argument(role, sources), changes)]},
+	{"tainted": object.get(changes, "tainted", true)},
+)
+
+_egress := {
+	"a destination that the system names": {
+		"flow": _marked("destination", ["trusted"], {}), "markings": ["account", "diary"],
+	},
+	"a url that a record of the user's has": {"flow": _marked("url", ["created"], {}), "markings": ["account", "diary"]},
+	"an address of the application's": {"flow": _marked("address", ["fact"], {}), "markings": ["account", "diary"]},
+	"one marking is admitted": {
+		"entry": {"admits": ["diary"]},
+		"flow": _marked("destination", ["trusted"], {}), "markings": ["account"],
+	},
+	"another one is admitted": {
+		"entry": {"admits": ["diaries", "Account"]},
+		"flow": _marked("destination", ["trusted"], {}), "markings": ["account", "diary"],
+	},
+	"both are admitted": {"entry": {"admits": ["diary", "account"]}, "flow": _marked("destination", ["trusted"], {})},
+	"nothing marked was read": {"flow": _labelled("destination", ["trusted"])},
+	"the user's own domain": {"flow": _marked("destination", ["trusted"], {"home": true})},
+	"the user named it": {"flow": _marked("destination", ["prompt", "trusted"], {})},
+	"a record that the user named has it": {"flow": _marked("destination", ["named"], {})},
+	"an approval named it": {"flow": _marked("destination", ["endorsed", "trusted"], {})},
+	"an object is no destination": {"flow": _marked("object", ["trusted"], {})},
+	"a value is no destination": {"flow": _marked("value", ["trusted"], {})},
+	"a text is no destination": {"flow": _marked("body", ["model"], {})},
+}
+
+test_egress[name] if {
+	some name, case in _egress
+	found := _found(object.get(case, "entry", {}), case.flow)
+	{[finding.code, finding.details.markings] | some finding in found.step_up} == {["flow.egress", markings] |
+		markings := case.markings
+	}
+	found.deny == set()
+}
+
+test_egress_of_a_read[class] if {
+	some class in _reads
+	_asked({"effect_class": class}, _marked("url", ["trusted"], {})) == {"egress"}
+}
+
+test_no_egress_from_a_run_without_strangers if {
+	_asked({}, object.union(_marked("destination", ["trusted"], {}), {"tainted": false})) == set()
+}
+
+# Where nobody names the destination, nobody is asked.
+test_egress_to_nowhere[name] if {
+	some name, case in {
+		"the model's own": {"sources": ["model"], "denied": {"flow.egress"}},
+		"partly": {"sources": ["model", "untrusted"], "denied": set()},
+		"a stranger's": {"sources": ["untrusted"], "denied": set()},
+	}
+	found := _found({}, _marked("destination", case.sources, {}))
+	{finding.code | some finding in found.deny} == case.denied
+	{finding.code | some finding in found.step_up} == {"flow.egress", "flow.target_untrusted"}
+}
+
+test_egress_to_nowhere_is_asked_where_it_is_a_rule if {
+	found := _found({"flow": {"profile": "watch"}}, _marked("destination", ["model"], {}))
+	[found.deny, found.step_up] == [set(), set()]
+}
+
+test_destructive[name] if {
+	some name, case in {
+		"the user named the object": {"flow": _labelled("object", ["prompt"])},
+		"the user named the destination": {"flow": _labelled("destination", ["named"])},
+		"an approval names it": {"flow": _labelled("object", ["endorsed"])},
+		"the system names it": {"flow": _labelled("object", ["trusted"]), "code": "destructive"},
+		"the user named another one as well": {"flow": {"arguments": [
+			fixture.argument("object", ["trusted"]), fixture.argument("destination", ["prompt"]),
+		]}},
+		"the user named what is no target": {"flow": _labelled("body", ["prompt"]), "code": "destructive"},
+		"it has no target": {"flow": {}, "code": "destructive"},
+		"nothing of a stranger's was read": {"flow": {"tainted": false}},
+	}
+	codes := {code | code := case.code}
+	_asked({"destructive": true}, case.flow) == codes
+	_asked({"destructive": false}, case.flow) == set()
+}
+
+test_aimless_and_not_anchored[name] if {
+	some name, case in {
+		"the user's words": {"flow": {"anchored": true}, "asked": set()},
+		"none of them": {"flow": {"anchored": false}, "asked": {"aimless", "not_anchored"}},
+		"what they ask for": {"flow": {"anchored": false, "intended": true}, "asked": {"not_anchored"}},
+		"a text alone": {"flow": _labelled("body", ["model"]), "asked": {"aimless", "not_anchored"}},
+		"a value alone": {"flow": _labelled("value", ["fact"]), "asked": {"aimless", "not_anchored"}},
+		"a destination": {"flow": _labelled("destination", ["fact"]), "asked": {"not_anchored"}},
+		"an object": {"flow": _labelled("object", ["fact"]), "asked": {"not_anchored"}},
+		"a url": {"flow": _labelled("url", ["fact"]), "asked": {"not_anchored"}},
+		"an address": {"flow": _labelled("address", ["fact"]), "asked": {"not_anchored"}},
+	}
+	changes := object.union({"anchored": false}, case.flow)
+	_asked({}, changes) == case.asked
+	_asked({}, object.union(changes, {"tainted": false})) == set()
+	every class in _reads {
+		_asked({"effect_class": class}, changes) == set()
+	}
+}
+
+test_off_plan[name] if {
+	some name, case in {
+		"no plan": {"flow": {"plan": null}, "asked": set()},
+		"the plan has it": {"flow": {"plan": ["read_mail", "initiate_wire"]}, "asked": set()},
+		"the plan has it not": {"flow": {"plan": ["read_mail"]}, "asked": {"off_plan"}},
+		"the plan is empty": {"flow": {"plan": []}, "asked": {"off_plan"}},
+		"the plan has nearly it": {"flow": {"plan": sort(fixture.near("initiate_wire"))}, "asked": {"off_plan"}},
+	}
+	_asked({}, case.flow) == case.asked
+	_asked({}, object.union(case.flow, {"tainted": false})) == set()
+}
+
+# A run in which every rule finds something.
+_all := {
+	"anchored": false,
+	"plan": [],
+	"markings": ["account"],
+	"arguments": [
+		fixture.argument("destination", ["untrusted"]),
+		fixture.argument("url", ["model", "untrusted"]),
+		fixture.argument("value", ["untrusted"]),
+		object.union(fixture.argument("body", ["model"]), {"links": [{"sources": ["untrusted"], "from": []}]}),
+	],
+}
+
+_aimed := ["address_composed", "destructive", "egress", "link_untrusted", "off_plan", "target_untrusted", "value_untrusted"]
+
+_profiles := {
+	"watch": {"flow": {"profile": "watch"}, "asked": []},
+	"balanced": {"flow": {"profile": "balanced"}, "asked": _aimed},
+	"strict": {"flow": {"profile": "strict"}, "asked": array.concat(_aimed, ["not_anchored"])},
+	"single rules": {"flow": {"profile": "watch", "rules": ["egress", "not_anchored"]}, "asked": ["egress", "not_anchored"]},
+	"beside those of a profile": {
+		"flow": {"profile": "balanced", "rules": ["not_anchored", "egress"]},
+		"asked": array.concat(_aimed, ["not_anchored"]),
+	},
+}
+
+test_profiles[name] if {
+	some name, case in _profiles
+	codes := {$"flow.{rule}" | some rule in case.asked}
+	watched := sort({$"flow.{rule}" | some rule in array.concat(_aimed, ["not_anchored"])} - codes)
+
+	asking := _found({"destructive": true, "flow": case.flow}, _all)
+	[{finding.code | some finding in asking.step_up}, asking.deny] == [codes, set()]
+	asking.obligations == {{"id": "note", "on": "ALLOW", "parameters": {"codes": watched}} | count(watched) > 0}
+
+	refusing := _found({"destructive": true, "flow": object.union(case.flow, {"otherwise": "deny"})}, _all)
+	[{finding.code | some finding in refusing.deny}, refusing.step_up] == [codes, set()]
+
+	stated := _found({"destructive": true, "flow": object.union(case.flow, {"otherwise": "step_up"})}, _all)
+	stated == asking
+}
+
+test_balanced_has_aimless if {
+	_asked({"flow": {"profile": "balanced"}}, {"anchored": false}) == {"aimless"}
+	_asked({"flow": {"profile": "watch", "rules": ["aimless"]}}, {"anchored": false}) == {"aimless"}
+}
+
+# Nothing is known of the run: where labels are in use that is a denial, and nothing else.
+test_unknown[name] if {
+	some name, patch in {
+		"absent": [], "null": [{"op": "add", "path": "/context/flow", "value": null}],
+		"a run": [fixture.followed({})],
+	}
+	found := flow with input as fixture.changed(patch)
+		with data.manifests as fixture.manifests({"flow": {"profile": "watch", "otherwise": "step_up"}}, [])
+	fixture.brief(found.deny) == {["flow.unknown", {}] | name != "a run"}
+	unlabelled := flow with input as fixture.changed(patch) with data.manifests as fixture.manifests({}, [])
+	[unlabelled.deny, unlabelled.step_up] == [set(), set()]
+}
+
+# Where labels are not in use, what a run has seen is nobody's business.
+test_without_labels if {
+	found := flow with data.manifests as fixture.manifests({}, []) with input as fixture.changed([fixture.followed(_all)])
+	[found.deny, found.step_up] == [set(), set()]
+}
+
+# Whoever is asked is told where the value came from.
+test_details if {
+	brief := fixture.brief(_found({"destructive": true}, _all).step_up)
+	from := [{"tool": "read_mail", "call": "call-1"}]
+	destination := {"argument": "/destination", "role": "destination", "sources": ["untrusted"], "from": from}
+	url := {"argument": "/url", "role": "url", "sources": ["model", "untrusted"], "from": from}
+
+	brief == {
+		["flow.target_untrusted", destination],
+		["flow.value_untrusted", {"argument": "/value", "role": "value", "sources": ["untrusted"], "from": from}],
+		["flow.address_composed", url],
+		["flow.link_untrusted", {"argument": "/body", "role": "body", "sources": ["untrusted"], "from": []}],
+		["flow.egress", object.union(destination, {"markings": ["account"]})],
+		["flow.egress", object.union(url, {"markings": ["account"]})],
+		["flow.destructive", {}], ["flow.off_plan", {}], ["flow.not_anchored", {}],
+	}
+}

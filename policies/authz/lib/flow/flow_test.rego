@@ -1,0 +1,152 @@
+package authz.lib.flow_test
+
+import data.authz.lib.fixture_test as fixture
+import data.authz.lib.flow
+
+_library(entry, changes) := found if {
+	found := flow with input as fixture.changed([fixture.followed(changes)])
+		with data.manifests as fixture.manifests(entry, [])
+}
+
+_known(item, changes) if {
+	flow.known(item) with input as fixture.changed([fixture.followed(changes)])
+}
+
+_anchored(changes) if {
+	flow.anchored with input as fixture.changed([fixture.followed(changes)])
+}
+
+_writes(entry) if {
+	flow.writes with input as fixture.request with data.manifests as fixture.manifests(entry, [])
+}
+
+test_in_use[profile] if {
+	some profile in ["watch", "balanced", "strict"]
+	_library({"flow": {"profile": profile}}, {}).in_use
+	not _library({}, {}).in_use
+}
+
+test_of_the_run if {
+	seen := _library({}, {"arguments": [fixture.argument("object", ["prompt"]), fixture.argument("body", ["model"])]})
+	seen.tainted
+	seen.arguments == {fixture.argument("object", ["prompt"]), fixture.argument("body", ["model"])}
+	not seen.anchored
+
+	unseen := _library({}, {"tainted": false})
+	not unseen.tainted
+	unseen.arguments == set()
+}
+
+test_of_no_run[name] if {
+	some name, patch in {"absent": [], "null": [{"op": "add", "path": "/context/flow", "value": null}]}
+	found := flow with input as fixture.changed(patch) with data.manifests as fixture.manifests({"flow": {}}, [])
+	[found.arguments, found.sinks, found.leaking] == [set(), set(), set()]
+	not found.tainted
+	not found.anchored
+}
+
+test_anchored[name] if {
+	some name, case in {
+		"its words": {"flow": {"anchored": true}, "anchored": true},
+		"what they ask for": {"flow": {"intended": true}, "anchored": true},
+		"both": {"flow": {"anchored": true, "intended": true}, "anchored": true},
+		"neither": {"flow": {}, "anchored": false},
+	}
+	{true | _anchored(case.flow)} == {true | case.anchored}
+}
+
+test_writes[name] if {
+	some name, case in {
+		"pure": {"entry": {"effect_class": "pure"}, "writes": false},
+		"an internal read": {"entry": {"effect_class": "read-internal"}, "writes": false},
+		"an external read": {"entry": {"effect_class": "read-external"}, "writes": false},
+		"staged": {"entry": {"effect_class": "stage"}, "writes": true},
+		"an internal commit": {"entry": {"effect_class": "commit-low"}, "writes": true},
+		"an external commit": {"entry": {"effect_class": "commit-high"}, "writes": true},
+		"nobody says": {"entry": {}, "writes": true},
+	}
+	{true | _writes(case.entry)} == {true | case.writes}
+}
+
+test_nearly_a_read_is_a_write[class] if {
+	some class in (fixture.near("read-external") | fixture.near("pure"))
+	_writes({"effect_class": class})
+}
+
+test_known[name] if {
+	some name, case in {
+		"the user's word": {"sources": ["prompt"], "known": true, "named": true},
+		"a fact": {"sources": ["fact"], "known": true, "named": false},
+		"a field that the system writes": {"sources": ["trusted"], "known": true, "named": false},
+		"what a write made": {"sources": ["created"], "known": true, "named": false},
+		"of a record that the user named": {"sources": ["named"], "known": true, "named": true},
+		"approved": {"sources": ["endorsed"], "known": true, "named": true},
+		"a party": {"sources": ["party"], "known": false, "named": false},
+		"a stranger's": {"sources": ["untrusted"], "known": false, "named": false},
+		"the model's own": {"sources": ["model"], "known": false, "named": false},
+		"a stranger's and the user's": {"sources": ["prompt", "untrusted"], "known": true, "named": true},
+		"a stranger's and the model's": {"sources": ["model", "untrusted"], "known": false, "named": false},
+		"nobody's": {"sources": [], "known": false, "named": false},
+	}
+	{true | _known(fixture.argument("object", case.sources), {})} == {true | case.known}
+	{true | flow.named(fixture.argument("object", case.sources))} == {true | case.named}
+}
+
+test_near_a_source if {
+	every source in ["prompt", "fact", "trusted", "created", "named", "endorsed", "party"] {
+		item := fixture.argument("object", sort(fixture.near(source)))
+		not _known(item, {"anchored": true})
+		not flow.named(item)
+	}
+}
+
+# A party counts in a call that holds the user's words, or all of whose values somebody states.
+test_a_party[name] if {
+	some name, case in {
+		"the user's words": {"flow": {"anchored": true}, "known": true},
+		"what they ask for": {"flow": {"intended": true}, "known": false},
+		"a value of the user's": {"values": [["prompt"]], "known": true},
+		"a value of the application's": {"values": [["fact"]], "known": true},
+		"a value of a record that the user named": {"values": [["named"]], "known": true},
+		"an approved value": {"values": [["endorsed"]], "known": true},
+		"a value of the system's": {"values": [["trusted"]], "known": false},
+		"a value that a write made": {"values": [["created"]], "known": false},
+		"a stranger's value": {"values": [["untrusted"]], "known": false},
+		"a second value that nobody states": {"values": [["prompt"], ["model"]], "known": false},
+		"two that somebody states": {"values": [["prompt", "untrusted"], ["fact"]], "known": true},
+		"an object of the user's": {"flow": {"arguments": [fixture.argument("object", ["prompt"])]}, "known": false},
+	}
+	party := fixture.argument("destination", ["party"])
+	values := [object.union(fixture.argument("value", sources), {"path": $"/value/{index}"}) |
+		some index, sources in object.get(case, "values", [])
+	]
+	changes := object.union({"arguments": array.concat([party], values)}, object.get(case, "flow", {}))
+	{true | _known(party, changes)} == {true | case.known}
+	{true | _known(fixture.argument("destination", ["party", "untrusted"]), changes)} == {true | case.known}
+	not _known(fixture.argument("destination", ["untrusted"]), changes)
+}
+
+test_sinks if {
+	roles := ["destination", "url", "address", "object", "value", "body"]
+	arguments := [object.union(fixture.argument(role, ["prompt"]), {"path": $"/{role}/{home}", "home": home}) |
+		some role in roles
+		some home in [true, false]
+	]
+	{sink.path | some sink in _library({}, {"arguments": arguments}).sinks} == {
+		"/address/false",
+		"/destination/false",
+		"/url/false",
+	}
+}
+
+test_leaking[name] if {
+	some name, case in {
+		"none was read": {"read": [], "entry": {"admits": ["a"]}, "leaking": set()},
+		"nothing is admitted": {"read": ["a", "b"], "entry": {}, "leaking": {"a", "b"}},
+		"nobody admits any": {"read": ["a"], "entry": {"admits": []}, "leaking": {"a"}},
+		"one is admitted": {"read": ["a", "b"], "entry": {"admits": ["b", "c"]}, "leaking": {"a"}},
+		"all are admitted": {"read": ["a", "b"], "entry": {"admits": ["b", "a"]}, "leaking": set()},
+		"nearly admitted": {"read": ["mail.own"], "entry": {"admits": sort(fixture.near("mail.own"))}, "leaking": {"mail.own"}},
+	}
+	_library(case.entry, {"markings": case.read}).leaking == case.leaking
+}
