@@ -1,8 +1,8 @@
 """The labels of a result's values, by what the tool's entry says of its fields.
 
-Every text that is not labelled is a stranger's. A field is labelled with all that is below it; the labels of what the
-user calls a record by (`names`) make the record's other labelled values `named`, and never its texts: the injection
-stands in the page that the user has named.
+Every text that is not labelled is a stranger's. A field is labelled with all that is below it. Where the user's words
+are what a record is called by (`names`), the fields of it that the system writes are `named`; its texts and who took part
+in it are not: the injection stands in the page that the user has named. Keys of an object that are data are values too.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ if TYPE_CHECKING:
 
 UNTRUSTED: Final = "untrusted"
 _ISSUED: Final = ("trusted", "party")
+_NAMEABLE: Final = ("trusted", "created")
 _ANY: Final = "*"
 _LARGEST_TEXT: Final = 1024 * 1024
 """Of how many characters JSON within a text is read as JSON."""
+
+_LONGEST_NAME: Final = 64
+_MOST_WORDS: Final = 5
 
 Node = dict[str, Any]
 _LABEL: Final = ""
@@ -77,7 +81,7 @@ class ResultReader:
     def _read(
         self, value: Any, nodes: list[Node], label: str, prompt: Prompt, *, named: bool
     ) -> Iterator[LabelledValue]:
-        label = next((node[_LABEL] for node in nodes if _LABEL in node), label)
+        label = _label(nodes, label)
         if isinstance(value, list | tuple):
             for item in value:
                 yield from self._read(item, nodes, label, prompt, named=named)
@@ -89,16 +93,33 @@ class ResultReader:
                 if _is_name(below[key]) and isinstance(value[key], str)
             )
             for key, item in value.items():
+                if _ANY in {name for node in nodes for name in node} or not key.isidentifier():
+                    yield from _read_text(key, _label(below[key], label), named=named)
                 yield from self._read(_parsed(item), below[key], label, prompt, named=named)
         elif isinstance(value, str):
-            own = "named" if named and label != UNTRUSTED else label
-            yield LabelledValue(normal(value) if len(value) <= LONGEST else "", own, value)
-            if label != "created":
-                issued = label in _ISSUED
-                for inner in within(value):
-                    yield LabelledValue(inner, label if issued else UNTRUSTED)
+            yield from _read_text(value, label, named=named)
         elif value is not None and not isinstance(value, bool):
-            yield LabelledValue(normal(value), "named" if named and label != UNTRUSTED else label)
+            yield LabelledValue(normal(value), "named" if named and label in _NAMEABLE else label)
+
+
+def _read_text(text: str, label: str, *, named: bool) -> Iterator[LabelledValue]:
+    if label == "party" and not _is_name_like(text):
+        label = UNTRUSTED
+    own = "named" if named and label in _NAMEABLE else label
+    yield LabelledValue(normal(text) if len(text) <= LONGEST else "", own, text)
+    if label != "created":
+        for inner in within(text):
+            yield LabelledValue(inner, label if label in _ISSUED else UNTRUSTED)
+
+
+def _label(nodes: Iterable[Node], default: str) -> str:
+    """Return the label of the first node that has one."""
+    return next((str(node[_LABEL]) for node in nodes if _LABEL in node), default)
+
+
+def _is_name_like(text: str) -> bool:
+    """Return whether a text can be the name of somebody, and not what they have to say."""
+    return len(text) <= _LONGEST_NAME and len(text.split()) <= _MOST_WORDS
 
 
 def _below(nodes: Iterable[Node], key: str) -> list[Node]:

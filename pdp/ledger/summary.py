@@ -35,6 +35,7 @@ GOOD: Final = frozenset(("prompt", "fact", "trusted", "created", "named", "endor
 """Sources whose word counts."""
 
 _MODEL: Final = ("model",)
+ANCHOR = 0.5
 _ADDRESSES: Final = ("url", "address")
 _SHORT_STATUS: Final = 64
 _WORD: Final = re.compile(r"[^\W\d_]{3,}")
@@ -271,8 +272,12 @@ class _Lookup:
         """Return whether an argument holds the user's words: it is one, or half of its own words are theirs."""
         if self.prompt.names(normal(value)):
             return True
-        words = set(_WORD.findall(value.casefold())) if isinstance(value, str) else set()
-        return len(words) > 1 and 2 * len(words & self.prompt.words) >= len(words)
+        words = (
+            {word for word in _WORD.findall(value.casefold()) if len(word) > SHORTEST}
+            if isinstance(value, str)
+            else set()
+        )
+        return len(words) > 1 and len(words & self.prompt.words) >= ANCHOR * len(words)
 
 
 @lru_cache(256)

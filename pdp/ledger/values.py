@@ -129,10 +129,37 @@ def leaf_values(value: Any, path: str = "") -> Iterator[Leaf]:
         yield Leaf(path, value)
 
 
+_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH: Final = rf"({'|'.join(_MONTHS)})[a-z]*\.?"
+_DAY: Final = r"(\d{1,2})(?:st|nd|rd|th)?"
+_YEAR: Final = r"(?:,? (\d{4}))?"
+_DATES: Final = (
+    (re.compile(rf"\b{_MONTH} {_DAY}\b{_YEAR}"), (3, 1, 2)),
+    (re.compile(rf"\b{_DAY}(?: of)? {_MONTH}\b{_YEAR}"), (3, 2, 1)),
+    (re.compile(r"\b(\d{4})-(\d\d)-(\d\d)\b"), (1, 2, 3)),
+)
+_TIME: Final = re.compile(r"\b(\d{1,2})(?::(\d\d))?(?: ?([ap])\.?m\b|(?<=:\d\d))")
+_MOMENT: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[t ](\d\d:\d\d)(?::00)?)?")
+
+
+def _dates(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the dates in a text; the year is empty where it is not stated."""
+    for pattern, groups in _DATES:
+        for match in pattern.finditer(text):
+            year, month, day = (match[group] for group in groups)
+            yield year or "", _MONTHS.index(month) + 1 if month in _MONTHS else int(month), int(day)
+
+
+def _times(text: str) -> Iterator[str]:
+    for match in _TIME.finditer(text):
+        hour = int(match[1]) % 12 + (12 if match[3] == "p" else 0) if match[3] else int(match[1])
+        yield f"{hour:02d}:{match[2] or '00'}"
+
+
 class Prompt:
     """The user's own words, ready to be searched. Immutable."""
 
-    __slots__ = ("_numbers", "_text", "_values", "words")
+    __slots__ = ("_dates", "_numbers", "_text", "_times", "_values", "words")
 
     def __init__(self, texts: Iterable[str]) -> None:
         whole = "\n".join(texts)
@@ -140,6 +167,7 @@ class Prompt:
         self._text = f" {' '.join(plain.split())} "
         self._values = frozenset(within(whole))
         self._numbers = frozenset(_normal_number(match.group()) for match in _PROMPT_NUMBER.finditer(plain))
+        self._dates, self._times = frozenset(_dates(plain)), frozenset(_times(plain))
         self.words = frozenset(_WORD.findall(plain))
 
     def says(self, value: str) -> bool:
@@ -150,12 +178,18 @@ class Prompt:
             return value in self._numbers
         if value in self._values:
             return True
+        if moment := _MOMENT.fullmatch(value):
+            return self._says_moment(*moment.groups())
         start = self._text.find(value)
         while start >= 0:
             if self._is_whole(start, start + len(value)):
                 return True
             start = self._text.find(value, start + 1)
         return False
+
+    def _says_moment(self, year: str, month: str, day: str, time: str | None) -> bool:
+        dates = {(year, int(month), int(day)), ("", int(month), int(day))}
+        return not dates.isdisjoint(self._dates) and (time is None or time in self._times)
 
     def names(self, value: str) -> bool:
         """Return whether the user wrote this value, and it is one that can name something."""

@@ -166,6 +166,17 @@ _names_target if {
 	flow.named(argument)
 }
 
+_names_target if {
+	not _targeted
+	some argument in flow.arguments
+	flow.named(argument)
+}
+
+_targeted if {
+	some argument in flow.arguments
+	argument.role in {"destination", "object"}
+}
+
 # METADATA
 # title: Aimless
 # description: The call changes something, is aimed at nothing, and is not what your words ask for.
