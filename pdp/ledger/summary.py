@@ -35,7 +35,7 @@ GOOD: Final = frozenset(("prompt", "fact", "trusted", "created", "named", "endor
 """Sources whose word counts."""
 
 _MODEL: Final = ("model",)
-ANCHOR = 0.5
+ANCHOR = 0.75
 _ADDRESSES: Final = ("url", "address")
 _SHORT_STATUS: Final = 64
 _WORD: Final = re.compile(r"[^\W\d_]{3,}")
@@ -79,7 +79,7 @@ class Tracker:
         self._entry = entry
         self._roles: Mapping[str, str] = entry.roles or {}
         self._reader = ResultReader(entry)
-        verb, *nouns = [_stem(word) for word in _WORD.findall(entry.name.casefold())] or [""]
+        verb, *nouns = _stems(entry.name) or ("",)
         self._verb_stem, self._noun_stems = verb, frozenset(nouns)
 
     def call_flow(
@@ -87,7 +87,7 @@ class Tracker:
     ) -> CallFlow:
         """Return what the ledger says of a call; `session` has a `run_id`. Errors as of `LedgerStore.read`."""
         run = run_of(store.key, caller, session.run_id or "")
-        lookup = _Lookup(store.key, run, session)
+        lookup = _Lookup(store.key, run, session, self._noun_stems)
         every = [(name, leaf) for name, value in arguments.items() for leaf in leaf_values(value, f"/{_escaped(name)}")]
         for name, leaf in every[:_MOST_LEAVES]:
             lookup.expect(leaf, self._roles.get(name), self._entry.name)
@@ -184,11 +184,11 @@ def _known_as(value: str, label: str) -> tuple[str, ...]:
 class _Lookup:
     """The sources of the values of one call."""
 
-    def __init__(self, key: bytes, run: str, session: Session) -> None:
+    def __init__(self, key: bytes, run: str, session: Session, nouns: frozenset[str]) -> None:
         self.prompt = prompt_of(tuple(session.prompt))
         self.ids: set[str] = set()
         self.sources: Mapping[str, Origin] = {}
-        self._key, self._run = key, run
+        self._key, self._run, self._nouns = key, run, nouns
         self._home = frozenset(session.home_domains)
         self._facts = (
             frozenset(normal(leaf.value) for leaf in leaf_values(session.facts)) if session.facts else frozenset()
@@ -264,9 +264,15 @@ class _Lookup:
             sources.add("fact")
         for name in self._ids(value):
             if (source := self.sources.get(name)) is not None:
-                sources.add(source.label)
+                # A number such as 13 is the id of a file and of a meeting: who names one does not name the other.
+                is_other = source.label == "named" and not names_something(value) and not self._is_of_kind(source.tool)
+                sources.add("trusted" if is_other else source.label)
                 calls.add((source.tool, source.call))
         return sources, calls
+
+    def _is_of_kind(self, tool: str) -> bool:
+        """Return whether a tool is about what this one is about: their names share a noun."""
+        return not set(_stems(tool)[1:]).isdisjoint(self._nouns)
 
     def anchors(self, value: str | float) -> bool:
         """Return whether an argument holds the user's words: it is one, or half of its own words are theirs."""
@@ -284,6 +290,12 @@ class _Lookup:
 def prompt_stems(prompt: Prompt) -> frozenset[str]:
     """Return the user's words without their endings."""
     return frozenset(map(_stem, prompt.words))
+
+
+@lru_cache(1024)
+def _stems(name: str) -> tuple[str, ...]:
+    """Return the words of a tool's name without their endings; the first is its verb."""
+    return tuple(_stem(word) for word in _WORD.findall(name.casefold()))
 
 
 def _stem(word: str) -> str:

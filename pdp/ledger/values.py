@@ -33,8 +33,8 @@ _HOST: Final = re.compile(
 )
 _IBAN: Final = re.compile(r"(?<!\w)[A-Za-z]{2}\d{2}(?: ?[A-Za-z0-9]{4}){2,7}(?: ?[A-Za-z0-9]{1,3})?(?!\w)")
 _REFERENCE: Final = re.compile(r"(?<![\w.@-])(?=[\w-]{0,39}\d)[\w-]{6,40}(?![\w@-])")  # such as INV-2291 or 4711008
-_WITHIN: Final = (_LINK, _MAIL, _HOST, _IBAN, _REFERENCE)
-_PROMPT_NUMBER: Final = re.compile(r"(?<![\w.,:/-])(?:\d{1,3}(?:[,'\u2019]\d{3})+|\d+)(?:\.\d+)?(?![\w:/-]|[.,]\d)")
+_AMOUNT: Final = re.compile(r"(?<![\w.,:/-])(?:\d{1,3}(?:[,'\u2019]\d{3})+|\d+)(?:\.\d+)?(?![\w:/-]|[.,]\d)")
+_WITHIN: Final = (_LINK, _MAIL, _HOST, _IBAN, _REFERENCE, _AMOUNT)
 _SCHEME: Final = re.compile(r"https?://(?:www\.)?|www\.")
 _END_OF_LINK: Final = ".,;:!?)'\""
 _JOINS: Final = "@.-_/:+%&=~#"
@@ -104,7 +104,7 @@ def within(text: str) -> Iterator[str]:
     for pattern in _WITHIN:
         for match in pattern.finditer(text):
             value = normal(match.group().rstrip(_END_OF_LINK))
-            if value:
+            if len(value) >= SHORTEST:
                 yield value
                 if "/" in value:
                     yield host_of(value)
@@ -138,6 +138,7 @@ _DATES: Final = (
     (re.compile(rf"\b{_DAY}(?: of)? {_MONTH}\b{_YEAR}"), (3, 2, 1)),
     (re.compile(r"\b(\d{4})-(\d\d)-(\d\d)\b"), (1, 2, 3)),
 )
+_SENTENCE: Final = re.compile(r"(?<=[a-z])\.(?=[A-Z])")
 _TIME: Final = re.compile(r"\b(\d{1,2})(?::(\d\d))?(?: ?([ap])\.?m\b|(?<=:\d\d))")
 _MOMENT: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[t ](\d\d:\d\d)(?::00)?)?")
 
@@ -162,11 +163,12 @@ class Prompt:
     __slots__ = ("_dates", "_numbers", "_text", "_times", "_values", "words")
 
     def __init__(self, texts: Iterable[str]) -> None:
-        whole = "\n".join(texts)
+        # A full stop before a capital letter ends a sentence, and no host.
+        whole = _SENTENCE.sub(". ", "\n".join(texts))
         plain = unicodedata.normalize("NFKC", whole).casefold()
         self._text = f" {' '.join(plain.split())} "
         self._values = frozenset(within(whole))
-        self._numbers = frozenset(_normal_number(match.group()) for match in _PROMPT_NUMBER.finditer(plain))
+        self._numbers = frozenset(_normal_number(match.group()) for match in _AMOUNT.finditer(plain))
         self._dates, self._times = frozenset(_dates(plain)), frozenset(_times(plain))
         self.words = frozenset(_WORD.findall(plain))
 

@@ -66,7 +66,7 @@ _profile("watch") := []
 
 _profile("balanced") := _balanced
 
-_profile("strict") := array.concat(_balanced, ["not_anchored"])
+_profile("strict") := array.concat(_balanced, ["address_untrusted", "not_anchored"])
 
 _balanced := [
 	"address_composed", "aimless", "destructive", "egress", "link_untrusted", "off_plan", "target_untrusted",
@@ -88,7 +88,7 @@ _findings contains reason.new(rego.metadata.rule(), _of(argument)) if {
 
 # METADATA
 # title: Value untrusted
-# description: A value that matters, such as an amount or the address that is fetched, was chosen by nobody whose word counts.
+# description: A value that matters, such as an amount, was chosen by nobody whose word counts.
 # custom:
 #   code: flow.value_untrusted
 #   remedy: State the value in your own words, or approve it.
@@ -97,6 +97,7 @@ _findings contains reason.new(rego.metadata.rule(), _of(argument)) if {
 	some argument in flow.arguments
 	_matters(argument)
 	not flow.known(argument)
+	not _computed(argument)
 }
 
 _matters(argument) if {
@@ -106,7 +107,30 @@ _matters(argument) if {
 
 _matters(argument) if {
 	argument.role in {"url", "address"}
+	flow.writes
 	not "model" in argument.sources
+}
+
+# What the model works out, such as a difference, and no stranger wrote, for a target that the user has named.
+_computed(argument) if {
+	argument.role == "value"
+	argument.sources == ["model"]
+	flow.aimed_by_user
+}
+
+# METADATA
+# title: Address untrusted
+# description: The address that is fetched was chosen by nobody whose word counts.
+# custom:
+#   code: flow.address_untrusted
+#   remedy: Name the address in your own words, or approve it.
+_findings contains reason.new(rego.metadata.rule(), _of(argument)) if {
+	flow.tainted
+	not flow.writes
+	some argument in flow.arguments
+	argument.role in {"url", "address"}
+	not "model" in argument.sources
+	not flow.known(argument)
 }
 
 # METADATA
@@ -145,7 +169,7 @@ _findings contains reason.new(rego.metadata.rule(), object.union(_of(sink), {"ma
 	flow.tainted
 	count(flow.leaking) > 0
 	some sink in flow.sinks
-	not flow.named(sink)
+	not flow.known(sink)
 }
 
 # METADATA
@@ -161,20 +185,14 @@ _findings contains reason.new(rego.metadata.rule(), {}) if {
 }
 
 _names_target if {
-	some argument in flow.arguments
-	argument.role in {"destination", "object"}
-	flow.named(argument)
+	some target in flow.targets
+	flow.named(target)
 }
 
 _names_target if {
-	not _targeted
+	count(flow.targets) == 0
 	some argument in flow.arguments
 	flow.named(argument)
-}
-
-_targeted if {
-	some argument in flow.arguments
-	argument.role in {"destination", "object"}
 }
 
 # METADATA

@@ -41,10 +41,20 @@ known(item) if {
 
 # METADATA
 # title: Named
-# description: The user's own words name the value, or an approval endorsed it.
+# description: The user's own words name the value, the run has made it, or an approval endorsed it.
 named(item) if {
 	some source in item.sources
-	source in {"prompt", "named", "endorsed"}
+	source in {"prompt", "named", "created", "endorsed"}
+}
+
+# METADATA
+# title: Aimed by the user
+# description: The call has targets, and the user's own words name each of them.
+aimed_by_user if {
+	count(targets) > 0
+	every target in targets {
+		named(target)
+	}
 }
 
 # METADATA
@@ -61,11 +71,27 @@ writes if not _reads
 
 # METADATA
 # title: Sinks
-# description: Arguments that say where data goes, but for the user's own domains. To fetch an address is to send to it.
+# description: |
+#   Arguments that say where data goes, but for the user's own domains. To fetch an address is to send to it, unless it
+#   is fetched as somebody else wrote it: then nothing of the run can be in it.
 sinks contains argument if {
 	some argument in arguments
 	argument.role in {"destination", "url", "address"}
 	argument.home == false
+	not _verbatim(argument)
+}
+
+_verbatim(argument) if {
+	not writes
+	not "model" in argument.sources
+}
+
+# METADATA
+# title: Targets
+# description: Arguments that say what the call is aimed at.
+targets contains argument if {
+	some argument in arguments
+	argument.role in {"destination", "object"}
 }
 
 # METADATA
