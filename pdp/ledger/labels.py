@@ -1,7 +1,7 @@
 """The labels of a result's values, by what the tool's entry says of its fields.
 
 Every text that is not labelled is a stranger's. A field is labelled with all that is below it. Where the user's words
-are what a record is called by (`names`), the fields of it that the system writes are `named`. Its texts are not, nor who
+name a record (`names`), the fields of it that the system writes are `named`. Its texts are not, nor who
 took part in it: the injection stands in the page that the user has named. Keys of an object that are data are values.
 """
 

@@ -35,4 +35,14 @@ entry := found if {
 	is_array(object.get(found, "purposes", []))
 	is_object(object.get(found, "release", {}))
 	is_object(object.get(found, "approval", {}))
+	is_array(object.get(found, "admits", []))
+	_flow_valid(object.get(found, "flow", null))
+}
+
+_flow_valid(null)
+
+_flow_valid(flow) if {
+	flow.profile in {"watch", "balanced", "strict"}
+	is_array(object.get(flow, "rules", []))
+	object.get(flow, "otherwise", "step_up") in {"step_up", "deny"}
 }
