@@ -169,7 +169,7 @@ class Pep:
             data: the roots `directory` and `settings` of the policy's data, laid over the bundle's; or files with them.
             engine: `embedded`, `sidecar`, or an engine that is open, which stays yours to close.
             opa_url: for `sidecar` an OPA that runs and decides by its own bundle; without it a local one is started.
-            store: the URL of the database with keys, actions and approvals, such as `sqlite:///agent.db`.
+            store: the URL of the database with keys, actions, approvals and runs, such as `sqlite:///agent.db`.
             options: the rest, as of the constructor. What is given there is not taken from the store.
 
         Raises:

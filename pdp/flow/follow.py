@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 from pdp.contract.sensitive import place_of
 from pdp.flow.drive import Work
 from pdp.flow.stages import caller_of
+from pdp.ledger.ledger import RunLabels
 from pdp.ledger.summary import Tracker
 from pdp.proposal import Failure, FailureCode
 
@@ -52,7 +53,7 @@ def endorse(prepared: Prepared, stores: Stores) -> Generator[Step, None, None]:
     endorsed = _tracker_of(prepared.checked.tool).endorsed(flow, _call_id(prepared))
     if endorsed:
         ledger, now = stores.ledger, prepared.asked.received.now
-        yield Work(lambda: ledger.write(flow.run, flow.labels, endorsed, now), blocking=ledger.blocking)
+        yield Work(lambda: ledger.write(flow.run, RunLabels(), endorsed, now), blocking=ledger.blocking)
 
 
 def follow(executed: Executed, prepared: Prepared, stores: Stores) -> Generator[Step, None, Executed]:
@@ -67,9 +68,10 @@ def follow(executed: Executed, prepared: Prepared, stores: Stores) -> Generator[
             flow, prepared.checked.proposal.arguments, shown, session, key=ledger.key, call=_call_id(prepared)
         )
         labels = labels._replace(markings=labels.markings | executed.markings)
-        if sources or labels != flow.labels:
+        new = labels.beyond(flow.labels)
+        if sources or new != RunLabels():
             now = prepared.asked.received.now
-            yield Work(lambda: ledger.write(flow.run, labels, sources, now), blocking=ledger.blocking)
+            yield Work(lambda: ledger.write(flow.run, new, sources, now), blocking=ledger.blocking)
     except Exception as error:  # noqa: BLE001 - whatever it was: nobody would know any more what the run has seen
         _log.error("a result could not be written to the run's ledger, and is withheld: %s", place_of(error))
         failure = Failure(FailureCode.TOOL_EXECUTION_FAILED, _WITHHELD, {"effect": _effect(execution)})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import threading
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol
 
@@ -27,7 +28,13 @@ REMEMBERED: Final = 30 * LIFETIME
 """Seconds for which it is known that a run has expired. After that, its id is free."""
 
 MOST_RUNS: Final = 100_000
-"""How many runs a ledger in memory knows."""
+"""How many runs a ledger in memory remembers. Beyond it, the least recently used one is over."""
+
+MOST_IN_MEMORY: Final = 2_000_000
+"""How many values all runs of a ledger in memory remember together. Likewise."""
+
+MOST_OVER: Final = 1_000_000
+"""Of how many runs a ledger in memory knows that they are over. Then it takes no new ones."""
 
 _ID_BYTES: Final = 16
 
@@ -39,9 +46,13 @@ class RunFullError(StateError):
 
 
 class RunExpiredError(StateError):
-    """Nobody called in the run for a day, and what it had seen is forgotten."""
+    """Nobody called in the run for a day, or there was no room for it: what it had seen is forgotten."""
 
     code: ClassVar[str] = "flow.expired"
+
+    def __init__(self) -> None:
+        words = "the run is over: nobody called in it for a day, or a ledger in memory had no room for it"
+        super().__init__(words, hint="go on under another run_id")
 
 
 class Origin(NamedTuple):
@@ -74,6 +85,11 @@ class RunLabels(NamedTuple):
         untrusted, markings = self.untrusted | other.untrusted, self.markings | other.markings
         return RunLabels(untrusted, markings, plan, self.full or other.full)
 
+    def beyond(self, known: RunLabels) -> RunLabels:
+        """Return what of these a run does not carry that is known to carry those."""
+        plan = self.plan if known.plan is None else None
+        return RunLabels(self.untrusted - known.untrusted, self.markings - known.markings, plan, self.full)
+
 
 class RunView(NamedTuple):
     """What a call needs to know of its run: its labels, and the sources of the values asked for, by their ids."""
@@ -85,12 +101,15 @@ class RunView(NamedTuple):
 class LedgerStore(Protocol):
     """A store of runs, each by its id (`run_of`). Safe to share between threads; each method is one atomic step.
 
-    `blocking`: whether its methods wait for a disk or a network. `key`: what ids are hashed with; no other store's.
-    Times are seconds since 1970. Each method raises StoreError where the store cannot be used.
+    `blocking`: whether its methods wait for a disk or a network. Times are seconds since 1970; where a clock goes
+    back, what was later holds. Each member raises StoreError where the store cannot be used.
     """
 
     blocking: bool
-    key: bytes
+
+    @property
+    def key(self) -> bytes:
+        """What ids are hashed with."""
 
     def read(self, run: str, ids: Collection[str], now: float) -> RunView:
         """Return what is known of a run; a run that is not known carries nothing.
@@ -102,7 +121,8 @@ class LedgerStore(Protocol):
     def write(self, run: str, labels: RunLabels, sources: Mapping[str, Origin], now: float) -> None:
         """Add labels and sources to a run; a value that is known keeps the source that it had first.
 
-        Where there is no room for all sources, none is added, and the run is full.
+        Where there is no room for all sources, none is added, and the run is full. What is written together with labels
+        outlives a power failure where the store does; that costs time, so give those alone that the run may not carry.
 
         Raises:
             RunExpiredError: its time is over.
@@ -113,7 +133,10 @@ class LedgerStore(Protocol):
         """Forget a run and all that it knows."""
 
     def prune(self, now: float) -> int:
-        """Forget what runs that have expired knew, and in the end the runs; return how many runs."""
+        """Forget what runs that have expired knew, and return of how many; later, forget the runs themselves.
+
+        Each new run does so for some: that nobody prunes lets nothing pile up.
+        """
 
 
 def value_id(key: bytes, run: str, *parts: str) -> str:
@@ -135,75 +158,97 @@ class _MemoryRun:
 
 
 class MemoryLedger:
-    """Runs in memory, at most 100,000 of them; a `LedgerStore`."""
+    """Runs in memory, at most 100,000 of them with 2,000,000 values; a `LedgerStore`.
+
+    Where there are more, the least recently used one is over. Whether an id is that of a run that is over is known for
+    a month: what a run had seen is never lost while the run goes on.
+    """
 
     blocking = False
 
     def __init__(self) -> None:
         self.key = secrets.token_bytes(32)
-        self._runs: dict[str, _MemoryRun] = {}
         self._lock = threading.Lock()
+        self._runs: OrderedDict[str, _MemoryRun] = OrderedDict()  # in the order of their last use
+        self._over: dict[str, float] = {}  # when they were last used; in the order of being over
+        self._values = 0
 
     def read(self, run: str, ids: Collection[str], now: float) -> RunView:
         """Return what is known of a run."""
         with self._lock:
-            known = self._runs.get(run)
+            known = self._used(run, now)
             if known is None:
                 return RunView(RunLabels(), {})
-            check_open(known.labels, known.used_at, now)
-            known.used_at = max(known.used_at, now)
+            check_room(known.labels)
             sources = known.sources
             return RunView(known.labels, {name: sources[name] for name in ids if name in sources})
 
     def write(self, run: str, labels: RunLabels, sources: Mapping[str, Origin], now: float) -> None:
         """Add labels and sources to a run."""
         with self._lock:
-            known = self._runs.get(run)
-            if known is None:
-                known = self._add(run, now)
-            check_time(known.used_at, now)
-            known.used_at = max(known.used_at, now)
+            known = self._used(run, now) or self._begun(run, now)
             new = {name: source for name, source in sources.items() if name not in known.sources}
             if len(known.sources) + len(new) > MOST_VALUES:
                 labels = labels._replace(full=True)
             else:
                 known.sources.update(new)
+                self._values += len(new)
             known.labels = known.labels.joined(labels)
+            while self._values > MOST_IN_MEMORY or len(self._runs) > MOST_RUNS:
+                self._end_oldest()
 
-    def _add(self, run: str, now: float) -> _MemoryRun:
-        if len(self._runs) >= MOST_RUNS and not self._prune(now):
-            raise StoreFullError(f"{MOST_RUNS} runs are in memory", hint="end runs that are over, or use a database")
+    def _used(self, run: str, now: float) -> _MemoryRun | None:
+        known = self._runs.get(run)
+        if known is None:
+            if run in self._over:
+                raise RunExpiredError
+            return None
+        check_time(known.used_at, now)
+        known.used_at = max(known.used_at, now)
+        self._runs.move_to_end(run)
+        return known
+
+    def _begun(self, run: str, now: float) -> _MemoryRun:
+        self._prune(now)
+        if len(self._over) >= MOST_OVER:
+            raise StoreFullError(f"{MOST_OVER} runs are over, and in memory", hint="end runs, or use a database")
         new = self._runs[run] = _MemoryRun(now)
         return new
 
     def end(self, run: str) -> None:
         """Forget a run."""
         with self._lock:
-            self._runs.pop(run, None)
+            self._over.pop(run, None)
+            known = self._runs.pop(run, None)
+            self._values -= 0 if known is None else len(known.sources)
 
     def prune(self, now: float) -> int:
-        """Forget runs that have expired."""
+        """Forget what runs that have expired knew, and return of how many."""
         with self._lock:
             return self._prune(now)
 
     def _prune(self, now: float) -> int:
-        for known in self._runs.values():
-            if known.used_at + LIFETIME <= now:
-                known.sources.clear()
-        over = [run for run, known in self._runs.items() if known.used_at + REMEMBERED <= now]
-        for run in over:
-            del self._runs[run]
-        return len(over)
+        count = 0
+        while self._runs and next(iter(self._runs.values())).used_at + LIFETIME <= now:
+            self._end_oldest()
+            count += 1
+        while self._over and next(iter(self._over.values())) + REMEMBERED <= now:
+            del self._over[next(iter(self._over))]
+        return count
+
+    def _end_oldest(self) -> None:
+        run, known = self._runs.popitem(last=False)
+        self._over[run] = known.used_at
+        self._values -= len(known.sources)
 
 
 def check_time(used_at: float, now: float) -> None:
     """Raise RunExpiredError where the time of a run is over that was last used then."""
     if used_at + LIFETIME <= now:
-        raise RunExpiredError("the run has expired: nobody called in it for a day", hint="go on under another run_id")
+        raise RunExpiredError
 
 
-def check_open(labels: RunLabels, used_at: float, now: float) -> None:
-    """Raise RunExpiredError or RunFullError where no call goes on in a run."""
-    check_time(used_at, now)
+def check_room(labels: RunLabels) -> None:
+    """Raise RunFullError where a run has no room for what it brings in."""
     if labels.full:
         raise RunFullError(f"the run has brought in more than {MOST_VALUES} values", hint="go on under another run_id")

@@ -20,7 +20,7 @@ import orjson
 from pdp.contract.inputs import StateFields
 from pdp.contract.sensitive import place_of
 from pdp.decision import new_id
-from pdp.errors import PdpError, UsageError
+from pdp.errors import PdpError, StateError, UsageError
 from pdp.flow.preview import Visibility
 from pdp.json import JsonValueError, canonical, digest
 from pdp.loop.messages import Message, ModelRequest, Role, Turn, answer_of, tool_message
@@ -216,7 +216,10 @@ class AgentLoop:
         finally:
             self._left = asked.session.state
             if own_run:
-                self._pep.end_run(session.run_id or "", session)
+                try:
+                    self._pep.end_run(session.run_id or "", session)
+                except StateError as error:  # the answer is there all the same
+                    _log.warning("a run could not be ended, and expires by itself: %s", error)
         return Finished(messages[-1].content, tuple(messages), tuple(asked.evaluations), asked.session.state, output)
 
     async def _call_tools(self, prompt: _Prompt) -> None:

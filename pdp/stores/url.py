@@ -1,4 +1,4 @@
-"""The stores that a URL names: of keys, actions and approvals, in one place."""
+"""The stores that a URL names: of keys, actions, approvals and runs, in one place."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pdp.ledger.ledger import LedgerStore
     from pdp.stores.actions import ActionStore
     from pdp.stores.approvals import ApprovalStore
     from pdp.stores.keys import IdempotencyStore
 
 
 class OpenStores(NamedTuple):
-    """The three stores of one place, until `close`. `name` is the URL for people, its password hidden."""
+    """The stores of one place, until `close`. `name` is the URL for people, its password hidden."""
 
     name: str
     keys: IdempotencyStore
     actions: ActionStore
     approvals: ApprovalStore
+    ledger: LedgerStore
     close: Callable[[], object]
 
 
@@ -30,9 +32,15 @@ def open_stores(url: str, *, upgrade: bool = False) -> OpenStores:
     """
     from pdp.stores.sql.database import Database  # noqa: PLC0415 - an optional extra
     from pdp.stores.sql.keys import SqlIdempotency  # noqa: PLC0415
+    from pdp.stores.sql.ledger import SqlLedger  # noqa: PLC0415
     from pdp.stores.sql.records import SqlActions, SqlApprovals  # noqa: PLC0415
 
     database = Database.open(url, upgrade=upgrade)
     return OpenStores(
-        database.name, SqlIdempotency(database), SqlActions(database), SqlApprovals(database), database.close
+        database.name,
+        SqlIdempotency(database),
+        SqlActions(database),
+        SqlApprovals(database),
+        SqlLedger(database),
+        database.close,
     )

@@ -7,6 +7,7 @@ import gc
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from pdp.manifest.load import load_effective
 from pdp.model_calls import ToolCall
 from pdp.patterns.run import Deployment, Pin
 from pdp.stores.approvals import ApprovalState
+from pdp.stores.sql.database import Database
+from pdp.stores.sql.ledger import SqlLedger
 from tests.support import PATIENCE
 
 MANIFEST = """
@@ -459,6 +462,22 @@ async def test_a_prompt_without_a_run_is_a_run_of_its_own_and_ends_it_however_it
             await loop.arun("Add.")
 
     assert len(begun) == (3 if run_id is None else 1)
+
+
+async def test_an_answer_is_there_though_its_run_cannot_be_ended(
+    pep: Pep, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Database.open(f"sqlite:///{tmp_path}/agent.db", upgrade=True) as database:
+        ledger = SqlLedger(database)
+        assert ledger.key
+        with database.write() as connection:
+            connection.exec_driver_sql("DROP TABLE pdp_runs")
+        finished = await AgentLoop(
+            pep.with_changes(ledger=ledger), Scripted(Turn("ok")), {"claims": SESSION["claims"]}
+        ).arun("Go.")
+
+    assert finished.text == "ok"
+    assert "a run could not be ended, and expires by itself: database sqlite://" in caplog.text
 
 
 async def test_a_prompt_that_goes_on_beside_another_keeps_its_run(pep: Pep) -> None:

@@ -1,7 +1,8 @@
 """One database, opened: reads and transactions on it, and no error of its driver let out.
 
 Every transaction that writes is whole and on the disk when it returns, before a tool runs: SQLite in WAL mode with
-`synchronous=FULL`, and as PostgreSQL's `synchronous_commit` says (keep it on).
+`synchronous=FULL`, and as PostgreSQL's `synchronous_commit` says (keep it on). One that is not `durable` does not wait
+for the disk of SQLite: it outlives the process, and perhaps not a power failure.
 
 Open a database after the last fork. Neither SQLite's locks nor a connection to a server survive a fork, so what was
 opened before one is refused in the child, and so is a SQLite file that the parent had open.
@@ -39,6 +40,7 @@ _HINT: Final = "write sqlite:///path/to/file.db or postgresql://user@host/databa
 _POSTGRESQL: Final = ("postgresql", "postgres", "postgresql+psycopg")
 _SQLITE: Final = ("sqlite", "sqlite+pysqlite")
 _READS: Final = "pdp_reads"
+_DURABLE: Final = "pdp_durable"
 _POOL: Final = 8
 
 _opened_by: dict[str, int] = {}
@@ -65,6 +67,7 @@ class Database:
         if self.dialect == "postgresql":
             options["isolation_level"] = "AUTOCOMMIT"
         self._reader = engine.execution_options(**options)
+        self._not_durable = engine.execution_options(**{_DURABLE: False})
         self._place = _place_of(url)
         # SQLite's own waiting is not fair: of several threads that write, one may wait until its time is over.
         self._turn = _turns.setdefault(self._place, threading.RLock()) if self.dialect == "sqlite" else None
@@ -102,8 +105,10 @@ class Database:
         """Return a connection for one statement that reads what is committed, as a context manager."""
         return self._opened(self._reader, None)
 
-    def write(self) -> AbstractContextManager[Connection]:
+    def write(self, *, durable: bool = True) -> AbstractContextManager[Connection]:
         """Return a transaction as a context manager: committed at its end, rolled back on any exception.
+
+        `durable`: whether it waits for the disk, see above.
 
         SQLite admits one writer at a time, in any process; PostgreSQL reads what is committed and locks rows. Do not
         fork within it.
@@ -111,7 +116,7 @@ class Database:
         Raises:
             StoreError: it could not be begun, or not committed. Then what was written may or may not be there.
         """
-        return self._opened(self._engine, self._turn)
+        return self._opened(self._engine if durable else self._not_durable, self._turn)
 
     def owns(self, connection: Connection) -> bool:
         """Return whether a connection is one to this database: opened here, or by the same URL."""
@@ -232,7 +237,9 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 
 def _begin_sqlite(connection: Connection) -> None:
     # A transaction that began by reading could not become one that writes when another has written since.
-    if not connection.get_execution_options().get(_READS):
+    options = connection.get_execution_options()
+    if not options.get(_READS):
+        connection.exec_driver_sql(f"PRAGMA synchronous = {'FULL' if options.get(_DURABLE, True) else 'NORMAL'}")
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 

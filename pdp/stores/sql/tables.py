@@ -11,7 +11,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Double, TableClause, Text, column, inspect, select, table, text
+from sqlalchemy import BigInteger, Double, TableClause, Text, column, inspect, select, table, text
 from sqlalchemy.dialects import postgresql, sqlite
 
 from pdp.errors import StoreSchemaError
@@ -20,7 +20,7 @@ from pdp.installed import extra
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-SCHEMA: Final = "0001"
+SCHEMA: Final = "0002"
 """The revision of the tables below: the newest under `migrations/versions`."""
 
 VERSIONS: Final = "pdp_schema"
@@ -45,6 +45,18 @@ approvals = table(
 )
 """One row for each approval."""
 
+runs = table(
+    "pdp_runs", column("seq", BigInteger), column("id", Text), column("state", Text), column("used_at", Double),
+    column("labels", Text), column("values_count", BigInteger),
+)  # fmt: skip
+"""One row for each run of an agent: `open`, or `over`, when it knows nothing any more."""
+
+run_values = table("pdp_run_values", column("run", BigInteger), column("id", Text), column("origin", Text))
+"""One row for each value that a result brought into a run."""
+
+ledger_key = table("pdp_ledger_key", column("id"), column("secret", Text))
+"""The one row with the key by which values are hashed."""
+
 
 def insert_if_absent(connection: Connection, into: TableClause, values: dict[str, Any]) -> bool:
     """Insert a row unless a unique column of it is there already, and return whether it was inserted.
@@ -60,7 +72,7 @@ def insert_if_absent(connection: Connection, into: TableClause, values: dict[str
 
 
 def revision_of(connection: Connection) -> str | None:
-    """Return the revision of the tables, such as `0001`; None when there are none of ours."""
+    """Return the revision of the tables, such as `0002`; None when there are none of ours."""
     if not inspect(connection).has_table(VERSIONS):
         return None
     revision: str | None = connection.execute(select(column("version_num")).select_from(table(VERSIONS))).scalar()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
 
+from pdp.ledger.ledger import RunLabels
 from pdp.proposal import Execution
 from pdp.stores.keys import IdempotencyKey
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
+from pdp.stores.sql.ledger import SqlLedger
 from tests.support.command_line import pdp
 
 KEY = IdempotencyKey("", "ann", "pay", "1", "key-1")
@@ -48,15 +52,21 @@ def test_the_url_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -
     assert Path("other.db").is_file()
 
 
-def test_results_whose_time_is_over_are_forgotten_and_others_kept() -> None:
+def test_results_and_runs_whose_time_is_over_are_forgotten_and_others_kept() -> None:
     pdp("db", "upgrade", "sqlite:///pdp.db")
     keep(KEY, now=1_000.0, ttl=10)
     keep(KEY._replace(key="key-2"), now=1_000.0, ttl=1e10)
+    with Database.open("sqlite:///pdp.db") as store:
+        for run, now in (("run-1", time.time()), ("run-2", 1_000.0)):
+            SqlLedger(store).write(run, RunLabels(), {}, now)
 
     assert [pdp("db", "prune", "sqlite:///pdp.db").out for _ in range(2)] == [
-        f"sqlite:///{Path.cwd()}/pdp.db: 1 result forgotten\n",
-        f"sqlite:///{Path.cwd()}/pdp.db: 0 results forgotten\n",
+        f"sqlite:///{Path.cwd()}/pdp.db: forgotten: results 1, runs 1\n",
+        f"sqlite:///{Path.cwd()}/pdp.db: forgotten: results 0, runs 0\n",
     ]
+    assert json.loads(pdp("db", "prune", "sqlite:///pdp.db", "--json").out) == {
+        "database": f"sqlite:///{Path.cwd()}/pdp.db", "forgotten": 0, "runs": 0,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("command", ["upgrade", "prune"])

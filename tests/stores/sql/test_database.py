@@ -22,7 +22,7 @@ from pdp.errors import MissingExtraError, PdpError, StoreError, StoreSchemaError
 from pdp.stores.sql import database as database_module
 from pdp.stores.sql import tables
 from pdp.stores.sql.database import Database, read_url
-from pdp.stores.sql.tables import SCHEMA
+from pdp.stores.sql.tables import SCHEMA, revision_of
 from tests.support import PATIENCE, at_once
 from tests.support.postgres import DATABASES, empty_database, server
 
@@ -42,7 +42,9 @@ def told(step: Callable[[], object]) -> tuple[type, str]:
 
 def test_the_migrations_make_what_queries_name(url: str) -> None:
     with Database.open(url, upgrade=True) as opened, opened.read() as connection:
-        for table in (tables.idempotency, tables.actions, tables.approvals):
+        for table in (
+            tables.idempotency, tables.actions, tables.approvals, tables.runs, tables.run_values, tables.ledger_key,
+        ):  # fmt: skip
             made = {column["name"] for column in inspect(connection).get_columns(table.name)}
             assert made == set(table.columns.keys())
 
@@ -64,6 +66,21 @@ def test_upgrading_again_changes_nothing(url: str) -> None:
             )
     with Database.open(url) as opened, opened.read() as connection:
         assert connection.execute(text("SELECT count(*) FROM pdp_actions")).scalar() == 2
+
+
+def test_tables_of_an_older_release_are_brought_up_to_date(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(tables, "SCHEMA", "0001")
+        with Database.open(url, upgrade=True) as opened:
+            add_action(opened)
+            name = opened.name
+    words = (
+        f"database {name}: its tables are of revision 0001, and this release works with {SCHEMA} (run `pdp db upgrade`)"
+    )
+    assert told(lambda: Database.open(url)) == (StoreSchemaError, words)
+
+    with Database.open(url, upgrade=True) as opened, opened.read() as connection:
+        assert (revision_of(connection), count_actions(opened)) == (SCHEMA, 1)
 
 
 def test_several_may_upgrade_at_once(url: str) -> None:

@@ -1,4 +1,4 @@
-"""`pdp db`: the database with idempotency keys, actions and approvals."""
+"""`pdp db`: the database with idempotency keys, actions, approvals and runs of agents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pdp.cli.options import AsJson, command_app
 from pdp.cli.output import print_answer
 from pdp.stores.sql.tables import SCHEMA
 
-app = command_app("The database with idempotency keys, actions and approvals.")
+app = command_app("The database with idempotency keys, actions, approvals and runs of agents.")
 
 
 @app.command("upgrade")
@@ -25,11 +25,12 @@ def upgrade(url: DatabaseUrl = None, as_json: AsJson = False) -> None:
 
 @app.command("prune")
 def prune(url: DatabaseUrl = None, as_json: AsJson = False) -> None:
-    """Forget the results of calls whose time to live is over.
+    """Forget the results of calls whose time to live is over, and what runs had seen in which nobody called for a day.
 
     Exit code: 0 forgotten, 2 bad usage, 1 the database cannot be reached, or is of another release.
     """
     with stores_named(url) as stores:
-        count = stores.keys.prune(time.time())
-        line = f"{stores.name}: {count} {'result' if count == 1 else 'results'} forgotten"
-        print_answer({"database": stores.name, "forgotten": count}, [line], as_json=as_json)
+        now = time.time()
+        counts = {"forgotten": stores.keys.prune(now), "runs": stores.ledger.prune(now)}
+        line = f"{stores.name}: forgotten: results {counts['forgotten']}, runs {counts['runs']}"
+        print_answer({"database": stores.name, **counts}, [line], as_json=as_json)

@@ -1,0 +1,40 @@
+"""The run ledger: runs of agents, the values that results brought in, the key by which those are hashed."""
+
+from __future__ import annotations
+
+import secrets
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+
+
+def upgrade() -> None:
+    """Make its tables, and the key."""
+    op.create_table(
+        "pdp_runs",
+        sa.Column("seq", sa.BigInteger().with_variant(sa.Integer, "sqlite"), sa.Identity(), primary_key=True),
+        sa.Column("id", sa.Text, nullable=False, unique=True),
+        sa.Column("state", sa.Text, nullable=False),
+        sa.Column("used_at", sa.Double, nullable=False),
+        sa.Column("labels", sa.Text, nullable=False),
+        sa.Column("values_count", sa.BigInteger, nullable=False),
+        sa.CheckConstraint("state IN ('open', 'over')", name="pdp_runs_state"),
+    )
+    op.create_index("ix_pdp_runs_state_used_at", "pdp_runs", ["state", "used_at"])
+    op.create_table(
+        "pdp_run_values",
+        sa.Column("run", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("origin", sa.Text, nullable=False),
+        sqlite_with_rowid=False,
+    )
+    key = op.create_table(
+        "pdp_ledger_key",
+        sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("secret", sa.Text, nullable=False),
+        sa.CheckConstraint("id = 1", name="pdp_ledger_key_one"),
+    )
+    op.bulk_insert(key, [{"id": 1, "secret": secrets.token_hex(32)}])

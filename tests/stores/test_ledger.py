@@ -1,0 +1,336 @@
+"""The ledger of runs: what it remembers, the same in memory, in SQLite and in PostgreSQL."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from pdp.errors import StoreError, StoreFullError
+from pdp.ledger import ledger as ledger_module
+from pdp.ledger.ledger import (
+    LIFETIME,
+    MOST_VALUES,
+    REMEMBERED,
+    LedgerStore,
+    MemoryLedger,
+    Origin,
+    RunExpiredError,
+    RunFullError,
+    RunLabels,
+    RunView,
+    run_of,
+)
+from pdp.stores.sql.database import Database
+from pdp.stores.sql.ledger import SqlLedger
+from tests.support import PATIENCE, at_once, be_patient
+from tests.support.postgres import DATABASES, empty_database
+
+NOW = 1_782_900_000.0
+RUN, OTHER = "run-1", "run-2"
+STRANGER = Origin("untrusted", "read_page", "call-1")
+DIRECTORY = Origin("trusted", "get_contact", "call-2")
+PAGE = RunLabels(frozenset({"read_page"}), frozenset({"account"}))
+NOTHING = RunView(RunLabels(), {})
+
+
+@pytest.fixture(params=DATABASES)
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    with Database.open(empty_database(request.param, tmp_path), upgrade=True) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["memory", *DATABASES])
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LedgerStore]:
+    if request.param == "memory":
+        yield MemoryLedger()
+        return
+    with Database.open(empty_database(request.param, tmp_path), upgrade=True) as opened:
+        yield SqlLedger(opened)
+
+
+def write(
+    ledger: LedgerStore,
+    labels: RunLabels = PAGE,
+    *ids: str,
+    run: str = RUN,
+    now: float = NOW,
+    origin: Origin = STRANGER,
+) -> None:
+    ledger.write(run, labels, dict.fromkeys(ids, origin), now)
+
+
+def read(ledger: LedgerStore, *ids: str, run: str = RUN, now: float = NOW) -> RunView:
+    return ledger.read(run, ids, now)
+
+
+def is_over(ledger: LedgerStore, run: str = RUN, now: float = NOW) -> bool:
+    """Whether a run is over, for those who read and for those who write."""
+    codes = set[str | None]()
+    for step in (partial(read, ledger, run=run, now=now), partial(write, ledger, run=run, now=now)):
+        try:
+            step()
+            codes.add(None)
+        except RunExpiredError as error:
+            codes.add(error.code)
+    assert codes in ({None}, {"flow.expired"})
+    return codes == {"flow.expired"}
+
+
+def numbered(count: int, start: int = 0) -> list[str]:
+    return [f"value-{number}" for number in range(start, start + count)]
+
+
+def test_a_run_carries_what_was_written_to_it_and_says_what_it_is_asked_for(ledger: LedgerStore) -> None:
+    assert read(ledger, "a") == NOTHING
+    write(ledger, PAGE, "a", "b")
+
+    assert read(ledger, "b", "c") == RunView(PAGE, {"b": STRANGER})
+    assert read(ledger, run=OTHER) == NOTHING
+
+
+def test_what_a_model_named_comes_back_as_it_was(ledger: LedgerStore) -> None:
+    names = ("tool \x00 \ud7ff 😀", "", '"quoted" \\ \n')
+    labels = RunLabels(frozenset(names), frozenset(names), names)
+    origin = Origin(*names)
+    write(ledger, labels, "a", origin=origin)
+
+    assert read(ledger, "a") == RunView(labels, {"a": origin})
+
+
+def test_a_value_keeps_the_source_that_it_had_first(ledger: LedgerStore) -> None:
+    write(ledger, PAGE, "a")
+    write(ledger, RunLabels(), "a", "b", origin=DIRECTORY)
+
+    assert read(ledger, "a", "b").sources == {"a": STRANGER, "b": DIRECTORY}
+
+
+PLAN, OTHER_PLAN = RunLabels(plan=("look", "pay")), RunLabels(plan=("pay",))
+CHAT = RunLabels(frozenset({"read_chat"}), frozenset({"health"}))
+
+
+@pytest.mark.parametrize(
+    ("steps", "carried"),
+    [
+        ([PAGE, RunLabels()], PAGE),
+        ([PAGE, CHAT], RunLabels(frozenset({"read_page", "read_chat"}), frozenset({"account", "health"}))),
+        ([PLAN, OTHER_PLAN, PAGE], PAGE._replace(plan=PLAN.plan)),
+        pytest.param([PAGE, PLAN], PAGE, id="no plan is pinned once a stranger's text was read"),
+    ],
+)
+def test_labels_only_grow(ledger: LedgerStore, steps: list[RunLabels], carried: RunLabels) -> None:
+    for labels in steps:
+        write(ledger, labels)
+
+    assert read(ledger).labels == carried
+
+
+def test_a_run_with_more_values_than_are_remembered_is_full(ledger: LedgerStore) -> None:
+    ids = numbered(MOST_VALUES)
+    write(ledger, PAGE, *ids[:-1])
+    # What is known takes no room.
+    write(ledger, RunLabels(), *ids)
+    write(ledger, RunLabels(), *ids)
+    assert read(ledger, *ids) == RunView(PAGE, dict.fromkeys(ids, STRANGER))
+    write(ledger, RunLabels(), ids[0], "one more")
+
+    with pytest.raises(RunFullError) as full:
+        read(ledger)
+    assert (full.value.code, str(full.value)) == (
+        "flow.full", "the run has brought in more than 10000 values (go on under another run_id)",
+    )  # fmt: skip
+    assert read(ledger, run=OTHER) == NOTHING
+    ledger.end(RUN)
+    assert read(ledger, "one more") == NOTHING
+
+
+@pytest.mark.parametrize("brings", [MOST_VALUES + 1, 40_000])
+def test_one_result_may_bring_in_more_than_there_is_room_for(ledger: LedgerStore, brings: int) -> None:
+    write(ledger, PAGE, *numbered(brings))
+
+    with pytest.raises(RunFullError):
+        read(ledger)
+
+
+def test_a_run_is_over_a_day_after_its_last_call(ledger: LedgerStore) -> None:
+    write(ledger)
+    for hours in (20, 40):  # that it is read counts
+        assert read(ledger, now=NOW + hours * 3600) == RunView(PAGE, {})
+    write(ledger, now=NOW + 60 * 3600)
+
+    assert not is_over(ledger, now=NOW + 83 * 3600)
+    assert is_over(ledger, now=NOW + 83 * 3600 + LIFETIME)
+    assert is_over(ledger, now=NOW + 83 * 3600 + LIFETIME)
+
+
+def test_a_run_that_is_over_is_not_begun_anew_for_a_month(ledger: LedgerStore) -> None:
+    write(ledger, PAGE, "a")
+    write(ledger, run=OTHER, now=NOW + LIFETIME - 1)
+
+    assert [ledger.prune(NOW + LIFETIME) for _ in range(2)] == [1, 0]
+    # Whatever the clock says by then.
+    assert is_over(ledger, now=NOW)
+    assert read(ledger, run=OTHER, now=NOW + LIFETIME) == RunView(PAGE, {})
+    assert ledger.prune(NOW + REMEMBERED - 1) == 1
+    assert is_over(ledger, now=NOW + REMEMBERED - 1)
+    assert ledger.prune(NOW + REMEMBERED) == 0
+    assert read(ledger, "a", now=NOW + REMEMBERED) == NOTHING
+    assert is_over(ledger, OTHER, now=NOW + REMEMBERED)
+
+
+def test_runs_do_not_pile_up_where_nobody_prunes(ledger: LedgerStore) -> None:
+    old = [f"old-{number}" for number in range(4)]
+    for run in old:
+        write(ledger, PAGE, "a", run=run)
+    for number in range(2):
+        write(ledger, run=f"new-{number}", now=NOW + LIFETIME)
+    # At a time at which they would go on.
+    assert [is_over(ledger, run) for run in old] == [True] * 4
+
+    for number in range(2):
+        write(ledger, run=f"late-{number}", now=NOW + REMEMBERED)
+    assert [read(ledger, run=run) for run in old] == [NOTHING] * 4
+
+
+def test_a_clock_that_steps_back_ends_no_run(ledger: LedgerStore) -> None:
+    write(ledger, now=NOW + LIFETIME)
+    write(ledger, CHAT)
+
+    assert read(ledger).labels == PAGE.joined(CHAT)
+    assert not is_over(ledger, now=NOW + 2 * LIFETIME - 1)
+
+
+def test_a_run_that_is_ended_is_forgotten_and_its_id_is_free(ledger: LedgerStore) -> None:
+    write(ledger, PAGE, "a")
+    write(ledger, PAGE, "a", run=OTHER)
+    write(ledger, run="over")
+    ledger.prune(NOW + LIFETIME)
+    for run in (RUN, "over", "never begun"):
+        ledger.end(run)
+
+    assert [read(ledger, "a", run=run) for run in (RUN, "over")] == [NOTHING] * 2
+    assert is_over(ledger, OTHER)
+
+
+def test_runs_of_other_callers_have_other_ids() -> None:
+    key = MemoryLedger().key
+    callers = ['["https://id","ann"]', '["https://id","bob"]', '["https://other","ann"]']
+
+    assert len({run_of(key, caller, run_id) for caller in callers for run_id in ("run-1", "run-2")}) == 6
+    assert run_of(key, callers[0], "run-1") != run_of(MemoryLedger().key, callers[0], "run-1")
+
+
+@pytest.mark.parametrize(("writers", "is_full"), [(4, False), (5, True)])
+def test_of_several_writers_none_undoes_what_another_wrote(ledger: LedgerStore, writers: int, is_full: bool) -> None:
+    share = MOST_VALUES // 4
+
+    def work(number: int) -> None:
+        labels = RunLabels(frozenset({f"tool-{number}"}), frozenset({f"marking-{number}"}))
+        write(ledger, labels, *numbered(share, number * share))
+
+    at_once([partial(work, number) for number in range(writers)])
+
+    if is_full:
+        with pytest.raises(RunFullError):
+            read(ledger)
+        return
+    untrusted, markings = (frozenset(f"{name}-{number}" for number in range(writers)) for name in ("tool", "marking"))
+    ids = numbered(writers * share)
+    assert read(ledger, *ids) == RunView(RunLabels(untrusted, markings), dict.fromkeys(ids, STRANGER))
+
+
+MEMORY_BOUNDS: list[tuple[str, int]] = [("MOST_RUNS", 2), ("MOST_IN_MEMORY", 5)]
+
+
+@pytest.mark.parametrize(("bound", "most"), MEMORY_BOUNDS)
+def test_where_memory_has_no_room_the_run_that_was_used_least_recently_is_over(
+    monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+) -> None:
+    monkeypatch.setattr(ledger_module, bound, most)
+    ledger = MemoryLedger()
+    write(ledger, PAGE, "a", "b")
+    write(ledger, PAGE, "a", "b", run=OTHER)
+    read(ledger)
+    write(ledger, PAGE, "a", "b", run="run-3")
+
+    assert [is_over(ledger, run) for run in (RUN, OTHER, "run-3")] == [False, True, False]
+
+
+def test_what_is_over_takes_room_in_memory_until_it_is_a_month_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "MOST_OVER", 1)
+    ledger = MemoryLedger()
+    write(ledger)
+
+    with pytest.raises(StoreFullError, match="1 runs are over, and in memory"):
+        write(ledger, run=OTHER, now=NOW + LIFETIME)
+    write(ledger, run=OTHER, now=NOW + REMEMBERED)
+    assert read(ledger, run=OTHER, now=NOW + REMEMBERED).labels == PAGE
+
+
+def test_all_who_use_a_database_have_its_key(database: Database) -> None:
+    with Database.open(database.url.render_as_string(hide_password=False)) as again:
+        keys = {SqlLedger(each).key for each in (database, database, again)}
+
+    (key,) = keys
+    assert len(key) == 32
+
+
+@pytest.mark.parametrize(
+    ("statement", "step", "message"),
+    [
+        ("UPDATE pdp_runs SET labels = '[1]'", read, "a run of pdp_runs cannot be read"),
+        ("UPDATE pdp_runs SET labels = '{'", write, "a run of pdp_runs cannot be read"),
+        ("DELETE FROM pdp_ledger_key", lambda ledger: ledger.key, "the key of the run ledger is not there"),
+        ("DROP TABLE pdp_runs", read, "database "),
+    ],
+)
+def test_a_damaged_database_is_a_failure(
+    database: Database, statement: str, step: Callable[[SqlLedger], Any], message: str
+) -> None:
+    ledger = SqlLedger(database)
+    write(ledger)
+    with database.write() as connection:
+        connection.execute(text(statement))
+
+    with pytest.raises(StoreError) as failure:
+        step(ledger)
+    assert failure.value.message.startswith(message)
+
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tests.stores.test_ledger"])
+
+
+def _write_much(url: str, number: int) -> None:
+    """Add to the run what only this process adds, and what all add."""
+    be_patient()
+    with Database.open(url) as database:
+        ledger = SqlLedger(database)
+        for step in range(20):
+            labels = RunLabels(frozenset({f"tool-{number}-{step}"}))
+            write(
+                ledger, labels, f"{number}-{step}", f"common-{step}", origin=Origin("trusted", str(number), str(step))
+            )
+
+
+@pytest.mark.process
+def test_processes_see_what_others_wrote_and_lose_nothing_of_it(database: Database) -> None:
+    url = database.url.render_as_string(hide_password=False)
+    processes = [_context.Process(target=_write_much, args=(url, number)) for number in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(PATIENCE)
+    assert [process.exitcode for process in processes] == [0] * 3
+
+    own = [f"{number}-{step}" for number in range(3) for step in range(20)]
+    common = [f"common-{step}" for step in range(20)]
+    labels, sources = read(SqlLedger(database), *own, *common)
+    assert labels == RunLabels(frozenset(f"tool-{name}" for name in own))
+    assert {name: sources[name] for name in own} == {name: Origin("trusted", *name.split("-")) for name in own}
+    assert {sources[name].call for name in common} == {str(step) for step in range(20)}
