@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pdp.patterns.run import Deployment
     from pdp.project.watch import ProjectWatch
     from pdp.stores.actions import ActionStore
+    from pdp.stores.budgets import BudgetStore
     from pdp.stores.keys import IdempotencyStore
 
 
@@ -86,6 +87,7 @@ class Pep:
         keys: IdempotencyStore | None = None,
         actions: ActionStore | None = None,
         ledger: LedgerStore | None = None,
+        budgets: BudgetStore | None = None,
         deployment: Deployment | None = None,
         observers: Iterable[Observer] = (),
         telemetry: Telemetry | None = None,
@@ -103,7 +105,7 @@ class Pep:
             audit=MemoryAudit() if audit is None else audit,
             approvals=approvals,
             tools=Tools(manifest, tools or {}, registry),
-            stores=Stores(keys, actions, deployment, ledger=ledger),
+            stores=Stores(keys, actions, deployment, ledger=ledger, budgets=budgets),
             own_obligations=obligations_of(obligations),
             newest=NewestRelease(),
             observers=observers_of(observers),
@@ -169,7 +171,7 @@ class Pep:
             data: the roots `directory` and `settings` of the policy's data, laid over the bundle's; or files with them.
             engine: `embedded`, `sidecar`, or an engine that is open, which stays yours to close.
             opa_url: for `sidecar` an OPA that runs and decides by its own bundle; without it a local one is started.
-            store: the URL of the database with keys, actions, approvals and runs, such as `sqlite:///agent.db`.
+            store: the URL of the database with keys, actions, approvals, runs and budgets, such as `sqlite:///agent.db`.
             options: the rest, as of the constructor. What is given there is not taken from the store.
 
         Raises:
@@ -221,6 +223,7 @@ class Pep:
         keys: IdempotencyStore | None = None,
         actions: ActionStore | None = None,
         ledger: LedgerStore | None = None,
+        budgets: BudgetStore | None = None,
         deployment: Deployment | None = None,
     ) -> Self:
         """Return another enforcement point that shares manifest and engine; what is not given stays as it is here.
@@ -237,7 +240,7 @@ class Pep:
             audit=parts.audit if audit is None else audit,
             approvals=parts.approvals if approvals is None else approvals,
             tools=parts.tools.replaced_by(tools),
-            stores=parts.stores.replaced_by(keys, actions, deployment, ledger),
+            stores=parts.stores.replaced_by(keys, actions, deployment, ledger, budgets),
             own_obligations=parts.own_obligations if obligations is None else obligations_of(obligations),
         )
         return other

@@ -80,12 +80,13 @@ class AuditEvent(TypedDict, total=False):
     result_digest: str | None
     retrieval_snapshot: str | None
     sources: Sequence[str]
+    spent: Sequence[dict[str, str | None]]
     error_code: str | None
     duration_ms: float | None
 
 
 EMPTY: Final[dict[str, Any]] = {
-    name: () if name in ("codes", "sources") else None
+    name: () if name in ("codes", "sources", "spent") else None
     for name in sorted((*AuditEvent.__annotations__, "prev_hash", "seq"))
 }
 """An event to which nothing applies; its fields are sorted, as they are written."""

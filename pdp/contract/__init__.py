@@ -4,6 +4,7 @@
 * compiled: manifest entries made ready for calls.
 * invariants: structural rules of a tool, of a manifest or in Python, which correct, prune or reject.
 * sensitive: values of sensitive arguments, hidden from whoever reads a message.
+* budgets: what a call takes of its cumulative limits.
 * mapping: from a checked proposal to the request.
 * plan: a whole plan checked by the rules of its tools.
 * functions: parameters of functions that an application hands in.

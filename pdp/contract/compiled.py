@@ -83,6 +83,7 @@ class CompiledTool:
         self.key_ttl = duration_seconds(entry.idempotency.ttl) if entry.idempotency.ttl else None
         self.derives_key = entry.idempotency.key == "derive(args)" and entry.effect_class is not EffectClass.COMMIT_HIGH
         self.stages_actions = entry.pattern is Pattern.ACTION_STAGING
+        self.spends = any(limit.per for limit in entry.limits)
         self.reserves_key = entry.idempotency.required and not self.stages_actions
         self.has_action = entry.has_effects and entry.effect_class is not EffectClass.STAGE and not self.stages_actions
         self.commits = self.has_action and entry.effect_class in _COMMITS

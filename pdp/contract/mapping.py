@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pdp.manifest.expressions.expression import Expression
     from pdp.session import Session
 
-_VOLATILE: Final = frozenset(("time", "request_id", "call_digest", "approval"))
+_VOLATILE: Final = frozenset(("time", "request_id", "call_digest", "approval", "spent"))
 """What the digest of a call leaves out. No manifest's mapping may have these names."""
 
 
@@ -70,7 +70,7 @@ def build_request(
 
 
 def call_digest(request: Request) -> str:
-    """Return the digest that an approval is bound to: all of the request but time, request ids and approval."""
+    """Return the digest that an approval is bound to: all of it but time, request ids, approval and sums."""
     context = {name: value for name, value in request.context.items() if name not in _VOLATILE}
     return digest(canonical({**request.as_json(), "context": context}))
 

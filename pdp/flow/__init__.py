@@ -7,7 +7,7 @@ execute: hold, reserve, act, before, approve; run, settle, finish, deliver
 action: the agent's run that a call is held to, and its action, from its staging to its compensation
 reasons: what is added to the reasons of a call that is not allowed: ignored claims, malformed fields
 follow: the ledger of the call's run, read before its decision and written before its result goes out
-reserve: a call's approval, found and opened; key and approval used up, both or neither, before its tool runs
+reserve: a call's approval, found and opened; what it takes before its tool runs: budgets, key and approval
 drive: doing what the flow asks for, waiting or asynchronously
 parts: what an enforcement point is made of: tools, stores, options
 guard: functions whose every call goes through an enforcement point

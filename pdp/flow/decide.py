@@ -24,8 +24,9 @@ from pdp.request import bounded
 from pdp.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
+    from pdp.contract.budgets import Spending
     from pdp.contract.compiled import CompiledManifest
     from pdp.decision import Decision
     from pdp.flow.drive import Step
@@ -135,6 +136,7 @@ def prepare(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any
         StoppedError: there is no such request: a mapping fails, the claims name nobody, or it is too large.
     """
     approval, flow = None, None
+    spendings: Sequence[Spending] = ()
     try:
         if parts.manifest.manifest.tracks_flow:
             from pdp.flow.follow import call_flow  # noqa: PLC0415 - only where labels are in use
@@ -146,13 +148,17 @@ def prepare(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any
             from pdp.flow.reserve import find_approval  # noqa: PLC0415 - only where somebody may approve
 
             approval, request = yield from find_approval(asked, checked, request, parts.approvals, parts.stores)
+        if checked.tool.spends:
+            from pdp.flow.reserve import read_spent  # noqa: PLC0415 - only tools with cumulative limits
+
+            spendings, request = yield from read_spent(asked, checked, request, parts.stores)
         # Not `Request.canonical`, which would walk the whole request once more: claims and facts were checked with the
         # session, the arguments with the proposal, what expressions compute by `Expression.evaluate`, and the names of
         # an approval's people when they granted it; what the ledger says is made here.
         body = bounded(
             request.encoded(asked.session.encoded_subject, checked.tool.encoded_requested_action, checked.proposal.text)
         )
-        return Prepared(asked, checked, request, body, approval, flow)
+        return Prepared(asked, checked, request, body, approval, flow, spendings)
     except (MappingError, ExpressionError) as error:
         stopped = rejection_of("request", checked, RejectionCode.INVALID_PAYLOAD, error.message)
         raise StoppedError(Decided(asked, stopped)) from error

@@ -11,7 +11,7 @@ for it a second time.
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.contract.sensitive import masked, place_of
@@ -23,7 +23,16 @@ from pdp.execution.runner import cut_short, unavailable
 from pdp.flow.decide import decide, failed
 from pdp.flow.drive import CHECKPOINT, ToolRun, Work
 from pdp.flow.record import record_decision, record_result, telemetry_attributes
-from pdp.flow.stages import Decided, Executed, Ready, StoppedError, arguments_of, not_run, result_markings
+from pdp.flow.stages import (
+    Decided,
+    Executed,
+    OverspentError,
+    Ready,
+    StoppedError,
+    arguments_of,
+    not_run,
+    result_markings,
+)
 from pdp.proposal import Execution, Failure, FailureCode
 
 if TYPE_CHECKING:
@@ -40,6 +49,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pdp.pep")
 
+_TRIES: Final = 3
+_CONTENDED: Final = "others have spent of its limits each time that the call was decided; make it again"
 _GIVEN_UP: Final = not_run("the call was given up before its tool was started")
 
 
@@ -50,7 +61,10 @@ def call(received: Received, proposal: Any, session: Any, parts: Parts) -> Gener
     result: Decided | Executed | None = None
     try:
         prepared = decided.prepared if decided.allowed else None
-        ready = decided if prepared is None else (yield from make_ready(decided, prepared, parts))
+        try:
+            ready = decided if prepared is None else (yield from make_ready(decided, prepared, parts))
+        except OverspentError as error:
+            ready = yield from _decided_again(error.prepared, parts)
         if not isinstance(ready, Ready):
             result = ready
         else:
@@ -67,6 +81,9 @@ def make_ready(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[
 
     What ends here is recorded and returned, and what the call has reserved is given back, also where its caller is
     cancelled.
+
+    Raises:
+        OverspentError: others have spent meanwhile what it was allowed to; nothing is reserved for it any more.
     """
     tool, tools, stores = prepared.checked.tool, parts.tools, parts.stores
     ready = Ready(decided, prepared)
@@ -77,6 +94,7 @@ def make_ready(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[
         if refused is not None:
             return (yield from record_result(Executed(decided, refused), parts.audit))
         ready = ready._replace(held=(yield from _hold(decided, prepared, parts)))
+        ready = (yield from _reserve_budgets(ready, parts)) if prepared.spendings else ready
         ready = yield from _reserve(ready, parts)
         if prepared.flow is not None and prepared.approval is not None:
             from pdp.flow.follow import endorse  # noqa: PLC0415 - only where labels are in use
@@ -97,6 +115,9 @@ def make_ready(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[
         ready = ready._replace(arguments=arguments_of(prepared.checked.proposal) | inputs)
         ready = ready._replace(action=(yield from _approve(ready, stores)))
         yield CHECKPOINT
+    except OverspentError:
+        yield from _give_back(ready, _GIVEN_UP, stores)
+        raise
     except Exception as error:  # noqa: BLE001 - whatever fails on the way is a DENY
         denied = error.decided if isinstance(error, StoppedError) else failed(ready.decided, error)
         denied = yield from record_decision(denied, parts.audit)
@@ -107,6 +128,19 @@ def make_ready(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[
         yield from _give_back(ready, _GIVEN_UP, stores)
         raise
     return ready
+
+
+def _decided_again(prepared: Prepared, parts: Parts) -> Generator[Step, Any, Ready | Decided | Executed]:
+    """Decide a call with what is spent now, until it is ready or not allowed; a few times, then it is a DENY."""
+    asked = prepared.asked
+    session = asked.session.with_changes(request_id=asked.request_id)
+    for _ in range(_TRIES):
+        decided = yield from decide(asked.received, asked.proposal, session, parts)
+        if decided.prepared is None or not decided.allowed:
+            return decided
+        with suppress(OverspentError):
+            return (yield from make_ready(decided, decided.prepared, parts))
+    return (yield from record_decision(decided.denied("limits.cumulative_exceeded", _CONTENDED), parts.audit))
 
 
 def execute(ready: Ready, parts: Parts, watchers: _Watchers) -> Generator[Step, Any, Executed]:
@@ -122,7 +156,8 @@ def execute(ready: Ready, parts: Parts, watchers: _Watchers) -> Generator[Step, 
             execution = yield from _run(ready, watchers)
         ready = ready._replace(action=(yield from _settle(ready, execution, stores)))
         yield from _finish_key(ready, execution, stores)
-        ready = ready._replace(key=None)
+        yield from _settle_budgets(ready, execution, stores)
+        ready = ready._replace(key=None, reservation=None)
         delivered = deliver(Executed(ready.decided, execution, ready.action), ready)
         if ready.prepared.flow is not None:
             from pdp.flow.follow import follow  # noqa: PLC0415 - as above
@@ -232,10 +267,23 @@ def _reserve(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
     return (yield from reserve(ready, parts))
 
 
+def _reserve_budgets(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
+    from pdp.flow.reserve import reserve_budgets  # noqa: PLC0415 - only tools with cumulative limits
+
+    return (yield from reserve_budgets(ready, parts))
+
+
 def _act_on_obligations(decided: Decided, prepared: Prepared) -> None:
-    """Let the handlers of obligations do what comes before the tool; StoppedError where one refuses."""
+    """Let the handlers of obligations do what comes before the tool.
+
+    Raises:
+        StoppedError: one refuses.
+        OverspentError: the call was to be a replay, and what an earlier one came to was forgotten: its tool would run.
+    """
     if decided.duties is None:
         return
+    if prepared.spendings and prepared.spendings[0].replayed:
+        raise OverspentError(prepared)
     try:
         decided.duties.before(prepared.body)
     except PdpError as error:
@@ -304,13 +352,20 @@ def _finish_key(ready: Ready, execution: Execution, stores: Stores) -> Generator
         yield from finish_key(ready.key, ready.prepared.checked.tool, stores.keys, execution)
 
 
+def _settle_budgets(ready: Ready, execution: Execution, stores: Stores) -> Generator[Step, Any, None]:
+    if ready.reservation is not None:
+        from pdp.flow.reserve import settle_budgets  # noqa: PLC0415 - only tools with cumulative limits
+
+        yield from settle_budgets(ready.reservation, ready.prepared.checked.tool, stores.budgets, execution)
+
+
 def _give_back(ready: Ready, execution: Execution, stores: Stores) -> Generator[Step, Any, None]:
-    """Settle action and key of a call that was recorded already; what cannot be stored is logged, and stays taken."""
-    for step in (_settle(ready, execution, stores), _finish_key(ready, execution, stores)):
+    """Settle what a call has taken that was recorded already; what cannot be stored is logged, and stays taken."""
+    for settle in (_settle, _finish_key, _settle_budgets):
         try:
-            yield from step
+            yield from settle(ready, execution, stores)
         except Exception:  # noqa: BLE001 - the call has come to what is recorded
-            _log.critical("the action or the key of a call that is over could not be settled", exc_info=True)
+            _log.critical("what a call has taken that is over could not be settled", exc_info=True)
 
 
 def deliver(executed: Executed, ready: Ready) -> Executed:

@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from pdp.proposal import Execution
     from pdp.session import Session
     from pdp.stores.actions import ActionStore
+    from pdp.stores.budgets import BudgetStore
     from pdp.stores.keys import IdempotencyStore
 
 
 class Stores:
-    """What outlives a call: idempotency keys, actions, what runs of agents remember, and the ledger of what they saw.
+    """What outlives a call: idempotency keys, actions, budgets, what runs of agents remember, and the ledger of it.
 
     In memory where the application gives none, and made when a call first asks for one. Safe to share between threads.
     """
@@ -45,9 +46,12 @@ class Stores:
         actions: ActionStore | None,
         deployment: Deployment | None,
         runs: Runs | None = None,
+        *,
         ledger: LedgerStore | None = None,
+        budgets: BudgetStore | None = None,
     ) -> None:
         self.deployment = deployment
+        self._budgets = budgets
         self._given = keys, actions, runs
         self._ledger = ledger
         self._opened: tuple[IdempotencyStore, ActionStore, Runs] | None = None
@@ -59,6 +63,7 @@ class Stores:
         actions: ActionStore | None,
         deployment: Deployment | None,
         ledger: LedgerStore | None,
+        budgets: BudgetStore | None,
     ) -> Stores:
         """Return the same with other stores; runs of their own where `actions` or `deployment` is another one."""
         runs = self.runs if actions is None and deployment is None else None
@@ -67,7 +72,8 @@ class Stores:
             self.actions if actions is None else actions,
             self.deployment if deployment is None else deployment,
             runs,
-            self._ledger if ledger is None else ledger,
+            ledger=self._ledger if ledger is None else ledger,
+            budgets=self.budgets if budgets is None else budgets,
         )
 
     def _open(self) -> tuple[IdempotencyStore, ActionStore, Runs]:
@@ -109,6 +115,16 @@ class Stores:
             with self._lock:
                 self._ledger = self._ledger or MemoryLedger()
         return self._ledger
+
+    @property
+    def budgets(self) -> BudgetStore:
+        """The sums of cumulative limits."""
+        if self._budgets is None:
+            from pdp.stores.budgets import MemoryBudgets  # noqa: PLC0415 - only tools with such limits
+
+            with self._lock:
+                self._budgets = self._budgets or MemoryBudgets()
+        return self._budgets
 
     @property
     def blocking(self) -> bool:

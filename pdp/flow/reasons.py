@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import replace
+from decimal import Decimal
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -22,11 +23,14 @@ if TYPE_CHECKING:
     from pdp.decision import Decision, Reason
     from pdp.request import Request
 
+_CUMULATIVE: Final = "limits.cumulative_exceeded"
+
 # By code, the claims whose absence may be the cause.
 _CLAIMS_OF: Final[Mapping[str, frozenset[str]]] = {
     "scopes.missing": frozenset(("emts", "scope")),
     "markings.not_cleared": frozenset(("clearances",)),
     "limits.exceeded": frozenset(("limits",)),
+    _CUMULATIVE: frozenset(("limits",)),
     "documents.not_entitled": frozenset(("entitlements",)),
     "delegation.exceeds_agent": frozenset(("act",)),
 }
@@ -77,7 +81,18 @@ def _explained(reason: Reason, claims: Mapping[str, Any], request: Request) -> R
         read = _CLAIMS_OF[reason.code]
         ignored = _ignored_of_agents(claims) if "act" in read else ()
         more["ignored_claims"] = [*_ignored(claims, read, reason.details.get("missing", ())), *ignored][:_MOST]
+    if reason.code == _CUMULATIVE:
+        reason = _with_left(reason)
     return replace(reason, details=frozen({**reason.details, **more})) if any(more.values()) else reason
+
+
+def _with_left(reason: Reason) -> Reason:
+    """Return the reason with what is left of a cumulative limit: in decimals, in which policies do not compute."""
+    held, used, ends = (reason.details.get(name) for name in ("held", "used", "window_ends"))
+    left = max(Decimal(str(held or 0)) - Decimal(str(used)), Decimal(0))
+    until = f" until {ends}" if ends else ""
+    message = f"{reason.message} Spent: {used} of {held or 0}; left: {left}{until}."
+    return replace(reason, message=message, details=frozen({**reason.details, "left": float(left)}))
 
 
 def _ignored(claims: Mapping[str, Any], read: frozenset[str], missing: Any) -> Iterator[str]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pdp.decision import Decision
     from pdp.flow.drive import Step
     from pdp.flow.stages import Unread
+    from pdp.request import Request
 
 _log = logging.getLogger("pdp.pep")
 
@@ -120,6 +121,8 @@ def _decision_event(decided: Decided, log: AuditLog, *, superseded: bool = False
     if decided.decision is not None:
         event["verdict"] = decided.decision.verdict
         event["codes"] = decided.decision.codes
+    if decided.prepared is not None and decided.prepared.spendings:
+        event["spent"] = _spent(decided.prepared.request)
     return event
 
 
@@ -163,6 +166,15 @@ def _sources(required: Sequence[str], arguments: Mapping[str, Any], log: AuditLo
     named = [arguments[name] for name in required]
     links = [link for value in named for link in (value if isinstance(value, list) else [value])]
     return [log.digest(canonical(link)) for link in links[:_MOST_SOURCES]]
+
+
+def _spent(request: Request) -> list[dict[str, str | None]]:
+    """Return the sums that a call was decided by; what it takes itself is not in it, and a number is a text."""
+    return [
+        {"limit": entry["limit"], "used": str(entry["used"]), "window_ends": entry["window_ends"]}
+        for entry in request.context["spent"]
+        if "used" in entry
+    ]
 
 
 def _event(decided: Decided, log: AuditLog, phase: str, now: float) -> AuditEvent:

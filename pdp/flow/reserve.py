@@ -1,28 +1,35 @@
-"""What a call may use only once, both or neither: its approval and its idempotency key.
+"""What a call takes of the stores before its tool runs: its budgets; approval and idempotency key, both or neither.
 
 Source: tool pattern library, 9.1 (re-invocation with the same key has no second side effect), pattern 6 and 9.2 (human
 approval for the very call that was approved, and for the action that was staged for it); design, Execution: a key is of
 one tenant, subject, tool and major version.
+
+Budgets (cumulative limits) come before both: a call that others leave nothing for is decided again, with the new sum,
+and has used nothing up.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from pdp.approvals.approvals import ApprovalRefusedError
 from pdp.clock import to_seconds
+from pdp.decision import new_id
 from pdp.flow.drive import Pause, Work
-from pdp.flow.stages import StoppedError, issuer_of, not_run
+from pdp.flow.stages import OverspentError, StoppedError, issuer_of, not_run
+from pdp.json import has_plain_form
 from pdp.stores.approvals import ApprovalState
 from pdp.stores.keys import LASTING, ApprovalUse, Conflict, Fresh, IdempotencyKey, Running, Stored, Unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
 
     from pdp.approvals.approvals import Approvals
+    from pdp.contract.budgets import Spending, Take
     from pdp.contract.checks import Checked
     from pdp.contract.compiled import CompiledTool
     from pdp.flow.drive import Step
@@ -31,6 +38,7 @@ if TYPE_CHECKING:
     from pdp.proposal import Execution
     from pdp.request import Request
     from pdp.stores.approvals import Approval
+    from pdp.stores.budgets import BudgetStore
     from pdp.stores.keys import Begun, IdempotencyStore, KeyRecord
 
 _log = logging.getLogger("pdp.pep")
@@ -172,9 +180,12 @@ def _take(prepared: Prepared, parts: Parts) -> tuple[Begun | None, Approval | No
 
 def _begin(prepared: Prepared, key: IdempotencyKey, keys: IdempotencyStore, use: ApprovalUse | None) -> Begun:
     tool = prepared.checked.tool
-    lasting = tool.timeout + _SPARE if tool.timeout is not None else LASTING
     digest = prepared.checked.proposal.digest
-    return keys.begin(key, digest, ttl=tool.key_ttl, now=time.time(), lasting=lasting, approval=use)
+    return keys.begin(key, digest, ttl=tool.key_ttl, now=time.time(), lasting=_lasting(tool), approval=use)
+
+
+def _lasting(tool: CompiledTool) -> float:
+    return tool.timeout + _SPARE if tool.timeout is not None else LASTING
 
 
 def _waiting(
@@ -203,3 +214,98 @@ def finish_key(
             _log.critical("a tool ran and its idempotency key could not be finished: it stays taken", exc_info=True)
 
     yield Work(finish, blocking=keys.blocking)
+
+
+def read_spent(
+    asked: Asked, checked: Checked, request: Request, stores: Stores
+) -> Generator[Step, Any, tuple[Sequence[Spending], Request]]:
+    """Return what the call takes of its cumulative limits, and the request that shows what is spent of them.
+
+    Where its idempotency key is known already, it takes nothing: its tool will not run again.
+    """
+    from pdp.contract.budgets import Spender, Spent  # noqa: PLC0415 - only tools with cumulative limits
+
+    key = key_of(asked, checked)
+
+    def read() -> tuple[Sequence[Spending], Request]:
+        known = None if key is None else stores.keys.look(key, checked.proposal.digest, time.time())
+        replayed = isinstance(known, Stored | Running | Unknown)
+        tenant, now = issuer_of(asked.session.claims), _now(asked)
+        taken = Spender(checked, asked.session, request, tenant).spendings(replayed=replayed)
+        spent = [
+            spending.as_context(stores.budgets.spent(spending.take, now) if spending.take else Spent(0), now)
+            for spending in taken
+        ]
+        plain = request.is_plain and has_plain_form(spent)
+        return taken, request._replace(context={**request.context, "spent": spent}, is_plain=plain)
+
+    read_all: tuple[Sequence[Spending], Request] = yield Work(read, stores.budgets.blocking or stores.blocking)
+    return read_all
+
+
+def reserve_budgets(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
+    """Reserve what the call takes of its budgets, up to the caps that the policy has allowed.
+
+    Raises:
+        OverspentError: others were quicker, and it is not there any more.
+        StoppedError: the policy allows the call, and not what it takes.
+        StoreError: the store cannot be used.
+    """
+    prepared, budgets = ready.prepared, parts.stores.budgets
+    takes = [_capped(spending, ready.decided) for spending in prepared.spendings]
+    takes = [take for take in takes if take.amount]
+    if not takes:
+        return ready
+    reservation, now = new_id(), _now(prepared.asked, time.time())
+    running_until = time.time() + _lasting(prepared.checked.tool)
+
+    def take_all() -> bool:
+        return budgets.reserve(reservation, takes, now=now, running_until=running_until)
+
+    if not (yield Work(take_all, budgets.blocking)):
+        raise OverspentError(prepared)
+    return ready._replace(reservation=reservation)
+
+
+def _capped(spending: Spending, decided: Decided) -> Take:
+    """Return what a call takes, with the lowest cap of the policy's obligations for it; null there is none."""
+    from pdp.contract.budgets import MOST  # noqa: PLC0415 - only tools with cumulative limits
+
+    take = spending.take
+    duties = decided.decision.obligations if decided.decision else ()
+    caps = [
+        duty.parameters["cap"]
+        for duty in duties
+        if duty.id == "reserve" and duty.parameters["limit"] == spending.limit and take is not None
+        and duty.parameters["amount"] == spending.number(take.amount)
+    ]  # fmt: skip
+    if take is None or not caps:
+        reason = f"the policy allows the call, and reserves nothing of {spending.limit} for it"
+        raise StoppedError(decided.denied("obligations.unfulfillable", reason))
+    return take._replace(cap=min(MOST if cap is None else spending.units(cap) for cap in caps))
+
+
+def settle_budgets(
+    reservation: str, tool: CompiledTool, budgets: BudgetStore, execution: Execution
+) -> Generator[Step, Any, None]:
+    """Let what is reserved be spent, or give it back where nothing was done; what nobody knows stays as it is."""
+    effect = execution.failure.details.get("effect") if execution.failure else "done"
+
+    def settle() -> None:
+        try:
+            if not execution.started or effect == "none":
+                budgets.release(reservation)
+            elif effect == "done" or not tool.entry.has_effects:
+                budgets.commit(reservation)
+        except Exception:  # noqa: BLE001 - whatever it was, the tool has run
+            _log.critical("a call is over, and what it has reserved could not be settled: it counts", exc_info=True)
+
+    yield Work(settle, blocking=budgets.blocking)
+
+
+def _now(asked: Asked, now: float | None = None) -> float:
+    """Return the time that windows go by: the session's; where it states none, `now` or when the call came in."""
+    stated = asked.session.time
+    if stated is not None:
+        return datetime.fromisoformat(stated).timestamp()
+    return asked.received.now if now is None else now

@@ -20,8 +20,9 @@ from pdp.json import canonical
 from pdp.proposal import Execution, Failure, FailureCode, Rejection, RejectionCode, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from pdp.contract.budgets import Spending
     from pdp.contract.compiled import CompiledTool
     from pdp.decision import Decision
     from pdp.execution.runner import ToolRunner
@@ -88,6 +89,7 @@ class Prepared(NamedTuple):
 
     `approval` is the one in the store that lets exactly this call through; it stands in `context.approval` as well.
     `flow` is what the ledger says of the call, where labels are in use.
+    `spendings` are what it takes of its cumulative limits, whose sums stand in `context.spent`.
     """
 
     asked: Asked
@@ -96,6 +98,7 @@ class Prepared(NamedTuple):
     body: bytes
     approval: Approval | None = None
     flow: CallFlow | None = None
+    spendings: Sequence[Spending] = ()
 
     @property
     def call_digest(self) -> str:
@@ -185,6 +188,14 @@ class StoppedError(Exception):
         self.decided = decided
 
 
+class OverspentError(Exception):
+    """What a call was allowed to spend is not there any more: it has to be decided again, with the new sum."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        super().__init__()
+        self.prepared = prepared
+
+
 class Ready(NamedTuple):
     """A call that has all that its run needs.
 
@@ -192,6 +203,7 @@ class Ready(NamedTuple):
         decided: the call as it was decided, its approval as its use leaves it.
         runner: what runs the tool; None for a staging without a function.
         key: the record of the reserved idempotency key; None when none is reserved.
+        reservation: the id of what it has reserved of its budgets; None when it takes nothing of any.
         action: the action that it commits; None without one.
         known: what the call comes to without its tool, such as what is known of an earlier call with the same key;
             None: the tool runs.
@@ -202,6 +214,7 @@ class Ready(NamedTuple):
     runner: ToolRunner | None = None
     held: HeldCall | None = None
     key: KeyRecord | None = None
+    reservation: str | None = None
     action: Action | None = None
     arguments: Mapping[str, Any] = _NOTHING
     known: Execution | None = None

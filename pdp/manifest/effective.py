@@ -230,7 +230,10 @@ def _intersection(first: Terms, second: Terms) -> Terms:
 def _limits(first: tuple[Limit, ...] | None, second: tuple[Limit, ...] | None) -> tuple[Limit, ...] | None:
     if first is None and second is None:
         return None
-    distinct = {(limit.limit, limit.argument): limit for limit in (*(first or ()), *(second or ()))}
+    stated = (*(first or ()), *(second or ()))
+    distinct = {
+        (limit.limit, limit.argument or "", limit.per or "", str(limit.window or "")): limit for limit in stated
+    }
     return tuple(distinct[key] for key in sorted(distinct))
 
 

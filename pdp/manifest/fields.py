@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, StrictStr, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, StrictStr, StringConstraints
 from semver import Version
 
 from pdp.documents import FieldError
@@ -159,6 +160,7 @@ _DURATION = re.compile(
     r"(?:T(?=\d)(?:(?P<hours>\d{1,7})H)?(?:(?P<minutes>\d{1,9})M)?(?:(?P<seconds>\d{1,9}(?:\.\d{1,6})?)S)?)?)",
     re.ASCII,
 )
+_UNIT = re.compile(r"\d{1,12}(?:\.\d{1,12})?", re.ASCII)
 # A longer one is a mistake; clocks and locks end at some hundreds of years, and a call would fail there.
 _LONGEST: Final = timedelta(days=36_500)
 
@@ -216,6 +218,19 @@ def normal_duration(text: str) -> str:
     return "PT" + "".join(number + unit for number, unit in parts if number != "0")
 
 
+def decimal_unit(value: Any) -> str:
+    """Return a unit of sums, a number or its text, as a plain decimal such as `0.01`.
+
+    Raises:
+        FieldError: not a number above zero, or one that no sum can be counted in.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    text = format(Decimal(str(value)), "f") if number else str(value)
+    if not _UNIT.fullmatch(text) or not Decimal(text):
+        raise FieldError("must be a decimal above zero", "such as 1, 0.01 or '0.000001'; at most 12 places")
+    return format(Decimal(text).normalize(), "f")
+
+
 def latency_seconds(latency: str) -> float:
     """Return the length in seconds of a latency objective."""
     return float(latency[:-2]) / 1000 if latency.endswith("ms") else float(latency[:-1])
@@ -270,5 +285,8 @@ Latency = Annotated[
 ]
 Percentile = Annotated[str, matching(r"p[0-9]{1,2}(\.[0-9]{1,2})?", "must be a percentile", "such as p50 or p99")]
 Semver = Annotated[StrictStr, AfterValidator(_semver)]
+Unit = Annotated[str, BeforeValidator(decimal_unit)]
+"""The smallest unit that a sum is counted in, as the text of a decimal."""
+
 Duration = Annotated[StrictStr, AfterValidator(normal_duration)]
 """An ISO 8601 duration of weeks, days, hours, minutes, seconds, at most a hundred years; P1D is kept as PT24H."""

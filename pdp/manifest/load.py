@@ -19,7 +19,13 @@ from pdp.manifest.model import ActionRules, DeclaredTool, Governance, Manifest
 from pdp.manifest.programs import program_findings, program_path
 from pdp.manifest.rules.forbidden import forbidden_findings, staged_commits
 from pdp.manifest.rules.paths import looks_like, path_roots
-from pdp.manifest.rules.rules import entry_findings, governable_findings, manifest_findings, tool_findings
+from pdp.manifest.rules.rules import (
+    entry_findings,
+    form_findings,
+    governable_findings,
+    manifest_findings,
+    tool_findings,
+)
 from pdp.manifest.schema.faults import read_schema
 from pdp.manifest.schema.shapes import shape_findings
 from pdp.manifest.spellings import expanded_entry, expanded_rules, manifest_root, shared_names, written_path
@@ -200,6 +206,7 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, p
     # What a faulty governance file lists is not known.
     programs = programs and (governance is None or all(fault.warning for fault in governance.faults))
     mapped: set[str] = set()
+    forms: dict[str, tuple[str, tuple[Any, ...]]] = {}
     staged = staged_commits(entry.tool for entry in file.entries if entry.tool is not None)
     sides = (*(entry.tool for entry in file.entries if entry.tool is not None), *actions.values())
     labelled = whole.flow is not None or any(side.is_labelled for side in sides)
@@ -219,7 +226,7 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, p
         _check_labels(file, governance, entry, effective)
         findings = forbidden_findings(effective, staged, sound=sound, decided=decided)
         if decided:
-            findings += entry_findings(effective, tier_stated=stated)
+            findings += (*entry_findings(effective, tier_stated=stated), *form_findings(effective, forms))
         if decided and (clauses or doubtful):
             from pdp.manifest.rules.lint import clause_findings, doubts  # noqa: PLC0415 - few enforcement points ask
 

@@ -45,6 +45,7 @@ from pdp.manifest.fields import (
     Semver,
     Term,
     Text,
+    Unit,
     Writes,
     matching,
     refuse_canonical,
@@ -91,11 +92,49 @@ class Idempotency(Record):
     ttl: Duration | None = None
 
 
+class CalendarWindow(Record):
+    """Whole days in UTC, counted from a Monday: `days: 7` begins on Mondays."""
+
+    days: Annotated[StrictInt, Field(ge=1, le=366)]
+    from_: Literal["midnight"] = Field(alias="from")
+
+
+def _counts(value: bool) -> bool:  # noqa: FBT001 - as pydantic calls it
+    if not value:
+        raise FieldError("must be true", "leave it out where a sum is limited")
+    return value
+
+
+def _window_tag(value: Any) -> str:
+    return "<calendar>" if isinstance(value, dict | CalendarWindow) else "<sliding>"
+
+
 class Limit(Record):
-    """`argument`, a number, is kept at or below the subject's limit of the name `limit`."""
+    """`argument`, a number, is kept at or below the subject's limit of the name `limit`.
+
+    With `per` it is cumulative: the sum over all calls of that subject, agent, run, tool or resource, in a `window`;
+    with `count`, their number. A window is sliding, or calendar days; of a run there is none. Sums are whole multiples
+    of `unit`; `currency` is the argument that names it, and one sum has one.
+    """
 
     limit: Term
-    argument: Name
+    argument: Name | None = None
+    count: Annotated[StrictBool, AfterValidator(_counts)] | None = None
+    unit: Unit | None = None
+    currency: Name | None = None
+    per: Literal["subject", "agent", "run", "tool", "resource"] | None = None
+    window: (
+        Annotated[
+            Annotated[CalendarWindow, Tag("<calendar>")] | Annotated[Duration, Tag("<sliding>")],
+            Discriminator(_window_tag),
+        ]
+        | None
+    ) = None
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """What all limits of one name share, whichever tool feeds them."""
+        return self.count, self.unit, self.currency is not None, self.per, self.window
 
 
 class ApprovalBlock(Record):

@@ -113,6 +113,16 @@ class _Baseline(ObligationHandler):
         return delivery if self._on_result is None else self._on_result(parameters, delivery)
 
 
+class _Reserve(_Baseline):
+    """The enforcement point reserves what the policy was shown of a cumulative limit; anything else nobody can."""
+
+    def before(self, parameters: Mapping[str, Any], request: Mapping[str, Any]) -> None:
+        shown = request["context"].get("spent", ())
+        stated = parameters["limit"], parameters["amount"]
+        if not any((entry["limit"], entry.get("amount")) == stated for entry in shown):
+            raise ObligationError(f"the call takes no {parameters['amount']} of a limit {parameters['limit']}")
+
+
 def _with_snapshot(_: Mapping[str, Any], delivery: Delivery) -> Delivery:
     """Let the result name the snapshot that it was retrieved from."""
     result = delivery.result
@@ -148,6 +158,10 @@ def _marked(parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:
 
 _TEXTS: Final = {"type": "array", "minItems": 1, "items": {"type": "string"}}
 _POINTERS: Final = {**_TEXTS, "items": {"type": "string", "pattern": "^(/([^~/]|~[01])*)*$"}}
+_RESERVED: Final = {
+    "limit": {"type": "string"}, "amount": {"type": "number", "minimum": 0}, "cap": {"type": ["number", "null"]},
+    "window": {},
+}  # fmt: skip
 _PROPOSAL: Final = {"set": {"type": "object"}, "tool": {"type": "string"}}
 
 BEFORE_OWN: Final[dict[str, ObligationHandler]] = {
@@ -157,6 +171,8 @@ BEFORE_OWN: Final[dict[str, ObligationHandler]] = {
     "note": _Baseline({"properties": {"codes": _TEXTS}, "required": ["codes"]}),
     # The decision is logged at the level; of several, at the highest.
     "log_level": _Baseline({"properties": {"level": {"enum": sorted(_LEVELS)}}, "required": ["level"]}),
+    # The amount is reserved of the limit's budget, whose sum with it may not pass the cap; null: it may.
+    "reserve": _Reserve({"properties": _RESERVED, "required": sorted(_RESERVED)}),
     "pin_retrieval_snapshot": _Baseline({}, _with_snapshot),
     "draft_only": _Baseline({}, _as_draft),
 }

@@ -108,7 +108,7 @@ def open_engine(
 
 
 def stores_of_url(url: str, owned: ExitStack) -> dict[str, Any]:
-    """Return keys, actions, approvals and ledger in one database, closed with `owned`, by their parameters of `Pep`.
+    """Return the stores of one database, closed with `owned`, by their parameters of `Pep`.
 
     A SQLite file is made, or brought up to date; the tables of a server are for `pdp db upgrade`. Errors as of
     `Database.open`.
@@ -119,4 +119,10 @@ def stores_of_url(url: str, owned: ExitStack) -> dict[str, Any]:
     stores = open_stores(url, upgrade=url.startswith("sqlite"))
     owned.callback(stores.close)
     approvals = Approvals(stores.approvals)
-    return {"keys": stores.keys, "actions": stores.actions, "approvals": approvals, "ledger": stores.ledger}
+    return {
+        "keys": stores.keys,
+        "actions": stores.actions,
+        "approvals": approvals,
+        "ledger": stores.ledger,
+        "budgets": stores.budgets,
+    }

@@ -3,6 +3,7 @@
 * keys: idempotency keys, `IdempotencyStore`
 * actions: staged effects, `ActionStore`
 * approvals: what people are asked to approve, `ApprovalStore`
+* budgets: the sums of cumulative limits, `BudgetStore`, with the one in memory
 * memory: the stores in memory
 * sql/: the stores in a database, SQLite or PostgreSQL
 * url: the stores that a URL names

@@ -1,4 +1,4 @@
-"""The stores that a URL names: of keys, actions, approvals and runs, in one place."""
+"""The stores that a URL names: of keys, actions, approvals, runs and budgets, in one place."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pdp.ledger.ledger import LedgerStore
     from pdp.stores.actions import ActionStore
     from pdp.stores.approvals import ApprovalStore
+    from pdp.stores.budgets import BudgetStore
     from pdp.stores.keys import IdempotencyStore
 
 
@@ -21,6 +22,7 @@ class OpenStores(NamedTuple):
     actions: ActionStore
     approvals: ApprovalStore
     ledger: LedgerStore
+    budgets: BudgetStore
     close: Callable[[], object]
 
 
@@ -30,6 +32,7 @@ def open_stores(url: str, *, upgrade: bool = False) -> OpenStores:
     Raises:
         MissingExtraError: what a database needs is not installed.
     """
+    from pdp.stores.sql.budgets import SqlBudgets  # noqa: PLC0415 - an optional extra
     from pdp.stores.sql.database import Database  # noqa: PLC0415 - an optional extra
     from pdp.stores.sql.keys import SqlIdempotency  # noqa: PLC0415
     from pdp.stores.sql.ledger import SqlLedger  # noqa: PLC0415
@@ -42,5 +45,6 @@ def open_stores(url: str, *, upgrade: bool = False) -> OpenStores:
         SqlActions(database),
         SqlApprovals(database),
         SqlLedger(database),
+        SqlBudgets(database),
         database.close,
     )

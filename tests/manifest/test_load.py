@@ -535,7 +535,6 @@ tools:
         "7:51 `type` must be one of array, boolean, integer, null, number, object, string, not `strng`",
         "8:14 `.nan` is not a finite number",
         "9:42 `limits[1].limit` is missing",
-        "9:42 `limits[1].argument` is missing",
         "9:43 unknown key `limt`",
         "10:15 context `time` is the enforcement point's own",
         "10:27 not CEL: mismatched input '<EOF>' (at character 2)",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pdp.documents.document import Path
     from pdp.manifest.expressions.expression import JsonPath
-    from pdp.manifest.model import AgentPins, DeclaredTool, Governable, Tool
+    from pdp.manifest.model import AgentPins, DeclaredTool, Governable, Limit, Tool
     from pdp.manifest.rules.paths import Roots
     from pdp.manifest.schema.walk import SchemaNode
 
@@ -52,6 +52,7 @@ _STEP_TOOL: Final = re.compile(
     r"""(["'][^"'\n]*["'])\s*[=!]=\s*\w[\w.]*(?:\[[^\]]*\])?\.tool\b|\.tool\s*(?:[=!]=\s*(["'][^"'\n]*["'])|in\s*(\[[^\]]*\]))"""
 )
 _NUMBERS: Final = frozenset(("integer", "number"))
+_STRING: Final = frozenset(("string",))
 
 
 def tool_findings(tool: DeclaredTool, unusable: frozenset[str], roots: Roots | None) -> Iterator[Finding]:
@@ -105,25 +106,71 @@ def governable_findings(rules: Governable, roots: Roots | None) -> Iterator[Find
     for path, value in mapped_values({"context": rules.context, "resource": rules.resource}, ()):
         yield from _expression_findings(value, path, roots)
     limits = rules.limits or ()
-    yield from _repeated(("limits",), "limit", enumerate(f"{item.limit} on {item.argument}" for item in limits))
+    yield from _repeated(
+        ("limits",), "limit", enumerate(f"{item.limit} on {item.argument or 'calls'}" for item in limits)
+    )
+    for at, limit in enumerate(limits):
+        for fields, message, hint in _limit_faults(limit):
+            yield Finding(("limits", at, *fields), f"limit {shown_name(limit.limit)} {message}", hint, key=bool(fields))
     if roots is None:
         return
     arguments = roots["arguments"].named()
-    for at, limit in enumerate(limits):
-        yield from _argument_findings(limit.argument, arguments, ("limits", at, "argument"))
-        schema = arguments.get(limit.argument)
-        if schema is not None and schema.kinds is not None and not schema.kinds <= _NUMBERS:
-            yield Finding(
-                ("limits", at, "argument"),
-                f"limit on argument {shown_name(limit.argument)}, which is not a number",
-                "limits compare arguments of type number or integer",
-            )
+    yield from _limited_findings(limits, arguments)
     for at, name in enumerate(rules.provenance.required if rules.provenance else ()):
         yield from _argument_findings(name, arguments, ("provenance", "required", at))
     for at, name in enumerate(rules.sensitive or ()):
         yield from _argument_findings(name, arguments, ("sensitive", at))
     for name in rules.roles or ():
         yield from _argument_findings(name, arguments, ("roles", name), key=True)
+
+
+def _limited_findings(limits: Sequence[Limit], arguments: Mapping[str, SchemaNode]) -> Iterator[Finding]:
+    """Yield what is wrong with the arguments that limits name."""
+    for at, limit in enumerate(limits):
+        for field, name, kinds, noun, hint in (
+            ("argument", limit.argument, _NUMBERS, "a number", "limits compare arguments of type number or integer"),
+            ("currency", limit.currency, _STRING, "a text", "name the argument that says the currency, a string"),
+        ):
+            if name is None:
+                continue
+            yield from _argument_findings(name, arguments, ("limits", at, field))
+            schema = arguments.get(name)
+            if schema is not None and schema.kinds is not None and not schema.kinds <= kinds:
+                fault = f"limit on argument {shown_name(name)}, which is not {noun}"
+                yield Finding(("limits", at, field), fault, hint)
+
+
+def _limit_faults(limit: Limit) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """Yield field, message and hint of what makes no sense together in one limit."""
+    stated = {name for name in ("count", "unit", "currency", "window") if getattr(limit, name) is not None}
+    if limit.count is None and limit.argument is None:
+        yield (), "limits nothing", "name the argument whose sum it limits, or write `count: true`"
+    if limit.count and limit.argument is not None:
+        yield ("argument",), "counts calls, and an argument says nothing of them", "leave `argument` or `count` out"
+    for name in sorted(stated & {"unit", "currency"} if limit.count else ()):
+        yield (name,), f"counts calls, which have no {name}", f"leave `{name}` or `count` out"
+    if limit.per is None and stated:
+        yield (
+            (),
+            f"states {', '.join(sorted(stated))}, and nobody whose calls count",
+            "add `per`, such as `per: subject`",
+        )
+    if limit.per == "run" and limit.window is not None:
+        yield ("window",), "is of a run, which is its window", "leave `window` out, or count per subject or agent"
+    if limit.per not in (None, "run") and limit.window is None:
+        yield ("per",), "would count for ever", "state a window: `PT1H` slides, `{days: 1, from: midnight}` is a day"
+
+
+def form_findings(entry: Tool, forms: dict[str, tuple[str, tuple[Any, ...]]]) -> Iterator[Finding]:
+    """Yield the limits of an effective entry that another one states in another form; `forms`: those of the others."""
+    for limit in entry.limits:
+        name, form = forms.setdefault(limit.limit, (entry.name, limit.form))
+        if form != limit.form:
+            yield Finding(
+                ("limits",),
+                f"limit {shown_name(limit.limit)} has another form than the one of tool {shown_name(name)}",
+                "one name is one sum: state count, unit, currency, per and window alike, or use another name",
+            )
 
 
 def says_it_changes(entry: Tool) -> bool:

@@ -5,6 +5,7 @@
 * keys: idempotency keys
 * records: actions and approvals
 * ledger: runs of agents, and where their values came from
+* budgets: the sums of cumulative limits
 """
 
 from pdp.installed import extra

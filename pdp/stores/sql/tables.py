@@ -56,6 +56,25 @@ run_values = table("pdp_run_values", column("run", BigInteger), column("id", Tex
 
 ledger_key = table("pdp_ledger_key", column("id"), column("secret", Text))
 """The one row with the key by which values are hashed."""
+budgets = table(
+    "pdp_budgets",
+    column("id", Text), column("used", BigInteger), column("currency", Text),
+    column("latest", Double), column("ends", Double),
+)  # fmt: skip
+"""One row for each sum of a cumulative limit: `latest` is its time, `ends` when all of it counts no more."""
+
+reservations = table(
+    "pdp_reservations",
+    *(column(name, Text) for name in ("id", "budget", "names")),
+    column("amount", BigInteger),
+    *(column(name, Double) for name in ("ends", "running_until")),
+)
+"""One row for each amount that counts in a budget; committed: nothing is running."""
+
+
+def dialect_insert(connection: Connection) -> Any:
+    """Return the INSERT that knows what to do where a row is there already; SQLite and PostgreSQL have one each."""
+    return sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
 
 
 def insert_if_absent(connection: Connection, into: TableClause, values: dict[str, Any]) -> bool:
@@ -64,8 +83,7 @@ def insert_if_absent(connection: Connection, into: TableClause, values: dict[str
     An error would end the transaction in PostgreSQL. Of several that insert the same at once, the others wait for the
     first to commit.
     """
-    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-    statement = insert(into).on_conflict_do_nothing()
+    statement = dialect_insert(connection)(into).on_conflict_do_nothing()
     # Without `preserve_rowcount` the count of an INSERT is -1 with psycopg, whatever happened.
     result = connection.execute(statement, values, execution_options={"preserve_rowcount": True})
     return result.rowcount == 1

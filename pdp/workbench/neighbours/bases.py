@@ -61,6 +61,11 @@ class CalledTool:
         named = dict.fromkeys((limit.get("limit"), limit.get("argument")) for limit in limits)
         return [(limit, name) for limit, name in named if isinstance(limit, str) and isinstance(name, str)]
 
+    def sums(self) -> list[str]:
+        """Return the cumulative limits, of all entries."""
+        limits = (as_dict(limit) for entry in self.stated for limit in as_list(entry.get("limits")))
+        return list(dict.fromkeys(str(limit.get("limit")) for limit in limits if "per" in limit))
+
 
 def called_tools(manifest: Mapping[str, Any], digest: str) -> list[CalledTool]:
     """Return the tools of an effective manifest, given as its document."""
@@ -93,12 +98,14 @@ def complete_call(
     # A purpose that all entries admit, if there is one.
     admitting = Counter(name for entry in tool.stated for name in texts(entry.get("purposes")))
     purpose = max(admitting, key=admitting.__getitem__, default="made.purpose")
+    taken = {"used": 0, "amount": LIMIT // 2, "total": LIMIT // 2, "window_ends": "2026-01-02T00:00:00Z"}
+    spent = {"spent": [{"limit": limit, **taken} for limit in tool.sums()]} if tool.sums() else {}
     return {
         "subject": {
             "type": "user", "id": "made.subject",
             "properties": {
                 "scopes": tool.names("scopes"), "clearances": list(clearances), "roles": [],
-                "limits": {limit: LIMIT for limit, _ in tool.limits()},
+                "limits": dict.fromkeys((*(limit for limit, _ in tool.limits()), *tool.sums()), LIMIT),
                 "entitlements": {"corpora": corpora, "documents": documents},
             },
         },
@@ -112,7 +119,7 @@ def complete_call(
         "context": {
             "arguments": arguments, "purpose": purpose,
             "agent": tool.agents[0] if tool.agents else None, "idempotency_key": "made-key",
-            "call_digest": _CALL, "approval": None, "time": "2026-01-01T12:00:00Z",
+            "call_digest": _CALL, "approval": None, "time": "2026-01-01T12:00:00Z", **spent,
         },
     }  # fmt: skip
 

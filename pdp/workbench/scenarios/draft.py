@@ -132,7 +132,7 @@ def _approved(tool: Tool, propose: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _arguments(tool: Tool) -> dict[str, Any]:
-    limited = {limit.argument: LIMIT // 2 for limit in tool.limits}
+    limited = {limit.argument: LIMIT // 2 for limit in tool.limits if limit.argument}
     return example_arguments(tool.schema_) | limited | {name: ["source-1"] for name in tool.provenance.required}
 
 

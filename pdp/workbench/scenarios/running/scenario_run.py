@@ -16,6 +16,7 @@ from pdp.errors import UsageError
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.request import Entity, Request, RequestedAction, bounded
 from pdp.stores.approvals import ApprovalState
+from pdp.stores.budgets import MemoryBudgets
 from pdp.stores.memory import MemoryActions, MemoryIdempotency
 from pdp.workbench.scenarios.files.scenario import proposed_tool
 from pdp.workbench.scenarios.results import Mismatch, StepResult
@@ -55,6 +56,7 @@ class ScenarioRun:
             keys=MemoryIdempotency(),
             # An id that nobody can guess cannot stand in a scenario.
             actions=MemoryActions(ids="action-{}".format),
+            budgets=MemoryBudgets(),
         )
         self._engine = engine
         self._manifest = pep.manifest

@@ -20,6 +20,7 @@ step_up contains reason.new(rego.metadata.rule(), {"approval": object.get(manife
 	_needed
 	not _within_limits
 	count(limits.exceeded) == 0
+	count(limits.overspent) == 0
 }
 
 # METADATA

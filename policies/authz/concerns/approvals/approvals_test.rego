@@ -28,6 +28,9 @@ _cases := {
 		"patch": _amount("20000"), "entry": {},
 		"step_up": _required(fixture.entry.approval),
 	},
+	"what a sum asks for is not asked twice": {
+		"patch": [fixture.spent([fixture.shown(1, 1)])], "entry": {"limits": [fixture.daily]}, "step_up": set(),
+	},
 	"medium tier": {"patch": [], "entry": {"risk_tier": "medium", "limits": []}, "step_up": set()},
 	"low tier": {"patch": [], "entry": {"risk_tier": "low", "limits": []}, "step_up": set()},
 	"a tier nobody knows": {

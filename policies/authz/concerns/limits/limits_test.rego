@@ -91,3 +91,55 @@ test_each_limit_counts if {
 	}]}
 	fixture.brief(found.deny) == {["limits.invalid", {"limit": "wire.fee", "argument": "fee"}]}
 }
+
+_daily := fixture.manifests({"limits": [fixture.daily]}, [])
+
+_held := {"op": "add", "path": "/subject/properties/limits/wire.daily", "value": 50000}
+
+_sum(used, patch) := answer if {
+	answer := {
+		"step_up": fixture.brief(limits.step_up),
+		"deny": fixture.brief(limits.deny),
+		"obligations": limits.obligations,
+	} with input as fixture.changed(array.concat([_held, fixture.spent([fixture.shown(used, 20000)])], patch))
+		with data.manifests as _daily
+}
+
+_reserved(cap) := {{"id": "reserve", "on": "ALLOW", "parameters": {"limit": "wire.daily", "amount": 20000, "cap": cap, "window": "PT24H"}}}
+
+_overspent := {["limits.cumulative_exceeded", {
+	"limit": "wire.daily",
+	"used": 30001,
+	"amount": 20000,
+	"held": 50000,
+	"window_ends": "2026-07-02T00:00:00Z",
+	"approval": fixture.entry.approval,
+}]}
+
+test_a_sum_that_is_kept_is_reserved if {
+	_sum(30000, []) == {"step_up": set(), "deny": set(), "obligations": _reserved(50000)}
+}
+
+test_a_sum_that_is_passed_asks if {
+	_sum(30001, []) == {"step_up": _overspent, "deny": set(), "obligations": _reserved(50000)}
+}
+
+test_an_approved_call_has_no_cap if {
+	_sum(30001, [fixture.digested, fixture.approved]) == {"step_up": _overspent, "deny": set(), "obligations": _reserved(null)}
+}
+
+test_a_limit_of_the_run_has_no_window if {
+	limit := {"limit": "wire.daily", "count": true, "per": "run"}
+	found := limits.obligations with input as fixture.changed([_held, fixture.spent([fixture.shown(0, 1)])])
+		with data.manifests as fixture.manifests({"limits": [limit]}, [])
+
+	found == {{"id": "reserve", "on": "ALLOW", "parameters": {"limit": "wire.daily", "amount": 1, "cap": 50000, "window": null}}}
+}
+
+test_a_sum_that_cannot_be_counted_is_denied if {
+	found := limits with input as fixture.changed([_held, fixture.spent([{"limit": "wire.daily", "problem": "a fraction"}])])
+		with data.manifests as _daily
+
+	fixture.brief(found.deny) == {["limits.invalid", {"limit": "wire.daily", "problem": "a fraction"}]}
+	found.obligations == set()
+}

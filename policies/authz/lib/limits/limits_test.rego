@@ -77,3 +77,90 @@ test_each_of_four_agents[number] if {
 	second := object.union(agents[1], {"act": third})
 	_exceeded([_act(object.union(agents[0], {"act": second}))], _entry) == {"wire.auto_approved"}
 }
+
+_daily := fixture.manifests({"limits": [fixture.daily]}, [])
+
+_held(limit) := {"op": "add", "path": "/subject/properties/limits/wire.daily", "value": limit}
+
+_sums(patch, manifests) := answer if {
+	answer := {
+		"over": {[spent.limit, spent.held] | some spent in limits.overspent},
+		"invalid": {[fault.limit, fault.problem] | some fault in limits.invalid},
+		"kept": {true | limits.all_kept},
+	} with input as fixture.changed(patch)
+		with data.manifests as manifests
+}
+
+_kept := {"over": set(), "invalid": set(), "kept": {true}}
+
+_over(held) := {"over": {["wire.daily", held]}, "invalid": set(), "kept": set()}
+
+_uncounted(problem) := {"over": set(), "invalid": {["wire.daily", problem]}, "kept": set()}
+
+_unsaid := "the request does not say what is spent"
+
+# What is spent before, what the call takes, what the subject may spend.
+_sum_cases := {
+	"nothing is spent": {"sum": [0, 20000], "held": 50000, "answer": _kept},
+	"all of it fits exactly": {"sum": [30000, 20000], "held": 50000, "answer": _kept},
+	"the smallest unit too much": {"sum": [30000, 20000.01], "held": 50000, "answer": _over(50000)},
+	"nothing is left": {"sum": [50000, 1], "held": 50000, "answer": _over(50000)},
+	"a call of nothing passes no sum": {"sum": [60000, 0], "held": 50000, "answer": _kept},
+	"a call of nothing needs a limit all the same": {"sum": [0, 0], "held": null, "answer": _over(null)},
+	"a limit of zero": {"sum": [0, 1], "held": 0, "answer": _over(0)},
+	"a limit of zero lets nothing through, and nothing is what it is": {"sum": [0, 0], "held": 0, "answer": _kept},
+	"a subject without the limit": {"sum": [0, 1], "held": null, "answer": _over(null)},
+}
+
+test_sums[name] if {
+	some name, case in _sum_cases
+	held := [_held(case.held) | case.held != null]
+	spent := fixture.spent([fixture.shown(case.sum[0], case.sum[1])])
+	_sums(array.concat(held, [spent]), _daily) == case.answer
+}
+
+# The argument itself is of no account: the sum may be of several, or a count.
+test_a_sum_is_what_the_enforcement_point_says[name] if {
+	some name, limit in {"a count": {"limit": "wire.daily", "count": true, "per": "run"}, "of another argument": object.union(fixture.daily, {"argument": "fee"})}
+	manifests := fixture.manifests({"limits": [limit]}, [])
+	_sums([_held(5), fixture.spent([fixture.shown(4, 1)])], manifests) == _kept
+	_sums([_held(5), fixture.spent([fixture.shown(5, 1)])], manifests) == _over(5)
+}
+
+test_an_agent_has_a_sum_of_its_own[name] if {
+	some name, case in {"lower": {"limits": {"wire.daily": 10}, "held": 10}, "none": {"limits": {"other": 10}, "held": null}}
+	patch := [_held(50000), _act({"sub": "a", "limits": case.limits}), fixture.spent([fixture.shown(0, 11)])]
+	_sums(patch, _daily) == _over(case.held)
+}
+
+test_what_is_not_said_is_not_kept[name] if {
+	some name, entries in {
+		"nothing": [],
+		"another limit": [object.union(fixture.shown(0, 1), {"limit": "wire.daily.x"})],
+		"two sums": [fixture.shown(0, 1), fixture.shown(1, 1)],
+	}
+	answer := _sums([_held(50000), fixture.spent(entries)], _daily)
+	answer.invalid == {["wire.daily", _unsaid]}
+	answer.kept == set()
+}
+
+test_no_spent_at_all if _sums([_held(50000)], _daily) == _uncounted(_unsaid)
+
+test_a_call_that_cannot_be_counted if {
+	_sums([_held(50000), fixture.spent([{"limit": "wire.daily", "problem": "a fraction"}])], _daily) == _uncounted("a fraction")
+}
+
+# Of several limits, each is its own: one of the call, two sums, one of which is passed.
+test_each_of_several_sums if {
+	manifests := fixture.manifests(
+		{"limits": array.concat(fixture.entry.limits, [
+			fixture.daily,
+			{"limit": "wire.count", "count": true, "per": "agent", "window": "PT1H"},
+		])},
+		[],
+	)
+	count := {"limit": "wire.count", "used": 3, "amount": 1, "total": 4, "window_ends": null}
+	limits := [_held(50000), {"op": "add", "path": "/subject/properties/limits/wire.count", "value": 3}]
+	answer := _sums(array.concat(limits, [fixture.spent([fixture.shown(0, 20000), count])]), manifests)
+	answer == {"over": {["wire.count", 3]}, "invalid": set(), "kept": set()}
+}

@@ -27,7 +27,7 @@ entry := found if {
 	is_array(found.limits)
 	every limit in found.limits {
 		is_string(limit.limit)
-		is_string(limit.argument)
+		_limits_something(limit)
 	}
 	is_boolean(found.idempotency.required)
 	is_array(found.provenance.required)
@@ -45,4 +45,11 @@ _flow_valid(flow) if {
 	flow.profile in {"watch", "balanced", "strict"}
 	is_array(object.get(flow, "rules", []))
 	object.get(flow, "otherwise", "step_up") in {"step_up", "deny"}
+}
+
+_limits_something(limit) if is_string(limit.argument)
+
+_limits_something(limit) if {
+	limit.count == true
+	is_string(limit.per)
 }

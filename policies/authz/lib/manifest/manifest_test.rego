@@ -8,7 +8,8 @@ _wrong := {
 	"scopes": [null, "a", true, {}, 0],
 	"limits": [
 		null, "s", {}, true, ["s"], [null], [{"limit": "l"}], [{"argument": "amount"}],
-		[{"limit": 1, "argument": "amount"}],
+		[{"limit": 1, "argument": "amount"}], [{"limit": "l", "count": true}], [{"limit": "l", "per": "run"}],
+		[{"limit": "l", "count": false, "per": "run"}], [{"limit": "l", "count": true, "per": 1}],
 	],
 	"idempotency": [null, true, [], {"required": "no"}, {"required": null}],
 	"provenance": [null, true, [], {"required": "s"}, {"required": true}],
@@ -65,4 +66,9 @@ test_a_limit_behind_others_is_read_as_well[size] if {
 	limits := [{"limit": "wire.auto_approved", "argument": "amount"} | some _ in numbers.range(1, size)]
 	not manifest.entry with input as fixture.request
 		with data.manifests as fixture.manifests({"limits": array.concat(limits, [{"limit": "l", "argument": 1}])}, [])
+}
+
+test_a_limit_of_calls_names_no_argument if {
+	manifest.entry with input as fixture.request
+		with data.manifests as fixture.manifests({"limits": [{"limit": "l", "count": true, "per": "run"}]}, [])
 }

@@ -88,6 +88,11 @@ _context_valid(context) if {
 	}
 	_approval_valid(object.get(context, "approval", null))
 	_flow_valid(object.get(context, "flow", null))
+	spent := object.get(context, "spent", [])
+	is_array(spent)
+	every entry in spent {
+		_spent_valid(entry)
+	}
 }
 
 _flow_valid(null)
@@ -137,6 +142,22 @@ _origin_valid(item) if {
 		is_string(call.tool)
 		is_string(call.call)
 	}
+}
+
+# Of a limit that can be counted for the call, what is spent; of another one, why it cannot.
+_spent_valid(entry) if {
+	object.keys(entry) == {"limit", "used", "amount", "total", "window_ends"}
+	named(entry.limit)
+	every name in ["used", "amount", "total"] {
+		number.at_most(0, entry[name])
+	}
+	_text_or_null(entry.window_ends)
+}
+
+_spent_valid(entry) if {
+	object.keys(entry) == {"limit", "problem"}
+	named(entry.limit)
+	named(entry.problem)
 }
 
 _approval_valid(null)

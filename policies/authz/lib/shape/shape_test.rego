@@ -20,6 +20,9 @@ _valid := {
 	"a run with a plan": [fixture.followed({"plan": []})],
 	"labelled arguments": [_labelled],
 	"an argument that nobody brought": [_labelled, {"op": "replace", "path": "/context/flow/arguments/0/from", "value": []}],
+	"sums": [fixture.spent([fixture.shown(0, 0), fixture.shown(0.01, 2), {"limit": "l", "problem": "p"}])],
+	"a sum without an end": [fixture.spent([object.union(fixture.shown(0, 1), {"window_ends": null})])],
+	"no sums": [fixture.spent([])],
 	"a limit of zero": [{"op": "replace", "path": "/subject/properties/limits", "value": {"a": 0}}],
 }
 
@@ -189,6 +192,27 @@ _invalid contains [_labelled, {"op": "remove", "path": path}] if {
 
 _invalid contains [_labelled, {"op": "add", "path": $"{path}/x", "value": null}] if {
 	some path in ["/context/flow", _body, $"{_body}/from/0", $"{_body}/links/0", $"{_body}/links/0/from/0"]
+}
+
+_not_sums := [null, {}, "x", 1, [7], [null], ["x"], [{}], [{"limit": "l"}], [{"problem": "p"}]]
+
+_invalid contains [fixture.spent(value)] if some value in _not_sums
+
+# Closed, and each of its fields there and of its type.
+_invalid contains [fixture.spent([fixture.shown(0, 1), object.union(fixture.shown(0, 1), {name: value})])] if {
+	some name, values in {
+		"limit": ["", 1, null], "used": [-0.01, "0", null], "amount": [-0.01, "1", null], "total": [-0.01, "1", null],
+		"window_ends": [1, true, []], "problem": ["p"], "more": [1],
+	}
+	some value in values
+}
+
+_invalid contains [fixture.spent([object.remove(fixture.shown(0, 1), [name])])] if {
+	some name in object.keys(fixture.shown(0, 1))
+}
+
+_invalid contains [fixture.spent([object.union({"limit": "l", "problem": "p"}, change)])] if {
+	some change in [{"limit": ""}, {"limit": 1}, {"problem": ""}, {"problem": 1}, {"used": 0}]
 }
 
 test_valid[name] if {

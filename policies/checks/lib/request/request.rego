@@ -53,4 +53,7 @@ _optional := {
 	"input.resource.properties.markings": "array",
 	"input.resource.properties.markings.*": "string",
 	"input.context.arguments": "object",
+	"input.context.spent": "array",
+	"input.context.spent.*": "object",
+	"input.context.spent.*.limit": "string",
 }

@@ -1,4 +1,4 @@
-"""The run ledger: runs of agents, the values that results brought in, the key by which those are hashed."""
+"""The run ledger: runs of agents, the values that results brought in, the key by which those are hashed; budgets."""
 
 from __future__ import annotations
 
@@ -38,3 +38,22 @@ def upgrade() -> None:
         sa.CheckConstraint("id = 1", name="pdp_ledger_key_one"),
     )
     op.bulk_insert(key, [{"id": 1, "secret": secrets.token_hex(32)}])
+    op.create_table(
+        "pdp_budgets",
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("used", sa.BigInteger, nullable=False),
+        sa.Column("currency", sa.Text),
+        sa.Column("latest", sa.Double, nullable=False),
+        sa.Column("ends", sa.Double, nullable=False, index=True),
+    )
+    op.create_table(
+        "pdp_reservations",
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("budget", sa.Text, primary_key=True),
+        sa.Column("names", sa.Text, nullable=False),
+        sa.Column("amount", sa.BigInteger, nullable=False),
+        sa.Column("ends", sa.Double, nullable=False),
+        # Absent once the amount is committed.
+        sa.Column("running_until", sa.Double, index=True),
+    )
+    op.create_index("ix_pdp_reservations_budget_ends", "pdp_reservations", ["budget", "ends"])

@@ -1,0 +1,171 @@
+"""Budgets: the sums of cumulative limits, the store that keeps them, and the one in memory.
+
+    reserve ──> the tool runs ── commit ───> counts until its window is over
+                             ├── release ──> as if it had never been
+                             └── neither: nobody knows; it counts, and is listed when the tool cannot run any more
+
+What is reserved counts in the window that it was reserved in, whenever its tool ends. A budget's time never goes back:
+where a clock does, what has counted before counts on.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from pdp.contract.budgets import Spent
+from pdp.errors import StoreFullError
+from pdp.stores.memory import CAPACITY
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdp.contract.budgets import Take
+
+
+class OpenReservation(NamedTuple):
+    """What is reserved for a call of which nobody knows what came: of the budget `names`, so many units."""
+
+    id: str
+    names: str
+    amount: int
+
+
+class BudgetStore(Protocol):
+    """A store of budgets. Safe to share between threads; each method is one atomic step, and raises StoreError.
+
+    `blocking`: whether its methods wait for a disk or a network. Times are seconds since 1970.
+    """
+
+    blocking: bool
+
+    def spent(self, take: Take, now: float) -> Spent:
+        """Return what the budget of `take` holds."""
+
+    def reserve(self, reservation_id: str, takes: Sequence[Take], *, now: float, running_until: float) -> bool:
+        """Take all of `takes`, or nothing where one passes its cap or has another currency; return whether it did.
+
+        It checks and adds in one step: two callers never both take what is there for one.
+        """
+
+    def commit(self, reservation_id: str) -> None:
+        """Let what is reserved be spent."""
+
+    def release(self, reservation_id: str) -> None:
+        """Give back what is reserved; nothing happens where it counts no more."""
+
+    def unknown(self, now: float) -> Sequence[OpenReservation]:
+        """Return what is neither committed nor released, and whose tool cannot run any more."""
+
+    def prune(self, now: float) -> int:
+        """Forget the budgets that hold nothing any more, and return how many."""
+
+
+class _Amount(NamedTuple):
+    names: str
+    amount: int
+    ends: float
+    running_until: float | None
+
+
+@dataclass(slots=True)
+class _Budget:
+    """One sum: its amounts by the id of their reservation, in the order in which they end."""
+
+    latest: float
+    used: int = 0
+    currency: str | None = None
+    amounts: dict[str, _Amount] = field(default_factory=dict)
+
+    def at(self, now: float) -> None:
+        """Forget what counts no more."""
+        self.latest = max(self.latest, now)
+        while (oldest := next(iter(self.amounts.items()), None)) and oldest[1].ends <= self.latest:
+            self.used -= self.amounts.pop(oldest[0]).amount
+
+
+class MemoryBudgets:
+    """Budgets in memory, of at most 100,000 calls; a `BudgetStore`."""
+
+    blocking = False
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._budgets: dict[str, _Budget] = {}
+        self._reserved: dict[str, Sequence[str]] = {}
+
+    def spent(self, take: Take, now: float) -> Spent:
+        """Return what the budget of `take` holds."""
+        with self._lock:
+            budget = self._budgets.get(take.budget)
+            if budget is None:
+                return Spent(0)
+            budget.at(now)
+            return Spent(budget.used, next((amount.ends for amount in budget.amounts.values()), None), budget.currency)
+
+    def reserve(self, reservation_id: str, takes: Sequence[Take], *, now: float, running_until: float) -> bool:
+        """Take all of `takes`, or nothing where one passes its cap or has another currency.
+
+        Raises:
+            StoreFullError: 100,000 calls count in budgets in memory.
+        """
+        with self._lock:
+            if len(self._reserved) >= CAPACITY:
+                self._prune(now)
+                if len(self._reserved) >= CAPACITY:
+                    raise StoreFullError(f"{CAPACITY} calls count in budgets in memory", hint="use a database")
+            opened = [(self._budgets.setdefault(take.budget, _Budget(now)), take) for take in takes]
+            for budget, take in opened:
+                budget.at(now)
+                mixed = budget.used and budget.currency != take.currency
+                if mixed or budget.used + take.amount > take.cap:
+                    return False
+            for budget, take in opened:
+                budget.used += take.amount
+                budget.currency = take.currency
+                ends = take.window.end(budget.latest)
+                budget.amounts[reservation_id] = _Amount(take.names, take.amount, ends, running_until)
+            self._reserved[reservation_id] = [take.budget for take in takes]
+            return True
+
+    def commit(self, reservation_id: str) -> None:
+        """Let what is reserved be spent."""
+        with self._lock:
+            for budget in self._of(reservation_id):
+                budget.amounts[reservation_id] = budget.amounts[reservation_id]._replace(running_until=None)
+
+    def release(self, reservation_id: str) -> None:
+        """Give back what is reserved."""
+        with self._lock:
+            for budget in self._of(reservation_id):
+                budget.used -= budget.amounts.pop(reservation_id).amount
+            self._reserved.pop(reservation_id, None)
+
+    def unknown(self, now: float) -> Sequence[OpenReservation]:
+        """Return what is neither committed nor released, and whose tool cannot run any more."""
+        with self._lock:
+            amounts = [item for budget in self._budgets.values() for item in budget.amounts.items()]
+        return [
+            OpenReservation(name, amount.names, amount.amount)
+            for name, amount in amounts
+            if amount.running_until is not None and amount.running_until <= now
+        ]
+
+    def prune(self, now: float) -> int:
+        """Forget the budgets that hold nothing any more, and return how many."""
+        with self._lock:
+            return self._prune(now)
+
+    def _prune(self, now: float) -> int:
+        for budget in self._budgets.values():
+            budget.at(now)
+        over = [name for name, budget in self._budgets.items() if not budget.amounts]
+        for name in over:
+            del self._budgets[name]
+        self._reserved = {name: names for name, names in self._reserved.items() if any(self._of(name))}
+        return len(over)
+
+    def _of(self, reservation_id: str) -> Sequence[_Budget]:
+        held = map(self._budgets.get, self._reserved.get(reservation_id, ()))
+        return [budget for budget in held if budget is not None and reservation_id in budget.amounts]

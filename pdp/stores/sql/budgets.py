@@ -1,0 +1,132 @@
+"""Budgets in a database: one sum for all processes, exact under concurrency.
+
+A budget is a row with its sum, and each amount in it a row that says until when it counts. Whoever changes the
+sum holds the budget's row; those of one call are taken in one order, so that no two calls wait for each other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import bindparam, case, delete, func, insert, or_, select, update
+
+from pdp.contract.budgets import Spent
+from pdp.stores.budgets import OpenReservation
+from pdp.stores.sql.tables import budgets, dialect_insert, reservations
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import ColumnElement, Connection
+
+    from pdp.contract.budgets import Take
+    from pdp.stores.sql.database import Database
+
+
+def _later(one: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[Any]:
+    return case((one > other, one), else_=other)
+
+
+_OF_BUDGET = reservations.c.budget == budgets.c.id
+_NOW = _later(budgets.c.latest, bindparam("now"))
+_OVER = select(func.coalesce(func.sum(reservations.c.amount), 0)).where(_OF_BUDGET, reservations.c.ends <= _NOW)
+_FIRST = select(func.min(reservations.c.ends)).where(_OF_BUDGET, reservations.c.ends > _NOW)
+_SPENT = select(
+    budgets.c.used - _OVER.scalar_subquery(), _FIRST.scalar_subquery(), budgets.c.currency
+).where(budgets.c.id == bindparam("budget"))  # fmt: skip
+_FORGET = (
+    delete(reservations)
+    .where(reservations.c.budget == bindparam("budget"), reservations.c.ends <= bindparam("now"))
+    .returning(reservations.c.amount)
+)
+_LEFT = budgets.c.used - bindparam("over")
+_ADD = (
+    update(budgets)
+    .where(budgets.c.id == bindparam("budget"))
+    .where(_LEFT + bindparam("amount") <= bindparam("cap"))
+    .where(or_(_LEFT == 0, budgets.c.currency.is_not_distinct_from(bindparam("now_in"))))
+    .values(
+        used=_LEFT + bindparam("amount"), currency=bindparam("now_in"), ends=_later(budgets.c.ends, bindparam("until"))
+    )
+)
+
+
+class _PassedError(Exception):
+    """A cap would be passed, or the sum is in another currency."""
+
+
+class SqlBudgets:
+    """Budgets in a database; a `BudgetStore`."""
+
+    blocking = True
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def spent(self, take: Take, now: float) -> Spent:
+        """Return what the budget of `take` holds."""
+        with self._database.read() as connection:
+            row = connection.execute(_SPENT, {"budget": take.budget, "now": now}).first()
+        # PostgreSQL's sums are decimals.
+        return Spent(0) if row is None else Spent(int(row[0]), row[1], row[2])
+
+    def reserve(self, reservation_id: str, takes: Sequence[Take], *, now: float, running_until: float) -> bool:
+        """Take all of `takes`, or nothing where one passes its cap or has another currency."""
+        try:
+            with self._database.write() as connection:
+                for take in sorted(takes):
+                    end = _take(connection, take, now)
+                    row = {"id": reservation_id, "budget": take.budget, "names": take.names, "amount": take.amount}
+                    connection.execute(insert(reservations), {**row, "ends": end, "running_until": running_until})
+        except _PassedError:
+            return False
+        return True
+
+    def commit(self, reservation_id: str) -> None:
+        """Let what is reserved be spent."""
+        with self._database.write() as connection:
+            connection.execute(update(reservations).filter_by(id=reservation_id).values(running_until=None))
+
+    def release(self, reservation_id: str) -> None:
+        """Give back what is reserved."""
+        its_budgets = select(reservations.c.budget).filter_by(id=reservation_id)
+        locked = select(budgets.c.id).where(budgets.c.id.in_(its_budgets)).order_by(budgets.c.id).with_for_update()
+        returning = (reservations.c.budget, reservations.c.amount)
+        with self._database.write() as connection:
+            connection.execute(locked)
+            gone = connection.execute(delete(reservations).filter_by(id=reservation_id).returning(*returning)).all()
+            for budget, amount in gone:
+                connection.execute(update(budgets).filter_by(id=budget).values(used=budgets.c.used - amount))
+
+    def unknown(self, now: float) -> Sequence[OpenReservation]:
+        """Return what is neither committed nor released, and whose tool cannot run any more."""
+        columns = (reservations.c.id, reservations.c.names, reservations.c.amount)
+        query = select(*columns).where(reservations.c.running_until <= now).order_by(reservations.c.running_until)
+        with self._database.read() as connection:
+            return [OpenReservation(*row) for row in connection.execute(query)]
+
+    def prune(self, now: float) -> int:
+        """Forget the budgets that hold nothing any more, and return how many."""
+        with self._database.write() as connection:
+            count = connection.execute(delete(budgets).where(budgets.c.ends <= now)).rowcount
+            connection.execute(delete(reservations).where(reservations.c.budget.not_in(select(budgets.c.id))))
+        return count
+
+
+def _take(connection: Connection, take: Take, now: float) -> float:
+    """Add an amount to its budget, and return until when it counts; `_PassedError` where it does not fit."""
+    made = dialect_insert(connection)(budgets).values(id=take.budget, latest=now, ends=now, used=0)
+    # Whoever has the row holds it until the end of the transaction.
+    locked = made.on_conflict_do_update(
+        index_elements=["id"], set_={"latest": _later(budgets.c.latest, made.excluded.latest)}
+    ).returning(budgets.c.latest)
+    latest: float = connection.execute(locked).scalar_one()
+    over = sum(connection.execute(_FORGET, {"budget": take.budget, "now": latest}).scalars())
+    end = take.window.end(latest)
+    added = {
+        "budget": take.budget, "over": over, "amount": take.amount, "cap": take.cap, "now_in": take.currency,
+        "until": end,
+    }  # fmt: skip
+    if connection.execute(_ADD, added).rowcount != 1:
+        raise _PassedError
+    return end

@@ -1,0 +1,182 @@
+"""Budgets: what every store does with them; tests/stores/test_budgets_processes.py has real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from pdp.contract.budgets import MOST, RUN_SECONDS, Spent, Take, Window
+from pdp.errors import StoreFullError
+from pdp.stores import budgets as module
+from pdp.stores.budgets import BudgetStore, MemoryBudgets, OpenReservation
+from pdp.stores.sql.budgets import SqlBudgets
+from pdp.stores.sql.database import Database
+from tests.support.postgres import DATABASES, empty_database
+
+DAY = 86_400.0
+MIDNIGHT = 1_782_864_000.0  # 2026-07-01T00:00:00Z, a Wednesday
+NOON = MIDNIGHT + DAY / 2
+SLIDING, CALENDAR = Window(3600.0), Window(DAY, calendar=True)
+
+
+@pytest.fixture(params=["memory", *DATABASES])
+def budgets(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BudgetStore]:
+    if request.param == "memory":
+        yield MemoryBudgets()
+        return
+    with Database.open(empty_database(request.param, tmp_path), upgrade=True) as database:
+        yield SqlBudgets(database)
+
+
+def take(
+    amount: int, *, cap: int = 100, window: Window = SLIDING, budget: str = "a", currency: str | None = None
+) -> Take:
+    return Take(budget, f'["{budget}"]', amount, window, currency, cap)
+
+
+def reserve(budgets: BudgetStore, name: str, *takes: Take, now: float = NOON) -> bool:
+    return budgets.reserve(name, takes, now=now, running_until=now + 60)
+
+
+def used(budgets: BudgetStore, now: float = NOON, asked: Take | None = None) -> int:
+    return budgets.spent(asked or take(0), now).used
+
+
+@pytest.mark.parametrize(
+    ("window", "end"),
+    [
+        pytest.param(SLIDING, NOON + 3600, id="sliding"),
+        pytest.param(CALENDAR, MIDNIGHT + DAY, id="a day"),
+        pytest.param(Window(7 * DAY, calendar=True), MIDNIGHT + 5 * DAY, id="a week ends before Monday"),
+        pytest.param(Window(None), NOON + RUN_SECONDS, id="a run"),
+    ],
+)
+def test_what_is_taken_counts_until_its_window_ends(budgets: BudgetStore, window: Window, end: float) -> None:
+    asked = take(30, window=window)
+    assert reserve(budgets, "r", asked)
+    assert budgets.spent(asked, end - 1) == Spent(30, end)
+    assert budgets.spent(asked, end) == Spent(0)
+    assert reserve(budgets, "s", take(100, window=window), now=end)
+
+
+def test_a_calendar_window_begins_with_its_first_second() -> None:
+    assert CALENDAR.end(MIDNIGHT) == MIDNIGHT + DAY
+    assert CALENDAR.end(MIDNIGHT - 0.001) == MIDNIGHT
+
+
+def test_only_what_fits_is_taken(budgets: BudgetStore) -> None:
+    answers = [reserve(budgets, str(amount), take(amount)) for amount in (60, 41, 40, 1)]
+    assert (answers, used(budgets)) == ([True, False, True, False], 100)
+    # An approved call has no cap of its own.
+    assert reserve(budgets, "approved", take(7, cap=MOST))
+    assert used(budgets) == 107
+
+
+def test_a_cap_of_zero_lets_nothing_through(budgets: BudgetStore) -> None:
+    assert not reserve(budgets, "r", take(1, cap=0))
+    assert budgets.spent(take(0), NOON) == Spent(0)
+
+
+def test_all_of_a_call_is_taken_or_nothing(budgets: BudgetStore) -> None:
+    assert reserve(budgets, "r", take(90, budget="b"))
+    for order in ((take(20), take(20, budget="b")), (take(20, budget="b"), take(20, budget="c"))):
+        assert not reserve(budgets, "s", *order)
+    assert [used(budgets, asked=take(0, budget=name)) for name in "abc"] == [0, 90, 0]
+    assert reserve(budgets, "t", take(20), take(10, budget="b"))
+    budgets.release("t")
+    assert [used(budgets, asked=take(0, budget=name)) for name in "ab"] == [0, 90]
+
+
+def test_one_sum_has_one_currency(budgets: BudgetStore) -> None:
+    assert reserve(budgets, "r", take(10, currency="EUR"))
+    assert not reserve(budgets, "s", take(10, currency="USD"))
+    assert not reserve(budgets, "t", take(10))
+    assert budgets.spent(take(0), NOON) == Spent(10, NOON + 3600, "EUR")
+    assert reserve(budgets, "u", take(10, currency="USD"), now=NOON + 3600)
+    assert budgets.spent(take(0), NOON + 3600).currency == "USD"
+
+
+def test_what_is_released_is_there_again_once(budgets: BudgetStore) -> None:
+    assert reserve(budgets, "r", take(60))
+    assert reserve(budgets, "s", take(40))
+    for _ in range(2):
+        budgets.release("r")
+    assert used(budgets) == 40
+    budgets.commit("s")
+    assert used(budgets) == 40
+
+
+def test_what_ends_after_its_window_changes_nothing(budgets: BudgetStore) -> None:
+    """A call that is reserved before midnight and over after it counts for the day before."""
+    assert reserve(budgets, "r", take(60, window=CALENDAR), now=MIDNIGHT - 1)
+    assert reserve(budgets, "s", take(100, window=CALENDAR), now=MIDNIGHT + 1)
+    budgets.commit("r")
+    budgets.release("r")
+    assert used(budgets, MIDNIGHT + 2, take(0, window=CALENDAR)) == 100
+
+
+def test_a_clock_that_goes_back_frees_nothing(budgets: BudgetStore) -> None:
+    assert reserve(budgets, "r", take(60))
+    assert reserve(budgets, "s", take(100), now=NOON + 3600)
+    for now in (NOON - DAY, NOON, NOON + 3600):
+        assert used(budgets, now) == 100
+        assert not reserve(budgets, "t", take(1), now=now)
+    # The window is counted from the latest time that was seen.
+    assert budgets.spent(take(0), NOON) == Spent(100, NOON + 7200)
+
+
+def test_what_nobody_knows_counts_and_is_listed(budgets: BudgetStore) -> None:
+    for name in ("killed", "committed", "released"):
+        assert reserve(budgets, name, take(10))
+    budgets.commit("committed")
+    budgets.release("released")
+    assert budgets.unknown(NOON + 59) == []
+    assert budgets.unknown(NOON + 60) == [OpenReservation("killed", '["a"]', 10)]
+    assert used(budgets, NOON + 60) == 20
+    # A person who has found out says what came of it.
+    budgets.release("killed")
+    assert (budgets.unknown(NOON + 60), used(budgets, NOON + 60)) == ([], 10)
+
+
+def test_budgets_that_hold_nothing_are_forgotten(budgets: BudgetStore) -> None:
+    assert reserve(budgets, "r", take(10))
+    assert reserve(budgets, "s", take(10, budget="b", window=CALENDAR))
+    assert (budgets.prune(NOON), budgets.prune(NOON + 3600), budgets.prune(NOON + 3600)) == (0, 1, 0)
+    assert used(budgets, asked=take(0, budget="b")) == 10
+    assert budgets.unknown(NOON + DAY) == [OpenReservation("s", '["b"]', 10)]
+    assert (budgets.prune(NOON + DAY), budgets.unknown(NOON + DAY)) == (1, [])
+
+
+def test_threads_never_take_more_than_is_there(budgets: BudgetStore) -> None:
+    with ThreadPoolExecutor(16) as threads:
+        answers = list(
+            threads.map(lambda number: reserve(budgets, str(number), take(3), take(1, budget="b")), range(60))
+        )
+    assert (answers.count(True), used(budgets), used(budgets, asked=take(0, budget="b"))) == (33, 99, 33)
+
+
+def test_threads_that_give_back_leave_the_sum_as_it_was(budgets: BudgetStore) -> None:
+    assert reserve(budgets, "r", take(90))
+
+    def come_and_go(number: int) -> None:
+        if reserve(budgets, str(number), take(7), take(7, budget="b")):
+            budgets.release(str(number))
+
+    with ThreadPoolExecutor(16) as threads:
+        list(threads.map(come_and_go, range(60)))
+    assert (used(budgets), used(budgets, asked=take(0, budget="b"))) == (90, 0)
+
+
+def test_a_full_store_in_memory_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CAPACITY", 2)
+    budgets = MemoryBudgets()
+    assert reserve(budgets, "r", take(1))
+    assert reserve(budgets, "s", take(1), now=NOON + 60)
+    with pytest.raises(StoreFullError, match="use a database"):
+        reserve(budgets, "t", take(1), now=NOON + 60)
+    # What counts no more makes room, though its budget holds something else.
+    assert reserve(budgets, "t", take(1), now=NOON + 3600)
+    assert used(budgets, NOON + 3600) == 2
