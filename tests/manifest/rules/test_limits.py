@@ -12,6 +12,7 @@ from pdp.manifest.load import load_effective
 
 SUM: dict[str, Any] = {"limit": "wire.daily", "argument": "amount", "per": "subject", "window": "P1D"}
 DAY = {"days": 1, "from": "midnight"}
+NO_UNITS: list[Any] = [0, -1, "0.00", "1e-2", "a", True, [], "0.0000000000001", "1/3"]
 
 
 def tool(*limits: dict[str, Any], name: str = "send_wire") -> dict[str, Any]:
@@ -88,8 +89,7 @@ def test_what_makes_no_sense_is_a_fault(limit: dict[str, Any], fault: str) -> No
 @pytest.mark.parametrize(
     ("fields", "fault"),
     [
-        *(({"unit": unit}, "`limits[0].unit` must be a decimal above zero")
-          for unit in (0, -1, "0.00", "1e-2", "a", True, [], "0.0000000000001", "1/3")),
+        *[({"unit": unit}, "`limits[0].unit` must be a decimal above zero") for unit in NO_UNITS],
         ({"count": False}, "`limits[0].count` must be true, not false"),
         ({"per": "tenant"}, "`limits[0].per` must be one of subject, agent, run, tool, resource, not `tenant`"),
         ({"window": {"days": 0, "from": "midnight"}}, "`limits[0].window.days` must be at least 1, not `0`"),
