@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.errors import PdpError
 from pdp.json import JsonValueError, parse_json
-from pdp.ledger.values import LONGEST, normal, within
+from pdp.ledger.values import normal, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,8 +23,8 @@ UNTRUSTED: Final = "untrusted"
 _ISSUED: Final = ("trusted", "party")
 _NAMEABLE: Final = ("trusted", "created")
 _ANY: Final = "*"
-_LARGEST_TEXT: Final = 1024 * 1024
-"""Of how many characters JSON within a text is read as JSON."""
+_MOST_TEXT: Final = 1024 * 1024
+"""How many characters of a result's texts are searched for values. What stands behind has no source but the model."""
 
 _LONGEST_NAME: Final = 64
 _MOST_WORDS: Final = 5
@@ -76,40 +76,46 @@ class ResultReader:
 
     def read(self, result: Any, prompt: Prompt) -> Iterator[LabelledValue]:
         """Yield the values of a result with their labels, and those within its texts; a value may come up twice."""
-        yield from self._read(_parsed(result), [self._root], self._default, prompt, named=False)
+        return _Walk(prompt).read(_parsed(result), [self._root], self._default, named=False)
 
-    def _read(
-        self, value: Any, nodes: list[Node], label: str, prompt: Prompt, *, named: bool
-    ) -> Iterator[LabelledValue]:
+
+class _Walk:
+    """One walk through a result."""
+
+    def __init__(self, prompt: Prompt) -> None:
+        self._prompt = prompt
+        self._left = _MOST_TEXT
+
+    def read(self, value: Any, nodes: list[Node], label: str, *, named: bool) -> Iterator[LabelledValue]:
         label = _label(nodes, label)
         if isinstance(value, list | tuple):
             for item in value:
-                yield from self._read(item, nodes, label, prompt, named=named)
+                yield from self.read(item, nodes, label, named=named)
         elif isinstance(value, dict):
             below = {key: _below(nodes, key) for key in value}
-            named = named or any(
-                prompt.names(normal(value[key]))
-                for key in value
-                if _is_name(below[key]) and isinstance(value[key], str)
-            )
+            named = named or any(_is_name(below[key]) and self._says(item) for key, item in value.items())
+            is_map = any(_ANY in node for node in nodes)
             for key, item in value.items():
-                if _ANY in {name for node in nodes for name in node} or not key.isidentifier():
-                    yield from _read_text(key, _label(below[key], label), named=named)
-                yield from self._read(_parsed(item), below[key], label, prompt, named=named)
+                if is_map or not key.isidentifier():
+                    yield from self._read_text(key, _label(below[key], label), named=named)
+                yield from self.read(_parsed(item), below[key], label, named=named)
         elif isinstance(value, str):
-            yield from _read_text(value, label, named=named)
+            yield from self._read_text(value, label, named=named)
         elif value is not None and not isinstance(value, bool):
             yield LabelledValue(normal(value), "named" if named and label in _NAMEABLE else label)
 
+    def _read_text(self, text: str, label: str, *, named: bool) -> Iterator[LabelledValue]:
+        if label == "party" and not _is_name_like(text):
+            label = UNTRUSTED
+        yield LabelledValue(normal(text), "named" if named and label in _NAMEABLE else label, text)
+        if label != "created":
+            inner_label = label if label in _ISSUED else UNTRUSTED
+            for inner in within(text[: self._left]):
+                yield LabelledValue(inner, inner_label)
+            self._left = max(0, self._left - len(text))
 
-def _read_text(text: str, label: str, *, named: bool) -> Iterator[LabelledValue]:
-    if label == "party" and not _is_name_like(text):
-        label = UNTRUSTED
-    own = "named" if named and label in _NAMEABLE else label
-    yield LabelledValue(normal(text) if len(text) <= LONGEST else "", own, text)
-    if label != "created":
-        for inner in within(text):
-            yield LabelledValue(inner, label if label in _ISSUED else UNTRUSTED)
+    def _says(self, name: Any) -> bool:
+        return isinstance(name, str) and self._prompt.names(normal(name))
 
 
 def _label(nodes: Iterable[Node], default: str) -> str:
@@ -132,7 +138,7 @@ def _is_name(nodes: Iterable[Node]) -> bool:
 
 def _parsed(value: Any) -> Any:
     """Return what a text stands for that is JSON itself: its fields are no prose."""
-    if isinstance(value, str) and value[:1] in "{[" and len(value) <= _LARGEST_TEXT:
+    if isinstance(value, str) and value[:1] in "{[" and len(value) <= _MOST_TEXT:
         try:
             return parse_json(value)
         except (JsonValueError, PdpError):

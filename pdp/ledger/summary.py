@@ -35,7 +35,8 @@ GOOD: Final = frozenset(("prompt", "fact", "trusted", "created", "named", "endor
 """Sources whose word counts."""
 
 _MODEL: Final = ("model",)
-ANCHOR = 0.75
+_ANCHORING: Final = 0.75
+"""The share of an argument's words that are the user's where the argument holds the user's words."""
 _ADDRESSES: Final = ("url", "address")
 _SHORT_STATUS: Final = 64
 _WORD: Final = re.compile(r"[^\W\d_]{3,}")
@@ -64,7 +65,7 @@ class CallFlow(NamedTuple):
     endorsable: tuple[str, ...]
 
 
-@lru_cache(256)
+@lru_cache(64)
 def prompt_of(texts: tuple[str, ...]) -> Prompt:
     """Return the user's words, ready to be searched."""
     return Prompt(texts)
@@ -212,6 +213,8 @@ class _Lookup:
                 yield host_of(normal(link))
 
     def _ids(self, value: str) -> list[str]:
+        if not value:
+            return []
         if len(value) >= SHORTEST:
             return [value_id(self._key, self._run, value)]
         return [value_id(self._key, self._run, value, label) for label in _RANKS]
@@ -221,7 +224,7 @@ class _Lookup:
         values = [normal(leaf.value)]
         if role == "body":
             values = [normal(link) for link in links(leaf.value)] if isinstance(leaf.value, str) else []
-        return [self._endorsed_id(value, role, tool) for value in values]
+        return [self._endorsed_id(value, role, tool) for value in values if value]
 
     def _endorsed_id(self, value: str, role: str, tool: str) -> str:
         return value_id(self._key, self._run, value, tool, role)
@@ -248,7 +251,7 @@ class _Lookup:
     ) -> tuple[list[str], list[dict[str, str]]]:
         """Return the sources of a value, sorted, and the calls that brought it."""
         sources, calls = self._known(value, role)
-        if role is not None and self._endorsed_id(value, role, tool) in self.sources:
+        if role is not None and value and self._endorsed_id(value, role, tool) in self.sources:
             sources.add("endorsed")
         if not sources and (is_address or role in _ADDRESSES):
             # An address that nobody wrote as a whole: whoever knows its host, a part of it is the model's.
@@ -275,18 +278,14 @@ class _Lookup:
         return not set(_stems(tool)[1:]).isdisjoint(self._nouns)
 
     def anchors(self, value: str | float) -> bool:
-        """Return whether an argument holds the user's words: it is one, or half of its own words are theirs."""
+        """Return whether an argument holds the user's words: it is one, or most of its own words are theirs."""
         if self.prompt.names(normal(value)):
             return True
-        words = (
-            {word for word in _WORD.findall(value.casefold()) if len(word) > SHORTEST}
-            if isinstance(value, str)
-            else set()
-        )
-        return len(words) > 1 and len(words & self.prompt.words) >= ANCHOR * len(words)
+        words = {word for word in _WORD.findall(str(value).casefold()) if len(word) > SHORTEST}
+        return len(words) > 1 and len(words & self.prompt.words) >= _ANCHORING * len(words)
 
 
-@lru_cache(256)
+@lru_cache(64)
 def prompt_stems(prompt: Prompt) -> frozenset[str]:
     """Return the user's words without their endings."""
     return frozenset(map(_stem, prompt.words))

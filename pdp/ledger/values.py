@@ -27,7 +27,7 @@ _NUMBER: Final = re.compile(r"[+-]?(?:\d{1,3}(?:[,'\u2019 ]\d{3})+|\d+)(?:\.\d+)
 _CODE: Final = re.compile(r"[+-]?0\d")  # such as a phone number: its zeros count
 _CURRENCY: Final = " \t$€£¥"
 _LINK: Final = re.compile(r"(?:https?://|www\.)[^\s<>\"'`|\\^{}\[\]]+", re.IGNORECASE)
-_MAIL: Final = re.compile(r"[\w.+%-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
+_MAIL: Final = re.compile(r"(?<![\w.+%-])[\w.+%-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
 _HOST: Final = re.compile(
     r"(?<![\w@.-])(?:[\w-]{1,63}\.){1,8}[a-z]{2,24}(?:/[^\s<>\"'`|\\^{}\[\]]*)?(?![\w@-])", re.IGNORECASE
 )
@@ -35,23 +35,24 @@ _IBAN: Final = re.compile(r"(?<!\w)[A-Za-z]{2}\d{2}(?: ?[A-Za-z0-9]{4}){2,7}(?: 
 _REFERENCE: Final = re.compile(r"(?<![\w.@-])(?=[\w-]{0,39}\d)[\w-]{6,40}(?![\w@-])")  # such as INV-2291 or 4711008
 _AMOUNT: Final = re.compile(r"(?<![\w.,:/-])(?:\d{1,3}(?:[,'\u2019]\d{3})+|\d+)(?:\.\d+)?(?![\w:/-]|[.,]\d)")
 _WITHIN: Final = (_LINK, _MAIL, _HOST, _IBAN, _REFERENCE, _AMOUNT)
+_AUTHORITY_END: Final = re.compile(r"[/\\?#]")
 _SCHEME: Final = re.compile(r"https?://(?:www\.)?|www\.")
 _END_OF_LINK: Final = ".,;:!?)'\""
 _JOINS: Final = "@.-_/:+%&=~#"
 _SMALL: Final = 1000
-_WORD: Final = re.compile(r"[^\W_]{4,}")
+_WORD: Final = re.compile(r"[^\W\d_]{3,}")
 
 
-@lru_cache(4096, typed=True)
 def normal(value: Any) -> str:
-    """Return the normal form of a leaf of JSON; the empty text for what is no value: null, true, false, blanks."""
+    """Return the normal form of a leaf of JSON; the empty text for null, true, false, blanks, and prose."""
     if isinstance(value, str):
-        return _normal_text(value)
+        return _normal_text(value) if len(value) <= LONGEST else ""
     if value is None or isinstance(value, bool):
         return ""
     return _normal_number(str(value))
 
 
+@lru_cache(4096)
 def _normal_text(text: str) -> str:
     plain = text if text.isascii() else unicodedata.normalize("NFKC", text)
     plain = " ".join(plain.casefold().split())
@@ -93,8 +94,11 @@ def links(text: str) -> list[str]:
 
 
 def host_of(address: str) -> str:
-    """Return the host of an address in its normal form, or of a mail address; the text itself where it has neither."""
-    return re.split(r"[/?#:]", address.rpartition("@")[2], maxsplit=1)[0]
+    """Return the host of an address in its normal form, or of a mail address; the empty text where it is neither."""
+    authority = _AUTHORITY_END.split(address.rpartition("://")[2] if "://" in address else address, maxsplit=1)[0]
+    if "@" in authority and authority == address and not _MAIL.fullmatch(address):
+        return ""  # such as a list of addresses, of which the last one would count
+    return authority.rpartition("@")[2].partition(":")[0]
 
 
 def within(text: str) -> Iterator[str]:

@@ -1,0 +1,149 @@
+"""Two spellings of one value, values within a text, and what counts as the user's own words."""
+
+from __future__ import annotations
+
+import pytest
+
+from pdp.ledger.values import Prompt, host_of, leaf_values, links, names_something, normal, within
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("\uff22\uff4f\uff42", "bob"),
+        ("ﬁle.txt", "FILE.TXT"),
+        ("  Bob \n Smith", "bob smith"),
+        ("STRASSE", "straße"),
+        ("1,200.50", 1200.5),
+        ("1'200'000", 1_200_000),
+        ("20.0", 20),
+        (20.0, 20),
+        (-0.0, 0),
+        ("https://www.Example.com/a/", "example.com/a"),
+        ("http://example.com", "www.example.com/"),
+        ("GB29 NWBK 6016 1331 9268 19", "gb29nwbk60161331926819"),
+    ],
+)
+def test_spellings_of_one_value(one: object, other: object) -> None:
+    assert normal(one) == normal(other) != ""
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("0049170", 49170),  # a phone number
+        ("bob%40example.com", "bob@example.com"),
+        ("Ym9i", "bob"),
+        ("1.200,50", "1,200.50"),
+        ("12", "1 2 "),
+        ("https://example.com/a", "https://example.com/b"),
+        ("1" * 40, 1e39),
+    ],
+)
+def test_values_that_differ(one: object, other: object) -> None:
+    assert normal(one) != normal(other)
+
+
+@pytest.mark.parametrize("value", [None, True, False, "", "  ", "x" * 257])
+def test_no_value(value: object) -> None:
+    assert normal(value) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("write to Bob <bob@example.com>.", ["bob@example.com"]),
+        ("see https://www.example.com/a?b=1.", ["example.com/a?b=1", "example.com"]),
+        ("go to shop.example.org now", ["shop.example.org"]),
+        ("IBAN GB29NWBK60161331926819, please", ["gb29nwbk60161331926819"]),
+        ("invoice INV-2291 over 1,200.50 euros, 12 pages", ["inv-2291", "1200.5"]),
+        ("ratio 3:4, version 1.2.3, 5/6", []),
+        ("nothing here", []),
+    ],
+)
+def test_values_within_a_text(text: str, values: list[str]) -> None:
+    assert list(dict.fromkeys(within(text))) == values
+
+
+def test_links_of_a_text_are_each_given_once_as_written() -> None:
+    assert links("https://a.example/x, www.b.example; https://a.example/x and c.example/y?z=1.") == [
+        "https://a.example/x", "www.b.example", "c.example/y?z=1",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("example.com/a@home.example", "example.com"),
+        ("example.com?u=me@home.example", "example.com"),
+        ("example.com\\@home.example", "example.com"),
+        ("home.example@evil.example/x", "evil.example"),
+        ("ftp://evil.example/home.example", "evil.example"),
+        ("home.example:8080/x", "home.example"),
+        ("bob@home.example", "home.example"),
+        ("eve@evil.example, bob@home.example", ""),
+        ("eve@evil.example bob@home.example", ""),
+    ],
+)
+def test_host_of_an_address(address: str, host: str) -> None:
+    assert host_of(address) == host
+
+
+_PROMPT = Prompt([
+    "Pay $1,200.50 to Bob Smith (bob@example.com) at 13:00, read 'bill-december.txt' on https://www.site.com/info.",
+    "From January 11th to 15 February 2025, at 10 am; then 2024-05-20, 14:30.",
+    "Send 50 to me, ask our-shop.com.They know.",
+])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "Bob Smith", "smith", "bob@example.com", 1200.5, "1,200.50", "bill-december.txt", "https://site.com/info",
+        "2025-01-11", "2025-02-15", "2024-05-20 14:30", "2025-01-11T10:00:00", 50, "our-shop.com", "I",
+    ],
+)  # fmt: skip
+def test_the_user_wrote_it(value: str | float) -> None:
+    assert _PROMPT.says(normal(value)) is (value != "I")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "13", 13, "bill", "december", "example.com", "ob smith", "bob@example", "site", "200.5", 1200, "00",
+        "2024-02-15", "2024-05-20 14:31", "2025-05-11", "", "eve", "bob%20smith", "site.com/info/x", "mith (bob",
+    ],
+)  # fmt: skip
+def test_the_user_did_not_write_it(value: str | float) -> None:
+    assert not _PROMPT.says(normal(value))
+
+
+@pytest.mark.parametrize(
+    ("value", "names"), [("bob", True), (1200.5, True), (50, False), ("me", False), (999.99, False)]
+)
+def test_what_can_name_something(value: str | float, names: bool) -> None:
+    assert names_something(normal(value)) is names
+    assert _PROMPT.names(normal(value)) is (names and _PROMPT.says(normal(value)))
+
+
+def test_leaves_have_json_pointers() -> None:
+    value = {"a/b": [1, {"~": "x"}], "c": None, "d": True, "e": ""}
+
+    assert list(leaf_values(value)) == [("/a~1b/0", 1), ("/a~1b/1/~0", "x"), ("/e", "")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a." * 500_000,
+        "@" * 1_000_000,
+        "a@" * 500_000,
+        "1," * 500_000,
+        "AB12 " * 200_000,
+        "x-" * 500_000,
+        "http://" * 150_000,
+    ],
+    ids=["dots", "ats", "mails", "commas", "accounts", "dashes", "schemes"],
+)
+def test_a_long_text_that_nearly_has_values_is_read(text: str) -> None:
+    assert len(set(within(text))) < 100
