@@ -141,7 +141,7 @@ class LedgerStore(Protocol):
 
 def value_id(key: bytes, run: str, *parts: str) -> str:
     """Return the keyed hash by which a run knows a value: as 32 hexadecimal digits."""
-    text = "\0".join((run, *parts)).encode(errors="surrogatepass")
+    text = "".join(f"{len(part)}:{part}" for part in (run, *parts)).encode(errors="surrogatepass")
     return hashlib.blake2b(text, key=key, digest_size=_ID_BYTES).hexdigest()
 
 
