@@ -41,7 +41,7 @@ def test_fields_are_labelled_with_what_is_below_them_and_items_of_lists_with_the
 
 
 def test_a_record_that_the_user_names_has_named_ids_and_still_a_strangers_texts_and_parties() -> None:
-    named = {"trusted": ["/id"], "parties": ["/guests"], "names": ["/title"]}
+    named: dict[str, Any] = {"trusted": ["/id"], "parties": ["/guests"], "names": ["/title"]}
 
     assert _labels([_EVENT, {"id": 4712, "title": "Dinner"}], **named) == [
         ("4711", "named"), ("4712", "trusted"), ("ask eve@evil.example", "untrusted"), ("bob@example.com", "party"),
@@ -71,7 +71,7 @@ def test_keys_that_are_data_are_values() -> None:
 
 @pytest.mark.parametrize("effect", ["commit-low", "stage"])
 def test_of_a_write_is_believed_what_it_made(effect: str) -> None:
-    labels = {"trusted": ["/state"], "created": ["/id"], "parties": ["/to"]}
+    labels: dict[str, Any] = {"trusted": ["/state"], "created": ["/id"], "parties": ["/to"]}
 
     assert _labels({"id": "tx-4711", "state": "sent", "to": "bob"}, effect, **labels) == [
         ("bob", "untrusted"), ("sent", "untrusted"), ("tx-4711", "created"),
