@@ -25,22 +25,25 @@ class Verdict(StrEnum):
 class Reason:
     """One finding of one concern. `code` is `<concern>.<finding>` and never renamed; `details` are read-only.
 
-    `remedy` is what whoever is denied can do; None where the rule states nothing.
+    `remedy` is what whoever is denied can do; None where the rule states nothing. `explanation` is what the enforcement
+    point adds to a finding about a run: where a value came from.
     """
 
     code: str
     message: str
     details: dict[str, Any]
     remedy: str | None = None
+    explanation: str | None = None
 
     @property
     def text(self) -> str:
-        """The reason in words, for whoever is denied, the model included: code, message and remedy."""
-        return f"{self.code}: {self.message}" + (f" {self.remedy}" if self.remedy else "")
+        """The reason in words, for whoever is denied, the model included: code, message, explanation and remedy."""
+        return " ".join(filter(None, (f"{self.code}: {self.message}", self.explanation, self.remedy)))
 
     def as_json(self) -> dict[str, Any]:
-        """Return `{code, message, details, remedy?}`."""
-        stated = {} if self.remedy is None else {"remedy": self.remedy}
+        """Return `{code, message, details, remedy?, explanation?}`."""
+        parts = {"remedy": self.remedy, "explanation": self.explanation}
+        stated = {name: part for name, part in parts.items() if part is not None}
         return {"code": self.code, "message": self.message, "details": _sorted(self.details)} | stated
 
 

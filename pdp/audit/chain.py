@@ -81,6 +81,7 @@ class AuditEvent(TypedDict, total=False):
     retrieval_snapshot: str | None
     sources: Sequence[str]
     spent: Sequence[dict[str, str | None]]
+    flow: dict[str, Any] | None
     error_code: str | None
     duration_ms: float | None
 

@@ -49,8 +49,8 @@ def print_evaluation(evaluation: Evaluation) -> None:
         show((f"  {reason.code}", "bold"), f"  {reason.message}")
         if reason.details:
             show((f"      {canonical(reason.details).decode()}", "dim"))
-        if reason.remedy:
-            show(f"      {reason.remedy}")
+        for text in filter(None, (reason.explanation, reason.remedy)):
+            show(f"      {text}")
     for obligation in evaluation.obligations:
         show(f"  obligation {obligation.id} {canonical(obligation.parameters).decode()}")
     if evaluation.verdict == "STEP_UP":

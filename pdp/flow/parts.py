@@ -72,7 +72,7 @@ class Stores:
             self.actions if actions is None else actions,
             self.deployment if deployment is None else deployment,
             runs,
-            ledger=self._ledger if ledger is None else ledger,
+            ledger=self.ledger if ledger is None else ledger,
             budgets=self.budgets if budgets is None else budgets,
         )
 

@@ -1,7 +1,8 @@
-"""What whoever is denied needs and no rule can see: which claims were ignored, and which field is malformed.
+"""What whoever is denied needs and no rule can see: ignored claims, malformed fields, and where values came from.
 
 The policy sees what was made of the claims, and of a malformed request that it is malformed. So the enforcement point
-adds this to the details of a reason after the decision: names and types, never a value.
+adds this to the details of a reason after the decision: names and types, never a value. A finding about a run gets an
+explanation as well: where a value came from.
 """
 
 from __future__ import annotations
@@ -81,6 +82,10 @@ def _explained(reason: Reason, claims: Mapping[str, Any], request: Request) -> R
         read = _CLAIMS_OF[reason.code]
         ignored = _ignored_of_agents(claims) if "act" in read else ()
         more["ignored_claims"] = [*_ignored(claims, read, reason.details.get("missing", ())), *ignored][:_MOST]
+    elif reason.code.startswith("flow.") and isinstance(flow := request.context.get("flow"), dict):
+        from pdp.ledger.words import explanation  # noqa: PLC0415 - only where labels are in use
+
+        return replace(reason, explanation=explanation(reason.code, reason.details, flow))
     if reason.code == _CUMULATIVE:
         reason = _with_left(reason)
     return replace(reason, details=frozen({**reason.details, **more})) if any(more.values()) else reason

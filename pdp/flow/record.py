@@ -123,7 +123,26 @@ def _decision_event(decided: Decided, log: AuditLog, *, superseded: bool = False
         event["codes"] = decided.decision.codes
     if decided.prepared is not None and decided.prepared.spendings:
         event["spent"] = _spent(decided.prepared.request)
+    if decided.prepared is not None and decided.prepared.flow is not None:
+        event["flow"] = _flow(decided.prepared.flow.context, decided.decision)
     return event
+
+
+def _flow(context: Mapping[str, Any], decision: Decision | None) -> dict[str, Any]:
+    """Return the labels of a run and of the call's arguments, and the codes of findings that decide nothing."""
+    duties = () if decision is None else decision.obligations
+    noted = {code for duty in duties if duty.id == "note" for code in duty.parameters["codes"] if isinstance(code, str)}
+    # Sorted, as the log writes them.
+    return {
+        "arguments": [
+            {"path": recordable(argument["path"]), "role": argument["role"], "sources": argument["sources"]}
+            for argument in context["arguments"]
+        ],
+        "markings": context["markings"],
+        "noted": sorted(noted),
+        "tainted": context["tainted"],
+        "untrusted": context["untrusted"],
+    }
 
 
 def _plan_events(plan: CheckedPlan, decision: Decision, asked: Unread, log: AuditLog) -> Iterator[AuditEvent]:

@@ -161,8 +161,12 @@ DRAFTED = ["governance.yaml", "pdp.yaml", "proposal.json", "scenarios.yaml", "se
 
 
 @pytest.mark.parametrize(
-    "manifest", ["payments/manifest.json", "registry/manifest.yaml", "rag/manifest.json", "underwriting/manifest.yaml"]
-)
+    "manifest",
+    [
+        "assistant/manifest.yaml", "payments/manifest.json", "registry/manifest.yaml", "rag/manifest.json",
+        "underwriting/manifest.yaml",
+    ],
+)  # fmt: skip
 def test_a_draft_for_a_manifest_passes_its_own_tests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manifest: str
 ) -> None:

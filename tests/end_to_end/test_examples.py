@@ -31,7 +31,7 @@ CONTRACTS = ("clinical", "memory", "underwriting", "workstation")
 """The examples of tool contracts, each with policies of its own."""
 
 
-@pytest.mark.parametrize("name", CONTRACTS)
+@pytest.mark.parametrize("name", ["assistant", *CONTRACTS])
 def test_each_readme_names_its_command(name: str) -> None:
     readme = (ROOT / "examples" / name / "README.md").read_text(encoding="utf-8")
 
@@ -72,7 +72,7 @@ def obligations(scenarios: Any) -> Iterator[str]:
             yield from obligations(value)
 
 
-@pytest.mark.parametrize("name", CONTRACTS)
+@pytest.mark.parametrize("name", ["assistant", *CONTRACTS])
 def test_each_manifest_is_without_fault_or_warning(name: str) -> None:
     folder = ROOT / "examples" / name
     governance = ["--governance", folder / "governance.yaml"] if (folder / "governance.yaml").exists() else []

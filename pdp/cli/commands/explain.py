@@ -25,6 +25,7 @@ from pdp.cli.options import (
 from pdp.cli.output import print_json
 from pdp.engine.data import read_data
 from pdp.json import canonical
+from pdp.ledger.words import origins
 from pdp.pep import Pep
 from pdp.workbench.explain.explain import Explanation, explain
 from pdp.workbench.opa.program import find_opa
@@ -85,6 +86,8 @@ def run(
     else:
         verdict = word(evaluation)
         show((verdict, STYLES[verdict]), explanation.line.removeprefix(verdict))
+        for line in origins(evaluation.flow):
+            show(f"  {line}")
         if whole:
             _print_rules(explanation)
     raise typer.Exit(exit_code(evaluation))

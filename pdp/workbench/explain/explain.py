@@ -46,7 +46,7 @@ class Explanation:
     unknown: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return `{line, evaluation, checks, rules, complete}`; the form is stable."""
+        """Return `{line, evaluation, checks, rules, complete, flow}`; the form is stable."""
         return {
             "line": self.line,
             "evaluation": self.mask.value(self.evaluation.as_json()),
@@ -60,6 +60,7 @@ class Explanation:
                 for run in self.rules
             ],
             "complete": self.unknown is None,
+            "flow": self.evaluation.flow,
         }  # fmt: skip
 
 
@@ -132,8 +133,11 @@ def _line(evaluation: Evaluation, modules: Mapping[str, Module]) -> str:
 
 
 def _clause(reason: Reason, sites: tuple[RuleSite, ...]) -> str:
-    """Return a reason in sentences: what it says, the facts that made it so, and the remedy that its rule states."""
+    """Return a reason in sentences: what it says, the facts that made it so, and the remedy that its rule states.
+
+    Where a finding about a run is explained, that says more than its facts.
+    """
     where = f" ({Path(sites[0].file).name}:{sites[0].line})" if sites else ""
     facts = ", ".join(f"{name} is {canonical(value).decode()}" for name, value in sorted(reason.details.items()))
-    facts = f"Here, {facts}." if facts else ""
+    facts = reason.explanation or (f"Here, {facts}." if facts else "")
     return " ".join(filter(None, (f"{reason.code}{where}: {reason.message}", facts, reason.remedy)))

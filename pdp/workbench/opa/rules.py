@@ -25,6 +25,7 @@ _PACKAGE: Final = re.compile(r"package\s+([A-Za-z_][\w.]*)")
 _NAME: Final = re.compile(r"(?:default\s+)?([A-Za-z_]\w*)")
 _CONTINUES: Final = re.compile(r"(?:[\]})]|else\b|with\b)")
 _OBLIGATION: Final = re.compile(r'"id"\s*:\s*"([^"\\]+)"')
+_PASSED_ON: Final = re.compile(r"_findings\s+contains\b")
 _STRING: Final = re.compile(r'"(?:\\.|[^"\\])*"|`[^`]*`')
 # The concern of what the decision finds itself.
 _DECISION: Final = "decision"
@@ -37,7 +38,8 @@ class RuleSite:
     Attributes:
         code: its reason code, `<concern>.<finding>`; None when its METADATA states none.
         concern: its name; `decision` for the findings of the decision itself.
-        part: what it finds: one of `PARTS`; the decision itself only denies.
+        part: what it finds: one of `PARTS`; the decision itself only denies. What a concern collects under a code, and
+            then passes on, counts as a STEP_UP.
         file: the author's file; line: of the rule's head, from 1.
         module: the module's path in the bundle.
         title, description: as METADATA states them, or empty.
@@ -102,6 +104,8 @@ def _sites(path: str, module: Module) -> Iterator[RuleSite]:
         stated = custom if isinstance(custom, dict) else {}
         code = _text_of(stated, "code") or None
         part = "deny" if concern == _DECISION and code is not None else name[1]
+        if code is not None and _PASSED_ON.match(statement.text):
+            part = "step_up"
         if part not in PARTS:
             continue
         obligation = _OBLIGATION.search(statement.text) if part == "obligations" else None

@@ -85,7 +85,8 @@ def _session(manifest: EffectiveManifest) -> dict[str, Any]:
     purpose = next((tool.purposes[0] for tool in tools if tool.purposes), "review")
     agents = manifest.document.get("agents")
     agent = {"agent": next(iter(agents))} if agents else {}
-    return {"claims": stated, **agent, "purpose": purpose, "idempotency_key": "first-call"}
+    run = {"run_id": "first-run"} if manifest.tracks_flow else {}
+    return {"claims": stated, **agent, "purpose": purpose, "idempotency_key": "first-call", **run}
 
 
 def _scenarios(manifest: EffectiveManifest, session: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -19,7 +19,7 @@ from pdp.manifest.model import EffectiveApproval
 from pdp.stores.actions import ActionState
 from pdp.stores.approvals import Approval
 from pdp.stores.url import open_stores
-from tests.support import ROOT, payments
+from tests.support import ROOT, assistant, desk, payments
 from tests.support.command_line import environment, pdp, written
 from tests.support.payments import session, wire
 from tests.support.postgres import DATABASES, empty_database
@@ -261,3 +261,23 @@ def test_the_project_names_the_store_and_nobody_who_grants() -> None:
     assert pdp("approvals", "list").out.startswith(asked.id)
     assert pdp("approvals", "grant", asked.id).code == 2
     assert pdp("approvals", "grant", asked.id, "-s", "boss.json").code == 0
+
+
+@pytest.mark.process
+def test_where_the_values_came_from_is_shown(tmp_path: Path) -> None:
+    url = empty_database("sqlite", tmp_path)
+    effective = assistant.effective()
+    with closing(open_stores(url, upgrade=True)) as stores, desk.engine(effective) as engine:
+        approvals = Approvals(stores.approvals)
+        pep = Pep(effective, engine, tools={"read_mail": lambda mail_id: assistant.MAIL}, approvals=approvals)
+        pep.call(assistant.READ, assistant.session(), tool_call_id="c-17")
+        asked = pep.call(assistant.invite("y@other.example"), assistant.session()).approval
+    assert asked is not None
+
+    shown = pdp("approvals", "show", asked.id, "--store", url).out.splitlines()
+
+    assert [line.split(maxsplit=1)[1] for line in shown if line.split()[0] == "origin"] == [
+        "the run has read what strangers wrote: read_mail",
+        "`participants/0` (destination) was read in the result of read_mail (call c-17), and you did not name it",
+        "`title` (body) comes from the model alone: neither you nor any result has it",
+    ]

@@ -11,8 +11,8 @@ import yaml
 
 from pdp import Pep
 from pdp.workbench.explain.explain import explain, traced_data
-from tests.support import ROOT
-from tests.support.command_line import OPTIONS, Done, pdp, session_file
+from tests.support import ROOT, assistant
+from tests.support.command_line import OPTIONS, Done, pdp, session_file, written
 from tests.support.payments import EXAMPLE, REMEDY, effective, session, wire
 from tests.support.scripted import Scripted, answer
 
@@ -244,3 +244,21 @@ def test_values_of_sensitive_arguments_are_not_shown(tmp_path: Path) -> None:
     assert hidden.code == 3
     assert [value in hidden.out for value in ("47500", "acct-operating-4412")] == [False, False]
     assert hidden.json["line"] == EXCEEDED.replace("47500", "***")
+
+
+def test_where_each_argument_came_from(tmp_path: Path) -> None:
+    """A run begins untainted, since nothing is called before."""
+    session = written(tmp_path / "session.json", {**assistant.SESSION, "prompt": ["Invite ben@office.example."]})
+    proposal = written(tmp_path / "proposal.json", assistant.invite("ben@office.example"))
+    files = ("-m", assistant.EXAMPLE / "manifest.yaml", "-g", assistant.EXAMPLE / "governance.yaml", "-s", session)
+
+    done, plain = pdp("explain", proposal, *files), pdp("explain", proposal, *files, "--json")
+
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[1:] == [
+        "  the run has read nothing that strangers wrote",
+        "  `participants/0` (destination) is in your own words",
+        "  `title` (body) comes from the model alone: neither you nor any result has it",
+    ]
+    assert [argument["sources"] for argument in plain.json["flow"]["arguments"]] == [["prompt"], ["model"]]
+    assert explained(wire(), "--json").json["flow"] is None

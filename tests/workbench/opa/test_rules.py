@@ -56,6 +56,10 @@ obligations contains {
 } if {
 	input.context.x
 } else := 3 if input.y
+
+# METADATA
+# custom: {code: hours.found}
+_findings contains reason.new(rego.metadata.rule(), {}) if input.z
 """
 
 
@@ -74,14 +78,16 @@ def test_a_module_with_everything_in_it() -> None:
         (None, "hours", "deny", 23, 23, "", "", None),
         (None, "hours", "allow", 28, 28, "", "", None),
         ("hours.logged", "hours", "obligations", 37, 42, "", "", None),
+        ("hours.found", "hours", "step_up", 46, 46, "", "", None),
     ]
     assert {one.file for one in of(HOURS)} == {file}
-    assert [one.obligation for one in of(HOURS)] == [None, None, None, "log_level"]
+    assert [one.obligation for one in of(HOURS)] == [None, None, None, "log_level", None]
 
 
 def test_sites_by_code_leaves_out_those_without() -> None:
     assert {code: [one.line for one in found] for code, found in sites_by_code(of(HOURS)).items()} == {
         "hours.closed": [17],
+        "hours.found": [46],
         "hours.logged": [37],
     }
 

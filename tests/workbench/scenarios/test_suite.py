@@ -89,7 +89,8 @@ def test_sessions_are_laid_over_each_other_deep() -> None:
     assert first.model_dump() == {
         "claims": {"sub": "ann", "emts": {"notes.read": True, "wires.send": True}, "limits": {"notes": 3}},
         "purpose": None, "facts": {"a": [2], "b": {}}, "idempotency_key": None, "run_id": "it", "request_id": "it/1",
-        "agent": None, "plan": [], "state": {}, "config": {}, "time": "2026-01-01T00:00:00Z",
+        "agent": None, "prompt": [], "home_domains": [], "plan": [], "state": {}, "config": {},
+        "time": "2026-01-01T00:00:00Z",
     }  # fmt: skip
     assert approver is not None
     assert (approver.claims, approver.time) == (BOB["claims"], "2026-02-02T00:00:00Z")

@@ -15,6 +15,7 @@ from pdp.cli.options import AsJson, command_app, file_option
 from pdp.cli.output import print_answer
 from pdp.clock import to_seconds
 from pdp.json import canonical
+from pdp.ledger.words import origins
 from pdp.manifest.fields import SUBJECT
 from pdp.stores.approvals import ApprovalState
 
@@ -130,6 +131,7 @@ def _fields(approval: Approval) -> Iterator[tuple[str, str]]:
         yield "argument", f"{name} = {canonical(value).decode()}"
     for name, value in (approval.task or {}).items():
         yield "task", f"{name} = {canonical(value).decode()}"
+    yield from (("origin", line) for line in origins(context.get("flow")))
     if context.get("purpose"):
         yield "purpose", context["purpose"]
     if approval.run_id:

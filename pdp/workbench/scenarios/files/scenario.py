@@ -99,6 +99,38 @@ class ExpectedObligation(Form):
     parameters: dict[str, Any]
 
 
+class ExpectedArgument(Form):
+    """Some of what is known of a labelled argument; `from` are the tools whose results had it."""
+
+    role: Text | None = None
+    sources: tuple[Text, ...] | None = None
+    from_: tuple[Text, ...] | None = Field(default=None, alias="from")
+    home: StrictBool | None = None
+    links: tuple[tuple[Text, ...], ...] | None = None
+
+
+_Sources = Annotated[
+    Annotated[tuple[Text, ...], Tag("<many>")] | Annotated[ExpectedArgument, Tag("<one>")], Discriminator(_listed)
+]
+
+
+class ExpectedFlow(Form):
+    """Some of what the ledger says of a call; lists are sets. `arguments`: by path; a list is that of its sources."""
+
+    tainted: StrictBool | None = None
+    untrusted: tuple[Text, ...] | None = None
+    markings: tuple[Text, ...] | None = None
+    plan: tuple[Text, ...] | None = None
+    anchored: StrictBool | None = None
+    intended: StrictBool | None = None
+    arguments: dict[Text, _Sources | None] | None = None
+
+    def errors_together(self) -> Iterator[_ErrorAt]:
+        """Yield that nothing is expected."""
+        if not self.model_fields_set:
+            yield (), FieldError("must not be empty", "state what the run carries, such as `tainted: true`")
+
+
 class Expect(Form):
     """What has to come of a step. What is not stated is not looked at; at least one thing is stated.
 
@@ -107,7 +139,8 @@ class Expect(Form):
         verdict: null: the policy was not asked.
         codes: the reasons' codes, as a set, exactly.
         details: by reason code, some fields of its details: a reason of that code has all of them, with these values.
-        messages, remedies: by reason code, what a reason of that code says, and the remedy that it states, exactly.
+        messages, remedies, explanations: by reason code, what a reason of that code says, the remedy that it states,
+            and what the enforcement point adds, exactly.
         obligations: exactly these: an id, or `{id, parameters}`, each.
         trace: some of the trace's fields.
         arguments: the arguments after correction, exactly.
@@ -118,6 +151,7 @@ class Expect(Form):
         approval: the state of the approval that the step opened, used or decided; null: there is none.
         refused: why an approval was not granted or denied (a code such as `requester`); null: it was.
         markings: those that the result carries, as a set, exactly.
+        flow: some of `context.flow`; null: the request has none.
     """
 
     status: Status | None = None
@@ -127,6 +161,7 @@ class Expect(Form):
     details: Annotated[dict[Text, Annotated[dict[str, Any], _NOT_EMPTY]], _NOT_EMPTY] | None = None
     messages: Annotated[dict[Text, Text], _NOT_EMPTY] | None = None
     remedies: Annotated[dict[Text, Text], _NOT_EMPTY] | None = None
+    explanations: Annotated[dict[Text, Text], _NOT_EMPTY] | None = None
     obligations: (
         tuple[
             Annotated[
@@ -145,12 +180,13 @@ class Expect(Form):
     approval: ApprovalState | None = None
     refused: Refusal | None = None
     markings: tuple[Text, ...] | None = None
+    flow: ExpectedFlow | None = None
 
     def errors_together(self) -> Iterator[_ErrorAt]:
         """Yield that nothing is expected, and reasons of which more is expected than `codes` admits."""
         if not self.model_fields_set:
             yield (), FieldError("must not be empty", "state what has to come of it, such as `verdict: DENY`")
-        for name in ("details", "messages", "remedies"):
+        for name in ("details", "messages", "remedies", "explanations"):
             for code in getattr(self, name) or ():
                 if self.codes is not None and code not in self.codes:
                     yield (name, code), FieldError("is not among `codes`", "name it there as well, or take it out")

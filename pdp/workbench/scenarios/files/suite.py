@@ -283,15 +283,15 @@ def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, A
 def _sessions(source: ScenarioSource, located: Located, base: Mapping[str, Any]) -> tuple[Session | None, ...]:
     """Return who does each step of a scenario, and when: time stands still until a step says otherwise."""
     scenario = located.scenario
-    below = laid_over(base, scenario.session)
-    now = below.get("time") or _TIME
     # Request and run are named after the scenario, so that the same one always makes the same request.
     name = scenario.name[:_SHOWN_NAME]
+    below = laid_over({"run_id": name, **base}, scenario.session)
+    now = below.get("time") or _TIME
     sessions = []
     try:
         for number, step in enumerate(scenario.steps, start=1):
             now = step.at or step.session.get("time") or now
-            named = {"run_id": name, "request_id": f"{name}/{number}"}
+            named = {"request_id": f"{name}/{number}"}
             sessions.append(_session(step, named | laid_over(below, step.session) | {"time": now}))
     except ValidationError:
         source.find(located.path, "no session says who calls", "state `session: {claims: {sub: ...}}`")

@@ -10,6 +10,7 @@ import orjson
 
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.proposal import RejectionCode, Status
+from pdp.workbench.scenarios.files.scenario import ExpectedArgument
 from pdp.workbench.scenarios.results import Mismatch
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pdp.decision import Decision
     from pdp.evaluation import Evaluation
     from pdp.stores.approvals import Approval
-    from pdp.workbench.scenarios.files.scenario import Expect
+    from pdp.workbench.scenarios.files.scenario import Expect, ExpectedFlow
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Happened:
 
 def expected(expect: Expect) -> dict[str, Any]:
     """Return what is expected, as it is written."""
-    return expect.model_dump(mode="json", exclude_unset=True)
+    return expect.model_dump(mode="json", exclude_unset=True, by_alias=True)
 
 
 def actual(expect: Expect, happened: Happened) -> dict[str, Any]:
@@ -49,6 +50,7 @@ def actual(expect: Expect, happened: Happened) -> dict[str, Any]:
         "details": _of_reasons(decision, expect.details, "details"),
         "messages": _of_reasons(decision, expect.messages, "message"),
         "remedies": _of_reasons(decision, expect.remedies, "remedy"),
+        "explanations": _of_reasons(decision, expect.explanations, "explanation"),
         "obligations": [
             {"id": obligation.id, "parameters": obligation.parameters}
             for obligation in (decision.obligations if decision else ())
@@ -62,6 +64,7 @@ def actual(expect: Expect, happened: Happened) -> dict[str, Any]:
         "approval": approval and approval.state,
         "refused": happened.refused,
         "markings": (),
+        "flow": None,
     }
     if evaluation is not None:
         failure = evaluation.outcome.failure
@@ -72,6 +75,7 @@ def actual(expect: Expect, happened: Happened) -> dict[str, Any]:
             "result": _json_or_not(evaluation.result),
             "failure": failure and failure.code,
             "markings": sorted(evaluation.markings),
+            "flow": _flow(evaluation.flow, expect.flow),
         }
     stated = [name for name in type(expect).model_fields if name in expect.model_fields_set]
     plain: dict[str, Any] = orjson.loads(orjson.dumps({name: came[name] for name in stated}))
@@ -81,7 +85,7 @@ def actual(expect: Expect, happened: Happened) -> dict[str, Any]:
 def mismatches(expected: dict[str, Any], actual: dict[str, Any], prefix: str = "") -> tuple[Mismatch, ...]:
     """Return the keys in which two sides differ; null is nothing but null. Codes and markings are sets.
 
-    Of `details`, `messages` and `remedies` the second side has a list for each code: what its reasons have.
+    Of `details`, `messages`, `remedies` and `explanations` the second side has by code what each of its reasons has.
     """
     return tuple(
         Mismatch(f"{prefix}{name}", stated, actual[name])
@@ -123,11 +127,22 @@ def _same_texts(expected: Any, actual: Any) -> bool:
     return all(text in actual[code] for code, text in expected.items())
 
 
+def _has_parts(expected: Any, actual: Any) -> bool:
+    """Whether a value has the parts that are expected of it; lists are sets."""
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        return all(_has_parts(part, actual[name]) for name, part in expected.items())
+    if isinstance(expected, list) and isinstance(actual, list):
+        return sorted(map(canonical, expected)) == sorted(map(canonical, actual))
+    return equal(expected, actual)
+
+
 _EQUAL: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "codes": _same_set,
     "details": _same_details,
     "messages": _same_texts,
     "remedies": _same_texts,
+    "explanations": _same_texts,
+    "flow": _has_parts,
     "markings": _same_set,
     "obligations": _same_obligations,
 }
@@ -137,6 +152,26 @@ def _of_reasons(decision: Decision | None, codes: Mapping[str, Any] | None, part
     """What every reason of these codes has in its field `part`."""
     reasons = decision.reasons if decision else ()
     return {code: [getattr(reason, part) for reason in reasons if reason.code == code] for code in codes or ()}
+
+
+def _flow(flow: Mapping[str, Any] | None, expect: ExpectedFlow | None) -> dict[str, Any] | None:
+    """What `context.flow` has in the form in which it is expected; all of it where it is expected not to be."""
+    if flow is None:
+        return None
+    by_path = {argument["path"]: argument for argument in flow["arguments"]}
+    if expect is None:
+        return {**flow, "arguments": {path: argument["sources"] for path, argument in by_path.items()}}
+    stated = expect.arguments or {}
+    arguments = {path: _argument(by_path.get(path), fields) for path, fields in stated.items()}
+    return {name: arguments if name == "arguments" else flow[name] for name in expect.model_fields_set}
+
+
+def _argument(argument: Mapping[str, Any] | None, expect: ExpectedArgument | tuple[str, ...] | None) -> Any:
+    if argument is None or not isinstance(expect, ExpectedArgument):
+        return argument and argument["sources"]
+    links = [link["sources"] for link in argument["links"]]
+    known = {**argument, "from": sorted({call["tool"] for call in argument["from"]}), "links": links}
+    return {name: known[name] for name in expect.model_dump(exclude_unset=True, by_alias=True)}
 
 
 def _status(happened: Happened) -> str | None:

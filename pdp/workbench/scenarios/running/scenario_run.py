@@ -14,6 +14,7 @@ from pdp.decision import Verdict, denied
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.errors import UsageError
 from pdp.json import JsonValueError, canonical, check_json
+from pdp.ledger.ledger import MemoryLedger
 from pdp.request import Entity, Request, RequestedAction, bounded
 from pdp.stores.approvals import ApprovalState
 from pdp.stores.budgets import MemoryBudgets
@@ -38,7 +39,7 @@ _NO_APPROVAL: Final = "no STEP_UP of this scenario has opened an approval"
 
 
 class ScenarioRun:
-    """One scenario on its way: with keys, actions, approvals and an audit stream that are this scenario's alone.
+    """One scenario on its way: keys, actions, approvals, ledger and audit stream are this scenario's alone.
 
     Args:
         pep: what it calls.
@@ -57,6 +58,7 @@ class ScenarioRun:
             # An id that nobody can guess cannot stand in a scenario.
             actions=MemoryActions(ids="action-{}".format),
             budgets=MemoryBudgets(),
+            ledger=MemoryLedger(),
         )
         self._engine = engine
         self._manifest = pep.manifest

@@ -1,0 +1,108 @@
+"""What is shown of labels: events of the audit, reasons, and enforcement points that share what a run has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pdp import EmbeddedEngine, Pep
+from pdp.manifest.load import load_effective
+from tests.support import assistant, desk
+from tests.support.assistant import EXAMPLE, MAIL, READ, invite, session
+
+STRANGER, TOLD = "y@other.example", "was read in the result of read_mail (call c-17), and you did not name it."
+LABELS = {"markings": [], "noted": [], "tainted": True, "untrusted": ["read_mail"]}
+TITLE = {"path": "/title", "role": "body", "sources": ["model"]}
+
+
+def read_mail(mail_id: str) -> Any:
+    return {**MAIL, "id": mail_id}
+
+
+def create_event(**_: Any) -> Any:
+    return {"id": "e-9"}
+
+
+TOOLS: dict[str, Callable[..., Any]] = {"read_mail": read_mail, "create_event": create_event}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[EmbeddedEngine]:
+    with desk.engine(assistant.effective()) as engine:
+        yield engine
+
+
+@pytest.fixture
+def pep(engine: EmbeddedEngine) -> Pep:
+    return Pep(assistant.effective(), engine, tools=TOOLS)
+
+
+def events(pep: Pep, kind: str) -> list[Any]:
+    return [event for event in desk.events(pep) if event["type"] == f"tool.{kind}"]
+
+
+def test_the_event_of_a_call_has_labels_and_no_values(pep: Pep) -> None:
+    pep.call(READ, session(), tool_call_id="c-17")
+    pep.call(invite(STRANGER), session())
+
+    (read,), (asked,) = events(pep, "read_mail.dispatch"), events(pep, "create_event.dispatch")
+    assert read["flow"] == {"arguments": [], "markings": [], "noted": [], "tainted": False, "untrusted": []}
+    invited = {"path": "/participants/0", "role": "destination", "sources": ["untrusted"]}
+    assert asked["flow"] == {"arguments": [invited, TITLE], **LABELS}
+    assert asked["codes"] == ["flow.target_untrusted"]
+    assert [event["flow"] for event in events(pep, "read_mail.result")] == [None]
+    assert STRANGER not in str(desk.events(pep))
+
+
+def test_what_a_profile_only_notes_stands_in_the_event(tmp_path: Any, engine: EmbeddedEngine) -> None:
+    rules = (EXAMPLE / "governance.yaml").read_text().replace("profile: balanced", "profile: watch")
+    (tmp_path / "governance.yaml").write_text(rules)
+    manifest = load_effective(EXAMPLE / "manifest.yaml", tmp_path / "governance.yaml")
+    with desk.engine(manifest) as watching:
+        pep = Pep(manifest, watching, tools=TOOLS)
+        pep.call(READ, session())
+        evaluation = pep.call(invite(STRANGER), session())
+
+    (event,) = events(pep, "create_event.dispatch")
+    assert (evaluation.allowed, evaluation.executed) == (True, True)
+    assert event["flow"]["noted"] == ["flow.not_anchored", "flow.target_untrusted"]
+
+
+def test_whoever_asks_for_approval_and_the_model_read_where_a_value_came_from(pep: Pep) -> None:
+    pep.call(READ, session(), tool_call_id="c-17")
+
+    evaluation = pep.call(invite(STRANGER, title="with y"), session())
+
+    (reason,) = evaluation.reasons
+    said = f"The value of `participants/0` {TOLD}"
+    assert reason.explanation == said
+    assert reason.text == f"{reason.code}: {reason.message} {said} {reason.remedy}"
+    assert evaluation.as_json()["reasons"] == [
+        {"code": reason.code, "message": reason.message, "details": dict(reason.details), "remedy": reason.remedy,
+         "explanation": said}
+    ]  # fmt: skip
+    assert said in evaluation.answer.text
+
+
+def test_enforcement_points_share_what_a_run_has_seen(pep: Pep) -> None:
+    other = pep.with_changes(tools=TOOLS)
+
+    pep.call(READ, session())
+
+    flow = other.call(invite(STRANGER), session()).flow
+    assert flow is not None
+    assert flow["untrusted"] == ["read_mail"]
+
+
+def test_the_digest_of_a_call_does_not_know_what_else_was_read(pep: Pep) -> None:
+    """An approval is not void because the agent has read on."""
+    pep.call(READ, session())
+    first = pep.decide(invite("z@new.example"), session())
+    pep.call({"tool": "read_mail", "arguments": {"mail_id": "m-2"}}, session(request_id="req-2"))
+
+    again = pep.decide(invite("z@new.example"), session())
+
+    digests = {evaluation.request["context"]["call_digest"] for evaluation in (first, again) if evaluation.request}
+    assert len(digests) == 1

@@ -1,0 +1,130 @@
+"""`expect: {flow: ...}`: what the ledger says of a call, and a run for each scenario."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdp.errors import FileFaultsError
+from pdp.workbench.scenarios.files.suite import load_suite
+from pdp.workbench.scenarios.results import ScenarioResult
+from tests.support.assistant import EXAMPLE, MAIL, READ, SESSION, invite
+from tests.support.command_line import written
+from tests.support.scenario_files import differing, ran
+
+STRANGER, FIRST = "y@other.example", "/participants/0"
+READING = {"propose": READ, "returns": MAIL, "expect": {"verdict": "ALLOW", "flow": {"tainted": False}}}
+SAID = "The value of `participants/0` was read in the result of read_mail (call it/1), and you did not name it."
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path) -> None:
+    for name in ("manifest.yaml", "governance.yaml"):
+        shutil.copy(EXAMPLE / name, tmp_path)
+
+
+def file_of(folder: Path, *scenarios: Any) -> Path:
+    session = {name: value for name, value in SESSION.items() if name not in ("run_id", "request_id")}
+    whole = {"manifest": "manifest.yaml", "governance": "governance.yaml", "session": session}
+    return written(folder / "scenarios.json", {**whole, "scenarios": list(scenarios)})
+
+
+def invited(folder: Path, expect: dict[str, Any], **fields: Any) -> ScenarioResult:
+    """What came of inviting whom a mail names, with this expectation."""
+    return ran(
+        file_of(folder, {"name": "it", "steps": [READING, {"propose": invite(STRANGER), "expect": expect, **fields}]})
+    )[0]
+
+
+@pytest.mark.parametrize(
+    "flow",
+    [
+        pytest.param({"tainted": True, "untrusted": ["read_mail"], "markings": []}, id="labels of the run"),
+        pytest.param({"plan": None, "anchored": False, "intended": False}, id="intent"),
+        pytest.param({"arguments": {FIRST: ["untrusted"], "/title": ["model"]}}, id="sources by path"),
+        pytest.param(
+            {"arguments": {FIRST: {"role": "destination", "from": ["read_mail"], "home": False, "links": []}}},
+            id="some of an argument",
+        ),
+        pytest.param({"arguments": {"/day": None, "/participants/1": None}}, id="no such argument"),
+        pytest.param({"arguments": {}}, id="nothing of the arguments"),
+    ],
+)  # fmt: skip
+def test_what_a_result_brings_in_is_known_to_the_next_step(tmp_path: Path, flow: dict[str, Any]) -> None:
+    result = invited(tmp_path, {"verdict": "STEP_UP", "codes": ["flow.target_untrusted"], "flow": flow})
+
+    assert differing(result) == []
+    assert result.passed
+
+
+@pytest.mark.parametrize(
+    ("flow", "actual"),
+    [
+        pytest.param({"tainted": False}, {"tainted": True}, id="a label of the run"),
+        pytest.param({"untrusted": []}, {"untrusted": ["read_mail"]}, id="a list is whole"),
+        pytest.param(
+            {"arguments": {FIRST: ["model", "untrusted"]}}, {"arguments": {FIRST: ["untrusted"]}},
+            id="sources",
+        ),
+        pytest.param(
+            {"arguments": {FIRST: {"sources": ["untrusted"], "from": []}}},
+            {"arguments": {FIRST: {"sources": ["untrusted"], "from": ["read_mail"]}}}, id="calls",
+        ),
+        pytest.param(
+            {"arguments": {"/day": ["model"]}}, {"arguments": {"/day": None}}, id="no such argument"
+        ),
+        pytest.param(
+            None,
+            {"tainted": True, "untrusted": ["read_mail"], "markings": [], "plan": None, "anchored": False,
+             "intended": False, "arguments": {FIRST: ["untrusted"], "/title": ["model"]}}, id="none at all",
+        ),
+    ],
+)  # fmt: skip
+def test_what_differs_is_shown_in_the_form_that_is_expected(tmp_path: Path, flow: Any, actual: Any) -> None:
+    assert differing(invited(tmp_path, {"flow": flow})) == [("flow", flow, actual)]
+
+
+def test_the_words_of_a_finding_are_whole(tmp_path: Path) -> None:
+    told, other = ({"flow.target_untrusted": text} for text in (SAID, SAID[:-1]))
+
+    assert invited(tmp_path, {"explanations": told}).passed
+    assert differing(invited(tmp_path, {"explanations": other})) == [
+        ("explanations", other, {"flow.target_untrusted": [SAID]})
+    ]
+
+
+def test_a_scenario_is_one_run_and_knows_nothing_of_another(tmp_path: Path) -> None:
+    clean = {"propose": invite(STRANGER), "expect": {"verdict": "ALLOW", "flow": {"tainted": False}}}
+    elsewhere = {**clean, "session": {"run_id": "another"}}
+    without = {**clean, "session": {"run_id": None}, "expect": {"codes": ["flow.unknown"], "flow": None}}
+
+    results = ran(
+        file_of(
+            tmp_path, {"name": "one", "steps": [READING, elsewhere, without]}, {"name": "two", **clean},
+            {"name": "three", **without},
+        )
+    )  # fmt: skip
+
+    assert [differing(result) for result in results] == [[], [], []]
+
+
+@pytest.mark.parametrize(
+    ("step", "message", "hint"),
+    [
+        ({"propose": READ, "expect": {"flow": {}}}, "must not be empty",
+         "state what the run carries, such as `tainted: true`"),
+        ({"propose": READ, "expect": {"flow": {"taint": True}}}, "unknown key `taint`", "did you mean `tainted`?"),
+        ({"request": {}, "expect": {"flow": {"tainted": True}}}, "is nothing that can be expected of `request`",
+         None),
+    ],
+)  # fmt: skip
+def test_faults_of_an_expectation(tmp_path: Path, step: dict[str, Any], message: str, hint: str | None) -> None:
+    with pytest.raises(FileFaultsError) as caught:
+        load_suite(file_of(tmp_path, {"name": "it", **step}))
+
+    (fault,) = caught.value.faults
+    assert message in fault.message
+    assert hint is None or fault.hint == hint
