@@ -26,7 +26,7 @@ class Reason:
     """One finding of one concern. `code` is `<concern>.<finding>` and never renamed; `details` are read-only.
 
     `remedy` is what whoever is denied can do; None where the rule states nothing. `explanation` is what the enforcement
-    point adds to a finding about a run: where a value came from.
+    point adds: where a value came from, what is left of a sum.
     """
 
     code: str

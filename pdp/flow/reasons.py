@@ -96,8 +96,8 @@ def _with_left(reason: Reason) -> Reason:
     held, used, ends = (reason.details.get(name) for name in ("held", "used", "window_ends"))
     left = max(Decimal(str(held or 0)) - Decimal(str(used)), Decimal(0))
     until = f" until {ends}" if ends else ""
-    message = f"{reason.message} Spent: {used} of {held or 0}; left: {left}{until}."
-    return replace(reason, message=message, details=frozen({**reason.details, "left": float(left)}))
+    explanation = f"Spent: {used} of {held or 0}; left: {left}{until}."
+    return replace(reason, explanation=explanation, details=frozen({**reason.details, "left": float(left)}))
 
 
 def _ignored(claims: Mapping[str, Any], read: frozenset[str], missing: Any) -> Iterator[str]:

@@ -34,7 +34,7 @@ def test_an_event_has_every_field_of_the_schema() -> None:
         "manifest_digest", "arguments_digest", "status", "in_manifest", "schema_valid", "idempotency_missing",
         "risk_tier", "pdp_action", "step_name", "rejection", "reason", "replayed", "verdict", "codes", "decision_id",
         "bundle_revision", "approval_id", "idempotency_key", "outcome", "result_digest", "retrieval_snapshot",
-        "sources", "spent", "error_code", "duration_ms", "prev_hash", "hash",
+        "sources", "spent", "flow", "error_code", "duration_ms", "prev_hash", "hash",
     }  # fmt: skip
     assert log.events[0]["codes"] == ["limits.exceeded"]
 

@@ -19,7 +19,8 @@ from pdp.manifest.model import EffectiveApproval
 from pdp.stores.actions import ActionState
 from pdp.stores.approvals import Approval
 from pdp.stores.url import open_stores
-from tests.support import ROOT, assistant, desk, payments
+from tests.ledger import assistant
+from tests.support import ROOT, desk, payments
 from tests.support.command_line import environment, pdp, written
 from tests.support.payments import session, wire
 from tests.support.postgres import DATABASES, empty_database

@@ -141,10 +141,7 @@ def test_a_person_is_asked_where_the_sum_is_passed(pep: Pep, bank: Bank, call: A
     assert refused["details"] == {
         "limit": "wire.daily", "used": 40000, "amount": 20000, "held": 50000, "left": 10000, "window_ends": NEXT_DAY,
     }  # fmt: skip
-    assert refused["message"] == (
-        "The sum would be above what the subject may spend without approval. Spent: 40000 of 50000; left: 10000 until "
-        "2026-07-02T00:00:00Z."
-    )
+    assert refused["explanation"] == "Spent: 40000 of 50000; left: 10000 until 2026-07-02T00:00:00Z."
     assert call(pep, wire(10000), session()).executed
     assert bank.sent == [20000, 20000, 10000]
 
@@ -213,7 +210,7 @@ def test_nothing_is_spent_by_nothing(pep: Pep, bank: Bank) -> None:
 def test_a_subject_without_the_limit_asks(pep: Pep) -> None:
     refused = reason(pep.call(wire(1), session({"limits": {"wire.one": 9}})), "limits.cumulative_exceeded")
     assert (refused["details"]["held"], refused["details"]["left"]) == (None, 0)
-    assert refused["message"].endswith("Spent: 0 of 0; left: 0 until 2026-07-02T00:00:00Z.")
+    assert refused["explanation"] == "Spent: 0 of 0; left: 0 until 2026-07-02T00:00:00Z."
 
 
 def test_each_has_a_sum_of_their_own(pep: Pep) -> None:

@@ -11,7 +11,8 @@ import yaml
 
 from pdp import Pep
 from pdp.workbench.explain.explain import explain, traced_data
-from tests.support import ROOT, assistant
+from tests.ledger import assistant
+from tests.support import ROOT
 from tests.support.command_line import OPTIONS, Done, pdp, session_file, written
 from tests.support.payments import EXAMPLE, REMEDY, effective, session, wire
 from tests.support.scripted import Scripted, answer

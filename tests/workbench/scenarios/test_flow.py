@@ -11,7 +11,7 @@ import pytest
 from pdp.errors import FileFaultsError
 from pdp.workbench.scenarios.files.suite import load_suite
 from pdp.workbench.scenarios.results import ScenarioResult
-from tests.support.assistant import EXAMPLE, MAIL, READ, SESSION, invite
+from tests.ledger.assistant import EXAMPLE, MAIL, READ, SESSION, invite
 from tests.support.command_line import written
 from tests.support.scenario_files import differing, ran
 

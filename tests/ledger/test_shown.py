@@ -9,8 +9,9 @@ import pytest
 
 from pdp import EmbeddedEngine, Pep
 from pdp.manifest.load import load_effective
-from tests.support import assistant, desk
-from tests.support.assistant import EXAMPLE, MAIL, READ, invite, session
+from tests.ledger import assistant
+from tests.ledger.assistant import EXAMPLE, MAIL, READ, invite, session
+from tests.support import desk
 
 STRANGER, TOLD = "y@other.example", "was read in the result of read_mail (call c-17), and you did not name it."
 LABELS = {"markings": [], "noted": [], "tainted": True, "untrusted": ["read_mail"]}
