@@ -139,6 +139,7 @@ class FlowRule(StrEnum):
 
     TARGET_UNTRUSTED = "target_untrusted"
     VALUE_UNTRUSTED = "value_untrusted"
+    ADDRESS_UNTRUSTED = "address_untrusted"
     ADDRESS_COMPOSED = "address_composed"
     LINK_UNTRUSTED = "link_untrusted"
     EGRESS = "egress"

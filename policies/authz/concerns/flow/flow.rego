@@ -25,21 +25,21 @@ deny contains reason.new(rego.metadata.rule(), {}) if {
 deny contains finding if {
 	some finding in _findings
 	_asks(finding)
-	_otherwise == "deny"
+	_refuses
 }
 
 # Data must not leave to an address that nobody has named: whoever approves could not know whose it is.
 deny contains finding if {
 	some finding in _findings
 	_asks(finding)
-	finding.code == "flow.egress"
+	finding.details.markings
 	finding.details.sources == ["model"]
 }
 
 step_up contains finding if {
 	some finding in _findings
 	_asks(finding)
-	_otherwise != "deny"
+	not _refuses
 }
 
 # METADATA
@@ -52,21 +52,16 @@ obligations contains {"id": "note", "on": "ALLOW", "parameters": {"codes": codes
 	count(codes) > 0
 }
 
-_asks(finding) if finding.code in _codes
+_asks(finding) if _codes[finding.code]
 
-_codes contains $"flow.{rule}" if some rule in _profile(manifest.entry.flow.profile)
+_codes contains $"flow.{rule}" if some rule in _profiles[manifest.entry.flow.profile]
 
 _codes contains $"flow.{rule}" if some rule in manifest.entry.flow.rules
 
-default _otherwise := "step_up"
+_refuses if {"deny"}[manifest.entry.flow.otherwise]
 
-_otherwise := manifest.entry.flow.otherwise
-
-_profile("watch") := []
-
-_profile("balanced") := _balanced
-
-_profile("strict") := array.concat(_balanced, ["address_untrusted", "not_anchored"])
+# `watch` asks nothing.
+_profiles := {"balanced": _balanced, "strict": array.concat(_balanced, ["address_untrusted", "not_anchored"])}
 
 _balanced := [
 	"address_composed", "aimless", "destructive", "egress", "link_untrusted", "off_plan", "target_untrusted",
@@ -79,11 +74,10 @@ _balanced := [
 # custom:
 #   code: flow.target_untrusted
 #   remedy: Name the target in your own words, or approve it.
-_findings contains reason.new(rego.metadata.rule(), _of(argument)) if {
+_findings contains reason.new(rego.metadata.rule(), _of(target)) if {
 	_tainted_write
-	some argument in flow.arguments
-	argument.role in {"destination", "object"}
-	not flow.known(argument)
+	some target in flow.targets
+	not flow.known(target)
 }
 
 # METADATA
@@ -93,28 +87,25 @@ _findings contains reason.new(rego.metadata.rule(), _of(argument)) if {
 #   code: flow.value_untrusted
 #   remedy: State the value in your own words, or approve it.
 _findings contains reason.new(rego.metadata.rule(), _of(argument)) if {
-	flow.tainted
-	some argument in flow.arguments
-	_matters(argument)
+	_tainted_write
+	some argument in _mattering
 	not flow.known(argument)
-	not _computed(argument)
 }
 
-_matters(argument) if {
-	argument.role == "value"
-	flow.writes
+# What the model works out, such as a difference, and no stranger wrote, is no stranger's choice where the user has named
+# the target. An address that it works out is `address_composed`.
+_mattering contains value if {
+	some value in flow.values
+	not _worked_out(value)
 }
 
-_matters(argument) if {
-	argument.role in {"url", "address"}
-	flow.writes
-	not "model" in argument.sources
+_mattering contains address if {
+	some address in flow.addresses
+	not flow.composed(address)
 }
 
-# What the model works out, such as a difference, and no stranger wrote, for a target that the user has named.
-_computed(argument) if {
-	argument.role == "value"
-	argument.sources == ["model"]
+_worked_out(value) if {
+	value.sources == ["model"]
 	flow.aimed_by_user
 }
 
@@ -124,13 +115,12 @@ _computed(argument) if {
 # custom:
 #   code: flow.address_untrusted
 #   remedy: Name the address in your own words, or approve it.
-_findings contains reason.new(rego.metadata.rule(), _of(argument)) if {
+_findings contains reason.new(rego.metadata.rule(), _of(address)) if {
 	flow.tainted
 	not flow.writes
-	some argument in flow.arguments
-	argument.role in {"url", "address"}
-	not "model" in argument.sources
-	not flow.known(argument)
+	some address in flow.addresses
+	not flow.composed(address)
+	not flow.known(address)
 }
 
 # METADATA
@@ -139,11 +129,10 @@ _findings contains reason.new(rego.metadata.rule(), _of(argument)) if {
 # custom:
 #   code: flow.address_composed
 #   remedy: Name the whole address in your own words, or approve it.
-_findings contains reason.new(rego.metadata.rule(), _of(argument)) if {
+_findings contains reason.new(rego.metadata.rule(), _of(address)) if {
 	flow.tainted
-	some argument in flow.arguments
-	argument.role in {"url", "address"}
-	"model" in argument.sources
+	some address in flow.addresses
+	flow.composed(address)
 }
 
 # METADATA
@@ -180,7 +169,7 @@ _findings contains reason.new(rego.metadata.rule(), object.union(_of(sink), {"ma
 #   remedy: Name what is to go in your own words, or approve it.
 _findings contains reason.new(rego.metadata.rule(), {}) if {
 	_tainted_write
-	manifest.entry.destructive == true
+	manifest.entry.destructive
 	not _names_target
 }
 
@@ -203,13 +192,8 @@ _names_target if {
 #   remedy: Ask for it in your own words, or approve it.
 _findings contains reason.new(rego.metadata.rule(), {}) if {
 	_tainted_write
-	not _aimed
+	count(flow.targets | flow.addresses) == 0
 	not flow.anchored
-}
-
-_aimed if {
-	some argument in flow.arguments
-	argument.role in {"destination", "object", "url", "address"}
 }
 
 # METADATA

@@ -63,7 +63,7 @@ test_each_argument_counts[size] if {
 	_asked({}, {"arguments": array.concat(before, [fixture.argument("object", ["untrusted"])])}) == {"target_untrusted"}
 }
 
-# To read is to fetch an address, and to aim at nothing else.
+# What only reads is aimed at nothing; what it fetches may be a stranger's, or hold what the run has read.
 test_a_read[class] if {
 	some class in _reads
 	entry := {"effect_class": class, "destructive": true}
@@ -71,10 +71,36 @@ test_a_read[class] if {
 		_asked(entry, object.union(_labelled(role, ["untrusted"]), {"anchored": false, "plan": []})) == set()
 	}
 	every role in ["url", "address"] {
-		_asked(entry, object.union(_labelled(role, ["untrusted"]), {"anchored": false})) == {"value_untrusted"}
+		_asked(entry, object.union(_labelled(role, ["untrusted"]), {"anchored": false})) == {"address_untrusted"}
+		_asked(entry, object.union(_labelled(role, ["untrusted"]), {"tainted": false})) == set()
+		_asked(entry, _labelled(role, ["trusted", "untrusted"])) == set()
 		_asked(entry, object.union(_labelled(role, ["model"]), {"anchored": false})) == {"address_composed"}
 	}
 	_asked(entry, _linked(["untrusted"])) == set()
+}
+
+# An amount that the model has worked out, for what the user has named.
+test_a_value_that_was_worked_out[name] if {
+	some name, case in {
+		"for the user's destination": {"sources": ["model"], "targets": {"destination": ["prompt"]}, "asked": set()},
+		"for an object that the run has made": {"sources": ["model"], "targets": {"object": ["created"]}, "asked": set()},
+		"for two that the user named": {
+			"sources": ["model"], "targets": {"object": ["named"], "destination": ["endorsed"]}, "asked": set(),
+		},
+		"for two of which one is the system's": {
+			"sources": ["model"], "targets": {"object": ["prompt"], "destination": ["trusted"]}, "asked": {"value_untrusted"},
+		},
+		"for one that is the system's": {
+			"sources": ["model"], "targets": {"object": ["trusted"]}, "asked": {"value_untrusted"},
+		},
+		"for no target": {"sources": ["model"], "targets": {}, "asked": {"value_untrusted"}},
+		"from a stranger's": {
+			"sources": ["model", "untrusted"], "targets": {"object": ["prompt"]}, "asked": {"value_untrusted"},
+		},
+		"by a stranger": {"sources": ["untrusted"], "targets": {"object": ["prompt"]}, "asked": {"value_untrusted"}},
+	}
+	targets := [fixture.argument(role, sources) | some role, sources in case.targets]
+	_asked({}, {"arguments": array.concat([fixture.argument("value", case.sources)], targets)}) == case.asked
 }
 
 test_a_write_of_each_class[class] if {
@@ -97,47 +123,52 @@ _marked(role, sources, changes) := object.union(
 	{"tainted": object.get(changes, "tainted", true)},
 )
 
+_all_marked := ["account", "diary"]
+
 _egress := {
-	"a destination that the system names": {
-		"flow": _marked("destination", ["trusted"], {}), "markings": ["account", "diary"],
+	"a destination that a stranger names": {"flow": _marked("destination", ["untrusted"], {}), "markings": _all_marked},
+	"a destination that is a stranger's in part": {
+		"flow": _marked("destination", ["model", "untrusted"], {}), "markings": _all_marked,
 	},
-	"a url that a record of the user's has": {"flow": _marked("url", ["created"], {}), "markings": ["account", "diary"]},
-	"an address of the application's": {"flow": _marked("address", ["fact"], {}), "markings": ["account", "diary"]},
+	"a url that a stranger names": {"flow": _marked("url", ["untrusted"], {}), "markings": _all_marked},
+	"an address that is composed": {"flow": _marked("address", ["model", "untrusted"], {}), "markings": _all_marked},
 	"one marking is admitted": {
 		"entry": {"admits": ["diary"]},
-		"flow": _marked("destination", ["trusted"], {}), "markings": ["account"],
+		"flow": _marked("destination", ["untrusted"], {}), "markings": ["account"],
 	},
 	"another one is admitted": {
 		"entry": {"admits": ["diaries", "Account"]},
-		"flow": _marked("destination", ["trusted"], {}), "markings": ["account", "diary"],
+		"flow": _marked("destination", ["untrusted"], {}), "markings": _all_marked,
 	},
-	"both are admitted": {"entry": {"admits": ["diary", "account"]}, "flow": _marked("destination", ["trusted"], {})},
-	"nothing marked was read": {"flow": _labelled("destination", ["trusted"])},
-	"the user's own domain": {"flow": _marked("destination", ["trusted"], {"home": true})},
-	"the user named it": {"flow": _marked("destination", ["prompt", "trusted"], {})},
-	"a record that the user named has it": {"flow": _marked("destination", ["named"], {})},
-	"an approval named it": {"flow": _marked("destination", ["endorsed", "trusted"], {})},
-	"an object is no destination": {"flow": _marked("object", ["trusted"], {})},
-	"a value is no destination": {"flow": _marked("value", ["trusted"], {})},
+	"both are admitted": {"entry": {"admits": ["diary", "account"]}, "flow": _marked("destination", ["untrusted"], {})},
+	"nothing marked was read": {"flow": _labelled("destination", ["untrusted"])},
+	"the user's own domain": {"flow": _marked("destination", ["untrusted"], {"home": true})},
+	"the system named it": {"flow": _marked("destination", ["trusted"], {})},
+	"the user named it": {"flow": _marked("destination", ["prompt", "untrusted"], {})},
+	"an object is no destination": {"flow": _marked("object", ["untrusted"], {})},
+	"a value is no destination": {"flow": _marked("value", ["untrusted"], {})},
 	"a text is no destination": {"flow": _marked("body", ["model"], {})},
+}
+
+_markings_of(found) := {[finding.code, finding.details.markings] |
+	some finding in found
+	finding.code == "flow.egress"
 }
 
 test_egress[name] if {
 	some name, case in _egress
 	found := _found(object.get(case, "entry", {}), case.flow)
-	{[finding.code, finding.details.markings] | some finding in found.step_up} == {["flow.egress", markings] |
-		markings := case.markings
-	}
+	_markings_of(found.step_up) == {["flow.egress", markings] | markings := case.markings}
 	found.deny == set()
+	untainted := _found(object.get(case, "entry", {}), object.union(case.flow, {"tainted": false}))
+	untainted.step_up == set()
 }
 
+# An address that is fetched as it was written takes nothing along.
 test_egress_of_a_read[class] if {
 	some class in _reads
-	_asked({"effect_class": class}, _marked("url", ["trusted"], {})) == {"egress"}
-}
-
-test_no_egress_from_a_run_without_strangers if {
-	_asked({}, object.union(_marked("destination", ["trusted"], {}), {"tainted": false})) == set()
+	_asked({"effect_class": class}, _marked("url", ["untrusted"], {})) == {"address_untrusted"}
+	_asked({"effect_class": class}, _marked("url", ["model", "untrusted"], {})) == {"address_composed", "egress"}
 }
 
 # Where nobody names the destination, nobody is asked.
@@ -150,11 +181,8 @@ test_egress_to_nowhere[name] if {
 	found := _found({}, _marked("destination", case.sources, {}))
 	{finding.code | some finding in found.deny} == case.denied
 	{finding.code | some finding in found.step_up} == {"flow.egress", "flow.target_untrusted"}
-}
-
-test_egress_to_nowhere_is_asked_where_it_is_a_rule if {
-	found := _found({"flow": {"profile": "watch"}}, _marked("destination", ["model"], {}))
-	[found.deny, found.step_up] == [set(), set()]
+	watched := _found({"flow": {"profile": "watch"}}, _marked("destination", case.sources, {}))
+	[watched.deny, watched.step_up] == [set(), set()]
 }
 
 test_destructive[name] if {
@@ -166,7 +194,13 @@ test_destructive[name] if {
 		"the user named another one as well": {"flow": {"arguments": [
 			fixture.argument("object", ["trusted"]), fixture.argument("destination", ["prompt"]),
 		]}},
-		"the user named what is no target": {"flow": _labelled("body", ["prompt"]), "code": "destructive"},
+		"the run has made it": {"flow": _labelled("object", ["created"])},
+		"the user named what is no target": {"flow": _labelled("body", ["prompt"])},
+		"the system named what is no target": {"flow": _labelled("body", ["trusted"]), "code": "destructive"},
+		"the user named what is no target beside one": {
+			"flow": {"arguments": [fixture.argument("object", ["trusted"]), fixture.argument("body", ["prompt"])]},
+			"code": "destructive",
+		},
 		"it has no target": {"flow": {}, "code": "destructive"},
 		"nothing of a stranger's was read": {"flow": {"tainted": false}},
 	}

@@ -25,27 +25,41 @@ tainted if input.context.flow.tainted
 arguments contains argument if some argument in input.context.flow.arguments
 
 # METADATA
+# title: Targets
+# description: Arguments that say what the call is aimed at.
+targets := _of({"destination", "object"})
+
+# METADATA
+# title: Values
+# description: Arguments that matter by what they are, such as amounts.
+values := _of({"value"})
+
+# METADATA
+# title: Addresses
+# description: Arguments that are fetched or written to.
+addresses := _of({"url", "address"})
+
+# METADATA
 # title: Known
 # description: |
 #   A source whose word counts names the value: the user, the application, a field that the system writes, an approval.
 #   A party is authentic, and yet anybody can become one: it counts where the rest of the call is known.
-known(item) if {
-	some source in item.sources
-	source in {"prompt", "fact", "trusted", "created", "named", "endorsed"}
-}
+known(item) if _has(item, {"prompt", "fact", "trusted", "created", "named", "endorsed"})
 
 known(item) if {
-	"party" in item.sources
+	_has(item, {"party"})
 	_vouched
 }
 
 # METADATA
 # title: Named
 # description: The user's own words name the value, the run has made it, or an approval endorsed it.
-named(item) if {
-	some source in item.sources
-	source in {"prompt", "named", "created", "endorsed"}
-}
+named(item) if _has(item, {"prompt", "named", "created", "endorsed"})
+
+# METADATA
+# title: Composed
+# description: Nobody has written the value as a whole; some of it is the model's own.
+composed(item) if _has(item, {"model"})
 
 # METADATA
 # title: Aimed by the user
@@ -75,52 +89,44 @@ writes if not _reads
 #   Arguments that say where data goes, but for the user's own domains. To fetch an address is to send to it, unless it
 #   is fetched as somebody else wrote it: then nothing of the run can be in it.
 sinks contains argument if {
-	some argument in arguments
-	argument.role in {"destination", "url", "address"}
+	some argument in _of({"destination", "url", "address"})
 	argument.home == false
 	not _verbatim(argument)
 }
 
 _verbatim(argument) if {
 	not writes
-	not "model" in argument.sources
-}
-
-# METADATA
-# title: Targets
-# description: Arguments that say what the call is aimed at.
-targets contains argument if {
-	some argument in arguments
-	argument.role in {"destination", "object"}
+	not composed(argument)
 }
 
 # METADATA
 # title: Leaking
 # description: Markings that the run has read, and that may not leave through this tool.
-leaking contains marking if {
-	some marking in input.context.flow.markings
-	not marking in object.get(manifest.entry, "admits", [])
-}
+leaking := _read - _admitted
 
-# A rule of its own: where the class is absent, a negated membership would be undefined.
-_reads if manifest.entry.effect_class in {"pure", "read-internal", "read-external"}
+_read contains marking if some marking in input.context.flow.markings
+
+_admitted contains marking if some marking in manifest.entry.admits
+
+# A rule of its own: where the class is absent, a negated lookup would be undefined.
+_reads if {"pure", "read-internal", "read-external"}[manifest.entry.effect_class]
 
 _vouched if {
-	some value in arguments
-	value.role == "value"
-	every other in _values {
-		_stated(other)
+	count(values) > 0
+	every value in values {
+		_has(value, {"prompt", "fact", "named", "endorsed"})
 	}
 }
 
 _vouched if input.context.flow.anchored
 
-_values contains argument if {
+# Roles and sources are looked up: they are words of a closed list.
+_of(roles) := {argument |
 	some argument in arguments
-	argument.role == "value"
+	roles[argument.role]
 }
 
-_stated(item) if {
+_has(item, sources) if {
 	some source in item.sources
-	source in {"prompt", "fact", "named", "endorsed"}
+	sources[source]
 }

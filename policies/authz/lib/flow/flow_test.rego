@@ -78,7 +78,7 @@ test_known[name] if {
 		"the user's word": {"sources": ["prompt"], "known": true, "named": true},
 		"a fact": {"sources": ["fact"], "known": true, "named": false},
 		"a field that the system writes": {"sources": ["trusted"], "known": true, "named": false},
-		"what a write made": {"sources": ["created"], "known": true, "named": false},
+		"what a write made": {"sources": ["created"], "known": true, "named": true},
 		"of a record that the user named": {"sources": ["named"], "known": true, "named": true},
 		"approved": {"sources": ["endorsed"], "known": true, "named": true},
 		"a party": {"sources": ["party"], "known": false, "named": false},
@@ -93,6 +93,7 @@ test_known[name] if {
 }
 
 test_near_a_source if {
+	not flow.composed(fixture.argument("object", sort(fixture.near("model"))))
 	every source in ["prompt", "fact", "trusted", "created", "named", "endorsed", "party"] {
 		item := fixture.argument("object", sort(fixture.near(source)))
 		not _known(item, {"anchored": true})
@@ -126,17 +127,46 @@ test_a_party[name] if {
 	not _known(fixture.argument("destination", ["untrusted"]), changes)
 }
 
-test_sinks if {
-	roles := ["destination", "url", "address", "object", "value", "body"]
-	arguments := [object.union(fixture.argument(role, ["prompt"]), {"path": $"/{role}/{home}", "home": home}) |
-		some role in roles
-		some home in [true, false]
-	]
-	{sink.path | some sink in _library({}, {"arguments": arguments}).sinks} == {
-		"/address/false",
-		"/destination/false",
-		"/url/false",
+_paths(arguments) := {argument.path | some argument in arguments}
+
+# Of each role one argument at home and one elsewhere, with these sources.
+_of_each_role(sources) := {"arguments": [object.union(fixture.argument(role, sources), {"path": $"{role}/{home}", "home": home}) |
+	some role in ["destination", "url", "address", "object", "value", "body"]
+	some home in [true, false]
+]}
+
+test_by_role if {
+	found := _library({}, _of_each_role(["prompt"]))
+	_paths(found.sinks) == {"address/false", "destination/false", "url/false"}
+	_paths(found.targets) == {"destination/true", "destination/false", "object/true", "object/false"}
+	_paths(found.values) == {"value/true", "value/false"}
+	_paths(found.addresses) == {"url/true", "url/false", "address/true", "address/false"}
+}
+
+# What is fetched as somebody wrote it takes nothing of the run along.
+test_sinks_of_a_read[class] if {
+	some class in ["pure", "read-internal", "read-external"]
+	_paths(_library({"effect_class": class}, _of_each_role(["untrusted"])).sinks) == set()
+	composed := _library({"effect_class": class}, _of_each_role(["model", "untrusted"]))
+	_paths(composed.sinks) == {"address/false", "destination/false", "url/false"}
+}
+
+test_aimed_by_user[name] if {
+	some name, case in {
+		"nothing": {"targets": [], "aimed": false},
+		"the user's": {"targets": [["prompt"]], "aimed": true},
+		"the user's and the run's": {"targets": [["named", "untrusted"], ["created"]], "aimed": true},
+		"the user's and the system's": {"targets": [["prompt"], ["trusted"]], "aimed": false},
 	}
+	arguments := [object.union(fixture.argument("object", sources), {"path": $"/{index}"}) |
+		some index, sources in case.targets
+	]
+	value := fixture.argument("value", ["prompt"])
+	{true | _aimed(array.concat(arguments, [value]))} == {true | case.aimed}
+}
+
+_aimed(arguments) if {
+	flow.aimed_by_user with input as fixture.changed([fixture.followed({"arguments": arguments})])
 }
 
 test_leaking[name] if {

@@ -17,10 +17,22 @@ _wrong := {
 	"purposes": [null, "s", {}, true],
 	"release": [null, "passed", [], true],
 	"approval": [null, "PT1H", [], true],
+	"admits": [null, "s", {}, true],
+	"flow": [
+		false, "strict", [], {}, {"profile": null}, {"profile": "none"}, {"profile": "strict", "rules": "egress"},
+		{"profile": "strict", "rules": null}, {"profile": "strict", "otherwise": "allow"},
+		{"profile": "strict", "otherwise": null},
+	],
 }
 
 test_entry if manifest.entry == fixture.entry with input as fixture.request
 	with data.manifests as fixture.manifests({}, [])
+
+test_an_entry_with_rules_about_runs[name] if {
+	some flow in [{"profile": "watch", "rules": []}, {"profile": "balanced"}, {"profile": "strict", "otherwise": "deny"}]
+	name := json.marshal(flow)
+	manifest.entry with input as fixture.request with data.manifests as fixture.manifests({"flow": flow, "admits": []}, [])
+}
 
 test_an_entry_of_a_wrong_type_is_none[name] if {
 	some field, values in _wrong

@@ -146,7 +146,7 @@ _origin_valid(item) if {
 
 # Of a limit that can be counted for the call, what is spent; of another one, why it cannot.
 _spent_valid(entry) if {
-	object.keys(entry) == {"limit", "used", "amount", "total", "window_ends"}
+	_fields(entry, {"limit", "used", "amount", "total", "window_ends"})
 	named(entry.limit)
 	every name in ["used", "amount", "total"] {
 		number.at_most(0, entry[name])
@@ -155,7 +155,7 @@ _spent_valid(entry) if {
 }
 
 _spent_valid(entry) if {
-	object.keys(entry) == {"limit", "problem"}
+	_fields(entry, {"limit", "problem"})
 	named(entry.limit)
 	named(entry.problem)
 }
