@@ -48,6 +48,12 @@ PAGES = sorted(
 )
 
 PRINTS = {
+    "docs/runs.md": """\
+ALLOW
+ALLOW
+STEP_UP flow.target_untrusted flow.value_untrusted
+/amount ['untrusted'] /recipient ['untrusted']
+""",
     "README.md": f"""\
 {{'role': 'tool', 'tool_call_id': 'call_1', 'content': '20000 sent to bene-acme-441'}}
 POLICY_VIOLATION: STEP_UP: limits.exceeded: The amount is above what the subject may do without approval. {REMEDY}
