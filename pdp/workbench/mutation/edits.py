@@ -211,7 +211,8 @@ def _of_labels(entry: Mapping[str, Any], marked: Sequence[str]) -> Iterator[_Cha
         stated = {name: value for name, value in result.items() if value is not None}
         yield "party believed", ("result",), {**stated, "parties": others, "trusted": [*trusted, path]}
     for path in (*trusted, *parties):
-        if path not in names:
+        # Named are the other fields of the record that the system writes.
+        if path not in names and {*trusted} - {path}:
             yield "record named by more", ("result", "names"), [*names, path]
     yield from (("role dropped", ("roles", name), GONE) for name in roles)
     admits = as_list(entry["admits"])

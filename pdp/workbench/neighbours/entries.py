@@ -63,7 +63,7 @@ _OTHERS: Final[dict[str, dict[str, Any]]] = {
     "made_labelled": {**_LABELLED, "flow": {"profile": "balanced"}},
     "made_labelled_plain": {**_LABELLED, "flow": {"profile": "strict"}, "roles": {}, "destructive": True},
     "made_labelled_read": {**_LABELLED, "effect_class": EffectClass.READ_INTERNAL, "roles": {"page": "url"},
-                           "flow": {"profile": "watch", "rules": ["value_untrusted"], "otherwise": "deny"}},
+                           "flow": {"profile": "watch", "rules": ["address_untrusted"], "otherwise": "deny"}},
 }  # fmt: skip
 _FIELDS: Final[dict[str, tuple[Any, ...]]] = {
     "risk_tier": (*(tier.value for tier in RiskTier), "unheard-of", None, 7, GONE),

@@ -71,7 +71,7 @@ def run_changes(request: Any, reads: Sequence[Read]) -> Iterator[tuple[Edit, ...
         origin = [{"tool": tool, "call": f"{_OF}{field}"}]
         for anchored in (True, False):
             yield run(*of(**{"from": origin}), anchored=anchored, intended=anchored)
-        yield run(*of(sources=["trusted"]), markings=[*texts(flow.get("markings")), f"{_OF}{tool}"])
+        yield run(*of(sources=["model"]), markings=[*texts(flow.get("markings")), f"{_OF}{tool}"])
     linked = [{"sources": ["untrusted"], "from": []}]
     yield run(*({**argument, "links": linked if argument.get("role") == "body" else []} for argument in arguments))
     yield run(plan=[])
@@ -121,7 +121,7 @@ def _labelled(argument: dict[str, Any], manifest: Mapping[str, Any]) -> dict[str
     )
     label = next(labels, "trusted" if result.get("integrity") == "trusted" else "untrusted")
     # The user has named the record, where it has a name.
-    return {**argument, "sources": ["named" if result.get("names") and label != "untrusted" else label]}
+    return {**argument, "sources": ["named" if result.get("names") and label in ("trusted", "created") else label]}
 
 
 def _result(manifest: Mapping[str, Any], tool: Any) -> dict[str, Any]:

@@ -91,11 +91,6 @@ SCENARIOS = [
         call("file_mail", "DENY", "destructive", "not_anchored", mail="AB1234", folder="old"),
     ),
     scenario(
-        "a sender whose mail the user says",
-        "What is AB1234?",
-        call("send_mail", "STEP_UP", "egress", "not_anchored", "target_untrusted", to="ann@example.com", text="x"),
-    ),
-    scenario(
         "an answer",
         "File the Budget",
         call("file_mail", "ALLOW", mail="AB1234", folder="old"),
@@ -147,7 +142,6 @@ def test_every_kind_of_weakened_label_is_made_and_noticed(tmp_path: Path) -> Non
         ("file_mail", "profile lightened", "profile: balanced"),
         ("file_mail", "role dropped", ""),
         ("read_mail", "party believed", PARTY),
-        ("read_mail", "record named by more", "names: [/title, /id]"),
         ("read_mail", "record named by more", "names: [/title, /sender]"),
         ("read_mail", "result believed", "integrity: trusted"),
         ("read_mail", "result marking dropped", ""),
