@@ -141,7 +141,6 @@ class FlowRule(StrEnum):
     VALUE_UNTRUSTED = "value_untrusted"
     ADDRESS_UNTRUSTED = "address_untrusted"
     ADDRESS_COMPOSED = "address_composed"
-    ADDRESS_UNTRUSTED = "address_untrusted"
     LINK_UNTRUSTED = "link_untrusted"
     EGRESS = "egress"
     DESTRUCTIVE = "destructive"
