@@ -65,7 +65,7 @@ def follow(executed: Executed, prepared: Prepared, stores: Stores) -> Generator[
     shown = execution.result if execution.failure is None else execution.failure.message
     try:
         labels, sources = _tracker_of(prepared.checked.tool).learned(
-            flow, prepared.checked.proposal.arguments, shown, session, key=ledger.key, call=_call_id(prepared)
+            flow, prepared.checked.proposal.arguments, shown, session, call=_call_id(prepared)
         )
         labels = labels._replace(markings=labels.markings | executed.markings)
         new = labels.beyond(flow.labels)

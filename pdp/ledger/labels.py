@@ -14,8 +14,6 @@ from pdp.json import JsonValueError, parse_json
 from pdp.ledger.values import normal, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from pdp.ledger.values import Prompt
     from pdp.manifest.model import ResultLabels, Tool
 
@@ -74,52 +72,56 @@ class ResultReader:
             node = node.setdefault(name.replace("~1", "/").replace("~0", "~"), {})
         return node
 
-    def read(self, result: Any, prompt: Prompt) -> Iterator[LabelledValue]:
-        """Yield the values of a result with their labels, and those within its texts; a value may come up twice."""
-        return _Walk(prompt).read(_parsed(result), [self._root], self._default, named=False)
+    def read(self, result: Any, prompt: Prompt) -> list[LabelledValue]:
+        """Return the values of a result with their labels, and those within its texts; a value may come up twice."""
+        walk = _Walk(prompt)
+        walk.read(_parsed(result), [self._root], self._default, named=False)
+        return walk.values
 
 
 class _Walk:
     """One walk through a result."""
 
     def __init__(self, prompt: Prompt) -> None:
+        self.values: list[LabelledValue] = []
         self._prompt = prompt
         self._left = _MOST_TEXT
 
-    def read(self, value: Any, nodes: list[Node], label: str, *, named: bool) -> Iterator[LabelledValue]:
+    def read(self, value: Any, nodes: list[Node], label: str, *, named: bool) -> None:
         label = _label(nodes, label)
-        if isinstance(value, list | tuple):
+        if isinstance(value, str):
+            self._read_text(value, label, named=named)
+        elif isinstance(value, list | tuple):
             for item in value:
-                yield from self.read(item, nodes, label, named=named)
+                self.read(item, nodes, label, named=named)
         elif isinstance(value, dict):
             below = {key: _below(nodes, key) for key in value}
             named = named or any(_is_name(below[key]) and self._says(item) for key, item in value.items())
             is_map = any(_ANY in node for node in nodes)
             for key, item in value.items():
                 if is_map or not key.isidentifier():
-                    yield from self._read_text(key, _label(below[key], label), named=named)
-                yield from self.read(_parsed(item), below[key], label, named=named)
-        elif isinstance(value, str):
-            yield from self._read_text(value, label, named=named)
+                    self._read_text(key, _label(below[key], label), named=named)
+                self.read(_parsed(item), below[key], label, named=named)
         elif value is not None and not isinstance(value, bool):
-            yield LabelledValue(normal(value), "named" if named and label in _NAMEABLE else label)
+            self.values.append(LabelledValue(normal(value), "named" if named and label in _NAMEABLE else label))
 
-    def _read_text(self, text: str, label: str, *, named: bool) -> Iterator[LabelledValue]:
+    def _read_text(self, text: str, label: str, *, named: bool) -> None:
         if label == "party" and not _is_name_like(text):
             label = UNTRUSTED
-        yield LabelledValue(normal(text), "named" if named and label in _NAMEABLE else label, text)
+        self.values.append(LabelledValue(normal(text), "named" if named and label in _NAMEABLE else label, text))
         if label != "created":
             inner_label = label if label in _ISSUED else UNTRUSTED
-            for inner in within(text[: self._left]):
-                yield LabelledValue(inner, inner_label)
+            self.values += [LabelledValue(inner, inner_label) for inner in within(text[: self._left])]
             self._left = max(0, self._left - len(text))
 
     def _says(self, name: Any) -> bool:
         return isinstance(name, str) and self._prompt.names(normal(name))
 
 
-def _label(nodes: Iterable[Node], default: str) -> str:
+def _label(nodes: list[Node], default: str) -> str:
     """Return the label of the first node that has one."""
+    if not nodes:
+        return default
     return next((str(node[_LABEL]) for node in nodes if _LABEL in node), default)
 
 
@@ -128,12 +130,12 @@ def _is_name_like(text: str) -> bool:
     return len(text) <= _LONGEST_NAME and len(text.split()) <= _MOST_WORDS
 
 
-def _below(nodes: Iterable[Node], key: str) -> list[Node]:
-    return [node[name] for node in nodes for name in (key, _ANY) if name in node]
+def _below(nodes: list[Node], key: str) -> list[Node]:
+    return nodes and [node[name] for node in nodes for name in (key, _ANY) if name in node]
 
 
-def _is_name(nodes: Iterable[Node]) -> bool:
-    return any(_NAME in node for node in nodes)
+def _is_name(nodes: list[Node]) -> bool:
+    return bool(nodes) and any(_NAME in node for node in nodes)
 
 
 def _parsed(value: Any) -> Any:

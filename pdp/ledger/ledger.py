@@ -139,15 +139,25 @@ class LedgerStore(Protocol):
         """
 
 
-def value_id(key: bytes, run: str, *parts: str) -> str:
-    """Return the keyed hash by which a run knows a value: as 32 hexadecimal digits."""
-    text = "".join(f"{len(part)}:{part}" for part in (run, *parts)).encode(errors="surrogatepass")
-    return hashlib.blake2b(text, key=key, digest_size=_ID_BYTES).hexdigest()
+class RunIds:
+    """Names the values of one run by keyed hashes, as 32 hexadecimal digits. Immutable, safe to share."""
+
+    __slots__ = ("_begun",)
+
+    def __init__(self, key: bytes, run: str) -> None:
+        self._begun = hashlib.blake2b(run.encode(), key=key, digest_size=_ID_BYTES)
+
+    def of(self, *parts: str) -> str:
+        """Return the id of a value, or of a value together with what it is known as."""
+        hashed = self._begun.copy()
+        # The same in all releases of Python, and of no two lists of parts.
+        hashed.update(ascii(parts).encode())
+        return hashed.hexdigest()
 
 
 def run_of(key: bytes, caller: str, run_id: str) -> str:
     """Return the id of a run: equal `run_id` of two callers, or of two tenants, have nothing in common."""
-    return value_id(key, "", caller, run_id)
+    return RunIds(key, "").of(caller, run_id)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.json import JsonValueError, check_json
 from pdp.ledger.labels import UNTRUSTED, ResultReader
-from pdp.ledger.ledger import Origin, RunLabels, run_of, value_id
+from pdp.ledger.ledger import Origin, RunIds, RunLabels, run_of
 from pdp.ledger.values import SHORTEST, Leaf, Prompt, host_of, is_numeric, leaf_values, links, names_something, normal
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ MOST_ARGUMENTS: Final = 64
 _MOST_LEAVES: Final = 1_000
 """Of how many values of the arguments the sources are looked up."""
 
-_RANKS: Final = ("named", "created", "trusted", "party", UNTRUSTED)
+_RANKS: Final = {label: rank for rank, label in enumerate(("named", "created", "trusted", "party", UNTRUSTED))}
 """The labels of results, the best first."""
 
 GOOD: Final = frozenset(("prompt", "fact", "trusted", "created", "named", "endorsed"))
@@ -49,7 +49,7 @@ class CallFlow(NamedTuple):
     Attributes:
         context: `context.flow` of the request.
         digested: what of it the call's digest covers: where its arguments came from, and nothing of the run's history.
-        run: the id of the run.
+        run: the id of the run; ids: those of its values.
         labels: what the run carried before the call.
         lowered: whether an argument is a stranger's, so that the result is one as well.
         unknown: the values of the arguments that are the model's own.
@@ -59,6 +59,7 @@ class CallFlow(NamedTuple):
     context: dict[str, Any]
     digested: dict[str, Any]
     run: str
+    ids: RunIds
     labels: RunLabels
     lowered: bool
     unknown: frozenset[str]
@@ -78,7 +79,8 @@ class Tracker:
 
     def __init__(self, entry: Tool) -> None:
         self._entry = entry
-        self._roles: Mapping[str, str] = entry.roles or {}
+        # As plain texts, since ids of values are made of them.
+        self._roles = {name: str(role) for name, role in (entry.roles or {}).items()}
         self._reader = ResultReader(entry)
         verb, *nouns = _stems(entry.name) or ("",)
         self._verb_stem, self._noun_stems = verb, frozenset(nouns)
@@ -88,7 +90,7 @@ class Tracker:
     ) -> CallFlow:
         """Return what the ledger says of a call; `session` has a `run_id`. Errors as of `LedgerStore.read`."""
         run = run_of(store.key, caller, session.run_id or "")
-        lookup = _Lookup(store.key, run, session, self._noun_stems)
+        lookup = _Lookup(RunIds(store.key, run), session, self._noun_stems)
         every = [(name, leaf) for name, value in arguments.items() for leaf in leaf_values(value, f"/{_escaped(name)}")]
         for name, leaf in every[:_MOST_LEAVES]:
             lookup.expect(leaf, self._roles.get(name), self._entry.name)
@@ -130,7 +132,9 @@ class Tracker:
             "arguments": labelled,
         }
         digested = {"arguments": [_digested(entry) for entry in labelled]}
-        return CallFlow(context, digested, run, run_labels, lowered, frozenset(unknown), tuple(endorsable))
+        return CallFlow(
+            context, digested, run, lookup.run_ids, run_labels, lowered, frozenset(unknown), tuple(endorsable)
+        )
 
     def _is_intended(self, prompt: Prompt) -> bool:
         """Return whether the user's words have the verb of the tool's name, and a noun of it where it has any."""
@@ -138,7 +142,7 @@ class Tracker:
         return self._verb_stem in stems and (not self._noun_stems or not self._noun_stems.isdisjoint(stems))
 
     def learned(
-        self, flow: CallFlow, arguments: Mapping[str, Any], result: Any, session: Session, *, key: bytes, call: str
+        self, flow: CallFlow, arguments: Mapping[str, Any], result: Any, session: Session, *, call: str
     ) -> tuple[RunLabels, dict[str, Origin]]:
         """Return what a result adds to the run: its labels, and the sources of its values by their ids."""
         prompt = prompt_of(tuple(session.prompt))
@@ -155,18 +159,15 @@ class Tracker:
                 label = UNTRUSTED  # noqa: PLW2901 - a directory that was asked with a stranger's words
             if label == UNTRUSTED and text and not is_numeric(value):
                 prose += text
-            if value and value not in echoed and _RANKS.index(label) <= _RANKS.index(labels.get(value, UNTRUSTED)):
+            if value and value not in echoed and _RANKS[label] <= _RANKS[labels.get(value, UNTRUSTED)]:
                 labels[value] = label
         if self._reader.is_write:
             for text in sorted((str(echo) for echo in echoes), key=len, reverse=True):
                 prose = prose.replace(text, "")
             prose = prose if len(prose) > _SHORT_STATUS else ""
         untrusted = frozenset((self._entry.name,)) if prose else frozenset[str]()
-        name = self._entry.name
-        sources = {
-            value_id(key, flow.run, *_known_as(value, label)): Origin(label, name, call)
-            for value, label in labels.items()
-        }
+        origins = {label: Origin(label, self._entry.name, call) for label in _RANKS}
+        sources = {flow.ids.of(*_known_as(value, label)): origins[label] for value, label in labels.items()}
         return RunLabels(untrusted, frozenset(self._reader.markings)), sources
 
     def endorsed(self, flow: CallFlow, call: str) -> dict[str, Origin]:
@@ -185,11 +186,12 @@ def _known_as(value: str, label: str) -> tuple[str, ...]:
 class _Lookup:
     """The sources of the values of one call."""
 
-    def __init__(self, key: bytes, run: str, session: Session, nouns: frozenset[str]) -> None:
+    def __init__(self, ids: RunIds, session: Session, nouns: frozenset[str]) -> None:
         self.prompt = prompt_of(tuple(session.prompt))
-        self.ids: set[str] = set()
+        self.run_ids, self.ids = ids, set[str]()
+        self._ids_of = dict[str, list[str]]()
         self.sources: Mapping[str, Origin] = {}
-        self._key, self._run, self._nouns = key, run, nouns
+        self._nouns = nouns
         self._home = frozenset(session.home_domains)
         self._facts = (
             frozenset(normal(leaf.value) for leaf in leaf_values(session.facts)) if session.facts else frozenset()
@@ -213,11 +215,17 @@ class _Lookup:
                 yield host_of(normal(link))
 
     def _ids(self, value: str) -> list[str]:
+        ids = self._ids_of.get(value)
+        if ids is None:
+            ids = self._ids_of[value] = self._new_ids(value)
+        return ids
+
+    def _new_ids(self, value: str) -> list[str]:
         if not value:
             return []
         if len(value) >= SHORTEST:
-            return [value_id(self._key, self._run, value)]
-        return [value_id(self._key, self._run, value, label) for label in _RANKS]
+            return [self.run_ids.of(value)]
+        return [self.run_ids.of(value, label) for label in _RANKS]
 
     def endorsed_ids(self, leaf: Leaf, role: str, tool: str) -> list[str]:
         """Return the ids by which a leaf, or the links in it, are endorsed for a tool and a role."""
@@ -227,7 +235,7 @@ class _Lookup:
         return [self._endorsed_id(value, role, tool) for value in values if value]
 
     def _endorsed_id(self, value: str, role: str, tool: str) -> str:
-        return value_id(self._key, self._run, value, tool, role)
+        return self.run_ids.of(value, tool, role)
 
     def argument(self, leaf: Leaf, role: str | None, tool: str) -> dict[str, Any]:
         """Return the entry of `context.flow.arguments` for a leaf."""

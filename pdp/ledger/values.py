@@ -34,7 +34,7 @@ _HOST: Final = re.compile(
 _IBAN: Final = re.compile(r"(?<!\w)[A-Za-z]{2}\d{2}(?: ?[A-Za-z0-9]{4}){2,7}(?: ?[A-Za-z0-9]{1,3})?(?!\w)")
 _REFERENCE: Final = re.compile(r"(?<![\w.@-])(?=[\w-]{0,39}\d)[\w-]{6,40}(?![\w@-])")  # such as INV-2291 or 4711008
 _AMOUNT: Final = re.compile(r"(?<![\w.,:/-])(?:\d{1,3}(?:[,'\u2019]\d{3})+|\d+)(?:\.\d+)?(?![\w:/-]|[.,]\d)")
-_WITHIN: Final = (_LINK, _MAIL, _HOST, _IBAN, _REFERENCE, _AMOUNT)
+_DIGIT: Final = re.compile(r"\d")
 _AUTHORITY_END: Final = re.compile(r"[/\\?#]")
 _SCHEME: Final = re.compile(r"https?://(?:www\.)?|www\.")
 _END_OF_LINK: Final = ".,;:!?)'\""
@@ -103,9 +103,15 @@ def host_of(address: str) -> str:
 
 def within(text: str) -> Iterator[str]:
     """Yield the normal forms of the values in a text: links with their hosts, mail addresses, accounts, references."""
-    if len(text) < SHORTEST:
-        return
-    for pattern in _WITHIN:
+    # Most fields have no value within, and looking for each kind of them takes time.
+    patterns = [_IBAN, _REFERENCE, _AMOUNT] if _DIGIT.search(text) else []
+    if "." in text:
+        patterns += [_LINK, _HOST]
+    elif "://" in text:
+        patterns.append(_LINK)
+    if "@" in text:
+        patterns.append(_MAIL)
+    for pattern in patterns:
         for match in pattern.finditer(text):
             value = normal(match.group().rstrip(_END_OF_LINK))
             if len(value) >= SHORTEST:

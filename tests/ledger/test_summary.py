@@ -31,7 +31,7 @@ class _Run:
         self._calls += 1
         tracker, call = self._tracker(name, entry), f"c{self._calls}"
         flow = tracker.call_flow(arguments, self.session, self.ledger, "caller", 1.0)
-        labels, sources = tracker.learned(flow, arguments, answer, self.session, key=self.ledger.key, call=call)
+        labels, sources = tracker.learned(flow, arguments, answer, self.session, call=call)
         self.ledger.write(flow.run, labels, sources, 1.0)
         return flow
 
