@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pdp import EmbeddedEngine, Pep
+from pdp import EmbeddedEngine, FileAudit, Pep
 from pdp.manifest.load import load_effective
 from tests.ledger import assistant
 from tests.ledger.assistant import EXAMPLE, MAIL, READ, invite, session
 from tests.support import desk
+from tests.support.command_line import pdp
 
 STRANGER, TOLD = "y@other.example", "was read in the result of read_mail (call c-17), and you did not name it."
 LABELS = {"markings": [], "noted": [], "tainted": True, "untrusted": ["read_mail"]}
@@ -57,7 +60,7 @@ def test_the_event_of_a_call_has_labels_and_no_values(pep: Pep) -> None:
     assert STRANGER not in str(desk.events(pep))
 
 
-def test_what_a_profile_only_notes_stands_in_the_event(tmp_path: Any, engine: EmbeddedEngine) -> None:
+def test_what_a_profile_only_notes_stands_in_the_event(tmp_path: Path, engine: EmbeddedEngine) -> None:
     rules = (EXAMPLE / "governance.yaml").read_text().replace("profile: balanced", "profile: watch")
     (tmp_path / "governance.yaml").write_text(rules)
     manifest = load_effective(EXAMPLE / "manifest.yaml", tmp_path / "governance.yaml")
@@ -107,3 +110,17 @@ def test_the_digest_of_a_call_does_not_know_what_else_was_read(pep: Pep) -> None
 
     digests = {evaluation.request["context"]["call_digest"] for evaluation in (first, again) if evaluation.request}
     assert len(digests) == 1
+
+
+def test_the_audit_is_shown_with_what_tainted_a_run(tmp_path: Path, engine: EmbeddedEngine) -> None:
+    stream = tmp_path / "audit.jsonl"
+    with closing(FileAudit(stream)) as log:
+        pep = Pep(assistant.effective(), engine, tools=TOOLS, audit=log)
+        pep.call(READ, session())
+        pep.call(invite(STRANGER), session())
+
+    shown = [line.split("  ") for line in pdp("audit", "show", stream).out.splitlines()]
+
+    assert [[part for part in line if part.startswith("tainted")] for line in shown] == [
+        [], [], ["tainted by read_mail"]
+    ]  # fmt: skip

@@ -122,6 +122,7 @@ def _shown(event: dict[str, Any]) -> str:
         "settled as": (event.get("status") if event["type"] == "key.settled" else None,),
         "outcome": (event.get("outcome"), event.get("error_code"), "a replay" if event.get("replayed") else None),
         "tool": (event.get("tool"),), "by": (event.get("subject"),), "run": (event.get("run_id"),),
+        "tainted by": (event.get("flow") or {}).get("untrusted") or (),
         "approval": (event.get("approval_id"),), "key": (event.get("idempotency_key"),),
     }  # fmt: skip
     shown = (

@@ -146,6 +146,9 @@ def _lines(coverage: Coverage) -> Iterator[str]:
     reached = sum(code.scenario is not None for code in counted)
     if counted:
         yield f"reason codes: {reached} of {len(counted)} reached"
-    for code in counted:
-        if code.exempt is not None:
-            yield f"  {code.code}: exempt, {code.exempt}"
+    yield from (f"  {code.code}: exempt, {code.exempt}" for code in counted if code.exempt is not None)
+    untried = [role for role in coverage.roles if role.scenario is None]
+    if coverage.roles:
+        tried = len(coverage.roles) - len(untried)
+        yield f"arguments with a role: {tried} of {len(coverage.roles)} chosen by a stranger or the model"
+    yield from (f"  {role.tool}: {role.argument} ({role.role}), in no scenario" for role in untried)

@@ -34,8 +34,8 @@ _IRREVERSIBLE: Final = frozenset(("clear", "delete", "discard", "drop", "erase",
 _MEMBER: Final = "*"
 _OPEN: Final = "additionalProperties", "unevaluatedProperties"
 _HINT: Final = (
-    "bound texts by `enum`, `const`, `pattern` or `format`, state `items` and `additionalProperties: false`; or remove "
-    "the label"
+    "bound texts by `enum`, `const`, `pattern` or `format`, lists by `items`, and objects by `additionalProperties: "
+    "false` or `propertyNames`; or remove the label"
 )
 
 
@@ -130,6 +130,16 @@ def _objects(nodes: Iterable[SchemaNode]) -> list[Alternative]:
     return forms
 
 
+def _takes_any_name(form: Alternative) -> bool:
+    """Whether an object may have members of any name: a name of a member that is data is a value as well."""
+    if not form.rest.keys().isdisjoint(_OPEN) and not (form.members and form.members.alternatives):
+        return False
+    return not any(
+        all(name.values is not None or bounds_text(name) for name in walk(schema).alternatives)
+        for schema in form.rest.get("propertyNames", ())
+    )
+
+
 def _beliefs(nodes: Sequence[SchemaNode], start: Steps, exempt: Sequence[Steps], place: Path) -> Iterator[Finding]:
     """Yield that a text is believed, or a value of any type, which the schema leaves open; no `nodes`: no schema."""
     field = place[1]
@@ -154,7 +164,7 @@ def _beliefs(nodes: Sequence[SchemaNode], start: Steps, exempt: Sequence[Steps],
             if kinds is not None and "array" in kinds:
                 unbounded |= stated.isdisjoint(("items", "unevaluatedItems"))
             if kinds is not None and "object" in kinds:
-                unbounded |= stated.isdisjoint(_OPEN)
+                unbounded |= _takes_any_name(form)
             if unbounded:
                 where = shown_name("".join(f"/{step}" for step in steps)) if steps else "the result"
                 yield Finding(place, f"`{field}` believes {where}, which the result schema does not bound", _HINT)

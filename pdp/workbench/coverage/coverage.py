@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from pdp.decision import Verdict
 from pdp.json import canonical, digest
+from pdp.ledger.summary import GOOD
 from pdp.workbench.explain.explain import NO_DECISION
 from pdp.workbench.opa.evaluation import Evaluator
 from pdp.workbench.opa.modules import baseline_policies_path
@@ -93,6 +94,19 @@ class ToolVerdicts:
 
 
 @dataclass(frozen=True, slots=True)
+class RoleReached:
+    """One argument with a role, and the first scenario, as `FILE: NAME`, in which nobody whose word counts chose it.
+
+    Of a text that goes out, it is a link in it that was chosen so. None: no scenario shows what the label is good for.
+    """
+
+    tool: str
+    argument: str
+    role: str
+    scenario: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Missing:
     """One thing that the gate asks for, and the suite to add it to.
 
@@ -107,12 +121,13 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What the scenarios of some suites reach; `lines` is None without OPA."""
+    """What the scenarios of some suites reach; `lines` is None without OPA. The gate does not ask for `roles`."""
 
     lines: tuple[FileLines, ...] | None
     codes: tuple[CodeReached, ...]
     matrix: tuple[ToolVerdicts, ...]
     missing: tuple[Missing, ...]
+    roles: tuple[RoleReached, ...] = ()
 
     @property
     def percent(self) -> float | None:
@@ -160,6 +175,7 @@ class Coverage:
                 for row in self.matrix
             ],
             "missing": [asdict(missing) for missing in self.missing],
+            "roles": [asdict(role) for role in self.roles],
         }  # fmt: skip
 
 
@@ -176,7 +192,7 @@ def measure(runs: _Runs, opa: Path | None) -> Coverage:
         key=lambda missing: (_KINDS.index(missing.kind), missing.name, missing.file),
     )
     lines = None if opa is None else _measured_lines(passed, opa)
-    return Coverage(lines, codes, matrix, tuple(missing))
+    return Coverage(lines, codes, matrix, tuple(missing), _roles(passed))
 
 
 def _codes(runs: _Runs) -> tuple[CodeReached, ...]:
@@ -210,7 +226,7 @@ def _matrix(runs: _Runs) -> tuple[ToolVerdicts, ...]:
     # By the file's text: two manifests may have the same version, and one manifest several governance files.
     rows: dict[tuple[str, str], ToolVerdicts] = {}
     for suite, results in runs:
-        manifest, version = digest(suite.files["manifest"][0].read_bytes()), suite.manifest.version
+        manifest, version = _manifest_of(suite), suite.manifest.version
         for tool in suite.manifest.tools:
             none = Counter(dict.fromkeys(COLUMNS, 0))
             rows.setdefault((manifest, tool), ToolVerdicts(tool, version, str(suite.file), none))
@@ -220,6 +236,34 @@ def _matrix(runs: _Runs) -> tuple[ToolVerdicts, ...]:
                 if tool in suite.manifest.tools:
                     rows[manifest, tool].counts[column] += 1
     return tuple(rows.values())
+
+
+def _manifest_of(suite: Suite) -> str:
+    return digest(suite.files["manifest"][0].read_bytes())
+
+
+def _roles(runs: _Runs) -> tuple[RoleReached, ...]:
+    roles: dict[tuple[str, str, str], RoleReached] = {}
+    for suite, results in runs:
+        manifest = _manifest_of(suite)
+        for tool in suite.manifest.tools.values():
+            for argument, role in (tool.roles or {}).items():
+                roles.setdefault((manifest, tool.name, argument), RoleReached(tool.name, argument, role))
+        for result in results:
+            for evaluation in (evaluation for step in result.steps for evaluation in step.evaluations):
+                for argument in _chosen_by_nobody(evaluation.flow):
+                    key = manifest, evaluation.trace.tool_name or "", argument
+                    if key in roles and roles[key].scenario is None:
+                        roles[key] = replace(roles[key], scenario=f"{result.place.file}: {result.name}")
+    return tuple(roles.values())
+
+
+def _chosen_by_nobody(flow: Mapping[str, Any] | None) -> Iterator[str]:
+    """The labelled arguments of a call of a tainted run that nobody whose word counts has chosen."""
+    for argument in flow["arguments"] if flow is not None and flow["tainted"] else ():
+        chosen = argument["links"] if argument["role"] == "body" else [argument]
+        if any(GOOD.isdisjoint(item["sources"]) for item in chosen):
+            yield argument["path"].split("/")[1] if argument["path"] else ""
 
 
 def _results_of(step: StepResult) -> Iterator[tuple[str, str]]:

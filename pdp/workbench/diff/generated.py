@@ -30,6 +30,7 @@ from pdp.workbench.neighbours.bases import (
 )
 from pdp.workbench.neighbours.conditions import alternatives, meeting
 from pdp.workbench.neighbours.entries import DIRECTORY, made_up
+from pdp.workbench.neighbours.runs import reads_between
 from pdp.workbench.neighbours.values import as_dict, at, edited, texts
 from pdp.workbench.neighbours.variants import changes, dotted, pairs
 from pdp.workbench.neighbours.vocabulary import Policy, vocabulary
@@ -137,6 +138,8 @@ class GeneratedCalls:
         self._asked: set[str] = set()
         self._stuck: set[frozenset[str]] = set()
         self._made: dict[bytes, list[Change]] = {}
+        between = (reads_between(old, new) for _, old, new in pair.manifests.documents())
+        self._reads = list(dict.fromkeys(chain.from_iterable(between)))
         self.data = merged_data(pair.new.bundle.data, manifests=documents, data=laid[1])
         self.comparison = Comparison(
             *pair.bundles, manifests=documents, old_data=laid[0], new_data=laid[1], engine_timeout=engine_timeout
@@ -288,7 +291,7 @@ class GeneratedCalls:
             request = {**request, "action": None, "resource": resource}
         key = canonical(request)
         if key not in self._made:
-            self._made[key] = changes(base.request, self._vocabulary, self._directory)
+            self._made[key] = changes(base.request, self._vocabulary, self._directory, self._reads)
         return self._made[key]
 
     def _call(self, base: _Base, *changed: Change) -> ComparedCall | None:

@@ -1,7 +1,8 @@
 """Which manifest of the old bundle became which of the new one, and what changed in it.
 
 A request names its manifest by digest, and any change makes another digest. So a call is put to either bundle as the
-enforcement point of that release sends it: with the digest, the version and the action of that side.
+enforcement point of that release sends it: with the digest, the version and the action of that side, and with the
+labels of that side for what the run has seen.
 
 A bundle holds of an entry what the policy reads, and a digest of the rest: `pdp manifest diff` compares schemas.
 """
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pdp.json import canonical
 from pdp.manifest.diff import ContentChange, Direction, entry_changes, pin_changes
+from pdp.workbench.neighbours.runs import run_under
 from pdp.workbench.neighbours.values import at
 
 if TYPE_CHECKING:
@@ -80,9 +82,12 @@ class Manifests:
         body = canonical(request)
         if named is None:
             return body, body
-        before, after = self._before.get(named), self._after.get(named)
-        old = body if named in self.old or before is None else canonical(_moved(request, before, self.old, self.new))
-        new = body if named in self.new or after is None else canonical(_moved(request, after, self.new, self.old))
+        sides = ((self._before.get(named), self.old, self.new), (self._after.get(named), self.new, self.old))
+        sent = []
+        for digest, own, others in sides:
+            moved = request if named in own or digest is None else _moved(request, digest, own, others)
+            sent.append(run_under(moved, own.get(named if named in own else digest or "", {})))
+        old, new = (body if side is request else canonical(side) for side in sent)
         return old, new
 
 

@@ -15,7 +15,7 @@ import yaml
 from pdp.documents import read_document
 from pdp.json import thawed
 from pdp.manifest.effective import made_of
-from pdp.manifest.fields import Pattern, duration_seconds
+from pdp.manifest.fields import READ_CLASSES, Pattern, duration_seconds
 from pdp.manifest.model import Tool
 from pdp.manifest.schema.references import SHARED_PREFIX
 from pdp.workbench.mutation.mutant import DataMutant, Identities, ManifestMutant, RegoMutant, difference, file_name
@@ -27,7 +27,7 @@ from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import place_of_datum, place_of_field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pdp.workbench.opa.modules import Module
     from pdp.workbench.scenarios.files.suite import Suite
@@ -49,6 +49,13 @@ _WEAKER: Final[tuple[tuple[str, JsonPath, Mapping[Any, Any]], ...]] = (
 )
 """Kind, way to the field, and what becomes of its values."""
 
+_WEAKER_RULES: Final[tuple[tuple[str, JsonPath, Mapping[Any, Any]], ...]] = (
+    ("profile lightened", ("flow", "profile"), {"strict": "balanced", "balanced": "watch"}),
+    ("DENY softened", ("flow", "otherwise"), {"deny": "step_up"}),
+    ("destructive off", ("destructive",), {True: False}),
+)
+_SINKS: Final = frozenset(("destination", "url", "address"))
+
 _LOOSENED: Final = "schema loosened"
 _CLOSED: Final = "additionalProperties"
 _BOUNDS: Final = (
@@ -58,7 +65,7 @@ _BOUNDS: Final = (
 _LISTS: Final[tuple[tuple[str, JsonPath], ...]] = (
     ("scope dropped", ("scopes",)), ("limit dropped", ("limits",)), ("marking dropped", ("markings",)),
     ("invariant dropped", ("invariants",)), ("approver dropped", ("approval", "approvers")),
-    ("provenance dropped", ("provenance", "required")),
+    ("provenance dropped", ("provenance", "required")), ("result marking dropped", ("result", "markings")),
 )  # fmt: skip
 """Kind, and way to the list of which each element is dropped."""
 
@@ -120,10 +127,12 @@ def manifest_mutants(suite: Suite) -> list[ManifestMutant]:
     governance = [read_document(other) for other in suite.files.get("governance", ())]
     identities = Identities(file_name(file))
     agents = manifest.document.get("agents")
+    results = [tool.result for tool in manifest.tools.values() if tool.result]
+    marked = list(dict.fromkeys(marking for result in results for marking in result.markings or ()))
     mutants: dict[str, ManifestMutant] = {}
     for tool in manifest.tools.values():
         entry, written = tool.model_dump(mode="json", by_alias=True), _written(tool)
-        for kind, path, value in _weakenings(entry):
+        for kind, path, value in (*_weakenings(entry), *_of_labels(entry, marked)):
             weaker = Tool.model_validate(edited(entry, (path, value)))
             mutated = made_of(manifest.version, {**manifest.tools, tool.name: weaker}, agents=agents)
             if mutated.digest == manifest.digest:
@@ -184,6 +193,35 @@ def _weakenings(entry: Mapping[str, Any]) -> Iterator[_Change]:
             if field == "context" or key not in {"type", "id"}:
                 yield f"{field} field dropped", (field, key), GONE
     yield from _loosened(entry["schema"], ("schema",))
+
+
+def _of_labels(entry: Mapping[str, Any], marked: Sequence[str]) -> Iterator[_Change]:
+    """Yield what is believed, admitted or let go in an entry whose labels are in use; `marked`: of any result."""
+    flow, roles, result = (as_dict(entry[name]) for name in ("flow", "roles", "result"))
+    if not flow:
+        return
+    writes, sinks = entry["effect_class"] not in READ_CLASSES, not _SINKS.isdisjoint(roles.values())
+    trusted, parties, names = (as_list(result.get(name)) for name in ("trusted", "parties", "names"))
+    if writes:
+        yield "answer believed", ("result", "created"), [""]
+    elif result.get("integrity") != "trusted":
+        yield "result believed", ("result", "integrity"), "trusted"
+    for path in parties:
+        others = [other for other in parties if other != path]
+        stated = {name: value for name, value in result.items() if value is not None}
+        yield "party believed", ("result",), {**stated, "parties": others, "trusted": [*trusted, path]}
+    for path in (*trusted, *parties):
+        # Named are the other fields of the record that the system writes.
+        if path not in names and {*trusted} - {path}:
+            yield "record named by more", ("result", "names"), [*names, path]
+    yield from (("role dropped", ("roles", name), GONE) for name in roles)
+    admits = as_list(entry["admits"])
+    yield from (("marking admitted", ("admits",), [*admits, name]) for name in marked if sinks and name not in admits)
+    # Of a read only what is fetched, and what leaves by it, is asked about.
+    for kind, path, weaker in _WEAKER_RULES if writes or sinks else ():
+        if (old := at(entry, path)) in weaker:
+            yield kind, path, weaker[old]
+    yield from (("rule dropped", ("flow", "rules", index), GONE) for index in range(len(as_list(flow.get("rules")))))
 
 
 def _of_approval(approval: Mapping[str, Any], *, limited: bool) -> Iterator[_Change]:

@@ -24,6 +24,8 @@ from pdp.workbench.diff.policies import BundlePair
 from pdp.workbench.mutation.mutant import ManifestMutant, RegoMutant
 from pdp.workbench.neighbours.bases import tool_of
 from pdp.workbench.neighbours.proposals import near_arguments
+from pdp.workbench.neighbours.runs import FLOW
+from pdp.workbench.neighbours.values import at
 from pdp.workbench.opa.tool import OpaTool
 from pdp.workbench.scenarios.files.scenario import Expect, proposed_tool
 from pdp.workbench.scenarios.files.suite import policy_modules
@@ -151,7 +153,9 @@ def _differing_request(
         with closing(comparison.differences(chain(known, near))) as differences:
             for difference in differences:
                 expect = _expectation(difference)
-                if expect is not None:
+                # A raw request states its run: what a label makes of one shows in steps that read first alone.
+                runs = (at(orjson.loads(body), FLOW) for body in (difference.call.old, difference.call.new))
+                if expect is not None and next(runs) == next(runs):
                     loosens = difference.change.direction is Direction.LOOSENS
                     return _for_request(mutant, orjson.loads(difference.call.old), expect, recorded, loosens=loosens)
     note = f"no difference in the {len(known)} recorded requests and {generated.extent.requests} near ones"

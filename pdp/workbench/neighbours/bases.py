@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.workbench.neighbours.entries import CORPUS
 from pdp.workbench.neighbours.proposals import example_arguments
+from pdp.workbench.neighbours.runs import made_run
 from pdp.workbench.neighbours.values import GONE, as_dict, as_list, at, edited, texts
 from pdp.workbench.neighbours.variants import changes
 
@@ -100,6 +101,7 @@ def complete_call(
     purpose = max(admitting, key=admitting.__getitem__, default="made.purpose")
     taken = {"used": 0, "amount": LIMIT // 2, "total": LIMIT // 2, "window_ends": "2026-01-02T00:00:00Z"}
     spent = {"spent": [{"limit": limit, **taken} for limit in tool.sums()]} if tool.sums() else {}
+    run = made_run(tool.stated)
     return {
         "subject": {
             "type": "user", "id": "made.subject",
@@ -120,6 +122,7 @@ def complete_call(
             "arguments": arguments, "purpose": purpose,
             "agent": tool.agents[0] if tool.agents else None, "idempotency_key": "made-key",
             "call_digest": _CALL, "approval": None, "time": "2026-01-01T12:00:00Z", **spent,
+            **({} if run is None else {"flow": run}),
         },
     }  # fmt: skip
 

@@ -49,6 +49,10 @@ _PLAIN: Final[dict[str, Any]] = {
 }  # fmt: skip
 """What an entry states that demands little beside its scopes; None: not stated."""
 
+_LABELLED: Final[dict[str, Any]] = {
+    **_PLAIN, "risk_tier": RiskTier.LOW, "effect_class": EffectClass.STAGE, "admits": [_MARKING],
+    "roles": {"amount": "value", "file": "object", "text": "body", "to": "destination"},
+}  # fmt: skip
 _OTHERS: Final[dict[str, dict[str, Any]]] = {
     "made_bare": {**_PLAIN, "scopes": [], "markings": [], "idempotency": {"required": False}},
     "made_unlimited": {**_PLAIN, "release": _ENTRY["release"]},
@@ -56,6 +60,10 @@ _OTHERS: Final[dict[str, dict[str, Any]]] = {
     "made_two_limits": {"limits": [*_ENTRY["limits"], {"limit": "made.other", "argument": "count"}],
                         "approval": {**_BY_ONE, "unless_within_limits": True}},
     "made_by_many": {**_PLAIN, "approval": {**_BY_ONE, "quorum": 5}},
+    "made_labelled": {**_LABELLED, "flow": {"profile": "balanced"}},
+    "made_labelled_plain": {**_LABELLED, "flow": {"profile": "strict"}, "roles": {}, "destructive": True},
+    "made_labelled_read": {**_LABELLED, "effect_class": EffectClass.READ_INTERNAL, "roles": {"page": "url"},
+                           "flow": {"profile": "watch", "rules": ["address_untrusted"], "otherwise": "deny"}},
 }  # fmt: skip
 _FIELDS: Final[dict[str, tuple[Any, ...]]] = {
     "risk_tier": (*(tier.value for tier in RiskTier), "unheard-of", None, 7, GONE),

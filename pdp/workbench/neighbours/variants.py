@@ -11,11 +11,13 @@ from itertools import chain, combinations, islice, product, zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.workbench.neighbours.conditions import FOREIGN
+from pdp.workbench.neighbours.runs import FLOW, run_changes
 from pdp.workbench.neighbours.values import GONE, Edit, as_dict, at, edited, is_number, leaves, paths, texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from pdp.workbench.neighbours.runs import Read
     from pdp.workbench.neighbours.values import JsonPath
     from pdp.workbench.neighbours.vocabulary import Attribute, Vocabulary
 
@@ -71,13 +73,16 @@ class Change:
     new: bool = False
 
 
-def changes(request: Any, vocabulary: Vocabulary, directory: Mapping[str, Any] | None = None) -> list[Change]:
+def changes(
+    request: Any, vocabulary: Vocabulary, directory: Mapping[str, Any] | None = None, reads: Sequence[Read] = ()
+) -> list[Change]:
     """Return single changes: of each dimension in turn, those of rank 0 before all others.
 
     Args:
         request: one that is known, best one that is ALLOW: in what is denied anyway, little shows.
         vocabulary: of the policies.
         directory: corpora, documents and entitlements, to be the resource of a call.
+        reads: fields of results that its arguments may have come from, and that are labelled otherwise.
     """
     dimensions: dict[int, list[list[Change]]] = {0: [], 1: [], 2: []}
     for path in _paths(request, vocabulary):
@@ -94,11 +99,12 @@ def changes(request: Any, vocabulary: Vocabulary, directory: Mapping[str, Any] |
             for place, value in enumerate(_distinct(_values(request, current, path, attribute, vocabulary), current))
         ]
         dimensions[attribute.rank].append(changed)
-    rank = 1 if vocabulary.near else 2
-    for name, tried in (
-        ("approval", _approval_changes(request)),
-        ("agents", _agent_changes(request)),
-        ("resource", _resources(directory or {})),
+    near = 1 if vocabulary.near else 2
+    for name, rank, tried in (
+        ("approval", near, _approval_changes(request)),
+        ("agents", near, _agent_changes(request)),
+        ("resource", near, _resources(directory or {})),
+        ("run", 0 if reads else near, run_changes(request, reads)),
     ):
         dimensions[rank].append(
             [Change(name, edits, place, rank, place < _PAIRED) for place, edits in enumerate(tried)]
@@ -141,9 +147,10 @@ def _apart(change: Change, other: Change) -> bool:
 
 
 def _paths(request: Any, vocabulary: Vocabulary) -> Iterator[JsonPath]:
-    """What rules name of a request, and then what else it has."""
+    """What rules name of a request, and then what else it has; what a run has seen is changed as a whole."""
     seen: set[JsonPath] = {_DIGEST, *_KEYED}
-    for path in (*vocabulary.paths, *paths(request)):
+    others = (path for path in paths(request) if path[:2] != FLOW)
+    for path in (*vocabulary.paths, *others):
         if path not in seen and path[0] in as_dict(request) and len(path) > 1:
             seen.add(path)
             yield path

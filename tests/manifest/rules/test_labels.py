@@ -22,8 +22,8 @@ MAIL: dict[str, Any] = {
 }  # fmt: skip
 ARGUMENTS = {"to": {"type": "string", "description": "Who."}, "about": {"type": "string", "description": "What."}}
 UNBOUNDED = (
-    "bound texts by `enum`, `const`, `pattern` or `format`, state `items` and `additionalProperties: false`; or remove "
-    "the label"
+    "bound texts by `enum`, `const`, `pattern` or `format`, lists by `items`, and objects by `additionalProperties: "
+    "false` or `propertyNames`; or remove the label"
 )
 
 
@@ -92,7 +92,14 @@ def test_what_the_schema_bounds_is_believed(field: str, path: str) -> None:
          "the result"),
         ({"integrity": "trusted"}, {"anyOf": [{"type": "object", "additionalProperties": CODE}, TEXT]}, "trusted",
          "the result"),
-        ({"integrity": "trusted"}, {"type": "object", "additionalProperties": TEXT}, "trusted", "/*"),
+        ({"integrity": "trusted"}, {"type": "object", "additionalProperties": TEXT, "propertyNames": CODE}, "trusted",
+         "/*"),
+        ({"integrity": "trusted"}, {"type": "object", "additionalProperties": {"type": "number"}}, "trusted",
+         "the result"),
+        ({"integrity": "trusted"},
+         {"type": "object", "additionalProperties": {"type": "number"}, "propertyNames": {"anyOf": [CODE, TEXT]}},
+         "trusted",
+         "the result"),
         ({"integrity": "trusted", "parties": ["/a/b"]},
          {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": TEXT, "c": TEXT},
           "additionalProperties": False}}, "additionalProperties": False}, "trusted", "/a/c"),
@@ -119,9 +126,17 @@ def test_what_anybody_may_have_written_is_not_believed(
         ({"integrity": "trusted"}, CODE),
         ({"integrity": "trusted"}, {"type": "array", "items": {"anyOf": [CODE, {"type": "null"}]}}),
         ({"integrity": "trusted"}, {"type": "object", "properties": {"a": CODE}, "additionalProperties": False}),
-        ({"integrity": "trusted"}, {"type": "object", "additionalProperties": {"type": "number"}}),
+        ({"integrity": "trusted"},
+         {"type": "object", "additionalProperties": {"type": "number"}, "propertyNames": CODE}),
+        ({"trusted": ["/*"]},
+         {"type": "object", "patternProperties": {"^x": CODE}, "propertyNames": {"enum": ["x", "xx"]},
+          "additionalProperties": False}),
+        ({"trusted": ["/*"]}, {"type": "object", "additionalProperties": {"type": "number"}}),
+        ({"trusted": ["/*/id"]},
+         {"type": "object", "additionalProperties": {"type": "object", "properties": {"id": CODE}}}),
         ({"integrity": "trusted", "parties": ["/owner", "/*/name"]},
-         {"type": "array", "items": {"type": "object", "properties": {"owner": TEXT}, "additionalProperties":
+         {"type": "array", "items": {"type": "object", "properties": {"owner": TEXT}, "propertyNames": CODE,
+          "additionalProperties":
           {"type": "object", "properties": {"name": TEXT, "id": CODE}, "additionalProperties": False}}}),
         ({"integrity": "trusted"},
          {"$ref": "#/$defs/tree", "$defs": {"tree": {"type": "object", "properties": {

@@ -169,6 +169,7 @@ def test_everything_that_is_measured(tmp_path: Path, opa: Path) -> None:
                 "file": file,
             },
         ],
+        "roles": [],
     }
     assert coverage.complaints(63) == (
         "no scenario in which send_note of manifest 1 is ALLOW",
@@ -230,3 +231,18 @@ def test_a_project_without_rego_of_its_own_answers_for_its_tools_alone(tmp_path:
         ("allow", "send_note"), ("refusal", "read_note"), ("refusal", "send_note"),
     ]  # fmt: skip
     assert coverage.complaints(100) == tuple(missing.message for missing in coverage.missing)
+
+
+def test_arguments_with_a_role_that_no_stranger_chose_are_told() -> None:
+    suite = load_suite(ROOT / "examples/assistant/scenarios.yaml")
+
+    coverage = measured(suite, None)
+
+    reached = {(role.tool, role.argument): role.scenario for role in coverage.roles}
+    assert set(reached) == {
+        (tool.name, argument) for tool in suite.manifest.tools.values() for argument in tool.roles or {}
+    }
+    assert reached["send_mail", "to"] == f"{suite.file}: attack 1, a mail names who is to get the report"
+    assert reached["send_mail", "body"] == f"{suite.file}: attack 2, a page has a link that is passed on"
+    assert reached["delete_file", "file_id"] is None  # every file that is deleted is in the list of files
+    assert coverage.missing == ()

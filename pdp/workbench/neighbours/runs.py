@@ -1,0 +1,128 @@
+"""What the run of a call may have seen: `context.flow` in many forms, and what another manifest makes of the same run.
+
+Labels of a result show in the calls that come after it. So a made-up value may be of a field of a tool's result: it has
+the label that the manifest at hand gives that field.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.workbench.neighbours.values import GONE, as_dict, as_list, at, edited, texts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pdp.workbench.neighbours.values import Edit
+
+FLOW: Final = ("context", "flow")
+_OF: Final = "made.read:"
+_MARKING: Final = "made.unadmitted"
+_SOURCES: Final = ("untrusted", "model", "trusted", "party", "created", "named", "endorsed", "fact", "prompt")
+_LISTS: Final = (("created", "created"), ("parties", "party"), ("trusted", "trusted"))
+_READS: Final = ("pure", "read-internal", "read-external")
+
+Read = tuple[str, str]
+"""A tool, and a field of its result."""
+
+
+def made_run(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return a run that has read a stranger's text, and in which the user has named all arguments of a call.
+
+    `entries` are those of the tool in the manifests that are compared; None: none of them needs a run.
+    """
+    if not any("flow" in entry for entry in entries):
+        return None
+    roles = {name: role for entry in entries for name, role in as_dict(entry.get("roles")).items()}
+    return {
+        "tainted": True, "untrusted": ["made.reader"], "plan": None, "anchored": True, "intended": True,
+        "markings": sorted({marking for entry in entries for marking in texts(entry.get("admits"))}),
+        "arguments": [
+            {"path": f"/{name}", "role": role, "sources": ["prompt"], "from": [], "home": False, "links": []}
+            for name, role in sorted(roles.items())
+        ],
+    }  # fmt: skip
+
+
+def reads_between(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Read]:
+    """Yield the fields of results that two manifests, given as their documents, may label otherwise."""
+    before, after = as_dict(old.get("tools")), as_dict(new.get("tools"))
+    for tool in sorted(before.keys() & after.keys()):
+        labels = [as_dict(as_dict(tools[tool]).get("result")) for tools in (before, after)]
+        if labels[0] != labels[1]:
+            fields = {field for label in labels for name, _ in _LISTS for field in texts(label.get(name))}
+            yield from ((tool, field) for field in sorted(fields | {"/made-up"}))
+
+
+def run_changes(request: Any, reads: Sequence[Read]) -> Iterator[tuple[Edit, ...]]:
+    """Yield other runs of a call that has one; `reads`: fields of which a made-up value may come."""
+    flow = as_dict(at(request, FLOW))
+    arguments = [argument for argument in as_list(flow.get("arguments")) if isinstance(argument, dict)]
+
+    def run(*changed: Mapping[str, Any], **fields: Any) -> tuple[Edit, ...]:
+        return ((FLOW, {**flow, **fields, **({"arguments": [*changed]} if changed else {})}),)
+
+    def of(**fields: Any) -> list[dict[str, Any]]:
+        return [{**argument, **fields} for argument in arguments]
+
+    if not flow:
+        return
+    for tool, field in reads:
+        origin = [{"tool": tool, "call": f"{_OF}{field}"}]
+        for anchored in (True, False):
+            yield run(*of(**{"from": origin}), anchored=anchored, intended=anchored)
+        yield run(*of(sources=["model"]), markings=[*texts(flow.get("markings")), f"{_OF}{tool}"])
+    linked = [{"sources": ["untrusted"], "from": []}]
+    yield run(*({**argument, "links": linked if argument.get("role") == "body" else []} for argument in arguments))
+    yield run(plan=[])
+    for source in _SOURCES:
+        for anchored, intended in ((False, False), (True, True), (False, True)):
+            yield run(*of(sources=[source]), anchored=anchored, intended=intended)
+        for home in (True, False):
+            yield run(*of(sources=[source], home=home), markings=[_MARKING])
+        for place, argument in enumerate(arguments):
+            yield run(*arguments[:place], {**argument, "sources": [source]}, *arguments[place + 1 :])
+    yield run(*of(sources=["untrusted"]), tainted=False, untrusted=[])
+
+
+def run_under(request: Any, manifest: Mapping[str, Any]) -> Any:
+    """Return a request with its run as an enforcement point with this manifest, its document, would tell it."""
+    entry = as_dict(at(manifest, ("tools", at(request, ("action", "properties", "tool")))))
+    flow = at(request, FLOW)
+    if not entry or not isinstance(flow, dict):
+        return request
+    if "flow" not in entry:
+        return edited(request, (FLOW, GONE))
+    arguments, roles = as_list(flow.get("arguments")), as_dict(entry.get("roles"))
+    if not all(isinstance(argument, dict) and isinstance(argument.get("path"), str) for argument in arguments):
+        return request
+    named = ((argument, argument["path"].split("/")[1:2]) for argument in arguments)
+    labelled = [
+        _labelled({**argument, **({"role": roles[name[0]]} if name else {})}, manifest)
+        for argument, name in named
+        if not name or name[0] in roles
+    ]
+    markings = texts(flow.get("markings"))
+    made = {text for text in markings if text.startswith(_OF)}
+    read = {marking for text in made for marking in texts(_result(manifest, text.removeprefix(_OF)).get("markings"))}
+    if made:
+        flow = {**flow, "markings": sorted(read.union(markings) - made)}
+    return edited(request, (FLOW, {**flow, "arguments": labelled}))
+
+
+def _labelled(argument: dict[str, Any], manifest: Mapping[str, Any]) -> dict[str, Any]:
+    tool, call = (at(argument, ("from", 0, name)) for name in ("tool", "call"))
+    if not isinstance(call, str) or not call.startswith(_OF):
+        return argument
+    field, result = call.removeprefix(_OF), _result(manifest, tool)
+    lists = _LISTS if at(manifest, ("tools", tool, "effect_class")) in _READS else _LISTS[:1]
+    labels = (
+        label for name, label in lists if any(f"{field}/".startswith(f"{path}/") for path in texts(result.get(name)))
+    )
+    label = next(labels, "trusted" if result.get("integrity") == "trusted" else "untrusted")
+    # The user has named the record, where it has a name.
+    return {**argument, "sources": ["named" if result.get("names") and label in ("trusted", "created") else label]}
+
+
+def _result(manifest: Mapping[str, Any], tool: Any) -> dict[str, Any]:
+    return as_dict(at(manifest, ("tools", tool, "result")))

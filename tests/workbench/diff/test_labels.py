@@ -1,0 +1,112 @@
+"""A label that loosens shows in the difference of two bundles, with a call that is decided otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from pdp.engine.bundle.file import read_bundle
+from pdp.manifest.effective import effective_manifest
+from pdp.manifest.model import Manifest
+from pdp.workbench.diff.generated import GeneratedCalls
+from pdp.workbench.diff.policies import BundlePair
+from tests.support.payments import BUNDLE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+pytestmark = pytest.mark.opa
+
+Fields = dict[str, Any]
+READS: Fields = {
+    "effect_class": "read-internal", "scopes": ["mail"], "schema": {"type": "object", "properties": {}},
+}  # fmt: skip
+WRITES: Fields = {
+    "effect_class": "stage", "scopes": ["mail"],
+    "schema": {"type": "object", "properties": {"to": {"type": "string"}, "text": {"type": "string"}}},
+}  # fmt: skip
+ROLES = {"to": "destination", "text": "body"}
+MAIL: Fields = {**WRITES, "roles": ROLES}
+
+# By the label: what a tool with effects states, strict and lax.
+OF_CALLS: dict[str, tuple[Fields, Fields]] = {
+    "roles.to": ({"roles": ROLES}, {"roles": {"text": "body"}}),
+    "roles.text": ({"roles": ROLES}, {"roles": {"to": "destination"}}),
+    "admits": ({"roles": ROLES}, {"roles": ROLES, "admits": ["mail"]}),
+    "destructive": ({"roles": ROLES, "destructive": True}, {"roles": ROLES}),
+    "flow.profile": ({"roles": ROLES}, {"roles": ROLES, "flow": {"profile": "watch"}}),
+    "flow.profile strict": ({"roles": ROLES, "flow": {"profile": "strict"}}, {"roles": ROLES}),
+    "flow.profile strict, without roles": ({"flow": {"profile": "strict"}}, {}),
+    "flow.rules": ({"flow": {"profile": "watch", "rules": ["aimless"]}}, {"flow": {"profile": "watch"}}),
+    "flow.otherwise": ({"roles": ROLES, "flow": {"otherwise": "deny"}}, {"roles": ROLES}),
+}
+# Likewise what a tool states whose result comes before the call; it has markings of its own name.
+OF_RESULTS: dict[str, tuple[Fields, Fields]] = {
+    "result.integrity": ({"result": {}}, {"result": {"integrity": "trusted"}}),
+    "result.trusted": ({"result": {}}, {"result": {"trusted": ["/id"]}}),
+    "result.parties": ({"result": {}}, {"result": {"parties": ["/sender"]}}),
+    "result.created": ({"result": {}, **WRITES}, {"result": {"created": ["/id"]}, **WRITES}),
+    "result.names": ({"result": {"trusted": ["/id"]}}, {"result": {"trusted": ["/id"], "names": ["/title"]}}),
+    "result.markings": ({"result": {"markings": ["read_5"]}}, {"result": {}}),
+}
+
+
+def loosened(opa: Path, old: Mapping[str, Fields], new: Mapping[str, Fields]) -> tuple[set[str], list[tuple[str, Any]]]:
+    """The changes that loosen, and the calls that do: the tool, and the request as it was put to the old bundle."""
+    base, bundles = read_bundle(BUNDLE), []
+    for version, tools in (("1", old), ("2", new)):
+        stated = [{"name": name, **fields} for name, fields in tools.items()]
+        manifest = effective_manifest(Manifest.model_validate({"manifest_version": version, "tools": stated}))
+        bundles.append(replace(base, data={**base.data, "manifests": {manifest.digest: manifest.document}}))
+    pair = BundlePair.of(opa, *bundles)
+    generated = GeneratedCalls(pair)
+    with generated.comparison as comparison:
+        differences = [*comparison.differences(generated.calls(1200 * len(old), solved=False))]
+    calls = [
+        (each.call.tool, orjson.loads(each.call.old)) for each in differences if each.change.direction == "loosens"
+    ]
+    return {change.name for change in pair.manifests.changes() if change.direction == "loosens"}, calls
+
+
+def test_a_label_of_a_call_that_loosens_has_a_witness(opa: Path) -> None:
+    names = {f"send_{number}": label for number, label in enumerate(OF_CALLS)}
+    old, new = ({name: {**WRITES, **OF_CALLS[label][side]} for name, label in names.items()} for side in (0, 1))
+    changes, calls = loosened(opa, old, new)
+
+    assert changes == {f"{name}: {label.partition(' ')[0]}" for name, label in names.items()}
+    assert {names[tool] for tool, _ in calls if tool in names} == {*OF_CALLS}
+
+
+def test_a_label_of_a_result_that_loosens_has_a_witness(opa: Path) -> None:
+    names = {f"read_{number}": label for number, label in enumerate(OF_RESULTS)}
+    sends = {"send_mail": MAIL, "send_for_good": {**MAIL, "destructive": True}}
+    old, new = ({name: {**READS, **OF_RESULTS[label][side]} for name, label in names.items()} for side in (0, 1))
+    changes, calls = loosened(opa, old | sends, new | sends)
+
+    assert changes == {f"{name}: {label}" for name, label in names.items()}
+    flows = [request["context"]["flow"] for tool, request in calls if tool in sends]
+    read = {origin["tool"] for flow in flows for argument in flow["arguments"] for origin in argument["from"]}
+    marked = {marking for flow in flows for marking in flow["markings"]}
+    assert {names[tool] for tool in read | marked} == {*OF_RESULTS}
+
+
+def test_calls_are_free_where_labels_are_no_longer_in_use(opa: Path) -> None:
+    changes, calls = loosened(opa, {"send_mail": MAIL}, {"send_mail": WRITES})
+
+    assert changes == {f"send_mail: {label}" for label in ("flow.profile", "roles.text", "roles.to")}
+    assert {tool for tool, _ in calls} == {"send_mail"}
+
+
+def test_labels_that_tighten_loosen_no_call(opa: Path) -> None:
+    lax = {"read_mail": {**READS, "result": {"trusted": ["/id"]}}, "send_mail": {**MAIL, "admits": ["mail"]}}
+    strict = {
+        "read_mail": {**READS, "result": {"markings": ["mail"]}},
+        "send_mail": {**MAIL, "destructive": True, "flow": {"profile": "strict", "otherwise": "deny"}},
+    }
+
+    assert loosened(opa, lax, strict) == (set(), [])
+    assert loosened(opa, strict, lax)[1]
