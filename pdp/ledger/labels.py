@@ -52,7 +52,7 @@ class ResultReader:
         result: ResultLabels | None = entry.result
         self.is_write = entry.has_effects
         self.markings: tuple[str, ...] = tuple(result.markings or ()) if result else ()
-        trusted = result is not None and result.integrity == "trusted"
+        trusted = result is not None and result.integrity == "trusted" and not self.is_write
         self._default = "trusted" if trusted else UNTRUSTED
         self._root: Node = {}
         if result is not None:
@@ -100,7 +100,7 @@ class _Walk:
             is_map = any(_ANY in node for node in nodes)
             for key, item in value.items():
                 if is_map or not key.isidentifier():
-                    self._read_text(key, _label(below[key], label), named=named)
+                    self._read_text(key, label, named=named)
                 self.read(_parsed(item), below[key], label, named=named)
         elif value is not None and not isinstance(value, bool):
             self.values.append(LabelledValue(normal(value), "named" if named and label in _NAMEABLE else label))

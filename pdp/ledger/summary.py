@@ -40,6 +40,18 @@ _ANCHORING: Final = 0.75
 _ADDRESSES: Final = ("url", "address")
 _SHORT_STATUS: Final = 64
 _WORD: Final = re.compile(r"[^\W\d_]{3,}")
+_VERBS: Final = tuple(
+    frozenset(stems.split())
+    for stems in (
+        "add append arrang book creat insert mak new plan schedul set",
+        "answer email forward mail messag post publish repl send shar tell writ",
+        "cancel clear delet drop eras remov",
+        "adjust chang edit mov renam reschedul set updat",
+        "buy order pay reserv transfer wir",
+    )
+)
+"""Stems of verbs that users and the names of tools take for each other."""
+
 _ENDINGS: Final = ("ing", "es", "ed", "s", "e")
 
 
@@ -139,7 +151,8 @@ class Tracker:
     def _is_intended(self, prompt: Prompt) -> bool:
         """Return whether the user's words have the verb of the tool's name, and a noun of it where it has any."""
         stems = prompt_stems(prompt)
-        return self._verb_stem in stems and (not self._noun_stems or not self._noun_stems.isdisjoint(stems))
+        verbs = next((family for family in _VERBS if self._verb_stem in family), {self._verb_stem})
+        return not stems.isdisjoint(verbs) and (not self._noun_stems or not self._noun_stems.isdisjoint(stems))
 
     def learned(
         self, flow: CallFlow, arguments: Mapping[str, Any], result: Any, session: Session, *, call: str

@@ -66,12 +66,12 @@ def test_keys_that_are_data_are_values() -> None:
     assert _labels(shared, parties=["/shared_with"]) == [
         ("90", "untrusted"), ("bob@example.com", "party"), ("hotel roma", "untrusted"), ("read", "party"),
     ]  # fmt: skip
-    assert _labels({"alice": {"age": 1}}, trusted=["/*"]) == [("1", "trusted"), ("alice", "trusted")]
+    assert _labels({"alice": {"age": 1}}, trusted=["/*"]) == [("1", "trusted"), ("alice", "untrusted")]
 
 
 @pytest.mark.parametrize("effect", ["commit-low", "stage"])
 def test_of_a_write_is_believed_what_it_made(effect: str) -> None:
-    labels: dict[str, Any] = {"trusted": ["/state"], "created": ["/id"], "parties": ["/to"]}
+    labels: dict[str, Any] = {"integrity": "trusted", "trusted": ["/state"], "created": ["/id"], "parties": ["/to"]}
 
     assert _labels({"id": "tx-4711", "state": "sent", "to": "bob"}, effect, **labels) == [
         ("bob", "untrusted"), ("sent", "untrusted"), ("tx-4711", "created"),

@@ -278,7 +278,10 @@ def test_a_call_that_holds_the_users_words_is_anchored(arguments: dict[str, Any]
     assert _Run().flow("write_note", arguments).context["anchored"] is anchored
 
 
-@pytest.mark.parametrize(("tool", "intended"), [("pay_invoice", True), ("pay_salaries", False), ("move_lunches", True)])
+@pytest.mark.parametrize(
+    ("tool", "intended"),
+    [("pay_invoice", True), ("pay_salaries", False), ("reschedule_lunches", True), ("delete_invoice", False)],
+)
 def test_a_tool_is_intended_where_the_user_uses_its_verb_and_a_noun(tool: str, intended: bool) -> None:
     assert _Run().flow(tool, {}).context["intended"] is intended
 
