@@ -115,11 +115,12 @@ def _labelled(argument: dict[str, Any], manifest: Mapping[str, Any]) -> dict[str
     if not isinstance(call, str) or not call.startswith(_OF):
         return argument
     field, result = call.removeprefix(_OF), _result(manifest, tool)
-    lists = _LISTS if at(manifest, ("tools", tool, "effect_class")) in _READS else _LISTS[:1]
+    is_read = at(manifest, ("tools", tool, "effect_class")) in _READS
+    lists = _LISTS if is_read else _LISTS[:1]
     labels = (
         label for name, label in lists if any(f"{field}/".startswith(f"{path}/") for path in texts(result.get(name)))
     )
-    label = next(labels, "trusted" if result.get("integrity") == "trusted" else "untrusted")
+    label = next(labels, "trusted" if is_read and result.get("integrity") == "trusted" else "untrusted")
     # The user has named the record, where it has a name.
     return {**argument, "sources": ["named" if result.get("names") and label in ("trusted", "created") else label]}
 
