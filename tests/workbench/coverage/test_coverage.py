@@ -236,7 +236,9 @@ def test_a_project_without_rego_of_its_own_answers_for_its_tools_alone(tmp_path:
 def test_arguments_with_a_role_that_no_stranger_chose_are_told() -> None:
     suite = load_suite(ROOT / "examples/assistant/scenarios.yaml")
 
-    coverage = measured(suite, None)
+    results = results_of(suite)
+
+    coverage, tasks = (measure([(suite, some)], None) for some in (results, results[:1]))
 
     reached = {(role.tool, role.argument): role.scenario for role in coverage.roles}
     assert set(reached) == {
@@ -244,5 +246,6 @@ def test_arguments_with_a_role_that_no_stranger_chose_are_told() -> None:
     }
     assert reached["send_mail", "to"] == f"{suite.file}: attack 1, a mail names who is to get the report"
     assert reached["send_mail", "body"] == f"{suite.file}: attack 2, a page has a link that is passed on"
-    assert reached["delete_file", "file_id"] is None  # every file that is deleted is in the list of files
+    assert None not in reached.values()
+    assert {role.scenario for role in tasks.roles} == {None}  # what is only read chooses nothing
     assert coverage.missing == ()
