@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from pdp.contract.budgets import Take, Window
 from pdp.ledger.ledger import RunLabels
 from pdp.proposal import Execution
 from pdp.stores.keys import IdempotencyKey
+from pdp.stores.sql.budgets import SqlBudgets
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 from pdp.stores.sql.ledger import SqlLedger
@@ -52,20 +54,22 @@ def test_the_url_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -
     assert Path("other.db").is_file()
 
 
-def test_results_and_runs_whose_time_is_over_are_forgotten_and_others_kept() -> None:
+def test_results_runs_and_budgets_whose_time_is_over_are_forgotten_and_others_kept() -> None:
     pdp("db", "upgrade", "sqlite:///pdp.db")
     keep(KEY, now=1_000.0, ttl=10)
     keep(KEY._replace(key="key-2"), now=1_000.0, ttl=1e10)
     with Database.open("sqlite:///pdp.db") as store:
         for run, now in (("run-1", time.time()), ("run-2", 1_000.0)):
             SqlLedger(store).write(run, RunLabels(), {}, now)
+            take = Take(run, "[]", 1, Window(60.0))
+            assert SqlBudgets(store).reserve(run, [take], now=now, running_until=now)
 
     assert [pdp("db", "prune", "sqlite:///pdp.db").out for _ in range(2)] == [
-        f"sqlite:///{Path.cwd()}/pdp.db: forgotten: results 1, runs 1\n",
-        f"sqlite:///{Path.cwd()}/pdp.db: forgotten: results 0, runs 0\n",
+        f"sqlite:///{Path.cwd()}/pdp.db: forgotten: results 1, runs 1, budgets 1\n",
+        f"sqlite:///{Path.cwd()}/pdp.db: forgotten: results 0, runs 0, budgets 0\n",
     ]
     assert json.loads(pdp("db", "prune", "sqlite:///pdp.db", "--json").out) == {
-        "database": f"sqlite:///{Path.cwd()}/pdp.db", "forgotten": 0, "runs": 0,
+        "database": f"sqlite:///{Path.cwd()}/pdp.db", "forgotten": 0, "runs": 0, "budgets": 0,
     }  # fmt: skip
 
 

@@ -25,12 +25,15 @@ def upgrade(url: DatabaseUrl = None, as_json: AsJson = False) -> None:
 
 @app.command("prune")
 def prune(url: DatabaseUrl = None, as_json: AsJson = False) -> None:
-    """Forget the results of calls whose time to live is over, and what runs had seen in which nobody called for a day.
+    """Forget the results of calls whose time to live is over, runs in which nobody called for a day, and spent limits.
 
     Exit code: 0 forgotten, 2 bad usage, 1 the database cannot be reached, or is of another release.
     """
     with stores_named(url) as stores:
         now = time.time()
-        counts = {"forgotten": stores.keys.prune(now), "runs": stores.ledger.prune(now)}
-        line = f"{stores.name}: forgotten: results {counts['forgotten']}, runs {counts['runs']}"
+        counts = {
+            "forgotten": stores.keys.prune(now), "runs": stores.ledger.prune(now), "budgets": stores.budgets.prune(now),
+        }  # fmt: skip
+        forgotten = f"results {counts['forgotten']}, runs {counts['runs']}, budgets {counts['budgets']}"
+        line = f"{stores.name}: forgotten: {forgotten}"
         print_answer({"database": stores.name, **counts}, [line], as_json=as_json)
