@@ -7,5 +7,5 @@ runs: what the run of a call may have seen, and what another manifest makes of t
 conditions: what rules ask for, all of it at once, and the requests that meet or nearly meet it.
 bases: for each tool a call that has all it needs, to begin from.
 entries: entries that no manifest has.
-proposals: arguments from a tool's schema, and arguments near a proposal's.
+proposals: arguments from a tool's schema.
 """

@@ -1,6 +1,6 @@
-"""Arguments from a tool's schema, and arguments near a proposal's: for what the contract stops before any policy.
+"""Arguments from a tool's schema.
 
-Examples are a start for a scenario: valid in form where that is easy, without meaning.
+They are a start for a scenario: valid in form where that is easy, without meaning.
 """
 
 from __future__ import annotations
@@ -8,19 +8,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.manifest.schema.walk import walk
-from pdp.workbench.neighbours.values import GONE, as_dict, as_list, is_number
+from pdp.workbench.neighbours.values import as_dict, as_list, is_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from pdp.manifest.schema.walk import Alternative, SchemaNode
 
 _DEEPEST: Final = 8
 _MOST_ITEMS: Final = 8
 _LONGEST: Final = 64
-_OTHERS: Final[tuple[Any, ...]] = (
-    None, "", "another", "x" * 5000, 0, -1, 0.5, 1e9, True, [], ["another", "another"], {},
-)  # fmt: skip
 _ORDER: Final = ("object", "array", "string", "number", "integer", "boolean", "null")
 """Which of several types an example has."""
 
@@ -43,21 +40,6 @@ def example_arguments(schema: Mapping[str, Any]) -> dict[str, Any]:
     Whether they are valid is for whoever fills them in: patterns and conditions are not looked at.
     """
     return as_dict(_example(walk(schema), "", 0))
-
-
-def near_arguments(arguments: Mapping[str, Any], schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield arguments with one change each: taken away, mistyped, or beyond what a schema usually admits."""
-    return _near(arguments, walk(schema))
-
-
-def _near(members: Mapping[str, Any], node: SchemaNode) -> Iterator[dict[str, Any]]:
-    named = node.named()
-    for name in dict.fromkeys((*members, *named, "another")):
-        if name in members:
-            yield {key: value for key, value in members.items() if key != name}
-        yield from ({**members, name: value} for value in _OTHERS if members.get(name, GONE) != value)
-        if isinstance(members.get(name), dict) and name in named:
-            yield from ({**members, name: changed} for changed in _near(members[name], named[name]))
 
 
 def _example(node: SchemaNode, name: str, depth: int) -> Any:

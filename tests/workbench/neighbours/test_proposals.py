@@ -1,4 +1,4 @@
-"""Arguments made from schemas, and arguments near a proposal's."""
+"""Arguments made from schemas."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pdp.contract.compiled import CompiledManifest
-from pdp.workbench.neighbours.proposals import example_arguments, near_arguments
+from pdp.workbench.neighbours.proposals import example_arguments
 from pdp.workbench.scenarios.files.suite import find_suites, load_suite
 from tests.support import ROOT
 
@@ -67,29 +67,3 @@ def test_examples_are_valid_for_the_tools_of_the_examples() -> None:
             assert found.validator.is_valid(example_arguments(tool.schema_)), name
             checked += 1
     assert checked > 10
-
-
-def test_arguments_near_a_proposal_leave_no_rule_of_the_schema_out() -> None:
-    schema = {
-        "required": ["amount", "to"],
-        "properties": {
-            "amount": {"type": "number", "minimum": 1, "maximum": 5},
-            "to": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 3}}},
-            "tags": {"type": "array", "maxItems": 1},
-        },
-    }
-    arguments = {"amount": 2, "to": {"name": "a"}}
-    near = list(near_arguments(arguments, schema))
-
-    for expected in (
-        {"to": {"name": "a"}},
-        {"amount": 0, "to": {"name": "a"}},
-        {"amount": 1e9, "to": {"name": "a"}},
-        {"amount": None, "to": {"name": "a"}},
-        {"amount": 2, "to": {}},
-        {"amount": 2, "to": {"name": "x" * 5000}},
-        {"amount": 2, "to": {"name": "a"}, "tags": ["another", "another"]},
-        {"amount": 2, "to": {"name": "a"}, "another": "another"},
-    ):
-        assert expected in near
-    assert arguments not in near
