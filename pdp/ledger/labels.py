@@ -7,10 +7,13 @@ took part in it: the injection stands in the page that the user has named. Keys 
 
 from __future__ import annotations
 
+from ast import literal_eval
+from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.errors import PdpError
-from pdp.json import JsonValueError, parse_json
+from pdp.json import JsonValueError, check_json, parse_json
 from pdp.ledger.values import normal, within
 
 if TYPE_CHECKING:
@@ -22,7 +25,11 @@ _ISSUED: Final = ("trusted", "party")
 _NAMEABLE: Final = ("trusted", "created")
 _ANY: Final = "*"
 _MOST_TEXT: Final = 1024 * 1024
-"""How many characters of a result's texts are searched for values. What stands behind has no source but the model."""
+_MOST_WITHIN: Final = 2_000
+"""How many characters of a result's texts are searched for values, and how many are found: of a long text not so many
+that the run is full. What stands behind has no source but the model."""
+
+_MOST_LITERAL: Final = 64 * 1024
 
 _LONGEST_NAME: Final = 64
 _MOST_WORDS: Final = 5
@@ -85,7 +92,7 @@ class _Walk:
     def __init__(self, prompt: Prompt) -> None:
         self.values: list[LabelledValue] = []
         self._prompt = prompt
-        self._left = _MOST_TEXT
+        self._left, self._most = _MOST_TEXT, _MOST_WITHIN
 
     def read(self, value: Any, nodes: list[Node], label: str, *, named: bool) -> None:
         label = _label(nodes, label)
@@ -111,7 +118,9 @@ class _Walk:
         self.values.append(LabelledValue(normal(text), "named" if named and label in _NAMEABLE else label, text))
         if label != "created":
             inner_label = label if label in _ISSUED else UNTRUSTED
-            self.values += [LabelledValue(inner, inner_label) for inner in within(text[: self._left])]
+            inner = [LabelledValue(value, inner_label) for value in islice(within(text[: self._left]), self._most)]
+            self.values += inner
+            self._most -= len(inner)
             self._left = max(0, self._left - len(text))
 
     def _says(self, name: Any) -> bool:
@@ -139,10 +148,12 @@ def _is_name(nodes: list[Node]) -> bool:
 
 
 def _parsed(value: Any) -> Any:
-    """Return what a text stands for that is JSON itself: its fields are no prose."""
+    """Return what a text stands for that is JSON itself, or as Python prints it: its fields are no prose."""
     if isinstance(value, str) and value[:1] in "{[" and len(value) <= _MOST_TEXT:
-        try:
+        with suppress(JsonValueError, PdpError):
             return parse_json(value)
-        except (JsonValueError, PdpError):
-            return value
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            literal = literal_eval(value[:_MOST_LITERAL])
+            check_json(literal)
+            return literal
     return value

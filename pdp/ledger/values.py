@@ -36,6 +36,8 @@ _REFERENCE: Final = re.compile(r"(?<![\w.@-])(?=[\w-]{0,39}\d)[\w-]{6,40}(?![\w@
 _AMOUNT: Final = re.compile(r"(?<![\w.,:/-])(?:\d{1,3}(?:[,'\u2019]\d{3})+|\d+)(?:\.\d+)?(?![\w:/-]|[.,]\d)")
 _DIGIT: Final = re.compile(r"\d")
 _AUTHORITY_END: Final = re.compile(r"[/\\?#]")
+_ITEM: Final = re.compile(r"\s*(?:[-*\u2022]|\d{1,3}[.)])\s+")
+_LONGEST_ITEM: Final = 64
 _SCHEME: Final = re.compile(r"https?://(?:www\.)?|www\.")
 _END_OF_LINK: Final = ".,;:!?)'\""
 _JOINS: Final = "@.-_/:+%&=~#"
@@ -111,6 +113,9 @@ def within(text: str) -> Iterator[str]:
         patterns.append(_LINK)
     if "@" in text:
         patterns.append(_MAIL)
+    # Items of a list, and what follows the name of a field.
+    items = (_ITEM.sub("", line).rpartition(": ")[2] for line in text.splitlines() if "\n" in text)
+    yield from (normal(item) for item in items if SHORTEST <= len(item) <= _LONGEST_ITEM)
     for pattern in patterns:
         for match in pattern.finditer(text):
             value = normal(match.group().rstrip(_END_OF_LINK))

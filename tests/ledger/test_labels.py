@@ -99,3 +99,26 @@ def test_what_stands_behind_a_megabyte_of_text_is_not_looked_at() -> None:
     result = ["x" * (1024 * 1024), "see eve@evil.example"]
 
     assert _labels(result) == [("", "untrusted"), ("see eve@evil.example", "untrusted")]
+
+
+def test_lists_and_fields_within_a_text_are_values() -> None:
+    text = "Hotels:\n- Hotel Roma\n2. Le Marais\nowner: Bob Smith\n" + "and so on " * 10
+
+    assert _labels(text)[:3] == [("bob smith", "untrusted"), ("hotel roma", "untrusted"), ("hotels:", "untrusted")]
+    assert ("le marais", "untrusted") in _labels(text)
+    assert _labels("[{'id': 4711, 'ok': True, 'text': 'hello'}]", trusted=["/id"]) == [
+        ("4711", "trusted"), ("hello", "untrusted"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 70_000, "[" + "-" * 60_000 + "1]", "[1," * 20_000, "{1: 2}", "[b'x', 1j]", "[open]"]
+)
+def test_what_python_does_not_print_of_json_is_prose(text: str) -> None:
+    labels = _labels({"text": text}, trusted=["/text/id"])
+
+    assert {label for _, label in labels} == {"untrusted"}
+
+
+def test_one_text_does_not_fill_a_run() -> None:
+    assert len(_labels("\n".join(f"ref-{number}" for number in range(100_000)))) == 2_001
