@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     committed: dict[str, Any] = json.loads(_COMMITTED.read_text(encoding="utf-8")) if _COMMITTED.exists() else {}
     if options.write:
         committed.setdefault(form, {}).update(figures)
-        _COMMITTED.write_text(json.dumps(committed, indent=1) + "\n", encoding="utf-8")
+        _COMMITTED.write_text(_written(committed), encoding="utf-8")
     if options.json:
         print(json.dumps(figures, indent=1))
     else:
@@ -140,6 +140,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for fault in faults:
         print(f"worse than benchmarks/{_COMMITTED.name}: {fault}", file=sys.stderr)
     return 1 if faults else 0
+
+
+def _written(forms: Mapping[str, Mapping[str, Figures]]) -> str:
+    """Return JSON with a line for each suite and profile, for reviewers."""
+    rows = {
+        form: ",\n".join(f"  {json.dumps(where)}: {json.dumps(row)}" for where, row in sorted(figures.items()))
+        for form, figures in sorted(forms.items())
+    }
+    return "{\n" + ",\n".join(f" {json.dumps(form)}: {{\n{text}\n }}" for form, text in rows.items()) + "\n}\n"
 
 
 def _options() -> argparse.ArgumentParser:
