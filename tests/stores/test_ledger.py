@@ -130,6 +130,21 @@ def test_labels_only_grow(ledger: LedgerStore, steps: list[RunLabels], carried: 
     assert read(ledger).labels == carried
 
 
+@pytest.mark.parametrize(
+    ("known", "new"),
+    [
+        (RunLabels(), PAGE),
+        (PAGE, RunLabels()),
+        (PAGE.joined(CHAT), RunLabels()),
+        (CHAT, PAGE),
+        (PLAN, PAGE),
+    ],
+)
+def test_what_a_run_carries_already_is_not_new(known: RunLabels, new: RunLabels) -> None:
+    assert PAGE.beyond(known) == new
+    assert PLAN.beyond(known).plan == (None if known == PLAN else PLAN.plan)
+
+
 def test_a_run_with_more_values_than_are_remembered_is_full(ledger: LedgerStore) -> None:
     ids = numbered(MOST_VALUES)
     write(ledger, PAGE, *ids[:-1])
@@ -270,6 +285,23 @@ def test_what_is_over_takes_room_in_memory_until_it_is_a_month_old(monkeypatch: 
         write(ledger, run=OTHER, now=NOW + LIFETIME)
     write(ledger, run=OTHER, now=NOW + REMEMBERED)
     assert read(ledger, run=OTHER, now=NOW + REMEMBERED).labels == PAGE
+
+
+def test_nothing_is_left_in_the_database_of_runs_that_are_ended_or_over(database: Database) -> None:
+    def rows(table: str) -> int:
+        with database.read() as connection:
+            return int(connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one())  # noqa: S608
+
+    ledger = SqlLedger(database)
+    for run in (RUN, OTHER):
+        write(ledger, PAGE, "a", "b", run=run)
+    assert (rows("pdp_runs"), rows("pdp_run_values")) == (2, 4)
+    ledger.end(RUN)
+    assert (rows("pdp_runs"), rows("pdp_run_values")) == (1, 2)
+    ledger.prune(NOW + LIFETIME)
+    assert (rows("pdp_runs"), rows("pdp_run_values")) == (1, 0)
+    ledger.prune(NOW + REMEMBERED)
+    assert rows("pdp_runs") == 0
 
 
 def test_all_who_use_a_database_have_its_key(database: Database) -> None:

@@ -154,10 +154,13 @@ def test_a_relative_path_stays_the_same_file(tmp_path: Path, monkeypatch: pytest
 
 
 def test_sqlite_waits_for_the_disk_and_keeps_a_log_ahead(tmp_path: Path) -> None:
-    with Database.open(empty_database("sqlite", tmp_path), upgrade=True) as opened, opened.read() as connection:
-        found = [connection.execute(text(f"PRAGMA {name}")).scalar() for name in ("journal_mode", "synchronous")]
+    def stated(connection: Connection) -> list[Any]:
+        return [connection.execute(text(f"PRAGMA {name}")).scalar() for name in ("journal_mode", "synchronous")]
 
-    assert found == ["wal", 2]
+    with Database.open(empty_database("sqlite", tmp_path), upgrade=True) as opened:
+        for transaction, waits in ((opened.read(), 2), (opened.write(durable=False), 1), (opened.write(), 2)):
+            with transaction as connection:
+                assert stated(connection) == ["wal", waits]
 
 
 @pytest.mark.parametrize(
