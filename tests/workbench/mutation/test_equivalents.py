@@ -51,6 +51,11 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
         {"scopes": "probe.use"}, {"scopes": {"probe.use": True}}, {"limits": {"limit": "l", "argument": "amount"}},
         {"limits": [{"limit": "l"}]}, {"limits": [{"limit": 1, "argument": "amount"}]}, {"limits": [["l", "amount"]]},
     ],
+    "Loading gives an entry lists of admitted markings, and rules about runs of a known profile, or none.": [
+        {"admits": "account"}, {"admits": {"account": True}}, {"flow": "strict"}, {"flow": {"profile": "Strict"}},
+        {"flow": {"profile": "none"}}, {"flow": {"profile": "strict", "rules": "egress"}},
+        {"flow": {"profile": "strict", "otherwise": "allow"}},
+    ],
     "Loading gives every entry `idempotency.required` as a boolean and `provenance.required` as a list.": [
         {"idempotency": {"required": "yes"}}, {"idempotency": True}, {"provenance": {"required": "source_ids"}},
         {"provenance": ["source_ids"]},

@@ -39,7 +39,6 @@ deny contains finding if {
 step_up contains finding if {
 	some finding in _findings
 	_asks(finding)
-	not _refuses
 }
 
 # METADATA

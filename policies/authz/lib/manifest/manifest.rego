@@ -42,9 +42,9 @@ entry := found if {
 _flow_valid(null)
 
 _flow_valid(flow) if {
-	flow.profile in {"watch", "balanced", "strict"}
+	{"watch", "balanced", "strict"}[flow.profile]
 	is_array(object.get(flow, "rules", []))
-	object.get(flow, "otherwise", "step_up") in {"step_up", "deny"}
+	{"step_up", "deny"}[object.get(flow, "otherwise", "step_up")]
 }
 
 _limits_something(limit) if is_string(limit.argument)
