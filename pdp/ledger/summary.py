@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pdp.json import JsonValueError, check_json
+from pdp.json import JsonValueError, canonical, check_json
 from pdp.ledger.labels import UNTRUSTED, ResultReader
 from pdp.ledger.ledger import Origin, RunIds, RunLabels, run_of
 from pdp.ledger.values import SHORTEST, Leaf, Prompt, host_of, is_numeric, leaf_values, links, names_something, normal
@@ -18,7 +19,7 @@ from pdp.ledger.values import SHORTEST, Leaf, Prompt, host_of, is_numeric, leaf_
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from pdp.ledger.ledger import LedgerStore, RunView
+    from pdp.ledger.ledger import LedgerStore
     from pdp.manifest.model import Tool
     from pdp.session import Session
 
@@ -28,8 +29,10 @@ MOST_ARGUMENTS: Final = 64
 _MOST_LEAVES: Final = 1_000
 """Of how many values of the arguments the sources are looked up."""
 
-_RANKS: Final = {label: rank for rank, label in enumerate(("named", "created", "trusted", "party", UNTRUSTED))}
+_LABELS: Final = ("named", "created", "trusted", "party", UNTRUSTED)
 """The labels of results, the best first."""
+
+_RANKS: Final = {label: rank for rank, label in enumerate(_LABELS)}
 
 GOOD: Final = frozenset(("prompt", "fact", "trusted", "created", "named", "endorsed"))
 """Sources whose word counts."""
@@ -78,6 +81,24 @@ class CallFlow(NamedTuple):
     endorsable: tuple[str, ...]
 
 
+class _Asked(NamedTuple):
+    """A value of the arguments, asked for by its ids; `endorsed` is its id as such, `host` what an address leads to."""
+
+    value: str
+    ids: tuple[str, ...] = ()
+    endorsed: str | None = None
+    host: _Asked | None = None
+
+
+class _Argument(NamedTuple):
+    """A leaf of the arguments, its role, what is asked for it, and the links in it."""
+
+    leaf: Leaf
+    role: str | None
+    asked: _Asked
+    links: tuple[_Asked, ...]
+
+
 @lru_cache(64)
 def prompt_of(texts: tuple[str, ...]) -> Prompt:
     """Return the user's words, ready to be searched."""
@@ -87,101 +108,94 @@ def prompt_of(texts: tuple[str, ...]) -> Prompt:
 class Tracker:
     """Follows the values of one tool's calls. Immutable, safe to share."""
 
-    __slots__ = ("_entry", "_noun_stems", "_reader", "_roles", "_verb_stem")
+    __slots__ = ("_entry", "_own_words", "_reader", "_roles", "_stems")
 
     def __init__(self, entry: Tool) -> None:
         self._entry = entry
         # As plain texts, since ids of values are made of them.
         self._roles = {name: str(role) for name, role in (entry.roles or {}).items()}
         self._reader = ResultReader(entry)
-        verb, *nouns = _stems(entry.name) or ("",)
-        self._verb_stem, self._noun_stems = verb, frozenset(nouns)
+        self._stems = _stems(entry.name)
+        told = f"{entry.name} {entry.description} {canonical(entry.schema_).decode()}"
+        self._own_words = frozenset(_WORD.findall(told.casefold()))
 
     def call_flow(
         self, arguments: Mapping[str, Any], session: Session, store: LedgerStore, caller: str, now: float
     ) -> CallFlow:
         """Return what the ledger says of a call; `session` has a `run_id`. Errors as of `LedgerStore.read`."""
         run = run_of(store.key, caller, session.run_id or "")
-        lookup = _Lookup(RunIds(store.key, run), session, self._noun_stems)
-        every = [(name, leaf) for name, value in arguments.items() for leaf in leaf_values(value, f"/{_escaped(name)}")]
-        for name, leaf in every[:_MOST_LEAVES]:
-            lookup.expect(leaf, self._roles.get(name), self._entry.name)
+        lookup = _Lookup(RunIds(store.key, run), session, self._entry.name, frozenset(self._stems[1:]), self._own_words)
+        leaves = (
+            (name, leaf) for name, value in arguments.items() for leaf in leaf_values(value, f"/{_escaped(name)}")
+        )
+        asked = [lookup.ask(leaf, self._roles.get(name)) for name, leaf in islice(leaves, _MOST_LEAVES)]
         view = store.read(run, lookup.ids, now)
-        lookup.sources = view.sources
         if session.plan and view.labels.plan is None and not view.labels.tainted:
             pinned = RunLabels(plan=tuple(_planned(session.plan)))
             store.write(run, pinned, {}, now)
             view = view._replace(labels=view.labels.joined(pinned))
-        return self._summary(every, lookup, view, run)
-
-    def _summary(self, every: list[tuple[str, Leaf]], lookup: _Lookup, view: RunView, run: str) -> CallFlow:
-        labelled, unknown, endorsable = [], set(), []
-        lowered, anchored = len(every) > _MOST_LEAVES, False
-        for name, leaf in every[:_MOST_LEAVES]:
-            role = self._roles.get(name)
-            entry, value = lookup.argument(leaf, role, self._entry.name), normal(leaf.value)
+        lookup.sources = view.sources
+        labelled, unknown = [], set()
+        lowered, anchored = next(leaves, None) is not None, False
+        for argument in asked:
+            entry, value = lookup.entry(argument), argument.asked.value
             sources = entry["sources"]
             if len(value) >= SHORTEST and GOOD.isdisjoint(sources):
                 lowered = lowered or UNTRUSTED in sources
                 if "model" in sources:
                     unknown.add(value)
-            anchored = anchored or "named" in sources or lookup.anchors(leaf.value)
-            if role is not None:
+            anchored = anchored or lookup.anchors(argument, sources)
+            if argument.role is not None:
                 labelled.append(entry)
-                endorsable += lookup.endorsed_ids(leaf, role, self._entry.name)
         labelled.sort(key=lambda entry: str(entry["path"]))
-        if len(labelled) > MOST_ARGUMENTS or len(every) > _MOST_LEAVES:
+        if len(labelled) > MOST_ARGUMENTS or len(asked) == _MOST_LEAVES:
             rest = {"path": "", "role": "destination", "sources": [UNTRUSTED], "from": [], "home": False, "links": []}
             labelled = [rest, *labelled[: MOST_ARGUMENTS - 1]]
-        run_labels = view.labels
         context = {
-            "tainted": run_labels.tainted,
-            "untrusted": sorted(run_labels.untrusted),
-            "markings": sorted(run_labels.markings),
-            "plan": None if run_labels.plan is None else list(run_labels.plan),
+            "tainted": view.labels.tainted,
+            "untrusted": sorted(view.labels.untrusted),
+            "markings": sorted(view.labels.markings),
+            "plan": None if view.labels.plan is None else list(view.labels.plan),
             "anchored": anchored,
             "intended": self._is_intended(lookup.prompt),
             "arguments": labelled,
         }
         digested = {"arguments": [_digested(entry) for entry in labelled]}
-        return CallFlow(
-            context, digested, run, lookup.run_ids, run_labels, lowered, frozenset(unknown), tuple(endorsable)
-        )
+        endorsable = (value.endorsed for argument in asked for value in (argument.asked, *argument.links))
+        of_call = (lowered, frozenset(unknown), tuple(name for name in endorsable if name))
+        return CallFlow(context, digested, run, lookup.run_ids, view.labels, *of_call)
 
     def _is_intended(self, prompt: Prompt) -> bool:
         """Return whether the user's words have the verb of the tool's name, and a noun of it where it has any."""
+        verb, *nouns = self._stems or ("",)
         stems = prompt_stems(prompt)
-        verbs = next((family for family in _VERBS if self._verb_stem in family), {self._verb_stem})
-        return not stems.isdisjoint(verbs) and (not self._noun_stems or not self._noun_stems.isdisjoint(stems))
+        verbs = next((family for family in _VERBS if verb in family), {verb})
+        return not stems.isdisjoint(verbs) and (not nouns or not stems.isdisjoint(nouns))
 
     def learned(
         self, flow: CallFlow, arguments: Mapping[str, Any], result: Any, session: Session, *, call: str
     ) -> tuple[RunLabels, dict[str, Origin]]:
         """Return what a result adds to the run: its labels, and the sources of its values by their ids."""
-        prompt = prompt_of(tuple(session.prompt))
+        name, reader, markings = self._entry.name, self._reader, frozenset(self._reader.markings)
         try:
             check_json(result)
         except JsonValueError:  # nobody knows what such a result says
-            return RunLabels(frozenset((self._entry.name,)), frozenset(self._reader.markings)), {}
-        echoes = [leaf.value for leaf in leaf_values(arguments)]
-        echoed = frozenset(map(normal, echoes)) if self._reader.is_write else flow.unknown
+            return RunLabels(frozenset((name,)), markings), {}
+        echoes = [leaf.value for leaf in leaf_values(arguments)] if reader.is_write else []
+        echoed = frozenset(map(normal, echoes)) if reader.is_write else flow.unknown
         labels: dict[str, str] = {}
-        prose = ""
-        for value, label, text in self._reader.read(result, prompt):
-            if label in _LOWERED and flow.lowered:
+        prose: list[str] = []
+        for value, label, text in reader.read(result, prompt_of(tuple(session.prompt))):
+            if flow.lowered and label in _LOWERED:
                 label = UNTRUSTED  # noqa: PLW2901 - a directory that was asked with a stranger's words
             if label == UNTRUSTED and text and not is_numeric(value):
-                prose += text
+                prose.append(text)
             if value and value not in echoed and _RANKS[label] <= _RANKS[labels.get(value, UNTRUSTED)]:
                 labels[value] = label
-        if self._reader.is_write:
-            for text in sorted((str(echo) for echo in echoes), key=len, reverse=True):
-                prose = prose.replace(text, "")
-            prose = prose if len(prose) > _SHORT_STATUS else ""
-        untrusted = frozenset((self._entry.name,)) if prose else frozenset[str]()
-        origins = {label: Origin(label, self._entry.name, call) for label in _RANKS}
+        origins = {label: Origin(label, name, call) for label in _RANKS}
         sources = {flow.ids.of(*_known_as(value, label)): origins[label] for value, label in labels.items()}
-        return RunLabels(untrusted, frozenset(self._reader.markings)), sources
+        tainted = _says_more_than_its_state(prose, echoes) if reader.is_write else prose
+        return RunLabels(frozenset((name,) if tainted else ()), markings), sources
 
     def endorsed(self, flow: CallFlow, call: str) -> dict[str, Origin]:
         """Return what an approval of the call endorses, by its ids: exactly its values, for this tool and role."""
@@ -191,102 +205,77 @@ class Tracker:
 _LOWERED: Final = ("trusted", "party", "named")
 
 
+def _says_more_than_its_state(prose: Iterable[str], echoes: Iterable[str | float]) -> bool:
+    """Return whether a write's answer is more than what it was asked with, and a short text."""
+    rest = "".join(prose)
+    for text in sorted((str(echo) for echo in echoes), key=len, reverse=True):
+        rest = rest.replace(text, "")
+    return len(rest) > _SHORT_STATUS
+
+
 def _known_as(value: str, label: str) -> tuple[str, ...]:
     # What is short stands everywhere: it has every source that it had, and not the first one alone.
     return (value,) if len(value) >= SHORTEST else (value, label)
 
 
 class _Lookup:
-    """The sources of the values of one call."""
+    """The sources of the values of one call; `ids` are those to read into `sources`."""
 
-    def __init__(self, ids: RunIds, session: Session, nouns: frozenset[str]) -> None:
+    def __init__(self, ids: RunIds, session: Session, tool: str, nouns: frozenset[str], words: frozenset[str]) -> None:
         self.prompt = prompt_of(tuple(session.prompt))
         self.run_ids, self.ids = ids, set[str]()
-        self._ids_of = dict[str, list[str]]()
         self.sources: Mapping[str, Origin] = {}
-        self._nouns = nouns
+        self._tool, self._nouns, self._tool_words = tool, nouns, words
         self._home = frozenset(session.home_domains)
-        self._facts = (
-            frozenset(normal(leaf.value) for leaf in leaf_values(session.facts)) if session.facts else frozenset()
-        )
+        self._facts = frozenset(normal(leaf.value) for leaf in leaf_values(session.facts))
 
-    def expect(self, leaf: Leaf, role: str | None, tool: str) -> None:
-        """Ask for what is needed of a leaf."""
-        for value in self._values(leaf, role):
-            self.ids.update(self._ids(value))
-        if role is not None:
-            self.ids.update(self.endorsed_ids(leaf, role, tool))
+    def ask(self, leaf: Leaf, role: str | None) -> _Argument:
+        """Return what is asked for a leaf of the arguments."""
+        if role != "body" or not isinstance(leaf.value, str):
+            return _Argument(leaf, role, self._ask(normal(leaf.value), role, is_address=role in _ADDRESSES), ())
+        in_body = tuple(self._ask(normal(link), role, is_address=True) for link in links(leaf.value))
+        return _Argument(leaf, role, self._ask(normal(leaf.value), None), in_body)
 
-    def _values(self, leaf: Leaf, role: str | None) -> Iterator[str]:
-        value = normal(leaf.value)
-        yield value
-        if role in _ADDRESSES:
-            yield host_of(value)
-        elif role == "body" and isinstance(leaf.value, str):
-            for link in links(leaf.value):
-                yield normal(link)
-                yield host_of(normal(link))
-
-    def _ids(self, value: str) -> list[str]:
-        ids = self._ids_of.get(value)
-        if ids is None:
-            ids = self._ids_of[value] = self._new_ids(value)
-        return ids
-
-    def _new_ids(self, value: str) -> list[str]:
+    def _ask(self, value: str, role: str | None, *, is_address: bool = False) -> _Asked:
         if not value:
-            return []
-        if len(value) >= SHORTEST:
-            return [self.run_ids.of(value)]
-        return [self.run_ids.of(value, label) for label in _RANKS]
+            return _Asked("")
+        ids = tuple(
+            self.run_ids.of(*_known_as(value, label)) for label in (_LABELS if len(value) < SHORTEST else _LABELS[:1])
+        )
+        endorsed = None if role is None else self.run_ids.of(value, self._tool, role)
+        self.ids.update(ids if endorsed is None else (*ids, endorsed))
+        return _Asked(value, ids, endorsed, self._ask(host_of(value), None) if is_address else None)
 
-    def endorsed_ids(self, leaf: Leaf, role: str, tool: str) -> list[str]:
-        """Return the ids by which a leaf, or the links in it, are endorsed for a tool and a role."""
-        values = [normal(leaf.value)]
-        if role == "body":
-            values = [normal(link) for link in links(leaf.value)] if isinstance(leaf.value, str) else []
-        return [self._endorsed_id(value, role, tool) for value in values if value]
-
-    def _endorsed_id(self, value: str, role: str, tool: str) -> str:
-        return self.run_ids.of(value, tool, role)
-
-    def argument(self, leaf: Leaf, role: str | None, tool: str) -> dict[str, Any]:
-        """Return the entry of `context.flow.arguments` for a leaf."""
-        value = normal(leaf.value)
-        sources, known = self._origin(value, role, tool)
-        home = bool(self._home) and role in ("destination", *_ADDRESSES) and _domain(value) in self._home
+    def entry(self, argument: _Argument) -> dict[str, Any]:
+        """Return the entry of `context.flow.arguments` for an argument."""
+        leaf, role, asked, asked_links = argument
+        sources, calls = self._origin(asked, role)
+        home = bool(self._home) and role in ("destination", *_ADDRESSES) and _domain(asked.value) in self._home
+        distinct = {str(origin): origin for origin in (self._origin(link, role) for link in asked_links)}
+        links_of = [{"sources": names, "from": known} for _, (names, known) in sorted(distinct.items())]
         return {
-            "path": leaf.path, "role": role, "sources": sources, "from": known, "home": home,
-            "links": self._links(leaf, role, tool),
+            "path": leaf.path, "role": role, "sources": sources, "from": calls, "home": home, "links": links_of,
         }  # fmt: skip
 
-    def _links(self, leaf: Leaf, role: str | None, tool: str) -> list[dict[str, Any]]:
-        if role != "body" or not isinstance(leaf.value, str):
-            return []
-        origins = (self._origin(normal(link), role, tool, is_address=True) for link in links(leaf.value))
-        distinct = {str(origin): origin for origin in origins}
-        return [{"sources": sources, "from": known} for _, (sources, known) in sorted(distinct.items())]
-
-    def _origin(
-        self, value: str, role: str | None, tool: str, *, is_address: bool = False
-    ) -> tuple[list[str], list[dict[str, str]]]:
+    def _origin(self, asked: _Asked, role: str | None) -> tuple[list[str], list[dict[str, str]]]:
         """Return the sources of a value, sorted, and the calls that brought it."""
-        sources, calls = self._known(value, role)
-        if role is not None and value and self._endorsed_id(value, role, tool) in self.sources:
+        sources, calls = self._known(asked, role)
+        if asked.endorsed in self.sources:
             sources.add("endorsed")
-        if not sources and (is_address or role in _ADDRESSES):
+        if not sources and asked.host is not None:
             # An address that nobody wrote as a whole: whoever knows its host, a part of it is the model's.
-            sources, calls = self._known(host_of(value), role)
+            sources, calls = self._known(asked.host, role)
             sources.add("model")
-        return sorted(sources or _MODEL), [dict(zip(("tool", "call"), call, strict=True)) for call in sorted(calls)]
+        return sorted(sources or _MODEL), [{"tool": tool, "call": call} for tool, call in sorted(calls)]
 
-    def _known(self, value: str, role: str | None) -> tuple[set[str], set[tuple[str, str]]]:
+    def _known(self, asked: _Asked, role: str | None) -> tuple[set[str], set[tuple[str, str]]]:
         sources, calls = set(), set()
+        value = asked.value
         if self.prompt.says(value) and (role == "value" or names_something(value)):
             sources.add("prompt")
         if value and value in self._facts:
             sources.add("fact")
-        for name in self._ids(value):
+        for name in asked.ids:
             if (source := self.sources.get(name)) is not None:
                 # A number such as 13 is the id of a file and of a meeting: who names one does not name the other.
                 is_other = source.label == "named" and not names_something(value) and not self._is_of_kind(source.tool)
@@ -296,13 +285,17 @@ class _Lookup:
 
     def _is_of_kind(self, tool: str) -> bool:
         """Return whether a tool is about what this one is about: their names share a noun."""
-        return not set(_stems(tool)[1:]).isdisjoint(self._nouns)
+        return not self._nouns.isdisjoint(_stems(tool)[1:])
 
-    def anchors(self, value: str | float) -> bool:
+    def anchors(self, argument: _Argument, sources: list[str]) -> bool:
         """Return whether an argument holds the user's words: it is one, or most of its own words are theirs."""
-        if self.prompt.names(normal(value)):
+        value = argument.asked.value
+        # A word of the tool's own, such as a kind of attachment, stands in many prompts.
+        if "named" in sources or ("prompt" in sources and names_something(value) and value not in self._tool_words):
             return True
-        words = {word for word in _WORD.findall(str(value).casefold()) if len(word) > SHORTEST}
+        if not isinstance(argument.leaf.value, str):
+            return False
+        words = {word for word in _WORD.findall(argument.leaf.value.casefold()) if len(word) > SHORTEST}
         return len(words) > 1 and len(words & self.prompt.words) >= _ANCHORING * len(words)
 
 

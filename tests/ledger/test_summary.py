@@ -309,3 +309,10 @@ def test_addresses_of_the_users_own_domains_are_home(address: str, home: bool) -
     flow = run.flow("send_it", {"to": address}, effect_class="commit-low", roles={"to": "destination"})
 
     assert [argument["home"] for argument in flow.context["arguments"]] == [home]
+
+
+def test_a_word_of_the_tools_own_does_not_anchor() -> None:
+    schema = {"type": "object", "properties": {"kind": {"enum": ["invoice", "letter"]}, "to": {"type": "string"}}}
+
+    assert not _Run().flow("send_it", {"kind": "invoice"}, schema=schema).context["anchored"]
+    assert _Run().flow("send_it", {"to": "Acme Ltd"}, schema=schema).context["anchored"]

@@ -157,7 +157,7 @@ _findings contains reason.new(rego.metadata.rule(), object.union(_of(sink), {"ma
 	flow.tainted
 	count(flow.leaking) > 0
 	some sink in flow.sinks
-	not flow.known(sink)
+	not flow.stated(sink)
 }
 
 # METADATA

@@ -44,12 +44,17 @@ addresses := _of({"url", "address"})
 # description: |
 #   A source whose word counts names the value: the user, the application, a field that the system writes, an approval.
 #   A party is authentic, and yet anybody can become one: it counts where the rest of the call is known.
-known(item) if _has(item, {"prompt", "fact", "trusted", "created", "named", "endorsed"})
+known(item) if stated(item)
 
 known(item) if {
 	_has(item, {"party"})
 	_vouched
 }
+
+# METADATA
+# title: Stated
+# description: A source whose word counts names the value, whatever else the call has.
+stated(item) if _has(item, {"prompt", "fact", "trusted", "created", "named", "endorsed"})
 
 # METADATA
 # title: Named
