@@ -222,10 +222,8 @@ def _place(at: str, steps: Iterable[str | int], named: int) -> str:
 def parse_json(text: str | bytes, depth: int = 0, most: int | None = None, named: int = MAX_DEPTH) -> Any:
     """Parse JSON strictly: no duplicate keys, no NaN or Infinity, bounded as by `check_json`; bytes are UTF-8.
 
-    `depth`, `most` and `named` are as there, but that an empty object or list counts as two values.
-
-    Raises:
-        JsonValueError: not JSON, or not JSON as this system admits it.
+    `depth`, `most` and `named` are as there, but that an empty object or list counts as two values. JsonValueError:
+    not JSON, or not JSON as this system admits it.
     """
     try:
         if most is not None:
@@ -300,11 +298,7 @@ def _is_plain(text: bytes) -> bool:
 
 
 def canonical(value: Any) -> bytes:
-    """Return the RFC 8785 form of a value that `check_json` accepts.
-
-    Raises:
-        JsonValueError: the value cannot be serialised.
-    """
+    """Return the RFC 8785 form of a value that `check_json` accepts; JsonValueError where it cannot be serialised."""
     try:
         text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
         if _is_plain(text):

@@ -43,11 +43,7 @@ class ToolCall:
     fault: str = field(default="", repr=False, compare=False)
 
     def as_proposal(self) -> dict[str, Any]:
-        """Return `{tool, arguments}`, which is still to be checked.
-
-        Raises:
-            JsonValueError: it is not a call of its form, or its arguments are not JSON text.
-        """
+        """Return `{tool, arguments}`, still to be checked; JsonValueError: not a call of its form, or not JSON text."""
         if self.fault:
             raise JsonValueError(self.fault)
         arguments: Any = self.arguments
@@ -100,17 +96,15 @@ _SHAPES: Final = (
 def tool_call(value: Any) -> ToolCall | None:
     """Return the call that an object in one of the forms stands for; None for anything else.
 
-    The object is one of JSON, an SDK's (`model_dump`), or a `ToolCall`, which is returned.
-
-    Raises:
-        JsonValueError: an SDK's object cannot be written as JSON.
+    The object is one of JSON, a `ToolCall`, which is returned, or an SDK's (`model_dump`): JsonValueError where that
+    cannot be written as JSON.
     """
     if isinstance(value, ToolCall):
         return value
     call = _written(value)
     if not isinstance(call, dict):
         return None
-    shape = next((shape for shape in _SHAPES if _marks(shape, call)), None)
+    shape = next((shape for shape in _SHAPES if shape.mark in call and shape.value in (None, call[shape.mark])), None)
     if shape is None:
         return None
     inner = call if shape.inside is None else call.get(shape.inside)
@@ -130,10 +124,6 @@ def _written(value: Any) -> Any:
         return dump(mode="json", by_alias=True)
     except Exception as error:
         raise JsonValueError(f"{type(value).__name__} is not JSON: {type(error).__name__}") from error
-
-
-def _marks(shape: _Shape, call: dict[str, Any]) -> bool:
-    return shape.mark in call and (shape.value is None or call[shape.mark] == shape.value)
 
 
 def _fault(shape: _Shape, call: dict[str, Any], inner: Any, call_id: Any) -> str:

@@ -352,10 +352,7 @@ class Pep:
         """Forget a run of the session's caller and all that it remembers; nothing happens when there is none.
 
         A run begins by itself with its first call. End each run that is over: a limited number is open at once, and
-        those closed for others stay closed.
-
-        Raises:
-            UsageError: no session, or no text as `run_id`.
+        those closed for others stay closed. UsageError: no session, or no text as `run_id`.
         """
         if not isinstance(run_id, str) or not run_id:
             raise UsageError("a run needs a run_id", hint="pass the `run_id` of its sessions")

@@ -42,8 +42,6 @@ _LOOK_ALIKES: Final = str.maketrans(
     "АВЕЅІЈКМНОРСТУХҮԚԜѴԀҺӀаеѕіјорсухүԁһԛԝѵӏгпкмтвньΑΒΕΖΗΙΚΜΝΟΡΤΥΧαβγεηικνορστυχωiI1|0",  # noqa: RUF001
     "ABESlJKMHOPCTYXYQWVDHlaesljopcyxydhqwvlrnkmtbhbABEZHlKMNOPTYXabyenlkvopotuxwllllo",
 )
-
-
 _DOMAIN: Final = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z][a-z0-9-]{1,62}")
 _PUBLIC_MAIL: Final = frozenset((
     "163.com", "aol.com", "fastmail.com", "gmail.com", "gmx.com", "gmx.de", "gmx.net", "googlemail.com", "hey.com",

@@ -42,14 +42,9 @@ Result = TypeVar("Result")
 
 _log = logging.getLogger("pdp.approvals")
 
-MOST_OF_A_RUN: Final = 100
-"""How many approvals of one subject are pending in one run, or in calls without a run."""
-
-MOST_OF_A_SUBJECT: Final = 1_000
-"""How many approvals of one subject are pending in all."""
-
-TURN_SECONDS: Final = 30.0
-"""How long one step waits for the steps of other threads, before it fails."""
+MOST_OF_A_RUN: Final = 100  # pending approvals of one subject in one run, or in calls without a run
+MOST_OF_A_SUBJECT: Final = 1_000  # and in all
+TURN_SECONDS: Final = 30.0  # how long one step waits for the steps of other threads, before it fails
 
 _OPEN: Final = frozenset((ApprovalState.PENDING, ApprovalState.GRANTED))
 _ACTION_STATES: Final = {
@@ -313,11 +308,7 @@ class Approvals:
             _log.exception("that approval %s may not have been consumed could not be recorded", used.id)
 
     def get(self, approval_id: str) -> Approval:
-        """Return the approval of that id.
-
-        Raises:
-            ApprovalRefusedError: `unknown`.
-        """
+        """Return the approval of that id; ApprovalRefusedError `unknown` where there is none."""
         approval = self.store.get(approval_id) if isinstance(approval_id, str) else None
         if approval is None:
             raise ApprovalRefusedError(str(approval_id), Refusal.UNKNOWN)

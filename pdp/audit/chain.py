@@ -26,17 +26,10 @@ from pdp.json import JsonValueError, canonical, digest, parse_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-GENESIS: Final = "sha256:" + "0" * 64
-"""`prev_hash` of the first event of a stream."""
-
-KEPT: Final = 100_000
-"""How many events a stream in memory holds."""
-
-KEY_BYTES: Final = 32
-"""Bytes that a stream's key has at least."""
-
-ROTATED: Final = "audit.rotated"
-"""The type of the first event of a file that goes on from one that was rotated."""
+GENESIS: Final = "sha256:" + "0" * 64  # `prev_hash` of the first event of a stream
+KEPT: Final = 100_000  # how many events a stream in memory holds
+KEY_BYTES: Final = 32  # bytes that a stream's key has at least
+ROTATED: Final = "audit.rotated"  # the type of the first event of a file that goes on from one that was rotated
 
 _TEXT_LENGTH: Final = 256
 _START_LENGTH: Final = _TEXT_LENGTH - len("~sha256:") - 64
@@ -144,11 +137,7 @@ class AuditLog(ABC):
         self._prev = GENESIS
 
     def append(self, event: AuditEvent) -> None:
-        """Chain and record one event.
-
-        Raises:
-            AuditError: it could not be recorded. Whoever was about to execute must not.
-        """
+        """Chain and record one event. AuditError where it cannot be recorded: whoever was about to execute must not."""
         with self._lock:
             self._record(event)
 

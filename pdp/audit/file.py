@@ -36,11 +36,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pdp.audit")
 
-PATIENCE: Final = 5.0
-"""Seconds that an event waits for a stream that another thread or process holds."""
-
-LINE_BYTES: Final = 64 * 1024
-"""Bytes that a line has at most, its line break included."""
+PATIENCE: Final = 5.0  # seconds that an event waits for a stream that another thread or process holds
+LINE_BYTES: Final = 64 * 1024  # bytes that a line has at most, its line break included
 
 _HEAD_BYTES: Final = 160
 _POLL: Final = 0.005
@@ -224,7 +221,11 @@ class FileAudit(AuditLog):
             _log.exception("audit file %s cannot be rotated, and goes on", self.path)
             return False
         if self._fsync:
-            _sync_folder(path.parent)
+            folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
         return True
 
     def _write(self, line: bytes, line_hash: str) -> None:
@@ -270,10 +271,7 @@ class FileAudit(AuditLog):
 def request_rotation(path: Path) -> Path:
     """Ask whoever appends to a stream next to begin a new file, and return the name that this one then keeps.
 
-    The request is that name: a second one (a hard link) for the file.
-
-    Raises:
-        AuditError: it is not a stream with events, or cannot get that name.
+    The request is that name: a second one (a hard link) for the file. AuditError: not a stream, or no such name.
     """
     try:
         with path.open("rb") as file:
@@ -317,14 +315,6 @@ def _first_line(file: int) -> bytes:
     return os.pread(file, LINE_BYTES, 0).partition(b"\n")[0]
 
 
-def _sync_folder(folder: Path) -> None:
-    file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
 def locked(file: int, until: float | None) -> bool:
     """Lock a file. While another holds it: False without `until`; BlockingIOError when that time has come."""
     while True:
@@ -344,8 +334,7 @@ def locked(file: int, until: float | None) -> bool:
 def key_bytes(key: StreamKey, stream: Path) -> bytes:
     """Return the key of a stream; at the end of a file that holds it, a line break does not count.
 
-    Raises:
-        AuditError: it is shorter than 32 bytes, or its file cannot be read or lies in the folder of the stream.
+    AuditError: it is shorter than 32 bytes, or its file cannot be read or lies in the folder of the stream.
     """
     if isinstance(key, Path):
         _check_apart("audit key file", key, stream)
@@ -367,9 +356,7 @@ class Head:
     """Number and hash of a stream's last event, in a file of its own, so that a stream that was cut or replaced shows.
 
     Who writes the stream writes it as well, under the same lock, and after the event: a crash leaves it behind.
-
-    Raises:
-        AuditError: it lies in the folder of the stream or below, or cannot be opened.
+    AuditError: it lies in the folder of the stream or below, or cannot be opened.
     """
 
     def __init__(self, path: Path, stream: Path, *, make: bool = False) -> None:

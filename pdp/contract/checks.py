@@ -86,10 +86,7 @@ def check(  # noqa: PLR0911 - a return for each check
 
     What passed is `Checked.proposal`: whoever goes on with `proposal` instead goes on with what was not checked.
     `before` are the steps of a plan that come before the call and go on, `[{tool, arguments}]`; None: those before the
-    first step of the session's plan that is equal to the call.
-
-    Raises:
-        ConfigError: the tool's config cannot be resolved.
+    first step of the session's plan that is equal to the call. ConfigError where the config cannot be resolved.
     """
     tool = manifest.tool(proposal.tool)
     if tool is None:

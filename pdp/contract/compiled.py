@@ -98,11 +98,7 @@ class CompiledTool:
         return frozenset(name for _, part in subschemas(self.entry.schema_) for name in part.get("properties", ()))
 
     def state_after(self, state: Mapping[str, Any], result: Any) -> dict[str, Any]:
-        """Return the state after the tool gave `result`.
-
-        Raises:
-            StateEffectError: the result is not what the state effects declare.
-        """
+        """Return the state after the tool gave `result`; StateEffectError: not what its state effects declare."""
         from pdp.contract.inputs import state_after  # noqa: PLC0415 - only tools that state what they write
 
         return state_after(state, self.state_effects, result)
@@ -116,10 +112,8 @@ class CompiledManifest:
     """The tools of one effective manifest, each compiled when it is first called.
 
     Compiling all at once would make a manifest of 10,000 tools slow to start with, for tools that nobody calls.
-    `contracts` are those in Python, by the name of the tool; their entries are in the manifest.
-
-    Raises:
-        UsageError: the tools contradict each other about a field of the state.
+    `contracts` are those in Python, by the name of the tool; their entries are in the manifest. UsageError where
+    the tools contradict each other about a field of the state.
     """
 
     def __init__(self, manifest: EffectiveManifest, contracts: Mapping[str, ToolContract] | None = None) -> None:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pdp.manifest.model import ConfigParameter, DeclaredTool, StateEffect
     from pdp.manifest.schema.compile import SchemaValidator
 
-
 _WHOLE: Final = ("state", "config")
 _PLACE: Final = re.compile(r"\{\{\s*([A-Za-z0-9][A-Za-z0-9_.:/-]*)\s*\}\}")
 _NORMALIZERS: Final[Mapping[str, Callable[[str], str | None]]] = {
@@ -63,10 +62,7 @@ class Config:
         """Return the values by key, read-only: of `configurable`, else of `state`, else the default.
 
         A value that is null, or that normalising makes null, is not given: the next in line is asked. What is not
-        declared passes as `configurable` has it, and is not taken from state.
-
-        Raises:
-            ConfigError: a value cannot be normalised.
+        declared passes as `configurable` has it, and is not taken from state. ConfigError: not to be normalised.
         """
         resolved = dict(configurable)
         for parameter, default in self._parameters:
@@ -230,9 +226,7 @@ class StateFields:
 
         A text is put there as it is, everything else as RFC 8785 JSON, an absent or null field as nothing. Other
         `{{NAMES}}` stay. What is put in place is not searched again: a tool's result cannot bring in another field.
-
-        Raises:
-            UsageError: the state is not JSON.
+        UsageError where the state is not JSON.
         """
         whole = plain_object(state)
 

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pdp.contract")
 
-MAX_CORRECTIONS: Final = 16
-"""Most corrections of one call, which bounds rules that undo each other."""
+MAX_CORRECTIONS: Final = 16  # most corrections of one call, which bounds rules that undo each other
 
 _LONGEST: Final = 200
 
@@ -188,11 +187,7 @@ class _ExpressionRule:
             raise _RuleRejectsError(self, why, violated=False)
         return value
 
-    def corrected(
-        self,
-        arguments: dict[str, Any],
-        context: InvariantContext,  # noqa: ARG002 - what a manifest sets does not depend on it
-    ) -> dict[str, Any] | DropStep | None:
+    def corrected(self, arguments: dict[str, Any], _: InvariantContext) -> dict[str, Any] | DropStep | None:
         if isinstance(self._correct, Correction):
             return {**arguments, **self._correct.set}
         return DROP_STEP if self._correct == "prune" else None
@@ -262,10 +257,7 @@ _Rule = _ExpressionRule | _FunctionRule
 class Invariants:
     """The invariants of one tool: of its entry, and of its contract in Python. `arguments` are those of its schema.
 
-    Immutable and safe to share between threads.
-
-    Raises:
-        ExpressionError: a check of the manifest is not CEL.
+    Immutable and safe to share between threads. ExpressionError where a check of the manifest is not CEL.
     """
 
     def __init__(

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from pdp.contract.invariants import Trip
     from pdp.session import Session
 
-MAX_STEPS: Final = 100
-"""Most steps of a plan: an invariant may look at each of those before it."""
+MAX_STEPS: Final = 100  # most steps of a plan: an invariant may look at each of those before it
 
 
 @dataclass(frozen=True, slots=True)

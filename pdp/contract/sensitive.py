@@ -15,8 +15,7 @@ from pdp.json import canonical
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-MASK: Final = "***"
-"""What stands for the value of a sensitive argument."""
+MASK: Final = "***"  # what stands for the value of a sensitive argument
 
 _SHORTEST: Final = 3
 _SHORTEST_LINE: Final = 4

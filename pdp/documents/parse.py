@@ -24,13 +24,11 @@ if TYPE_CHECKING:
 
     from pdp.errors import Fault
 
-MAX_FILE_BYTES: Final = 32 * 1024 * 1024
-"""Largest file that is read: ten thousand richly described tools have about 12 MiB."""
+MAX_FILE_BYTES: Final = 32 * 1024 * 1024  # ten thousand richly described tools have about 12 MiB
 
 _RIGHT_FILE: Final = "check that this is the right file"
 _MOST_NESTING: Final = 64
-MOST_VALUES: Final = 1_000_000
-"""Values in one file at most: ten thousand richly described tools have about two thirds of that."""
+MOST_VALUES: Final = 1_000_000  # in one file: ten thousand richly described tools have about two thirds of that
 
 # More is a file that explodes, not one that saves typing.
 _MOST_ALIASED: Final = 50_000
@@ -102,11 +100,7 @@ class Parser:
         self._within_key = False
 
     def parse(self) -> Document:
-        """Return the file's value with its places.
-
-        Raises:
-            FileFaultsError: the text cannot be read to its end.
-        """
+        """Return the file's value with its places; FileFaultsError where the text cannot be read to its end."""
         root: Part | None = None
         for event in self._events:
             if isinstance(event, yaml.NodeEvent):
@@ -364,11 +358,7 @@ def _bounded(content: bytes, name: str) -> bytes:
 
 
 def decode(raw: bytes, name: str) -> str:
-    """Return the text of a file of this name, without a byte-order mark.
-
-    Raises:
-        FileFaultsError: it is not UTF-8.
-    """
+    """Return the text of a file of this name, without a byte-order mark; FileFaultsError where it is not UTF-8."""
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

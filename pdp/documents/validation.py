@@ -21,23 +21,20 @@ if TYPE_CHECKING:
 
 _QUOTED = re.compile(r"'([^']*)'")
 
+_NO_MAPPING = ("dict_type", "model_type", "model_attributes_type")
+_EMPTY = ("string_too_short", "too_short")
 # pydantic's kinds of errors in our words; what stands in braces comes from the error's context.
 _WORDS = {
     "string_type": "must be a string",
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
+    **dict.fromkeys(("int_type", "int_from_float"), "must be a whole number"),
     "float_type": "must be a number",
     "bool_type": "must be true or false",
     "none_required": "must be null",
-    "tuple_type": "must be a list",
-    "list_type": "must be a list",
-    "dict_type": "must be a mapping",
-    "model_type": "must be a mapping",
-    "model_attributes_type": "must be a mapping",
+    **dict.fromkeys(("tuple_type", "list_type"), "must be a list"),
+    **dict.fromkeys(_NO_MAPPING, "must be a mapping"),
     "missing": "is missing",
-    "string_too_short": "must not be empty",
+    **dict.fromkeys(_EMPTY, "must not be empty"),
     "string_too_long": "must have at most {max_length} characters",
-    "too_short": "must not be empty",
     "too_long": "must have at most {max_length} items",
     "greater_than": "must be greater than {gt}",
     "greater_than_equal": "must be at least {ge}",
@@ -46,7 +43,6 @@ _WORDS = {
 
 # As APIs of models spell it; the nearest word would be another.
 _SYNONYMS: Final = dict.fromkeys(("parameters", "input_schema", "inputSchema"), "schema")
-_NO_MAPPING = ("dict_type", "model_type", "model_attributes_type")
 
 
 class FieldError(ValueError):
@@ -151,7 +147,7 @@ def _described(detail: ErrorDetails) -> tuple[str, str | None]:
     words = _WORDS.get(kind)
     if words is None:
         return f"is not valid: {detail['msg']}", None
-    if kind in ("missing", "string_too_short", "too_short"):
+    if kind in ("missing", *_EMPTY):
         return words, None
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
     hint = "write it in quotes" if kind == "string_type" and is_number else None

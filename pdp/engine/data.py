@@ -74,12 +74,8 @@ def merged_data(
 ) -> dict[str, Any]:
     """Return a bundle's data with manifests added to it and other data laid over it.
 
-    Objects are merged key by key, anything else replaces what was there.
-
-    The manifests are the documents of effective ones, by their digests.
-
-    Raises:
-        UsageError: data that is not admitted; a manifest that is not JSON, or not the bundle's of that digest.
+    Objects are merged key by key, anything else replaces what was there. The manifests are the documents of effective
+    ones, by their digests. UsageError: data that is not admitted; a manifest that is not JSON, or has another digest.
     """
     merged = dict(base)
     if data:

@@ -41,11 +41,7 @@ _BATCH: Final = 16
 
 
 def check_seconds(name: str, value: object, *, most: float = 3600) -> None:
-    """Check that an argument of an engine is a number of seconds above 0, up to `most`: an hour unless given.
-
-    Raises:
-        UsageError: it is not; also a text, None or a truth value.
-    """
+    """Raise UsageError unless an argument of an engine is a number of seconds above 0, at most `most`: an hour."""
     # The comparison fails for NaN.
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= most:
         raise UsageError(f"{name}: {value!r:.40} is not a number of seconds", hint=f"above 0, at most {most:.0f}")

@@ -27,11 +27,8 @@ if TYPE_CHECKING:
 
     from pdp.decision import Decision
 
-WAITING: Final = 1000
-"""Default limit of the decisions that wait for the shadow."""
-
-CLOSING: Final = 5.0
-"""Default time to wait at the end for the shadow, in seconds."""
+WAITING: Final = 1000  # default limit of the decisions that wait for the shadow
+CLOSING: Final = 5.0  # default time to wait at the end for the shadow, in seconds
 
 _log = logging.getLogger("pdp.engine.shadow")
 

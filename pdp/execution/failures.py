@@ -15,8 +15,7 @@ from pdp.proposal import Failure, FailureCode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LONGEST: Final = 300
-"""Characters of a failure's message at most."""
+LONGEST: Final = 300  # characters of a failure's message at most
 
 # A message may be of any length; the rest is not read.
 _READ: Final = 20_000

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from pdp.manifest.model import Tool
     from pdp.manifest.programs import ArgvItem
 
-
-TERM_SECONDS: Final = 1.0
-"""How long a program and what it started may take to end after SIGTERM; then SIGKILL."""
+TERM_SECONDS: Final = 1.0  # how long a program and what it started may take to end after SIGTERM; then SIGKILL
 
 _STDOUT: Final = 1
 _STDERR: Final = 2

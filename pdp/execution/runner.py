@@ -20,7 +20,7 @@ from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.contract.functions import named_parameters
+from pdp.contract.functions import end_coroutine, named_parameters
 from pdp.contract.sensitive import Mask
 from pdp.execution.failures import ToolArgumentError, ToolResultError, ToolUnavailableError, failure_of
 from pdp.json import JsonTooLargeError, JsonValueError, canonical, check_json
@@ -34,23 +34,12 @@ if TYPE_CHECKING:
 
     from pdp.manifest.model import DeclaredTool, Tool
 
-MAX_RESULT: Final = 1024 * 1024
-"""Bytes of a result's canonical JSON at most."""
-
-MAX_RESULT_VALUES: Final = 64 * 1024
-"""Values of a result at most, each counted wherever it stands."""
-
-STOP_SECONDS: Final = 2.0
-"""How long a coroutine that was cancelled is waited for; then nobody waits any more, whatever it does."""
-
-MOST_LATE: Final = 64
-"""How many threads of one tool may run on after their time-out; then the tool is unavailable."""
-
-FIRST_PAUSE: Final = 0.1
-"""The first pause is a random part of this many seconds; each later one of twice as many as the one before."""
-
-LONGEST_PAUSE: Final = 5.0
-"""Seconds that a pause takes at most."""
+MAX_RESULT: Final = 1024 * 1024  # bytes of a result's canonical JSON at most
+MAX_RESULT_VALUES: Final = 64 * 1024  # values of a result at most, each counted wherever it stands
+STOP_SECONDS: Final = 2.0  # how long a coroutine that was cancelled is waited for, whatever it does
+MOST_LATE: Final = 64  # how many threads of one tool may run on after their time-out; then the tool is unavailable
+FIRST_PAUSE: Final = 0.1  # seconds, of which the first pause is a random part; each later one is of twice as many
+LONGEST_PAUSE: Final = 5.0  # seconds that a pause takes at most
 
 _SHOWN: Final = 3
 
@@ -371,19 +360,16 @@ def _called(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Execu
     try:
         result = function(**arguments)
         if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
-            if inspect.iscoroutine(result):
-                result.close()
-            return _failed(
-                ToolResultError("the tool returned something that has yet to run; make it an async function")
-            )
+            end_coroutine(result)
+            error = ToolResultError("the tool returned something that has yet to run; make it an async function")
+            return _failed(error)
         return Execution(result=result)
-    except Exception as error:  # noqa: BLE001 - a tool may raise anything, and all of it is a failure
-        return _failed(error)
+    except Exception as raised:  # noqa: BLE001 - a tool may raise anything, and all of it is a failure
+        return _failed(raised)
 
 
 def _failed(error: BaseException) -> Execution:
-    started = not isinstance(error, ToolUnavailableError)
-    return Execution(failure=failure_of(error), error=error, started=started)
+    return Execution(failure=failure_of(error), error=error, started=not isinstance(error, ToolUnavailableError))
 
 
 def cut_short() -> Execution:

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pdp.execution")
 
-SCOPE: Final = "pdp"
-"""The name under which spans and metrics are made."""
+SCOPE: Final = "pdp"  # the name under which spans and metrics are made
 
 _LINEAGE: Final = ("model", "version", "prompt")
 _MOST_EXCEPTIONS: Final = 16

@@ -41,14 +41,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pdp.loop")
 
-MAX_TOOL_ITERATIONS: Final = 20
-"""How often a model may come back with calls, unless stated."""
-
-MOST_CALLS: Final = 100
-"""How many calls a model may propose in one turn."""
-
-MOST_ANSWERS: Final = 3
-"""How often a model may try to answer as JSON of a schema."""
+MAX_TOOL_ITERATIONS: Final = 20  # how often a model may come back with calls, unless stated
+MOST_CALLS: Final = 100  # how many calls a model may propose in one turn
+MOST_ANSWERS: Final = 3  # how often a model may try to answer as JSON of a schema
 
 _TOGETHER: Final = 16
 

@@ -233,8 +233,7 @@ class Duties:
 class Obligations:
     """The handlers by the id of what they fulfil: the baseline's and, beside them, the application's own.
 
-    Raises:
-        UsageError: not a handler, an id of the baseline, or a handler with coroutines.
+    UsageError: not a handler, an id of the baseline, or a handler with coroutines.
     """
 
     def __init__(self, own: Mapping[str, ObligationHandler] | None = None) -> None:

@@ -79,11 +79,7 @@ def _key(call: PatternCall) -> str | None:
 
 
 def check_staged(call: PatternCall) -> None:
-    """Check that a commit which is excused from approval commits what was staged (pdp/manifest/rules/forbidden.py).
-
-    Raises:
-        PatternFault: `commit.unstaged`: in this run no action of this kind and payload was staged.
-    """
+    """Refuse a commit that is excused from approval, unless just that was staged (pdp/manifest/rules/forbidden.py)."""
     payload = digest(canonical(call.arguments))
     if not call.facts.approved and call.run.staged_action(call.entry.name, payload) is None:
         raise PatternFault(

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from pdp.proposal import Execution
     from pdp.stores.actions import Action, ActionStore
 
-SNAPSHOT: Final = "retrievalSnapshotId"
-"""The member of a span that names the retrieval snapshot."""
+SNAPSHOT: Final = "retrievalSnapshotId"  # the member of a span that names the retrieval snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,35 +93,22 @@ class PatternRule:
     names_snapshots: ClassVar[bool] = False
 
     def before(self, call: PatternCall) -> Execution | None:  # noqa: ARG002 - of others
-        """Return the answer when there is one already, None when the tool has to run.
-
-        Raises:
-            ToolError: it must not run so.
-        """
+        """Return the answer when there is one already, None when the tool has to run; ToolError: it must not run so."""
         return None
 
     def check(self, call: PatternCall, result: Any) -> None:
-        """Check what the pattern says of a result by itself; also of one that its schema does not admit.
-
-        Raises:
-            ToolError: what is wrong with it, in the pattern's words.
-        """
+        """Raise ToolError where the pattern refuses a result by itself; also one that its schema does not admit."""
 
     def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:  # noqa: ARG002 - of others
-        """Return the result with what the pattern adds; `checked.execution.result` is a copy that may be changed.
+        """Return the result with what the pattern adds; ToolError: it must not be delivered.
 
-        Raises:
-            ToolError: the result must not be delivered.
+        `checked.execution.result` is a copy that may be changed.
         """
         return checked
 
 
 def check_snapshots(value: Any, run: Run) -> None:
-    """Check every reference to a snapshot, however deep in `value` (plain JSON).
-
-    Raises:
-        PatternFault: `evidence.unknown_snapshot`: this run has not retrieved from it.
-    """
+    """Refuse references to snapshots that this run has not retrieved from, however deep in `value` (plain JSON)."""
     pending = [value]
     while pending:
         part = pending.pop()
@@ -139,10 +125,9 @@ def check_snapshots(value: Any, run: Run) -> None:
 
 
 def refer_back(evidence: Any, run: Run) -> None:
-    """Let spans of what this run has retrieved refer to the snapshot, in place. `evidence` is a span, or a list.
+    """Let spans of what this run has retrieved refer to the snapshot, in place; refuse one that ends before it starts.
 
-    Raises:
-        PatternFault: `evidence.span_reversed`: a span ends before it starts.
+    `evidence` is a span, or a list of them.
     """
     for span in evidence if isinstance(evidence, list) else [evidence]:
         start, end = span.get("start"), span.get("end")

@@ -34,17 +34,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pdp.patterns")
 
-MOST_ENTRIES: Final = 10_000
-"""How many things of one sort a run remembers. Then the oldest goes, or what protects is refused: `run.full`."""
-
-MOST_RUNS: Final = 1_000
-"""How many runs are open at once. Then the least recently used one is closed."""
-
-MOST_CLOSED: Final = 1_000_000
-"""How many closed runs are known as such. Then no run is opened until one has ended."""
-
-LIFETIME: Final = 24 * 3600.0
-"""Seconds without a call after which a run, open or closed, is over."""
+MOST_ENTRIES: Final = 10_000  # of one sort in a run; then the oldest goes, or what protects is refused: `run.full`
+MOST_RUNS: Final = 1_000  # open at once; then the least recently used one is closed
+MOST_CLOSED: Final = 1_000_000  # known as such; then no run is opened until one has ended
+LIFETIME: Final = 24 * 3600.0  # seconds without a call after which a run, open or closed, is over
 
 _RUN: ContextVar[Run | None] = ContextVar("pdp_run", default=None)
 
@@ -122,11 +115,7 @@ class Run:
             return bool(self.pins or self._answers or self._markings or self._staged)
 
     def pin(self, source: str) -> Pin:
-        """Return the pin of a source.
-
-        Raises:
-            SourceUnavailableError: no such source is declared, or it could not be read when the run started.
-        """
+        """Return the pin of a source; SourceUnavailableError as of `pinned`."""
         pin = self.pins.get(source)
         if pin is None:
             raise SourceUnavailableError(f"{source} is not pinned in this run")

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pdp.contract.registry.tool_contract import ToolContract
     from pdp.manifest.model import DeclaredTool, Tool
 
-
 _log = logging.getLogger("pdp.contract")
 
 _LONGEST: Final = 200
@@ -178,11 +177,7 @@ class Registry:
 
     @property
     def compiled(self) -> CompiledManifest:
-        """The same, its tools ready for calls.
-
-        Raises:
-            UsageError: the tools contradict each other about a field of the state.
-        """
+        """The same, its tools ready for calls; errors as of `CompiledManifest`."""
         with self._lock:
             if self._compiled is None:
                 whole = self._whole.model_copy(update={"tools": tuple(self._declared.values())})

@@ -84,10 +84,7 @@ class ToolContract:
     ) -> list[str]:
         """Return a message `ID: rule` for each invariant that the call violates; none: the call is valid.
 
-        The plan is in the state, if a check asks for it.
-
-        Raises:
-            UsageError: one of them is not an object of plain JSON.
+        The plan is in the state, if a check asks for it. UsageError: one of them is not an object of JSON.
         """
         from pdp.contract.invariants import InvariantContext, Invariants  # noqa: PLC0415 - only what asks for it
 

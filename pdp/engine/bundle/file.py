@@ -35,23 +35,15 @@ if TYPE_CHECKING:
 
     from pdp.engine.bundle.signature import Signature, VerificationKey
 
-FORMAT: Final = 1
-"""The layout above. A file of another one is refused."""
-
-MAX_BUNDLE: Final = 64 * 1024 * 1024
-"""Largest bundle in bytes, packed as well as unpacked."""
-
-SIGNATURES: Final = ".signatures.json"
-"""The member that holds the signature."""
-
-REGO_ROOTS: Final = ("authz", "custom")
-"""Where policies stand: ours, the user's."""
+FORMAT: Final = 1  # the layout above; a file of another one is refused
+MAX_BUNDLE: Final = 64 * 1024 * 1024  # largest bundle in bytes, packed as well as unpacked
+SIGNATURES: Final = ".signatures.json"  # the member that holds the signature
+REGO_ROOTS: Final = ("authz", "custom")  # where policies stand: ours, the user's
 
 DATA_ROOTS: Final = ("config", "directory", "manifests", "settings")
 """Where data stands. Data anywhere else could pose as policy, and is refused wherever it comes in."""
 
-ROOTS: Final = tuple(sorted(REGO_ROOTS + DATA_ROOTS))
-"""What OPA may take from a bundle."""
+ROOTS: Final = tuple(sorted(REGO_ROOTS + DATA_ROOTS))  # what OPA may take from a bundle
 
 _REBUILD: Final = "build the bundle again with `pdp bundle build`"
 _COPY: Final = "copy the file again, or build it with `pdp bundle build`"
@@ -165,11 +157,7 @@ def _revision(wasm: bytes, data: Mapping[str, Any], modules: Mapping[str, str]) 
 
 
 def read_packed(path: Path) -> bytes:
-    """Return the bytes of a bundle's file, or of as much of it as `read_bundle` needs to refuse it.
-
-    Raises:
-        BundleError: it cannot be read.
-    """
+    """Return the bytes of a bundle's file, or as many as `read_bundle` needs to refuse it; BundleError: unreadable."""
     try:
         with path.open("rb") as file:
             return file.read(MAX_BUNDLE + 1)
@@ -270,11 +258,7 @@ def _module(path: str, content: bytes) -> str:
 
 
 def unpack_bundle(packed: bytes) -> dict[str, bytes]:
-    """Return a bundle's members by name, of which only names and container are checked.
-
-    Raises:
-        BundleError: a file that `pack_members` would not have written.
-    """
+    """Return a bundle's members by name, nothing in them checked; BundleError unless `pack_members` writes it so."""
     content = _gunzip(packed)
     files: dict[str, bytes] = {}
     start = 0

@@ -35,14 +35,9 @@ if TYPE_CHECKING:
 
     from pdp.engine.bundle.file import Bundle
 
-EVERY: Final = 60.0
-"""Default time between two looks, in seconds."""
-
-TIMEOUT: Final = 30.0
-"""Default time for one answer over HTTP, from the address' lookup to the last byte, in seconds."""
-
-JITTER: Final = 0.2
-"""By which part a time between two looks differs from that, so that a thousand engines do not come at once."""
+EVERY: Final = 60.0  # default time between two looks, in seconds
+TIMEOUT: Final = 30.0  # default time for one answer over HTTP, from the address' lookup to the last byte, in seconds
+JITTER: Final = 0.2  # by which part the time between two looks varies, lest a thousand engines come at once
 
 _LONGEST: Final = 10 * 365 * 24 * 3600.0
 _OK: Final = 200
@@ -178,10 +173,9 @@ class FollowingEngine(Engine):
         return BundleHealth(state if age <= self._max_age else "stale", bundle.revision, bundle.release, age, error)
 
     def refresh(self) -> BundleHealth:
-        """Look at the source now, and return how the engine stands to it then. What is wrong there is not raised.
+        """Look at the source now, and return how the engine stands to it then; EngineError in a forked child.
 
-        Raises:
-            EngineError: in a forked child.
+        What is wrong with the source is not raised.
         """
         if os.getpid() != self._process:
             raise EngineError("the engine was opened before the process was forked", hint="open it after the fork")

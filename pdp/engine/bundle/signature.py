@@ -32,15 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-KEYS_VARIABLE: Final = "PDP_VERIFICATION_KEYS"
-"""The environment variable with public keys, one PEM after another."""
-
-ALGORITHM: Final = "ES256"
-"""What bundles are signed with."""
+KEYS_VARIABLE: Final = "PDP_VERIFICATION_KEYS"  # the environment variable with public keys, one PEM after another
+ALGORITHM: Final = "ES256"  # what bundles are signed with
 
 MAX_PEM: Final = 64 * 1024
-MAKE_ONE: Final = "make a pair with `pdp bundle keygen`"
-"""The hint where no usable key is given."""
+MAKE_ONE: Final = "make a pair with `pdp bundle keygen`"  # the hint where no usable key is given
 
 _PUBLIC: Final = re.compile(r"-----BEGIN PUBLIC KEY-----\s.+?-----END PUBLIC KEY-----", re.DOTALL)
 _JSON_FILES: Final = (".manifest", "data.json")
@@ -67,8 +63,7 @@ class VerificationKey:
 def public_keys(pem: str, name: str) -> tuple[VerificationKey, ...]:
     """Return the public keys in a PEM text, one or more. `name` says where it comes from, for messages.
 
-    Raises:
-        UsageError: no public key, a private one, or one that cannot be read, is too short or of another kind.
+    UsageError: no public key, a private one, or one that cannot be read, is too short or of another kind.
     """
     if "PRIVATE KEY" in pem:
         raise UsageError(
@@ -81,11 +76,7 @@ def public_keys(pem: str, name: str) -> tuple[VerificationKey, ...]:
 
 
 def load_public_keys(paths: Iterable[Path]) -> tuple[VerificationKey, ...]:
-    """Return the public keys in these PEM files, each of which may hold several; a key that is there twice counts once.
-
-    Raises:
-        UsageError: a file cannot be read, or as of `public_keys`.
-    """
+    """Return the public keys in these PEM files, each one once; errors as of `read_pem` and `public_keys`."""
     keys = [key for path in paths for key in public_keys(read_pem(path), str(path))]
     return tuple({key.id: key for key in keys}.values())
 
@@ -99,11 +90,7 @@ def read_pem(path: Path) -> str:
 
 
 def parse_key(block: str, name: str) -> Any:
-    """Return the key in a PEM block, of either half, as joserfc uses it.
-
-    Raises:
-        UsageError: it cannot be read, or is of another curve than P-256, or of another kind.
-    """
+    """Return the P-256 key in a PEM block, of either half, as joserfc uses it; UsageError for anything else."""
     with extra("follow"):
         from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - only who has keys needs it
         from joserfc.errors import JoseError  # noqa: PLC0415
@@ -136,11 +123,7 @@ class Signature:
 
 
 def signed_files(files: Mapping[str, bytes]) -> list[dict[str, str]]:
-    """Return what a signature says of these files, sorted by name: name, hash in hexadecimal digits, algorithm.
-
-    Raises:
-        BundleError: not JSON where it must be.
-    """
+    """Return what a signature says of these files, by name; BundleError where one that must be JSON is not."""
     return [{"name": name, "hash": _hash(name, content), "algorithm": _HASH} for name, content in sorted(files.items())]
 
 
@@ -150,11 +133,7 @@ def signatures_file(token: str) -> bytes:
 
 
 def claimed_signature(content: bytes) -> tuple[str, Signature]:
-    """Return the JWT of a `.signatures.json`, and who it says has signed; nothing of it is verified.
-
-    Raises:
-        BundleError: it has not the format above.
-    """
+    """Return the JWT of a `.signatures.json` and who it says has signed, unverified; BundleError for another format."""
     try:
         (token,) = parse_json(content)["signatures"]
         parts = [urlsafe_b64decode(part + "=" * (-len(part) % 4)) for part in token.split(".")]
@@ -178,8 +157,7 @@ def claimed_signature(content: bytes) -> tuple[str, Signature]:
 def verify_signature(content: bytes | None, files: Mapping[str, bytes], keys: Sequence[VerificationKey]) -> Signature:
     """Return who signed a bundle, by its `.signatures.json`, if any, and all its other files, once it is sure.
 
-    Raises:
-        BundleError: unsigned, signed with another key, or not what was signed.
+    BundleError: unsigned, signed with another key, or not what was signed.
     """
     if content is None:
         raise BundleError("not signed", hint=_SIGN)

@@ -72,8 +72,7 @@ class BundleTrust:
     def newest(self) -> tuple[int, str] | None:
         """Return release and revision of the newest bundle that was decided by, or None when there was none yet.
 
-        Raises:
-            ReleaseFloorError: the file is damaged or cannot be read. It is never taken for an empty one.
+        ReleaseFloorError where the file is damaged or cannot be read: it is never taken for an empty one.
         """
         return self._newest if self._floor is None else _read(self._floor)
 

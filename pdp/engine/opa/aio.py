@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pdp.engine.opa.client import OpaClient
 
 _LARGE: Final = 1024 * 1024  # bytes; aiohttp warns of more that is not a file
+# The connections that the running exchange has taken.
 _taken: ContextVar[list[asyncio.Transport]] = ContextVar("_taken")
-"""The connections that the running exchange has taken."""
 
 
 class Sessions:

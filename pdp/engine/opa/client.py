@@ -26,8 +26,7 @@ from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError, Miss
 if TYPE_CHECKING:
     from pdp.engine.opa.aio import Sessions
 
-MAX_SOCKET_PATH: Final = 103
-"""Longest path of a Unix socket that every system takes, in bytes."""
+MAX_SOCKET_PATH: Final = 103  # longest path of a Unix socket that every system takes, in bytes
 
 _URL_HINT: Final = f"give http://HOST:PORT, https://HOST:PORT or unix:///PATH of at most {MAX_SOCKET_PATH} bytes"
 _URL: Final = re.compile(
@@ -37,16 +36,14 @@ _UNIX: Final = re.compile(r"unix:///([^?#]*[^?#/])")
 _PORTS: Final = {"http": 80, "https": 443}
 _MAX_PORT: Final = 65535
 
-MAX_BODY: Final = 4 * 1024 * 1024
-"""Longest answer, in bytes: a request has at most 1 MiB, and an answer may quote all of it."""
+MAX_BODY: Final = 4 * 1024 * 1024  # bytes of an answer; a request has at most 1 MiB, and an answer may quote all of it
 
 NO_CONNECTION: Final = "no connection in time"
 BROKEN_OFF: Final = "broke off in the middle of its answer"
 ENDLESS: Final = "does not say where its answer ends"
 TOO_LARGE: Final = f"sent an answer of more than {MAX_BODY} bytes"
 
-PIECE: Final = 64 * 1024
-"""How many bytes of an answer without a length are read at a time."""
+PIECE: Final = 64 * 1024  # how many bytes of an answer without a length are read at a time
 
 _TLS_RECORD: Final = 16 * 1024
 
@@ -68,8 +65,7 @@ class Address:
 def parse_address(url: str) -> Address:
     """Read `http://HOST:PORT` or `https://HOST:PORT`, the port being 80 or 443 if absent, or `unix:///PATH`.
 
-    Raises:
-        UsageError: anything else: also a path, a query, or a user and password behind the host.
+    UsageError: anything else: also a path, a query, or a user and password behind the host.
     """
     if "@" in url.partition("://")[2].partition("/")[0]:
         raise UsageError("OPA's address holds a user or a password", hint="give a token instead")

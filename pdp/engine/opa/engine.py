@@ -29,23 +29,15 @@ if TYPE_CHECKING:
 
     from pdp.engine.opa.client import Answer
 
-TIMEOUT: Final = 1.0
-"""Default time for one decision, in seconds."""
+TIMEOUT: Final = 1.0  # default time for one decision, in seconds
 
 TOKEN_VARIABLE: Final = "PDP_OPA_TOKEN"  # noqa: S105 - the name of a variable
 """The environment variable with the token for an OPA that runs already."""
 
-CONNECT_TIMEOUT: Final = 0.5
-"""Default time to wait for a connection, in seconds."""
-
-CONNECTIONS: Final = 64
-"""Default limit of the connections of one event loop, and of the idle ones that threads leave open."""
-
-FAILURES: Final = 5
-"""Default number of failures in a row that open the circuit."""
-
-PAUSE: Final = 1.0
-"""Default time between two trials while the circuit is open, in seconds."""
+CONNECT_TIMEOUT: Final = 0.5  # default time to wait for a connection, in seconds
+CONNECTIONS: Final = 64  # default limit of the connections of an event loop, and of idle ones that threads left open
+FAILURES: Final = 5  # default number of failures in a row that open the circuit
+PAUSE: Final = 1.0  # default time between two trials while the circuit is open, in seconds
 
 # Strict, as otherwise a builtin that fails is undefined, and a deny that leans on it is lost (OPA's default).
 _PATHS: Final = {name: f"/v1/data/{name}?strict-builtin-errors=true" for name in (DECISION, FINDINGS, PLAN)}
@@ -173,11 +165,7 @@ class SidecarEngine(Engine):
         self._circuit = Circuit(failures=failures, pause=pause)
 
     def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
-        """Evaluate a document for the canonical request `body`, as `Engine.evaluate` does.
-
-        Raises:
-            EngineError: as the module's table says, by its code.
-        """
+        """Evaluate a document, as `Engine.evaluate` does; EngineError by the module's table."""
         content = self._content(body)
         try:
             answer = self._client.exchange("POST", _PATHS[document], content, self._timeout)

@@ -16,11 +16,8 @@ if TYPE_CHECKING:
 
     from pdp.engine.bundle.file import Bundle
 
-DEADLINE: Final = 0.5
-"""Default time for one evaluation, in seconds. Usual ones take 0.0001."""
-
-MEMORY_LIMIT: Final = 64 * 1024 * 1024
-"""Default memory for one evaluation beyond what policy and data occupy, in bytes."""
+DEADLINE: Final = 0.5  # default time for one evaluation, in seconds; usual ones take 0.0001
+MEMORY_LIMIT: Final = 64 * 1024 * 1024  # default memory for one evaluation beyond what policy and data occupy, in bytes
 
 _LEAST_MEMORY: Final = 1024 * 1024
 _MOST_MEMORY: Final = 2 * 1024 * 1024 * 1024

@@ -23,11 +23,8 @@ from pdp.json import JsonValueError, parse_json
 if TYPE_CHECKING:
     from pdp.engine.wasm.module import WasmModule
 
-LOAD_MEMORY: Final = 1 << 30
-"""Most memory that a policy and its data may occupy before the first evaluation, in bytes."""
-
-ANSWER_CHUNK: Final = 4096
-"""How many bytes of an answer are looked at first."""
+LOAD_MEMORY: Final = 1 << 30  # most memory that a policy and its data may occupy before the first evaluation, in bytes
+ANSWER_CHUNK: Final = 4096  # how many bytes of an answer are looked at first
 
 _LOAD_TICKS: Final = math.ceil(30 / TICK)
 _MEMORY_SPACE: Final = 1 << 32
@@ -40,13 +37,7 @@ _ABI_MINOR: Final = 2
 class WasmInstance:
     """A policy with its data in a memory of its own. Not for two threads at once.
 
-    Args:
-        data: the base documents, as JSON.
-        memory_limit: how many bytes an evaluation may use, beyond what policy and data occupy.
-
-    Attributes:
-        entrypoints: the number of each entrypoint by its path, as `authz/decision`.
-        closed: whether it can be used no longer: it was closed, or an evaluation failed.
+    `data`, `memory_limit` and `entrypoints` are as of `InstancePool`; `closed`: it was closed, or an evaluation failed.
 
     Raises:
         BundleError: the policy calls builtins that are not in it, is of another ABI, or cannot read its data.
@@ -75,15 +66,12 @@ class WasmInstance:
     def evaluate(self, entrypoint: int, body: bytes, ticks: int) -> bytes:
         """Evaluate one entrypoint for an input, and stop after so many calls of `WasmModule.tick`.
 
-        A `body` that is not JSON is an undefined input, for the policy to deny.
-
-        Returns:
-            the result set as OPA writes it: `[{"result": document}]`, or `[]` where the document is undefined.
+        A `body` that is not JSON is an undefined input, for the policy to deny. What is returned is the result set as
+        OPA writes it: `[{"result": document}]`, or `[]` where the document is undefined.
 
         Raises:
             RequestRefusedError: the input does not fit; the instance can be used further.
-            EngineTimeoutError: stopped; the instance is closed.
-            AnswerInvalidError: the policy failed or used up its memory; the instance is closed.
+            EngineTimeoutError, AnswerInvalidError: stopped; failed or out of memory. The instance is closed.
             EngineError: the instance is closed already.
         """
         heap = self._heap

@@ -21,14 +21,9 @@ from pdp.errors import BundleError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PAGE: Final = 65536
-"""The unit in which a module's memory grows, in bytes."""
-
-TICK: Final = 0.01
-"""The unit in which evaluations are timed, in seconds: whoever evaluates calls `WasmModule.tick` this often."""
-
-REBUILD: Final = "build the bundle again with `pdp bundle build`"
-"""What to do about a module that cannot be used."""
+PAGE: Final = 65536  # the unit in which a module's memory grows, in bytes
+TICK: Final = 0.01  # seconds: evaluations are timed in this unit, and who evaluates calls `WasmModule.tick` so often
+REBUILD: Final = "build the bundle again with `pdp bundle build`"  # what to do about a module that cannot be used
 
 _CHECKSUM: Final = 32
 _MOST_STORED: Final = 16

@@ -24,8 +24,7 @@ from pdp.errors import EngineError, EngineTimeoutError, RequestRefusedError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MAX_INSTANCES: Final = 32
-"""How many evaluations of one pool run at once, unless given; more of them wait."""
+MAX_INSTANCES: Final = 32  # how many evaluations of one pool run at once, unless given; more of them wait
 
 _IDLE_TICKS: Final = 100
 
