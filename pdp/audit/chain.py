@@ -200,8 +200,7 @@ def _hashed(content: bytes, record_hash: str) -> bytes:
 def checked_event(line: bytes, hashing: Callable[[bytes], str]) -> dict[str, Any]:
     """Return the event of one line, without its line break, its hash and its very bytes checked.
 
-    Raises:
-        AuditError: it was changed, or is not an event, or is keyed where `hashing` is not, or the other way round.
+    AuditError: it was changed, or is not an event, or is keyed where `hashing` is not, or the other way round.
     """
     try:
         # Strictly: of two keys of one name, another reader could take the other one.
@@ -223,10 +222,8 @@ def checked_event(line: bytes, hashing: Callable[[bytes], str]) -> dict[str, Any
 def chained_events(lines: Iterable[bytes], key: bytes | None = None) -> Iterator[dict[str, Any]]:
     """Check the events of a stream one after the other, and return each.
 
-    The lines begin with its first event, or with the first one of a file that goes on from a rotated one.
-
-    Raises:
-        AuditError: an event was changed, left out, put in or moved; the message names the last one before it.
+    The lines begin with its first event, or with the first one of a file that goes on from a rotated one. AuditError:
+    an event was changed, left out, put in or moved; the message names the last one before it.
     """
     hashing = chain_hash(key)
     after = None

@@ -47,10 +47,9 @@ class ConfigError(UsageError):
 
 
 class Config:
-    """The config parameters of one tool, of its entry or of its contract in Python. Immutable and safe to share.
+    """The config parameters of one tool, of its entry or of its contract in Python; ConfigError: a faulty default.
 
-    Raises:
-        ConfigError: a default cannot be normalised.
+    Immutable and safe to share.
     """
 
     __slots__ = ("_parameters",)
@@ -96,10 +95,8 @@ class Inputs:
 
     An argument of the schema is never one of them, so a model can fill in none. Any other parameter is, by its name:
     `state`, all that the entry reads of the state; `config`, the whole resolved config; or one key of either. A key
-    that is not there is None, or the parameter's default.
-
-    Raises:
-        UsageError: a parameter is none of these and has no default, or is a key of both.
+    that is not there is None, or the parameter's default. UsageError: a parameter is none of these and has no default,
+    or is a key of both.
     """
 
     __slots__ = ("_config", "_parameters", "_reads")
@@ -150,10 +147,7 @@ def state_after(state: Mapping[str, Any], effects: Iterable[StateEffect], result
 
     What the result lacks, or has as null, stays as it was. `append` puts the items of a list, or one item of another
     type, behind those that are there; `merge_dict` lays the object over the one there, the newer member winning.
-
-    Raises:
-        StateEffectError: a member has another type than declared, or what is there cannot take it.
-        UsageError: the state is not JSON.
+    StateEffectError: a member has another type than declared, or what is there cannot take it; UsageError: no JSON.
     """
     before = plain_object(state)
     if not isinstance(result, dict):
@@ -190,8 +184,7 @@ def _merged(present: Any, value: Any, effect: StateEffect) -> Any:
 class StateFields:
     """The fields of the state that tools write, by the name of the tool: what outlives a turn or shows in a prompt.
 
-    Raises:
-        UsageError: two tools disagree whether a field outlives the turn, or two fields have one place in the prompt.
+    UsageError: two tools disagree whether a field outlives the turn, or two fields have one place in the prompt.
     """
 
     def __init__(self, effects: Mapping[str, Iterable[StateEffect]]) -> None:

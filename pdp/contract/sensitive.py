@@ -19,8 +19,7 @@ MASK: Final = "***"  # what stands for the value of a sensitive argument
 
 _SHORTEST: Final = 3
 _SHORTEST_LINE: Final = 4
-# A message that was cut quotes a part of a value: of so many characters and more it is hidden as well.
-_SHORTEST_PART: Final = 8
+SHORTEST_PART: Final = 8  # a message that was cut quotes a part of a value: of so many characters it is hidden as well
 # Bytes of sensitive values, forty for each line beside its own: searching a text for more of them takes too long.
 _MOST: Final = 32_000
 _OF_A_LINE: Final = 40
@@ -78,7 +77,7 @@ class Mask:
             if part in self._parts:
                 # Parts that overlap, or follow each other, are one.
                 shown += "" if 0 < at <= end else f"{text[end:at]}{MASK}"
-                end = at + _SHORTEST_PART
+                end = at + SHORTEST_PART
         return shown + text[end:]
 
     @cached_property
@@ -100,7 +99,7 @@ class Mask:
 
 
 def _parts(text: str) -> Iterator[str]:
-    return (text[at : at + _SHORTEST_PART] for at in range(len(text) - _SHORTEST_PART + 1))
+    return (text[at : at + SHORTEST_PART] for at in range(len(text) - SHORTEST_PART + 1))
 
 
 def _leaves(value: Any) -> Iterator[str | float]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pdp.errors import Fault
 
 _QUOTED = re.compile(r"'([^']*)'")
+_MARK = re.compile(r"\[key\]|<.*>", re.DOTALL)
 
 _NO_MAPPING = ("dict_type", "model_type", "model_attributes_type")
 _EMPTY = ("string_too_short", "too_short")
@@ -101,7 +102,7 @@ def faults_of(
     faults: list[Fault] = []
     for detail in error.errors(include_url=False):
         # pydantic marks the key of a mapping by `[key]`, and the chosen part of a union by its tag.
-        path = tuple(step for step in detail["loc"] if step != "[key]" and not _is_tag(step))
+        path = tuple(step for step in detail["loc"] if not (isinstance(step, str) and _MARK.fullmatch(step)))
         is_key = detail["loc"][-1:] == ("[key]",)
         name = str(path[-1]) if path else ""
         if detail["type"] == "extra_forbidden":
@@ -121,10 +122,6 @@ def faults_of(
             message = f"{f'key {shown_name(name)} ' if is_key else file or _label(path)}{described}"
         faults.append(document.fault(base + (where(path) if where else path), message, hint, key=is_key))
     return faults
-
-
-def _is_tag(step: str | int) -> bool:
-    return isinstance(step, str) and step.startswith("<") and step.endswith(">")
 
 
 def _label(path: Path) -> str:

@@ -47,8 +47,7 @@ def _read(path: Path) -> dict[str, Any]:
     faults = [document.fault(path, message, hint, key=bool(path)) for path, message, hint in _faults(document.value)]
     if faults:
         raise FileFaultsError(faults)
-    read: dict[str, Any] = document.value
-    return read
+    return dict(document.value)
 
 
 def _faults(value: Any) -> list[tuple[tuple[str, ...], str, str | None]]:

@@ -28,14 +28,9 @@ ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
 REQUEST_INVALID = RequestRefusedError.code
 """The code of a request that cannot even be serialised; the policy gives the same code for a malformed one."""
 
-DECISION: Final = "authz/decision"
-"""The document that decides. Every bundle has it."""
-
-FINDINGS: Final = "authz/findings"
-"""The document with everything that fired, whichever verdict won: for people who want to know why."""
-
-PLAN: Final = "authz/plan"
-"""The document that decides whether a whole plan is acceptable, in the form of a decision."""
+DECISION: Final = "authz/decision"  # the document that decides; every bundle has it
+FINDINGS: Final = "authz/findings"  # everything that fired, whichever verdict won: for people who want to know why
+PLAN: Final = "authz/plan"  # whether a whole plan is acceptable, in the form of a decision
 
 _BATCH: Final = 16
 

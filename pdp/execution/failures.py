@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pdp.contract.sensitive import Mask
+from pdp.contract.sensitive import SHORTEST_PART, Mask
 from pdp.errors import PdpError
 from pdp.proposal import Failure, FailureCode
 
@@ -19,7 +19,6 @@ LONGEST: Final = 300  # characters of a failure's message at most
 
 # A message may be of any length; the rest is not read.
 _READ: Final = 20_000
-_SHORTEST_PART: Final = 8
 _PATH: Final = re.compile(
     r"""(?P<quote>["'])(?:~|\.{1,2}|[A-Za-z]:)?[/\\].*?(?P=quote)"""  # quoted, perhaps with blanks in it
     r"""|(?<![\w:/.~])(?:~|\.{1,2})?/[^\s"',;()<>|]*[^\s"',;:.()<>|]"""
@@ -104,7 +103,7 @@ def failure_of(error: BaseException, mask: Mask | None = None, *, any_text: bool
         text = str(error).strip()
         message = mask.text(text[:_READ])
         # A value that is cut here has no part left that is hidden when fewer than eight characters of it are left.
-        message = safe_text(message if len(text) <= _READ else message[:-_SHORTEST_PART])
+        message = safe_text(message if len(text) <= _READ else message[:-SHORTEST_PART])
         details |= mask.value(error.details) if isinstance(error, ToolError) else {}
     except Exception:  # noqa: BLE001 - an error of the tool's own may have any text and any details
         message = ""

@@ -37,8 +37,7 @@ _KEPT_OF_STDERR: Final = 16 * 1024
 class CliTool:
     """The function of a tool of type `cli`: `await tool(**arguments)`.
 
-    Raises:
-        UsageError: the entry states no program, or one that the governance file does not allow with this command line.
+    UsageError: the entry states no program, or one that the governance file does not allow with this command line.
     """
 
     def __init__(self, entry: Tool) -> None:

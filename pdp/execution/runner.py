@@ -50,9 +50,7 @@ class ToolRunner:
     Shared between threads and tasks. What a tool raises is in `Execution.error`; the model gets the failure's message.
 
     The entry's `timeout` is for all attempts together. Without a function, the tool is the program that it states.
-
-    Raises:
-        UsageError: no function and no program, or a result schema or program that cannot be used.
+    UsageError: no function and no program, or a result schema or program that cannot be used.
     """
 
     def __init__(self, entry: Tool, function: Callable[..., Any] | None = None) -> None:

@@ -239,11 +239,8 @@ class Runs:
     def open(self, run_id: str | None, caller: str) -> Run:
         """Return the run of that id, a new one when it is not open; without an id one that nobody else gets.
 
-        Equal ids of two callers have nothing in common.
-
-        Raises:
-            RunClosedError: it was closed to make room for others.
-            RunsFullError: it is not open, and there is no room.
+        Equal ids of two callers have nothing in common. RunClosedError: it was closed to make room for others;
+        RunsFullError: it is not open, and there is no room.
         """
         if run_id is None:
             return Run(None, self.deployment)

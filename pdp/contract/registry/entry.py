@@ -49,10 +49,7 @@ def declared_tool(contract: ToolContract, fields: Mapping[str, Any], governance:
 
     The invariants' rules are in its description, where the model reads them; their functions stay in the contract.
     `fields` is what else the entry states, spelt as in a manifest. The governance file's rules for the entry's action
-    are checked together with the entry.
-
-    Raises:
-        UsageError: the entry is faulty, or does not go with its rules; every fault.
+    are checked together with the entry. UsageError: the entry is faulty, or does not go with its rules; every fault.
     """
     where = f"contract {shown_name(contract.name)}"
     owned = sorted(_OWN_FIELDS & fields.keys())
@@ -105,10 +102,7 @@ def argument_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
     TYPE is `str`, `int`, `float`, `bool`, `list[T]`, `dict[str, T]`, `Optional[T]`, `T | U`, `Union[T, U]` or
     `Literal["a", 1]`. An argument whose type admits None may be left out; every other one is required. After the type,
     ` — ` or ` - ` and the description that the model sees. A JSON Schema of type object is returned as it stands.
-    Messages begin with `where`.
-
-    Raises:
-        UsageError: not a type; the message names the argument.
+    Messages begin with `where`. UsageError: not a type; the message names the argument.
     """
     if "$ref" in schema or schema.get("type") == "object" or isinstance(schema.get("properties"), dict):
         return dict(schema)

@@ -54,10 +54,8 @@ class ToolContract:
     """What a tool accepts, enforces, reads and writes: the one place where its interface is declared.
 
     `schema` is the shorthand of the tool contract document, `{"query": "str — the search query"}`, or a JSON Schema of
-    type object. Whatever a manifest would state as well is checked when the contract is registered.
-
-    Raises:
-        UsageError: an invariant has no id or rule, or its functions cannot be called; or an id stands twice.
+    type object. Whatever a manifest would state as well is checked when the contract is registered. UsageError: an
+    invariant has no id or rule, or its functions cannot be called; or an id stands twice.
     """
 
     name: str

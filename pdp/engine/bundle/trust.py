@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from pdp.engine.bundle.file import Bundle
     from pdp.engine.bundle.signature import VerificationKey
 
-LOCK_SECONDS: Final = 10.0
-"""How long a bundle that is to be decided by waits for another process that holds the floor's lock."""
+LOCK_SECONDS: Final = 10.0  # how long a bundle to be decided by waits for another process that holds the floor's lock
 
 _MAX_FLOOR: Final = 4096
 
@@ -90,9 +89,7 @@ class BundleTrust:
     def loaded(self, bundle: Bundle) -> None:
         """Note that `bundle` is decided by.
 
-        Raises:
-            StaleBundleError: a newer one came in between.
-            ReleaseFloorError: the floor cannot be written.
+        StaleBundleError: a newer one came in between; ReleaseFloorError: the floor cannot be written.
         """
         with self._locked():
             newest = self.newest()

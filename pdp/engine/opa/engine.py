@@ -30,10 +30,7 @@ if TYPE_CHECKING:
     from pdp.engine.opa.client import Answer
 
 TIMEOUT: Final = 1.0  # default time for one decision, in seconds
-
-TOKEN_VARIABLE: Final = "PDP_OPA_TOKEN"  # noqa: S105 - the name of a variable
-"""The environment variable with the token for an OPA that runs already."""
-
+TOKEN_VARIABLE: Final = "PDP_OPA_TOKEN"  # noqa: S105 - the variable with the token for an OPA that runs already
 CONNECT_TIMEOUT: Final = 0.5  # default time to wait for a connection, in seconds
 CONNECTIONS: Final = 64  # default limit of the connections of an event loop, and of idle ones that threads left open
 FAILURES: Final = 5  # default number of failures in a row that open the circuit
