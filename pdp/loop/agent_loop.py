@@ -294,9 +294,8 @@ class AgentLoop:
     def _session_of(self, session: Session, call: ToolCall, prompt_id: str) -> Session:
         """Return the session of one call, with the same key when a model proposes the same call again."""
         entry = self._pep.manifest.tools.get(call.tool) if isinstance(call.tool, str) else None
-        idempotency = entry.idempotency if entry is not None else None
         # A key that the entry derives already states which calls are the same.
-        needed = idempotency is not None and idempotency.required and idempotency.key is None
+        needed = entry is not None and entry.idempotency.required and entry.idempotency.key is None
         if not needed or session.idempotency_key is not None:
             return session
         try:

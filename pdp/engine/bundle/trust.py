@@ -94,8 +94,13 @@ class BundleTrust:
         with self._locked():
             newest = self.newest()
             _check(bundle, newest)
-            if newest != (bundle.release, bundle.revision):
-                self._set(bundle)
+            self._newest = (bundle.release, bundle.revision)
+            if self._floor is not None and newest != self._newest:
+                content = canonical({"release": bundle.release, "revision": bundle.revision})
+                try:
+                    replace_file(self._floor, content, mode=0o600)
+                except OSError as error:
+                    raise _unusable(self._floor, error) from error
         self._record("bundle.loaded", bundle.digest, bundle=bundle)
 
     def refused(self, digest: str, error: BundleError) -> None:
@@ -122,15 +127,6 @@ class BundleTrust:
             yield
         finally:
             os.close(lock)
-
-    def _set(self, bundle: Bundle) -> None:
-        self._newest = (bundle.release, bundle.revision)
-        if self._floor is not None:
-            content = canonical({"release": bundle.release, "revision": bundle.revision})
-            try:
-                replace_file(self._floor, content, mode=0o600)
-            except OSError as error:
-                raise _unusable(self._floor, error) from error
 
     def _record(
         self, kind: str, digest: str, *, bundle: Bundle | None = None, error: BundleError | None = None
