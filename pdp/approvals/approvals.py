@@ -169,11 +169,8 @@ class Approvals:
         """Return the pending approval of a call (as of `Approval.asked`), opened now if there is none.
 
         `stage` returns the action that the approval is for, where the call has effects; asked when one is opened. It
-        may take a while, and is asked again when another call has opened one meanwhile.
-
-        Raises:
-            AuditError: that it is opened could not be recorded, so it is not.
-            StoreFullError: too many of the subject are pending, in this run or in all.
+        may take a while, and is asked again when another call has opened one meanwhile. AuditError: that it is opened
+        could not be recorded, so it is not; StoreFullError: too many of the subject are pending, in this run or in all.
         """
         new = Approval.asked(body, entry, reasons, decision_id, claims=claims)
         while True:
@@ -263,9 +260,8 @@ class Approvals:
     def consume(self, approval: Approval, now: str, *, within: Transaction | None = None) -> Approval:
         """Use it up, in the transaction `within` where a store can. Of all that try, in any process, one gets through.
 
-        Raises:
-            ApprovalRefusedError: it was used, denied or withdrawn meanwhile, or its time is over.
-            AuditError: it could not be recorded, so it is not used.
+        ApprovalRefusedError: it was used, denied or withdrawn meanwhile, or its time is over; AuditError: it could not
+        be recorded, so it is not used.
         """
 
         def consumed(old: Approval) -> tuple[Approval, str]:

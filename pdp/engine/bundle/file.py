@@ -86,11 +86,8 @@ def baseline_bundle_path() -> Path:
 def pack_bundle(*, release: int, wasm: bytes, data: Mapping[str, Any], modules: Mapping[str, str]) -> bytes:
     """Return the bundle's file, of parts as `Bundle` has them. The same content gives the same bytes on every machine.
 
-    `config.bundle` is filled in.
-
-    Raises:
-        JsonValueError: the data are not JSON.
-        BundleError: what was packed cannot be read again: a root, a path or a size that is not admitted.
+    `config.bundle` is filled in. JsonValueError: the data are not JSON; BundleError: what was packed cannot be read
+    again: a root, a path or a size that is not admitted.
     """
     revision = _revision(wasm, data, modules)
     config = {**data.get("config", {}), "bundle": {"revision": revision, "release": release}}

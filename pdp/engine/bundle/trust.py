@@ -78,9 +78,8 @@ class BundleTrust:
     def admit(self, content: bytes) -> Bundle:
         """Return the bundle in a file's content if it may be decided by. Call `loaded` as soon as it is.
 
-        Raises:
-            StaleBundleError: an older release, or another bundle with the newest one's number.
-            BundleError: unsigned, signed by somebody else, changed or no bundle.
+        StaleBundleError: an older release, or another bundle with the newest one's number; BundleError: unsigned,
+        signed by somebody else, changed or no bundle.
         """
         bundle = read_bundle(content, keys=self.keys)
         _check(bundle, self.newest())
