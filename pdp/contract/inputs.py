@@ -58,10 +58,10 @@ class Config:
         self._parameters = tuple((parameter, _normalized(parameter, parameter.default)) for parameter in parameters)
 
     def resolve(self, configurable: Mapping[str, Any], state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the values by key, read-only: of `configurable`, else of `state`, else the default.
+        """Return the values by key, read-only: of `configurable`, `state`, or the default; ConfigError: a faulty one.
 
         A value that is null, or that normalising makes null, is not given: the next in line is asked. What is not
-        declared passes as `configurable` has it, and is not taken from state. ConfigError: not to be normalised.
+        declared passes as `configurable` has it, and is not taken from state.
         """
         resolved = dict(configurable)
         for parameter, default in self._parameters:

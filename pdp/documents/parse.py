@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pdp.errors import Fault
 
-MAX_FILE_BYTES: Final = 32 * 1024 * 1024  # ten thousand richly described tools have about 12 MiB
+MAX_FILE_BYTES: Final = 32 * 1024 * 1024  # largest that is read: ten thousand richly described tools have about 12 MiB
 
 _RIGHT_FILE: Final = "check that this is the right file"
 _MOST_NESTING: Final = 64
