@@ -98,12 +98,9 @@ def validate_plan(steps: Sequence[Any], session: Session, manifest: CompiledMani
     if len(steps) > MAX_STEPS:
         raise UsageError(f"the plan has {len(steps)} steps, at most {MAX_STEPS} are admitted", hint="split it")
     checked: list[PlanStep] = []
-    going_on: list[dict[str, Any]] = []
     for position, step in enumerate(steps):
-        checked.append(_checked_step(position, step, session, manifest, list(going_on)))
-        proposal = checked[-1].proposal
-        if proposal is not None:
-            going_on.append(proposal.as_json())
+        before = [earlier.proposal.as_json() for earlier in checked if earlier.proposal is not None]
+        checked.append(_checked_step(position, step, session, manifest, before))
     return CheckedPlan(tuple(checked))
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import orjson
 
-from pdp.contract.inputs import StateFields
+from pdp.contract.compiled import CompiledManifest
 from pdp.contract.sensitive import place_of
 from pdp.decision import new_id
 from pdp.errors import PdpError, StateError, UsageError
@@ -143,9 +143,7 @@ class AgentLoop:
         _check_text("system_prompt", "" if system_prompt is None else system_prompt)
         self._session = Session.read(session)
         self._left: dict[str, Any] | None = None
-        self._fields = StateFields(
-            {name: tool.state.effects for name, tool in pep.manifest.tools.items() if tool.state}
-        )
+        self._fields = CompiledManifest(pep.manifest).state
         self._id = new_id()
         self._pep = pep
         self._model = model
