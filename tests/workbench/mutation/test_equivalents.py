@@ -75,6 +75,9 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
     "An entry's tier is one of three names, and loading refuses what is nearly one of them.": [
         {"risk_tier": tier} for tier in ("high2", "hig", "xhigh", "igh", "HIGH", " high")
     ],
+    "Loading refuses approvers with blanks.": [
+        {"approval": {"approvers": approvers}} for approvers in ([" $subject"], ["$subject "], [" probe.approver"])
+    ],
     "Loading refuses a quorum above 100.": [{"approval": {"approvers": ["probe.approver"], "quorum": 101}}],
     "Loading refuses an empty purpose in an entry's list, and in a list of texts stands nothing but a stated one.": [
         {"purposes": [""]}, {"purposes": ["probing", 1]}, {"purposes": [None]},
@@ -95,6 +98,7 @@ LOADED = "The build writes every effective manifest as an object, and pins as an
 CONCERNS = "The build refuses a bundle without a concern that it requires, so that the set of those missing is empty."
 PINS = "Loading refuses a pin to another version than the tool's, so that both are equal wherever there is a pin."
 DIRECTORY = "Loading and the build refuse a directory that is not a mapping."
+SUBJECT = "Loading refuses `$subject` among the approvers of commit-high."
 ASKED = "Loading gives every entry with a limit an approval."
 WRITTEN = (
     "The build writes the list of required concerns into every bundle.",
@@ -114,7 +118,7 @@ def test_each_mark_that_rests_on_loading_or_the_build_is_tried_here() -> None:
     marks = yaml.safe_load((SCENARIOS / "mutants.yaml").read_text())
 
     assert {mark["reason"] for mark in marks if mark.get("holds") == "loader"} == {
-        *REFUSED, LOADED, CONCERNS, PINS, ASKED, DIRECTORY, *WRITTEN,
+        *REFUSED, LOADED, CONCERNS, PINS, SUBJECT, ASKED, DIRECTORY, *WRITTEN,
     }  # fmt: skip
 
 
@@ -189,3 +193,10 @@ def test_the_build_states_the_concerns_that_are_required_and_the_revision(opa: P
     config.write_text(json.dumps({"required_concerns": [*required, "absent"]}))
     with pytest.raises(UsageError, match="requires concerns that the baseline does not have: absent"):
         compile_bundle(policies=[policies], release=1, opa=opa)
+
+
+def test_nobody_approves_a_commit_high_of_their_own(tmp_path: Path) -> None:
+    with pytest.raises(FileFaultsError) as raised:
+        loaded(tmp_path, {"approval": {"approvers": ["$subject"]}, "effect_class": "commit-high"})
+
+    assert any("approves no commit-high" in fault.message for fault in raised.value.faults)
