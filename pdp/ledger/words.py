@@ -25,16 +25,22 @@ _ORIGINS: Final = {
     "model": ("the model", "comes from the model alone: neither you nor any result has it"),
 }
 """By source, the best first: from whom a part of a value is, and where a whole one came from."""
+_UNKNOWN: Final = ("the model", "has no known source")
 
-_OF_CALL: Final = {
-    "flow.destructive": "you did not name what this is aimed at",
-    "flow.aimless": "the call is aimed at nothing, and you did not ask for it",
-    "flow.not_anchored": "the call holds none of your words",
-    "flow.off_plan": "the plan that was made before has only: {plan}",
+_VALUE: Final = "The value of {name} {origin}."
+_TAINTED: Final = "The run has read what strangers wrote, in results of {strangers}; "
+_SENTENCES: Final = {
+    "flow.address_untrusted": _VALUE,
+    "flow.target_untrusted": _VALUE,
+    "flow.value_untrusted": _VALUE,
+    "flow.link_untrusted": "A link in {name} {origin}.",
+    "flow.egress": "The run has read {data} data, and where it would go, {name}, {origin}.",
+    "flow.address_composed": "Nobody wrote {name} as a whole: {host}, and the rest is the model's.",
+    "flow.destructive": f"{_TAINTED}you did not name what this is aimed at.",
+    "flow.aimless": f"{_TAINTED}the call is aimed at nothing, and you did not ask for it.",
+    "flow.not_anchored": f"{_TAINTED}the call holds none of your words.",
+    "flow.off_plan": f"{_TAINTED}the plan that was made before has only: {{plan}}.",
 }
-_OF_ARGUMENT: Final = (
-    "flow.address_untrusted", "flow.egress", "flow.link_untrusted", "flow.target_untrusted", "flow.value_untrusted",
-)  # fmt: skip
 
 
 def explanation(code: str, details: Mapping[str, Any], flow: Mapping[str, Any]) -> str | None:
@@ -42,22 +48,17 @@ def explanation(code: str, details: Mapping[str, Any], flow: Mapping[str, Any]) 
 
     `flow` is `context.flow` of the request, `details` are the finding's.
     """
-    if code in _OF_CALL:
-        strangers = _listed(flow.get("untrusted")) or "a tool"
-        why = _OF_CALL[code].format(plan=_listed(flow.get("plan")) or "empty")
-        return f"The run has read what strangers wrote, in results of {strangers}; {why}."
-    name = _name_of(details)
-    if code == "flow.address_composed":
-        known = next((whose for source, (whose, _) in _ORIGINS.items() if source in _sources_of(details)), "the model")
-        whose = known.format(calls=_calls_of(details))
-        part = "neither you nor any result has its host" if whose == "the model" else f"its host is known from {whose}"
-        return f"Nobody wrote {name} as a whole: {part}, and the rest is the model's."
-    if code not in _OF_ARGUMENT:
+    if code not in _SENTENCES:
         return None
-    if code == "flow.egress":
-        data = _listed(details.get("markings")) or "marked"
-        return f"The run has read {data} data, and where it would go, {name}, {_origin_of(details)}."
-    return f"{'A link in' if code == 'flow.link_untrusted' else 'The value of'} {name} {_origin_of(details)}."
+    whose, origin = _origin_of(details)
+    return _SENTENCES[code].format(
+        name=_name_of(details),
+        origin=origin,
+        host="neither you nor any result has its host" if whose == "the model" else f"its host is known from {whose}",
+        data=_listed(details.get("markings")) or "marked",
+        strangers=_listed(flow.get("untrusted")) or "a tool",
+        plan=_listed(flow.get("plan")) or "empty",
+    )
 
 
 def origins(flow: Mapping[str, Any] | None) -> Iterator[str]:
@@ -71,19 +72,17 @@ def origins(flow: Mapping[str, Any] | None) -> Iterator[str]:
     if markings:
         yield f"the run has read {markings} data"
     for argument in flow.get("arguments") or ():
-        yield f"{_name_of(argument)} ({argument.get('role')}) {_origin_of(argument)}"
-        yield from (f"a link in {_name_of(argument)} {_origin_of(link)}" for link in argument.get("links") or ())
+        yield f"{_name_of(argument)} ({argument.get('role')}) {_origin_of(argument)[1]}"
+        yield from (f"a link in {_name_of(argument)} {_origin_of(link)[1]}" for link in argument.get("links") or ())
 
 
-def _origin_of(item: Mapping[str, Any]) -> str:
-    sources = _sources_of(item)
-    origin = next((words for source, (_, words) in _ORIGINS.items() if source in sources), "has no known source")
-    return origin.format(calls=_calls_of(item))
-
-
-def _sources_of(item: Mapping[str, Any]) -> list[Any]:
+def _origin_of(item: Mapping[str, Any]) -> tuple[str, str]:
+    """From whom a part of a value is, and where a whole one came from."""
     sources = item.get("sources")
-    return list(sources) if isinstance(sources, list | tuple) else []
+    listed = sources if isinstance(sources, list | tuple) else ()
+    calls = _calls_of(item)
+    whose, origin = next((texts for source, texts in _ORIGINS.items() if source in listed), _UNKNOWN)
+    return whose.format(calls=calls), origin.format(calls=calls)
 
 
 def _calls_of(item: Mapping[str, Any]) -> str:
