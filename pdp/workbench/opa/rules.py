@@ -139,10 +139,7 @@ def _text_of(metadata: Mapping[str, Any], name: str) -> str:
 @lru_cache(maxsize=512)
 def statements(text: str) -> tuple[Statement, ...]:
     """Split a module into its statements. A statement begins in the first column, outside of all brackets."""
-    return tuple(_statements(text))
-
-
-def _statements(text: str) -> Iterator[Statement]:
+    done: list[Statement] = []
     block: list[str] | None = None
     metadata: dict[str, Any] = {}
     held: dict[str, Any] = {}
@@ -163,14 +160,15 @@ def _statements(text: str) -> Iterator[Statement]:
         begins = depth == 0 and plain and (annotated or not (line[0].isspace() or _CONTINUES.match(line)))
         if begins:
             if start:
-                yield Statement(start, "\n".join(lines).rstrip(), held)
+                done.append(Statement(start, "\n".join(lines).rstrip(), held))
             start, lines, held = number, [plain if annotated else line], metadata
             metadata = {}
         else:
             lines.append(line)
         depth = max(0, depth + _opened(line))
     if start:
-        yield Statement(start, "\n".join(lines).rstrip(), held)
+        done.append(Statement(start, "\n".join(lines).rstrip(), held))
+    return tuple(done)
 
 
 def _opened(line: str) -> int:

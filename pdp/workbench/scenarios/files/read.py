@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from pdp.documents import nearest, shown_name
 from pdp.errors import FileFaultsError, UsageError
-from pdp.manifest.findings import FaultyFile, Finding
+from pdp.manifest.findings import FaultyFile, Finding, Model
 from pdp.session import Session
 from pdp.workbench.scenarios.files.scenario import ACTIONS, Scenario, ScenarioSettings, Step
 
@@ -101,34 +101,30 @@ class ScenarioSource(FaultyFile):
             steps, paths = [{key: value for key, value in record.items() if key not in head}], [path]
         sound = [step for step in map(self._step, steps, paths) if step is not None]
         self._check_session(head, path)
-        try:
-            scenario = Scenario.model_validate({**head, "steps": sound})
-        except ValidationError as error:
-            self.add_error(error, Scenario, lambda at: (*path, *at))
-            return None
-        return Located(scenario, path, tuple(paths)) if len(sound) == len(paths) else None
+        scenario = self._model(Scenario, {**head, "steps": sound}, path)
+        return Located(scenario, path, tuple(paths)) if scenario and len(sound) == len(paths) else None
 
     def _step(self, record: Any, path: Path) -> Step | None:
         if not isinstance(record, dict):
             self.find(path, "a step must be a mapping", f"it needs one of {', '.join(ACTIONS)}")
             return None
         self._check_session(record, path)
-        try:
-            return Step.model_validate(record)
-        except ValidationError as error:
-            self.add_error(error, Step, lambda at: (*path, *at))
-            return None
+        return self._model(Step, record, path)
 
     def _check_session(self, record: Any, path: Path) -> None:
         """Find what is wrong in one layer of a session, which would be so in any; the models see to the rest."""
         layer = record.get("session")
         if isinstance(layer, dict):
-            try:
-                Session.model_validate(
-                    {"claims": {}, **{name: item for name, item in layer.items() if item is not None}}
-                )
-            except ValidationError as error:
-                self.add_error(error, Session, lambda at: (*path, "session", *at))
+            stated = {name: item for name, item in layer.items() if item is not None}
+            self._model(Session, {"claims": {}, **stated}, (*path, "session"))
+
+    def _model(self, model: type[Model], value: Any, path: Path) -> Model | None:
+        """Return the value at `path` as a model, or None where it is faulty, wholly or in part."""
+        try:
+            return model.model_validate(value)
+        except ValidationError as error:
+            self.add_error(error, model, lambda at: (*path, *at))
+        return None
 
 
 def _is_of_scenario(key: str) -> bool:

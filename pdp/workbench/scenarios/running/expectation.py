@@ -42,6 +42,7 @@ def expected(expect: Expect) -> dict[str, Any]:
 def actual(expect: Expect, happened: Happened) -> dict[str, Any]:
     """Return what came of it as plain JSON, in the keys that are expected."""
     evaluation, decision, approval = happened.evaluation, happened.decision, happened.approval
+    failure = evaluation.outcome.failure if evaluation else None
     came: dict[str, Any] = {
         "status": _status(happened),
         "rejection": _rejection(happened),
@@ -55,28 +56,17 @@ def actual(expect: Expect, happened: Happened) -> dict[str, Any]:
             {"id": obligation.id, "parameters": obligation.parameters}
             for obligation in (decision.obligations if decision else ())
         ],
-        "trace": dict.fromkeys(expect.trace or ()),
-        "arguments": None,
+        "trace": {name: evaluation and getattr(evaluation.trace, name) for name in expect.trace or ()},
+        "arguments": evaluation and evaluation.request and evaluation.request["context"]["arguments"],
         "pruned": _pruned(happened),
-        "executed": False,
-        "result": None,
-        "failure": None,
+        "executed": evaluation is not None and evaluation.executed,
+        "result": evaluation and _json_or_not(evaluation.result),
+        "failure": failure and failure.code,
         "approval": approval and approval.state,
         "refused": happened.refused,
-        "markings": (),
-        "flow": None,
+        "markings": sorted(evaluation.markings) if evaluation else (),
+        "flow": evaluation and _flow(evaluation.flow, expect.flow),
     }
-    if evaluation is not None:
-        failure = evaluation.outcome.failure
-        came |= {
-            "trace": {name: getattr(evaluation.trace, name) for name in expect.trace or ()},
-            "arguments": evaluation.request and evaluation.request["context"]["arguments"],
-            "executed": evaluation.executed,
-            "result": _json_or_not(evaluation.result),
-            "failure": failure and failure.code,
-            "markings": sorted(evaluation.markings),
-            "flow": _flow(evaluation.flow, expect.flow),
-        }
     stated = [name for name in type(expect).model_fields if name in expect.model_fields_set]
     plain: dict[str, Any] = orjson.loads(orjson.dumps({name: came[name] for name in stated}))
     return plain
