@@ -1,4 +1,7 @@
-"""The files that commands are given, by options or by the project file; reading them, each fault with its place."""
+"""The files that commands are given, by options or by the project file; reading them, each fault with its place.
+
+What cannot be used is a UsageError, which ends a command with exit code 2.
+"""
 
 import os
 from itertools import zip_longest
@@ -36,9 +39,6 @@ def project_with(**options: Any) -> Project:
     """Return the project that a command is run in, if any, with options in the place of its fields of the same names.
 
     A manifest that is named takes the place of both halves, and of `bundle` and `policies` the one that is named.
-
-    Raises:
-        UsageError: options that exclude each other, or a project file that cannot be used.
     """
     given = {name: value for name, value in options.items() if value}
     named = os.environ.get(PROJECT_VARIABLE)
@@ -57,22 +57,14 @@ def project_with(**options: Any) -> Project:
 
 
 def needed(stated: Stated | None, name: str, option: str) -> Stated:
-    """Return what a command cannot do without: files that `option`, or the field `name` of the project, states.
-
-    Raises:
-        UsageError: neither does.
-    """
+    """Return what a command cannot do without: files that `option`, or the field `name` of the project, states."""
     if not stated:
         raise UsageError(f"no {name} given", hint=f"name it with {option}, or as `{name}:` in {PROJECT_FILE}")
     return stated
 
 
 def read_rules(manifest: Path, governance: Path | None) -> "EffectiveManifest":
-    """Read both files, and tell on standard error what is likely a mistake in governance: rules for no action, say.
-
-    Raises:
-        UsageError: a file is missing or faulty.
-    """
+    """Read both files, and tell on standard error what is likely a mistake in governance: rules for no action, say."""
     warnings: list[Fault] = []
     effective = load_effective(manifest, governance, warnings=warnings)
     for warning in warnings:
@@ -84,11 +76,7 @@ def read_rules(manifest: Path, governance: Path | None) -> "EffectiveManifest":
 def effective_manifests(
     manifests: "Sequence[Path]", governances: "Sequence[Path]", project: Project
 ) -> "list[EffectiveManifest]":
-    """Read manifests, each with the governance file at its place, if there are any; without any the project's.
-
-    Raises:
-        UsageError: a file is missing or faulty, or there are not as many of both.
-    """
+    """Read manifests, each with the governance file at its place, if there are any; without any the project's."""
     if not manifests and not governances and project.manifest is not None:
         return [load_effective(project.manifest, project.governance)]
     if governances and len(governances) != len(manifests):
@@ -100,11 +88,7 @@ def effective_manifests(
 
 
 def read_session(path: Path) -> Session:
-    """Read a session file.
-
-    Raises:
-        UsageError: the file is missing or faulty.
-    """
+    """Read a session file."""
     document = read_document(path)
     try:
         return Session.model_validate(document.value)
@@ -113,11 +97,7 @@ def read_session(path: Path) -> Session:
 
 
 def read_proposal(file: str) -> bytes:
-    """Read a proposal, as it is decided; where it is not JSON is told on standard error, beside what is decided then.
-
-    Raises:
-        UsageError: the file is missing or too large.
-    """
+    """Read a proposal, as it is decided; where it is not JSON is told on standard error, beside what is decided."""
     content = read_bytes(file)
     name = "<stdin>" if file == "-" else file
     try:
@@ -130,11 +110,7 @@ def read_proposal(file: str) -> bytes:
 
 
 def open_audit(path: Path | None) -> "AuditLog":
-    """Open the audit file with key and head of the environment, or a stream in memory when there is none.
-
-    Raises:
-        UsageError: the file cannot be opened or continued.
-    """
+    """Open the audit file with key and head of the environment, or a stream in memory when there is none."""
     if path is None:
         return MemoryAudit()
     head = os.environ.get("PDP_AUDIT_HEAD")

@@ -28,11 +28,7 @@ def file_argument(metavar: str, help: str) -> Any:  # noqa: A002 - likewise
 
 
 def user_name(by: str | None) -> str:
-    """Return who does it: the option `--by`, or the user of the process.
-
-    Raises:
-        UsageError: neither is known.
-    """
+    """Return who does it: the option `--by`, or the user of the process."""
     try:
         return by or getpass.getuser()
     except (OSError, KeyError):

@@ -56,11 +56,7 @@ def fault_json(fault: Fault) -> dict[str, Any]:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a text into a file of the user's; its folder is made where it is not there.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
+    """Write a text into a file of the user's; its folder is made where it is not there."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")

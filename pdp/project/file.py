@@ -82,11 +82,7 @@ class Project(BaseModel):
 
 
 def read_project(file: Path) -> Project:
-    """Read a project file that somebody named.
-
-    Raises:
-        UsageError: the file cannot be read, or is faulty (FileFaultsError: every fault of it).
-    """
+    """Read a project file that somebody named."""
     document = read_document(file)
     try:
         return Project.model_validate(document.value, context=file.parent)
@@ -95,11 +91,7 @@ def read_project(file: Path) -> Project:
 
 
 def manifest_of_project(file: Path, project: Project) -> "EffectiveManifest":
-    """Return the effective manifest of the project of a file.
-
-    Raises:
-        UsageError: the project states no manifest, or a file is missing or faulty.
-    """
+    """Return the effective manifest of the project of a file."""
     if project.manifest is None:
         raise UsageError(f"{file}: states no manifest", hint="add `manifest: FILE`")
     return load_effective(project.manifest, project.governance)

@@ -1,5 +1,9 @@
 """What policy authors, CI and reviewers use; no application imports it.
 
+A file of the user's that cannot be used is a UsageError everywhere, with FileFaultsError for all faults of it at once.
+What compiles or reads a bundle raises BundleError as well, and what asks an engine EngineError. "Raises" stands where
+there is more to say.
+
 engines     what engines decide by, compiled once, and which of them `--engine` names
 opa         a folder: the OPA program, and Rego as it parses it
 bundles     a folder: build, check, sign, publish and inspect bundles

@@ -33,9 +33,6 @@ def problems(
     """Return what cannot work in a project, in the order of the places.
 
     `policies` are its folders with concerns, `runs` its scenario files with their results on one engine.
-
-    Raises:
-        UsageError, BundleError: a file cannot be read.
     """
     effective = load_effective(manifest, governance)
     tools = effective.tools

@@ -34,11 +34,7 @@ _READ_BESIDE: Final = ("capabilities.json", "schemas/request.json", "config/data
 
 
 def engines_named(name: str) -> tuple[EngineName, ...]:
-    """Return the engines to run on: one by its name, or `both`, which have to agree.
-
-    Raises:
-        UsageError: no such engine.
-    """
+    """Return the engines to run on: one by its name, or `both`, which have to agree."""
     named = tuple(engine for engine in ENGINES if name in (engine, "both"))
     if not named:
         raise UsageError(f"no engine is called {name!r}", hint=f"name one of {', '.join(ENGINES)}, both")

@@ -8,22 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pdp.cli import Exit
+from pdp.cli import Exit, options
 from pdp.cli.files import needed, open_audit, project_with, read_proposal, read_rules, read_session
-from pdp.cli.options import (
-    AsJson,
-    Data,
-    DecidingBundle,
-    DecidingEngine,
-    Governance,
-    Manifest,
-    OpaUrl,
-    Policies,
-    ProposalFile,
-    Session,
-    command_app,
-    file_option,
-)
 from pdp.cli.output import print_json
 from pdp.decision import Verdict
 from pdp.pep import Pep
@@ -33,22 +19,22 @@ if TYPE_CHECKING:
     from pdp.evaluation import Evaluation
 
 
-app = command_app()
+app = options.command_app()
 
 
 @app.command("decide")
 def decide(
-    proposal: ProposalFile,
-    manifest: Manifest = None,
-    session: Session = None,
-    governance: Governance = None,
-    data: Data = None,
-    policies: Policies = None,
-    bundle: DecidingBundle = None,
-    engine: DecidingEngine = None,
-    opa_url: OpaUrl = None,
-    audit: Annotated[Path | None, file_option(help="Append the audit event to this JSON Lines file.")] = None,
-    as_json: AsJson = False,
+    proposal: options.ProposalFile,
+    manifest: options.Manifest = None,
+    session: options.Session = None,
+    governance: options.Governance = None,
+    data: options.Data = None,
+    policies: options.Policies = None,
+    bundle: options.DecidingBundle = None,
+    engine: options.DecidingEngine = None,
+    opa_url: options.OpaUrl = None,
+    audit: Annotated[Path | None, options.file_option(help="Append the audit event to this JSON Lines file.")] = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Decide one proposal; nothing is run and no approval is opened. Files that no option names are those of pdp.yaml.
 

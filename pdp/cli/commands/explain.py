@@ -7,21 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from pdp.cli import options
 from pdp.cli.commands.decide import exit_code
 from pdp.cli.display import STYLES, show, word
 from pdp.cli.files import needed, project_with, read_proposal, read_rules, read_session
-from pdp.cli.options import (
-    AsJson,
-    Data,
-    DecidingBundle,
-    DecidingEngine,
-    Governance,
-    Manifest,
-    Policies,
-    ProposalFile,
-    Session,
-    command_app,
-)
 from pdp.cli.output import print_json
 from pdp.engine.data import read_data
 from pdp.json import canonical
@@ -38,24 +27,24 @@ if TYPE_CHECKING:
 
 _LONGEST: Final = 200
 
-app = command_app()
+app = options.command_app()
 
 
 @app.command("explain")
 def run(
-    proposal: ProposalFile,
-    manifest: Manifest = None,
-    session: Session = None,
-    governance: Governance = None,
-    data: Data = None,
-    policies: Policies = None,
-    bundle: DecidingBundle = None,
-    engine: DecidingEngine = None,
+    proposal: options.ProposalFile,
+    manifest: options.Manifest = None,
+    session: options.Session = None,
+    governance: options.Governance = None,
+    data: options.Data = None,
+    policies: options.Policies = None,
+    bundle: options.DecidingBundle = None,
+    engine: options.DecidingEngine = None,
     whole: Annotated[
         bool,
         typer.Option("--all", help="Show every check and every rule too: which fired, and where the others stopped."),
     ] = False,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Say in one paragraph why a proposal is decided as it is: verdict, reasons, and what would change it.
 

@@ -180,11 +180,7 @@ class Coverage:
 
 
 def measure(runs: _Runs, opa: Path | None) -> Coverage:
-    """Measure what the scenarios of these suites reach, all of them together; without OPA, lines stay unknown.
-
-    Raises:
-        UsageError, BundleError, EngineTimeoutError: the suites' policies cannot be read, or not be evaluated again.
-    """
+    """Measure what the scenarios of these suites reach, all of them together; without OPA, lines stay unknown."""
     passed = [(suite, [result for result in results if result.passed]) for suite, results in runs]
     codes, matrix = _codes(passed), _matrix(passed)
     missing = sorted(

@@ -72,14 +72,9 @@ def explain(
     *,
     sensitive: Collection[str] = (),
 ) -> Explanation:
-    """Explain an evaluation.
+    """Explain an evaluation by the Rego and the data that decided; values of `sensitive` arguments are not shown.
 
-    Args:
-        evaluation: what came of the proposal.
-        modules: the Rego that decided, by path in the bundle.
-        data: all the data that it saw.
-        opa: the OPA program; None: the rules stay unknown.
-        sensitive: the arguments whose values are not shown.
+    Without OPA, the rules stay unknown.
     """
     rules: tuple[RuleRun, ...] = ()
     unknown: str | None = None

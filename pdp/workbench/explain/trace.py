@@ -83,12 +83,6 @@ def trace(
 ) -> tuple[tuple[RuleRun, ...], str | None]:
     """Evaluate the decision for one request, and return how each rule ran, in the order of `rule_sites`.
 
-    Args:
-        opa: the program, if there is one.
-        modules: by their path in the bundle.
-        data: the whole data: `config`, `manifests`, `directory`, `settings`.
-        body: the request as canonical JSON.
-
     Returns:
         the runs and None; or none, and why they are not known, to go on from "not known".
     """

@@ -420,13 +420,9 @@ class _Explanations(BaseModel, extra="forbid", frozen=True):
 def read_explanations(file: Path) -> dict[str, Place]:
     """Return where each loosening that a person has looked at and explained stands in a file, by its id.
 
-        explained:
-          - difference: d3f2a9c1d04be    # the id that `pdp bundle diff` shows
-            reason: purposes of look-ups are optional since the review of the directory
-
-    Raises:
-        UsageError: it cannot be read.
-        FileFaultsError: it is faulty: unknown keys, an empty reason.
+    explained:
+      - difference: d3f2a9c1d04be    # the id that `pdp bundle diff` shows
+        reason: purposes of look-ups are optional since the review of the directory
     """
     document = read_document(file)
     try:

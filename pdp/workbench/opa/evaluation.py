@@ -147,11 +147,7 @@ class Evaluator:
         return Batch(answers, coverage_lines(report) if coverage else None)
 
     def query(self, query: str, body: bytes, *options: str) -> dict[str, Any]:
-        """Evaluate one query for one input and return what OPA writes, whole; `options` are added to its own.
-
-        Raises:
-            EngineTimeoutError, UsageError: as of `evaluate`; UsageError as well when it fails.
-        """
+        """Evaluate one query for one input and return what OPA writes, whole; `options` are added to its own."""
         with tempfile.TemporaryDirectory(prefix="pdp-inputs-") as folder:
             file = Path(folder, "input.json")
             file.write_bytes(body)

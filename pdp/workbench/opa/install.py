@@ -84,11 +84,7 @@ def install_opa(
 
 
 def release_asset() -> str:
-    """Return the name of the official program for this machine.
-
-    Raises:
-        OpaInstallError: there is none.
-    """
+    """Return the name of the official program for this machine."""
     asset = _ASSETS.get(machine())
     if asset is None:
         raise OpaInstallError(f"there is no official program for {' on '.join(machine())}")

@@ -38,11 +38,7 @@ def baseline_policies_path() -> Path:
 
 
 def baseline_folder(folders: Sequence[Path]) -> Path:
-    """Return the folder that holds the baseline.
-
-    Raises:
-        UsageError: none does, or more than one; or one of them is not a folder.
-    """
+    """Return the folder that holds the baseline."""
     for folder in folders:
         if not folder.is_dir():
             raise UsageError(f"{folder}: not a folder", hint="name folders with Rego files")

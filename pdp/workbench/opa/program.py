@@ -57,11 +57,7 @@ def find_opa() -> Path | None:
 
 
 def needed_opa(purpose: str) -> Path:
-    """Return the OPA program; the error says that `purpose` needs it when there is none.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Return the OPA program; the error says that `purpose` needs it when there is none."""
     program = find_opa()
     if program is None:
         raise UsageError(

@@ -33,12 +33,7 @@ _PROGRAMS: Final = 4
 
 
 def parse_modules(opa: Path, modules: Mapping[str, Module]) -> dict[str, Node]:
-    """Return the syntax tree of each module by its path in the bundle. Trees are shared: do not change them.
-
-    Raises:
-        FileFaultsError: the faults of all modules that are not Rego.
-        UsageError: OPA cannot be run.
-    """
+    """Return the syntax tree of each module by its path in the bundle. Trees are shared: do not change them."""
     faults: list[Fault] = []
     trees: dict[str, Node] = {}
     with ThreadPoolExecutor(_PROGRAMS, thread_name_prefix="pdp-parse") as pool:

@@ -34,11 +34,7 @@ LIMIT: Final = 100
 
 
 def drafted_project(manifest: Path, named: str) -> dict[str, str]:
-    """Return the files of a project for the manifest in a file, by their names; the project calls it `named`.
-
-    Raises:
-        UsageError: the file is missing or faulty.
-    """
+    """Return the files of a project for the manifest in a file, by their names; the project calls it `named`."""
     declared = load_manifest(manifest)
     if not declared.tools:
         raise UsageError(f"{manifest}: no tool to decide about", hint="declare one")

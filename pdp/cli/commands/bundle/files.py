@@ -145,11 +145,7 @@ def verify(file: BundleFile, public_key: PublicKeys = None, as_json: AsJson = Fa
 
 
 def given_signing_key(path: Path | None) -> SigningKey | None:
-    """Return the private key in a file, or in PDP_SIGNING_KEY when no file is named; None when there is neither.
-
-    Raises:
-        UsageError: it cannot be used.
-    """
+    """Return the private key in a file, or in PDP_SIGNING_KEY when no file is named; None when there is neither."""
     if path is not None:
         return load_signing_key(path)
     text = os.environ.get(SIGNING_VARIABLE)
@@ -157,11 +153,7 @@ def given_signing_key(path: Path | None) -> SigningKey | None:
 
 
 def given_keys(files: list[Path] | None) -> tuple[VerificationKey, ...] | None:
-    """Return the public keys in files, or in PDP_VERIFICATION_KEYS when none is named; None when there is neither.
-
-    Raises:
-        UsageError: they cannot be used.
-    """
+    """Return the public keys in files, or in PDP_VERIFICATION_KEYS when none is named; None when there is neither."""
     if files:
         return load_public_keys(files)
     text = os.environ.get(KEYS_VARIABLE)

@@ -35,12 +35,7 @@ StepAudit = Annotated[
 
 
 def stores_named(url: str | None, *, upgrade: bool = False) -> AbstractContextManager[OpenStores]:
-    """Open the stores of the URL that the line, the variable or the project file states, in this order.
-
-    Raises:
-        UsageError: the URL is not stated, or cannot be used.
-        StoreError: they cannot be reached.
-    """
+    """Open the stores of the URL that the line, the variable or the project file states, in this order."""
     stated = url or os.environ.get(URL_VARIABLE) or project_with().store
     if stated is None:
         hint = f"name one, as sqlite:///agent.db, set {URL_VARIABLE}, or state `store:` in {PROJECT_FILE}"
@@ -49,11 +44,7 @@ def stores_named(url: str | None, *, upgrade: bool = False) -> AbstractContextMa
 
 
 def step_audit(audit: Path | None) -> AbstractContextManager[AuditLog]:
-    """Open the stream of events of a step; without one, it is said that no stream has it.
-
-    Raises:
-        UsageError: the stream cannot be used.
-    """
+    """Open the stream of events of a step; without one, it is said that no stream has it."""
     if audit is None:
         complain("note: no audit stream records this step; name the application's with --audit")
     return closing(open_audit(audit))

@@ -178,9 +178,6 @@ def find_suites(paths: Sequence[Path]) -> list[Path]:
 
     In a folder, a scenario file is called `scenarios.yaml` or `NAME.scenarios.yaml` (or `.yml`, `.json`). What is only
     there to be extended has another name. Hidden folders are passed over.
-
-    Raises:
-        UsageError: a path is not there, or a folder has none.
     """
     named: dict[Path, Path] = {}
     for path in paths:
@@ -228,10 +225,6 @@ def policy_modules(suite: Suite) -> dict[str, Module]:
     """Return the Rego that decides, by its path in the bundle: the baseline's with the suite's own, or the bundle's.
 
     A module of a bundle has `BUNDLE!PATH` for its file.
-
-    Raises:
-        UsageError: policies that cannot be read.
-        BundleError: the bundle cannot be used.
     """
     if suite.bundle is not None:
         return modules_of_bundle(str(suite.bundle), dict(sorted(read_bundle(suite.bundle).modules.items())))
@@ -329,12 +322,7 @@ def _check_tools(source: ScenarioSource, located: Located, manifest: EffectiveMa
 
 
 def project_suite(file: Path, engine_timeout: float = ENGINE_TIMEOUT) -> Suite:
-    """Return a suite that has no scenarios, for the files that a project file states.
-
-    Raises:
-        UsageError: a file cannot be read, or the project states no manifest.
-        FileFaultsError: a file is faulty; every fault of it.
-    """
+    """Return a suite that has no scenarios, for the files that a project file states."""
     project = read_project(file).unbuilt()
     return Suite(
         file=file,

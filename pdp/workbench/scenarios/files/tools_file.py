@@ -23,10 +23,6 @@ class ToolsFile:
     """A Python file with functions named as the tools, or a function `tools()` that returns them by name.
 
     A function `deployment()` in it returns what the application would tell each run, a `Deployment`.
-
-    Raises:
-        UsageError: it cannot be read.
-        FileFaultsError: it is not Python.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,11 +30,7 @@ class ToolsFile:
         self._code = _compiled(path)
 
     def read(self, names: Iterable[str]) -> tuple[Mapping[str, Callable[..., Any]], Deployment | None]:
-        """Run the file anew, and return its functions for the tools of these names, and its deployment.
-
-        Raises:
-            UsageError: it raises; something else has a tool's name; `tools()` or `deployment()` return something else.
-        """
+        """Run the file anew, and return its functions for the tools of these names, and its deployment."""
         module = ModuleType(_MODULE)
         module.__file__ = str(self.path)
         # Dataclasses and the like look their module up there.

@@ -35,12 +35,7 @@ _TRACED: Final = 10
 
 
 class Diagnoses:
-    """Tells why scenarios of a suite failed. Nothing is read or run before the first one has.
-
-    Args:
-        suite: the scenarios' suite.
-        engine: who decided them; it is still open.
-    """
+    """Tells why scenarios of a suite failed. Nothing is read or run before the first one has."""
 
     def __init__(self, suite: Suite, engine: Engine) -> None:
         self._suite = suite

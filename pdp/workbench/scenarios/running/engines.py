@@ -36,11 +36,7 @@ def bundle_of(suite: Suite) -> Bundle:
 
 
 def whole_data(suite: Suite) -> dict[str, Any]:
-    """Return all the data that a suite's policies see: the bundle's, the manifest and the suite's own.
-
-    Raises:
-        UsageError, BundleError: the suite's policies cannot be compiled or read.
-    """
+    """Return all the data that a suite's policies see: the bundle's, the manifest and the suite's own."""
     manifests = {suite.manifest.digest: suite.manifest.document}
     return merged_data(bundle_of(suite).data, manifests=manifests, data=suite.data)
 

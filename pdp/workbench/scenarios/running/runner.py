@@ -49,10 +49,6 @@ class Runner:
     A tool without a function returns null, so that a scenario can say that it is executed; where there is a tools file,
     one of type `cli` runs its program. What the file's `deployment()` returns holds for the scenario's runs.
     `explained` says why a result failed; see `Diagnoses`.
-
-    Raises:
-        UsageError: the tools file cannot be read.
-        FileFaultsError: it is not Python.
     """
 
     def __init__(self, suite: Suite, engine: Engine) -> None:
@@ -166,14 +162,7 @@ def run_suite(
 ) -> Iterator[SuiteResult]:
     """Run the scenarios on each of the engines in turn. From the second on, decisions must be those of the first.
 
-    Args:
-        suite: the scenarios; where none is selected, no result is given.
-        engines: in the order in which they run.
-        selected: whether a scenario of that name is run; all when absent.
-        progress: is told of each scenario that was run.
-
-    Raises:
-        UsageError, BundleError, EngineError: as of `open_suite_engine` and `Runner.run`.
+    Where no scenario is selected, no result is given. `progress` is told of each scenario that was run.
     """
     chosen = [at for at, scenario in enumerate(suite.scenarios) if selected is None or selected(scenario.name)]
     if not chosen:
@@ -197,11 +186,7 @@ def run_suite(
 
 
 def selection(expression: str) -> Callable[[str], bool]:
-    """Return whether a name is selected: the regular expression is found in it. Capital and small letters are the same.
-
-    Raises:
-        UsageError: the expression is malformed.
-    """
+    """Return whether a name is selected: the regular expression is found in it, in capital or small letters."""
     try:
         pattern = re.compile(expression, re.IGNORECASE)
     except re.error as error:

@@ -39,13 +39,7 @@ _NO_APPROVAL: Final = "no STEP_UP of this scenario has opened an approval"
 
 
 class ScenarioRun:
-    """One scenario on its way: keys, actions, approvals, ledger and audit stream are this scenario's alone.
-
-    Args:
-        pep: what it calls.
-        engine: the engine of `pep`.
-        functions: what runs the tools, by their names.
-    """
+    """One scenario on its way: keys, actions, approvals, ledger and audit stream are this scenario's alone."""
 
     def __init__(self, pep: Pep, engine: RecordingEngine, functions: Mapping[str, Callable[..., Any]]) -> None:
         # A scenario has to make the same requests, and to have the same results, each time.
@@ -66,11 +60,7 @@ class ScenarioRun:
         engine.take()
 
     def step(self, step: Step, session: Session | None, place: Any) -> StepResult:
-        """Do one step, and hold what happened against what the step expects.
-
-        Raises:
-            UsageError: it approves or denies, and there is nothing to approve.
-        """
+        """Do one step, and hold what happened against what the step expects."""
         happened = self._happened(step, session)
         several = isinstance(step.expect, tuple)
         stated = [expected(expect) for expect in step.expectations]
