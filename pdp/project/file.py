@@ -50,18 +50,7 @@ ProjectPath = Annotated[Path, BeforeValidator(_path)]
 
 
 class Project(BaseModel):
-    """What a project file states; nothing of it where there is none. Paths are ready to be opened.
-
-    Args:
-        data: files with the roots `directory` and `settings`, each laid over those before it.
-        policies: folders with concerns of one's own, compiled with OPA.
-        scenarios: scenario files, or folders with some in them.
-        bundle: what `pdp bundle build` writes and an application decides by. Commands that decide take the policies
-            where there are any, so that they show the last edit.
-        session: who proposes, for commands; an application never reads it.
-        store: the URL of the database with keys, actions and approvals.
-        opa_url: the OPA that runs already, for the engine `sidecar`.
-    """
+    """What a project file states; nothing of it where there is none. Paths are ready to be opened; docs/project.md."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

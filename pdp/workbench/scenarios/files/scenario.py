@@ -1,4 +1,4 @@
-"""Scenario files as frozen models.
+"""Scenario files as frozen models. What each field means: docs/scenarios.md.
 
 Unknown keys are errors, and so is an expectation that expects nothing: a scenario that cannot fail proves nothing.
 """
@@ -132,27 +132,7 @@ class ExpectedFlow(Form):
 
 
 class Expect(Form):
-    """What has to come of a step. What is not stated is not looked at; at least one thing is stated.
-
-    Args:
-        rejection: the fixed code; null: not rejected.
-        verdict: null: the policy was not asked.
-        codes: the reasons' codes, as a set, exactly.
-        details: by reason code, some fields of its details: a reason of that code has all of them, with these values.
-        messages, remedies, explanations: by reason code, what a reason of that code says, the remedy that it states,
-            and what the enforcement point adds, exactly.
-        obligations: exactly these: an id, or `{id, parameters}`, each.
-        trace: some of the trace's fields.
-        arguments: the arguments after correction, exactly.
-        pruned: whether the call was dropped from its plan.
-        executed: whether the tool was started.
-        result: what the tool returned and the caller got, exactly.
-        failure: the code of an execution that failed; null: none.
-        approval: the state of the approval that the step opened, used or decided; null: there is none.
-        refused: why an approval was not granted or denied (a code such as `requester`); null: it was.
-        markings: those that the result carries, as a set, exactly.
-        flow: some of `context.flow`; null: the request has none.
-    """
+    """What has to come of a step. What is not stated is not looked at; at least one thing is stated."""
 
     status: Status | None = None
     rejection: RejectionCode | None = None
@@ -224,12 +204,6 @@ class Step(Form):
 
     Exactly one of: `propose` (a proposal), `plan` (proposals in their order), `approve` and `deny` (the approval that
     the last STEP_UP opened), `request` (raw input straight to the engine, to reach what the contract stops earlier).
-
-    Args:
-        session: laid over the scenario's, deep.
-        at: the time of this step and of those after it, RFC 3339 in UTC with `Z`; the session's when absent.
-        returns: what the tool returns instead of being run; for a plan a list, one for each proposal.
-        expect: for a plan a list, one for each proposal.
     """
 
     propose: Any = None
@@ -280,15 +254,7 @@ class Step(Form):
 
 
 class Scenario(Form):
-    """One scenario: a single step written without `steps`, or several.
-
-    Args:
-        name: unique in its file.
-        why: the rule or the document that it comes from; shown when it fails.
-        golden: a call as a well-behaved agent makes it: it fails where the manifest does not have the tool, or where
-            the tool's schema refuses the arguments.
-        session: laid over the file's, deep.
-    """
+    """One scenario: a single step written without `steps`, or several."""
 
     name: Text
     why: Text | None = None
@@ -303,19 +269,7 @@ class Scenario(Form):
 
 
 class ScenarioSettings(Form):
-    """A scenario file as a whole. Paths are relative to the file that states them.
-
-    Args:
-        extends: a file whose settings hold where this one states none; sessions are laid over each other, deep. Its
-            scenarios are its own: they are not run again.
-        manifest, governance: the manifest that the proposals are held against.
-        data: files with the roots `directory` and `settings`.
-        policies: folders with concerns of one's own, compiled with OPA.
-        bundle: instead of `policies`, a bundle file.
-        tools: a Python file with functions named as the tools, or a function `tools()` that returns them by name.
-        session: what every scenario starts from.
-        scenarios: read one by one, by `ScenarioSource.scenarios`.
-    """
+    """A scenario file as a whole. `scenarios` are read one by one, by `ScenarioSource.scenarios`."""
 
     extends: Text | None = None
     manifest: Text | None = None
