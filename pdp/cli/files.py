@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import ValidationError
 
-from pdp.audit.chain import MemoryAudit
+from pdp.audit.chain import AuditLog, MemoryAudit
 from pdp.audit.file import FileAudit
 from pdp.cli.output import complain
 from pdp.documents import decode, faults_of, read_bytes, read_document
 from pdp.documents.parse import Parser, is_json
-from pdp.errors import AuditError, FileFaultsError, UsageError
+from pdp.errors import AuditError, Fault, FileFaultsError, UsageError
 from pdp.manifest.load import load_effective
 from pdp.project.file import PROJECT_FILE, Project, find_project, read_project
 from pdp.project.resources import check_choice
@@ -24,10 +24,7 @@ from pdp.session import Session
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdp.audit.chain import AuditLog
-    from pdp.errors import Fault
     from pdp.manifest.effective import EffectiveManifest
-
 
 Stated = TypeVar("Stated")
 

@@ -9,14 +9,12 @@ import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.errors import PdpError, UsageError
+from pdp.errors import Fault, PdpError, UsageError
 from pdp.workbench.reports.shown_file import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
-
-    from pdp.errors import Fault
 
 
 def tell(text: str) -> None:

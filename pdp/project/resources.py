@@ -6,17 +6,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
-from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
+from pdp.engine.bundle.file import Bundle, baseline_bundle_path, read_bundle
 from pdp.engine.data import read_data
-from pdp.engine.protocol import ENGINES, Engine
+from pdp.engine.protocol import ENGINES, Engine, EngineName
 from pdp.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import ExitStack
 
-    from pdp.engine.bundle.file import Bundle
-    from pdp.engine.protocol import EngineName
     from pdp.manifest.effective import EffectiveManifest
 
 

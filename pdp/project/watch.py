@@ -14,7 +14,7 @@ from weakref import ref
 
 from pdp.errors import PdpError, UsageError
 from pdp.json import canonical, digest
-from pdp.project.file import engine_of_project, manifest_of_project, read_project
+from pdp.project.file import Project, engine_of_project, manifest_of_project, read_project
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from pdp.engine.protocol import Engine
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.project.file import Project
 
 EVERY: Final = 1.0
 """Seconds between two looks."""

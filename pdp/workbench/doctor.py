@@ -14,16 +14,14 @@ from pdp.manifest.fields import EffectClass, RiskTier
 from pdp.manifest.load import load_effective
 from pdp.manifest.rules.lint import doubts
 from pdp.workbench.coverage.coverage import measure
-from pdp.workbench.neighbours.values import as_dict, texts
-from pdp.workbench.scenarios.files.suite import place_of_field
+from pdp.workbench.neighbours.values import JsonPath, as_dict, texts
+from pdp.workbench.scenarios.files.suite import Suite, place_of_field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from pdp.manifest.model import Tool
-    from pdp.workbench.neighbours.values import JsonPath
-    from pdp.workbench.scenarios.files.suite import Suite
     from pdp.workbench.scenarios.results import SuiteResult
 
 

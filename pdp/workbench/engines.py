@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from platformdirs import user_cache_path
 
 from pdp import __version__
-from pdp.engine.bundle.file import baseline_bundle_path, read_bundle, replace_file
-from pdp.engine.protocol import ENGINES
+from pdp.engine.bundle.file import Bundle, baseline_bundle_path, read_bundle, replace_file
+from pdp.engine.protocol import ENGINES, EngineName
 from pdp.errors import BundleError, UsageError
 from pdp.json import canonical, digest
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from pdp.engine.bundle.file import Bundle
-    from pdp.engine.protocol import EngineName
     from pdp.workbench.opa.modules import Module
 
 ENGINE_TIMEOUT: Final = 10.0

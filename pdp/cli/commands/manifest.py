@@ -12,8 +12,8 @@ from pdp.cli.display import show
 from pdp.cli.files import needed, project_with
 from pdp.cli.options import AsJson, Governance, ManifestFile, command_app, file_argument, file_option
 from pdp.cli.output import complain, fault_json, print_json
-from pdp.errors import FileFaultsError
-from pdp.manifest.diff import manifest_diff
+from pdp.errors import Fault, FileFaultsError
+from pdp.manifest.diff import ContentChange, ManifestDiff, manifest_diff
 from pdp.manifest.exports import export_tools
 from pdp.manifest.load import load_effective, load_manifest
 from pdp.manifest.rules.lint import lint as contracts
@@ -22,8 +22,6 @@ from pdp.manifest.schema.differences import Bump
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdp.errors import Fault
-    from pdp.manifest.diff import ContentChange, ManifestDiff
     from pdp.manifest.rules.lint import ContractReport
 
 _BUMPS: Final = {Bump.PATCH: "dim", Bump.MINOR: "yellow", Bump.MAJOR: "bold red"}

@@ -15,26 +15,21 @@ from pdp.cli.options import AsJson, EngineTimeout, ScenarioPaths, command_app, f
 from pdp.cli.output import print_json, tell, write_text
 from pdp.engine.protocol import EngineName
 from pdp.errors import UsageError
-from pdp.workbench.coverage.coverage import measure
+from pdp.workbench.coverage.coverage import Coverage, measure
 from pdp.workbench.engines import ENGINE_TIMEOUT, engines_named
 from pdp.workbench.opa.program import find_opa
 from pdp.workbench.reports.shown_file import line_ranges, printable, shown_file
-from pdp.workbench.scenarios.files.suite import find_suites, load_suites
+from pdp.workbench.scenarios.files.suite import Suite, find_suites, load_suites
 from pdp.workbench.scenarios.reports.html import html_report
 from pdp.workbench.scenarios.reports.json import run_as_json
 from pdp.workbench.scenarios.reports.junit import junit_report
 from pdp.workbench.scenarios.reports.markdown import markdown_report
 from pdp.workbench.scenarios.reports.text import failure_text, summary_text
-from pdp.workbench.scenarios.results import RunResult
+from pdp.workbench.scenarios.results import RunResult, ScenarioResult, SuiteResult
 from pdp.workbench.scenarios.running.runner import run_suite, selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    from pdp.workbench.coverage.coverage import Coverage
-    from pdp.workbench.scenarios.files.suite import Suite
-    from pdp.workbench.scenarios.results import ScenarioResult, SuiteResult
-
 
 app = command_app()
 

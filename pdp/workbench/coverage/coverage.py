@@ -20,18 +20,16 @@ from pdp.json import canonical, digest
 from pdp.ledger.summary import GOOD
 from pdp.workbench.explain.explain import NO_DECISION
 from pdp.workbench.opa.evaluation import Evaluator
-from pdp.workbench.opa.modules import baseline_policies_path
+from pdp.workbench.opa.modules import Module, baseline_policies_path
 from pdp.workbench.opa.rules import RuleSite, rule_sites, sites_by_code, statements
 from pdp.workbench.reports.shown_file import shown_file
-from pdp.workbench.scenarios.files.suite import policy_modules
+from pdp.workbench.scenarios.files.suite import Suite, policy_modules
 from pdp.workbench.scenarios.running.engines import whole_data
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pdp.workbench.opa.modules import Module
-    from pdp.workbench.scenarios.files.suite import Suite
     from pdp.workbench.scenarios.results import ScenarioResult, StepResult
 
     _Runs = Sequence[tuple[Suite, Sequence[ScenarioResult]]]

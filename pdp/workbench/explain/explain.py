@@ -10,17 +10,15 @@ from pdp.contract.checks import CHECKS
 from pdp.contract.sensitive import Mask
 from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError
 from pdp.json import canonical
-from pdp.workbench.explain.trace import RuleRun, trace
-from pdp.workbench.opa.rules import rule_sites, sites_by_code
+from pdp.workbench.explain.trace import Condition, RuleRun, trace
+from pdp.workbench.opa.rules import RuleSite, rule_sites, sites_by_code
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from pdp.decision import Reason
     from pdp.evaluation import Evaluation
-    from pdp.workbench.explain.trace import Condition
     from pdp.workbench.opa.modules import Module
-    from pdp.workbench.opa.rules import RuleSite
 
 NO_DECISION: Final = frozenset(error.code for error in (EngineError, EngineTimeoutError, AnswerInvalidError))
 """The codes of a DENY that stands for a decision which the policy did not make."""

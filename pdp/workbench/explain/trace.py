@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.errors import EngineTimeoutError, UsageError
 from pdp.workbench.opa.evaluation import Evaluator
 from pdp.workbench.opa.program import WITHOUT_OPA
-from pdp.workbench.opa.rules import rule_sites
+from pdp.workbench.opa.rules import RuleSite, rule_sites
 from pdp.workbench.opa.syntax import nodes
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdp.workbench.opa.modules import Module
-    from pdp.workbench.opa.rules import RuleSite
 
 # A decision asks for no more than its verdict needs; the findings ask every rule.
 _QUERY: Final = "[data.authz.decision, data.authz.findings]"

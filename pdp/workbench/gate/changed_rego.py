@@ -12,23 +12,19 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
+from pdp.engine.bundle.file import Bundle, baseline_bundle_path, read_bundle
 from pdp.errors import UsageError
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
 from pdp.workbench.mutation.mutant import Fate
 from pdp.workbench.mutation.run import MutationRun, mutate
 from pdp.workbench.opa.evaluation import coverage_lines
-from pdp.workbench.opa.modules import DECISION, baseline_policies_path, collect, write_texts
+from pdp.workbench.opa.modules import DECISION, Module, baseline_policies_path, collect, write_texts
 from pdp.workbench.opa.program import needed_opa, run_opa
 from pdp.workbench.reports.shown_file import line_ranges, shown_file
-from pdp.workbench.scenarios.files.suite import find_suites, load_suites
+from pdp.workbench.scenarios.files.suite import Suite, find_suites, load_suites
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    from pdp.engine.bundle.file import Bundle
-    from pdp.workbench.opa.modules import Module
-    from pdp.workbench.scenarios.files.suite import Suite
 
 _TIMEOUT: Final = 300.0
 _FAILED: Final = ": FAIL"

@@ -16,7 +16,7 @@ from pydantic import BaseModel, StringConstraints, ValidationError
 from pdp.audit.chain import MemoryAudit
 from pdp.decision import parse_decision
 from pdp.documents import faults_of, read_document
-from pdp.engine.bundle.file import read_bundle
+from pdp.engine.bundle.file import Bundle, read_bundle
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import EngineError, EngineTimeoutError, FileFaultsError, PdpError, Place, UsageError
 from pdp.json import canonical
@@ -29,16 +29,14 @@ from pdp.workbench.gate.changed_rego import ChangedRego
 from pdp.workbench.gate.packs import pack_faults
 from pdp.workbench.neighbours.bases import called_tools, complete_call
 from pdp.workbench.neighbours.vocabulary import Vocabulary
-from pdp.workbench.scenarios.results import RunResult, SuiteResult
+from pdp.workbench.scenarios.results import RunResult, ScenarioResult, SuiteResult
 from pdp.workbench.scenarios.running.runner import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pdp.engine.bundle.file import Bundle
     from pdp.workbench.scenarios.files.suite import Suite
-    from pdp.workbench.scenarios.results import ScenarioResult
 
 NAMES: Final = (
     "manifest-digest", "scenarios", "golden-schemas", "manifest-violations", "tools-proven", "actions-known",

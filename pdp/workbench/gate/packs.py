@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pdp.errors import EngineTimeoutError, PdpError
-from pdp.workbench.scenarios.files.scenario import proposed_tool
-from pdp.workbench.scenarios.files.suite import load_suite
+from pdp.workbench.scenarios.files.scenario import Scenario, Step, proposed_tool
+from pdp.workbench.scenarios.files.suite import Suite, load_suite
 from pdp.workbench.scenarios.running.runner import Runner
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from pdp.engine.protocol import Engine
     from pdp.manifest.model import Tool
-    from pdp.workbench.scenarios.files.scenario import Scenario, Step
-    from pdp.workbench.scenarios.files.suite import Suite
 
 _ENDINGS: Final = (".yaml", ".yml", ".json")
 

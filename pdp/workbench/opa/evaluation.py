@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import orjson
 
@@ -19,8 +19,6 @@ from pdp.workbench.opa.program import run_opa
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Self
-
 
 _TIMEOUT: Final = 300.0
 _DECISION: Final = "data.authz.decision"

@@ -16,13 +16,11 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.json import canonical, digest
-from pdp.workbench.opa.syntax import declared, imports_of, is_every, nodes, package_of, rule_name, variables
+from pdp.workbench.opa.syntax import Node, declared, imports_of, is_every, nodes, package_of, rule_name, variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from collections.abc import Set as AbstractSet
-
-    from pdp.workbench.opa.syntax import Node
 
 _WITHOUT_MEANING: Final = frozenset(("location", "annotations", "comments", "index"))
 _UNORDERED: Final = ("set", "object")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.engine.bundle.file import ROOTS
+from pdp.engine.bundle.file import ROOTS, Bundle
 from pdp.engine.data import merged_data
 from pdp.engine.opa.client import OpaClient, parse_address
 from pdp.engine.opa.engine import TOKEN_VARIABLE
@@ -30,8 +30,6 @@ from pdp.workbench.opa.program import opa_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from pdp.engine.bundle.file import Bundle
 
 _START_TIMEOUT: Final = 15.0
 _PAUSE: Final = 0.01

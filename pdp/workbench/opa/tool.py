@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import tarfile
 from dataclasses import replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import Document, Part
 from pdp.errors import Fault, FileFaultsError, Place, UsageError
-from pdp.workbench.opa.modules import write_texts
+from pdp.workbench.opa.modules import Module, write_texts
 from pdp.workbench.opa.program import run_opa
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from pdp.workbench.opa.modules import Module
 
 _TIMEOUT: Final = 120
 # Where METADATA stands for all of the user's packages; a user's own file has another name.

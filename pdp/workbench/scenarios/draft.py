@@ -14,7 +14,7 @@ import yaml
 from pdp.decision import Verdict
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import UsageError
-from pdp.manifest.effective import effective_tool
+from pdp.manifest.effective import EffectiveManifest, effective_tool
 from pdp.manifest.fields import EffectClass, RiskTier
 from pdp.manifest.load import load_effective, load_manifest
 from pdp.pep import Pep
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from pdp.manifest.effective import EffectiveManifest
     from pdp.manifest.model import DeclaredTool, Tool
 
 LIMIT: Final = 100

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pdp.approvals.approvals import Approvals
-from pdp.engine.protocol import check_seconds
+from pdp.engine.protocol import Engine, EngineName, check_seconds
 from pdp.errors import PdpError, UsageError
 from pdp.pep import Pep
 from pdp.workbench.engines import ENGINE_TIMEOUT, engines_named
-from pdp.workbench.opa.local import local_opa
+from pdp.workbench.opa.local import OpaServer, local_opa
 from pdp.workbench.opa.program import needed_opa
-from pdp.workbench.scenarios.files.suite import is_scenario_file, load_suite, project_suite
+from pdp.workbench.scenarios.files.suite import Suite, is_scenario_file, load_suite, project_suite
 from pdp.workbench.scenarios.reports.text import failure_text, one_line
 from pdp.workbench.scenarios.running.engines import bundle_of, open_suite_engine
 from pdp.workbench.scenarios.running.runner import Runner, agreed
@@ -25,10 +25,7 @@ from pdp.workbench.scenarios.running.runner import Runner, agreed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pdp.engine.protocol import Engine, EngineName
     from pdp.evaluation import Evaluation
-    from pdp.workbench.opa.local import OpaServer
-    from pdp.workbench.scenarios.files.suite import Suite
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from pdp.cli.files import effective_manifests, needed, project_with
 from pdp.cli.options import AsJson, Data, Governances, Manifests, Policies, file_argument, file_option
 from pdp.cli.output import print_answer
-from pdp.engine.bundle.file import read_bundle, read_packed
+from pdp.engine.bundle.file import Bundle, read_bundle, read_packed
 from pdp.engine.bundle.signature import ALGORITHM, KEYS_VARIABLE, VerificationKey, load_public_keys, public_keys
 from pdp.errors import UsageError
 from pdp.workbench.bundles.build import compile_bundle, write_bundle
@@ -27,9 +27,6 @@ from pdp.workbench.bundles.sign import (
 )
 from pdp.workbench.opa.modules import baseline_policies_path
 from pdp.workbench.opa.program import needed_opa
-
-if TYPE_CHECKING:
-    from pdp.engine.bundle.file import Bundle
 
 BundleFile = Annotated[Path, file_argument("FILE", help="The bundle file.")]
 PublicKeys = Annotated[

@@ -17,13 +17,12 @@ from pdp.clock import to_seconds
 from pdp.json import canonical
 from pdp.ledger.words import origins
 from pdp.manifest.fields import SUBJECT
-from pdp.stores.approvals import ApprovalState
+from pdp.stores.approvals import Approval, ApprovalState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pdp.session import Person
-    from pdp.stores.approvals import Approval
 
 _WAITING = (ApprovalState.PENDING, ApprovalState.GRANTED)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from pdp.audit.chain import recordable
+from pdp.audit.chain import AuditEvent, recordable
 from pdp.cli.commands.stores.named import StepAudit, StoreUrl, step_audit, stores_named
 from pdp.cli.options import AsJson, By, command_app, file_option, user_name
 from pdp.cli.output import print_answer
@@ -18,11 +18,9 @@ from pdp.documents import read_document
 from pdp.errors import PdpError, UsageError
 from pdp.proposal import Execution, Failure, FailureCode
 from pdp.stores.actions import ActionState
-from pdp.stores.keys import NotBegunError
+from pdp.stores.keys import KeyRecord, NotBegunError
 
 if TYPE_CHECKING:
-    from pdp.audit.chain import AuditEvent
-    from pdp.stores.keys import KeyRecord
     from pdp.stores.url import OpenStores
 
 _WITHOUT_RESULT: Final = Execution(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -14,13 +14,10 @@ from pdp.cli.options import file_option
 from pdp.cli.output import complain
 from pdp.errors import UsageError
 from pdp.project.file import PROJECT_FILE
-from pdp.stores.url import open_stores
+from pdp.stores.url import OpenStores, open_stores
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from pdp.audit.chain import AuditLog
-    from pdp.stores.url import OpenStores
 
 URL_VARIABLE: Final = "PDP_DATABASE_URL"
 """Where the URL may stand instead of on the command line, which other users of the machine can read."""

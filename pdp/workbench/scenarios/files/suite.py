@@ -13,30 +13,26 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import ValidationError
 
-from pdp.documents import nearest, shown_name
+from pdp.documents import Document, nearest, shown_name
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.data import read_data
-from pdp.errors import FileFaultsError, UsageError
+from pdp.errors import Fault, FileFaultsError, Place, UsageError
 from pdp.manifest.load import load_effective
 from pdp.project.file import manifest_of_project, read_project
 from pdp.proposal import RejectionCode
 from pdp.session import Session
 from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.neighbours.values import GONE, JsonPath, as_list, at
-from pdp.workbench.opa.modules import baseline_policies_path, collect, modules_of_bundle
+from pdp.workbench.opa.modules import Module, baseline_policies_path, collect, modules_of_bundle
 from pdp.workbench.scenarios.files.read import Located, ScenarioSource
-from pdp.workbench.scenarios.files.scenario import proposed_tool
+from pdp.workbench.scenarios.files.scenario import Scenario, Step, proposed_tool
 from pdp.workbench.scenarios.files.tools_file import ToolsFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pdp.documents import Document
-    from pdp.errors import Fault, Place
     from pdp.manifest.effective import EffectiveManifest
     from pdp.manifest.model import Tool
-    from pdp.workbench.opa.modules import Module
-    from pdp.workbench.scenarios.files.scenario import Scenario, Step
 
 _ENDINGS: Final = (".scenarios.yaml", ".scenarios.yml", ".scenarios.json")
 _DECIDING: Final = frozenset(("bundle", "policies"))

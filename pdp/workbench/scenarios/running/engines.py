@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pdp.engine.bundle.file import read_bundle
+from pdp.engine.bundle.file import Bundle, read_bundle
 from pdp.engine.data import merged_data
-from pdp.engine.protocol import DECISION, PLAN, Engine
+from pdp.engine.protocol import DECISION, PLAN, Engine, EngineName
 from pdp.project.resources import open_engine
 from pdp.workbench.engines import policy_bundle
 from pdp.workbench.scenarios.results import EngineAnswer
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pdp.decision import Decision
-    from pdp.engine.bundle.file import Bundle
-    from pdp.engine.protocol import EngineName
     from pdp.workbench.scenarios.files.suite import Suite
 
 

@@ -10,7 +10,7 @@ import orjson
 
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.proposal import RejectionCode, Status
-from pdp.workbench.scenarios.files.scenario import ExpectedArgument
+from pdp.workbench.scenarios.files.scenario import Expect, ExpectedArgument, ExpectedFlow
 from pdp.workbench.scenarios.results import Mismatch
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pdp.decision import Decision
     from pdp.evaluation import Evaluation
     from pdp.stores.approvals import Approval
-    from pdp.workbench.scenarios.files.scenario import Expect, ExpectedFlow
 
 
 @dataclass(frozen=True, slots=True)

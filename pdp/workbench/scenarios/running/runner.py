@@ -19,7 +19,7 @@ from pdp.pep import Pep
 from pdp.workbench.engines import LATE
 from pdp.workbench.explain.explain import NO_DECISION
 from pdp.workbench.scenarios.files.tools_file import ToolsFile
-from pdp.workbench.scenarios.results import Mismatch, ScenarioResult, StepResult, SuiteResult
+from pdp.workbench.scenarios.results import EngineAnswer, Mismatch, ScenarioResult, StepResult, SuiteResult
 from pdp.workbench.scenarios.running.diagnosis import Diagnoses
 from pdp.workbench.scenarios.running.engines import RecordingEngine, open_suite_engine
 from pdp.workbench.scenarios.running.expectation import equal
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from pdp.proposal import Trace
     from pdp.workbench.scenarios.files.scenario import Scenario
     from pdp.workbench.scenarios.files.suite import Suite
-    from pdp.workbench.scenarios.results import EngineAnswer
-
 
 _LOG: Final = logging.getLogger("pdp.harness")
 # A scenario takes the log for itself, and its tools file a name among the modules.

@@ -16,10 +16,10 @@ from pdp.errors import UsageError
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.ledger.ledger import MemoryLedger
 from pdp.request import Entity, Request, RequestedAction, bounded
-from pdp.stores.approvals import ApprovalState
+from pdp.stores.approvals import Approval, ApprovalState
 from pdp.stores.budgets import MemoryBudgets
 from pdp.stores.memory import MemoryActions, MemoryIdempotency
-from pdp.workbench.scenarios.files.scenario import proposed_tool
+from pdp.workbench.scenarios.files.scenario import Step, proposed_tool
 from pdp.workbench.scenarios.results import Mismatch, StepResult
 from pdp.workbench.scenarios.running.expectation import Happened, actual, expected, mismatches
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from pdp.manifest.effective import EffectiveManifest
     from pdp.pep import Pep
     from pdp.session import Session
-    from pdp.stores.approvals import Approval
-    from pdp.workbench.scenarios.files.scenario import Step
     from pdp.workbench.scenarios.running.engines import RecordingEngine
 
 _FAILING: Final = ("engine.", "bundle.")
