@@ -181,10 +181,7 @@ def measure(runs: _Runs, opa: Path | None) -> Coverage:
     """Measure what the scenarios of these suites reach, all of them together; without OPA, lines stay unknown."""
     passed = [(suite, [result for result in results if result.passed]) for suite, results in runs]
     codes, matrix = _codes(passed), _matrix(passed)
-    missing = sorted(
-        (*_missing_tools(matrix), *_missing_codes(codes)),
-        key=lambda missing: (_KINDS.index(missing.kind), missing.name, missing.file),
-    )
+    missing = sorted(_missing(matrix, codes), key=lambda item: (_KINDS.index(item.kind), item.name, item.file))
     lines = None if opa is None else _measured_lines(passed, opa)
     return Coverage(lines, codes, matrix, tuple(missing), _roles(passed))
 
@@ -274,16 +271,13 @@ def _results_of(step: StepResult) -> Iterator[tuple[str, str]]:
                 yield step.tool, answer.decision.verdict
 
 
-def _missing_tools(matrix: Sequence[ToolVerdicts]) -> Iterator[Missing]:
+def _missing(matrix: Sequence[ToolVerdicts], codes: Sequence[CodeReached]) -> Iterator[Missing]:
     for row in matrix:
         whose = f"{row.tool} of manifest {row.manifest_version}"
         if not row.counts[Verdict.ALLOW]:
             yield Missing("allow", row.tool, f"no scenario in which {whose} is ALLOW", row.file)
         if row.counts.total() == row.counts[Verdict.ALLOW]:
             yield Missing("refusal", row.tool, f"no scenario in which {whose} is not ALLOW", row.file)
-
-
-def _missing_codes(codes: Sequence[CodeReached]) -> Iterator[Missing]:
     for code in codes:
         if code.file is not None and code.scenario is None and code.exempt is None:
             message = f"no scenario reaches {code.code} ({shown_file(code.site.file)}:{code.site.line})"

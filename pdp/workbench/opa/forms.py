@@ -19,7 +19,7 @@ from pdp.json import canonical, digest
 from pdp.workbench.opa.syntax import Node, declared, imports_of, is_every, nodes, package_of, rule_name, variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from collections.abc import Set as AbstractSet
 
 _WITHOUT_MEANING: Final = frozenset(("location", "annotations", "comments", "index"))
@@ -158,9 +158,6 @@ def _sorted(value: Any, names: AbstractSet[str], blank: Mapping[str, str]) -> An
 
 def _order_matters(body: list[Node], names: AbstractSet[str]) -> bool:
     brought = {name for expression in body for name in declared(expression)} & names
-    return any(brought & variables(inner).keys() for expression in body for inner in _bodies(expression))
-
-
-def _bodies(expression: Node) -> Iterator[Node]:
-    """Yield the comprehensions and `every` within an expression."""
-    return (node for node in nodes(expression) if isinstance(node.get("body"), list))
+    # The comprehensions and `every` within the expressions.
+    inner = (node for node in nodes(body) if isinstance(node.get("body"), list))
+    return any(brought & variables(node).keys() for node in inner)

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pdp.cli.commands.bundle.files import (
-    BundleFile,
-    PrivateKey,
-    PublicKeys,
-    given_keys,
-    given_signing_key,
-    needed_keys,
-)
+from pdp.cli.commands.bundle import files
 from pdp.cli.files import open_audit
 from pdp.cli.options import AsJson, By, file_argument, file_option, user_name
 from pdp.cli.output import print_answer
@@ -38,12 +31,12 @@ RepositoryAudit = Annotated[
 
 
 def publish(
-    file: BundleFile,
+    file: files.BundleFile,
     repository: Annotated[Path, file_argument("REPOSITORY", help="The repository's folder; begun if it is new.")],
     why: Why,
     channel: ChannelName = "stable",
     by: By = None,
-    public_key: PublicKeys = None,
+    public_key: files.PublicKeys = None,
     unsigned: Annotated[bool, typer.Option("--unsigned", help="Publish it whoever signed it, or nobody.")] = False,
     audit: RepositoryAudit = None,
     as_json: AsJson = False,
@@ -54,7 +47,7 @@ def publish(
     """
     if unsigned and public_key:
         raise UsageError("--unsigned and --public-key exclude each other", hint="leave one of them out")
-    trusted = None if unsigned else needed_keys(public_key)
+    trusted = None if unsigned else files.needed_keys(public_key)
     read_bundle(file, keys=trusted)  # whose faults name the file
     with closing(_audit(repository, audit)) as stream:
         change = publish_bundle(
@@ -71,8 +64,8 @@ def rollback(
     to: Annotated[
         int | None, typer.Option(min=1, metavar="RELEASE", help="Whose content comes back; the one before if absent.")
     ] = None,
-    private_key: PrivateKey = None,
-    public_key: PublicKeys = None,
+    private_key: files.PrivateKey = None,
+    public_key: files.PublicKeys = None,
     audit: RepositoryAudit = None,
     as_json: AsJson = False,
 ) -> None:
@@ -82,7 +75,7 @@ def rollback(
 
     Exit code: 0 released, 2 bad usage, file or key.
     """
-    private, trusted = given_signing_key(private_key), given_keys(public_key)
+    private, trusted = files.given_signing_key(private_key), files.given_keys(public_key)
     with closing(_audit(repository, audit)) as stream:
         change = roll_back(
             repository, channel=channel, by=user_name(by), why=why, audit=stream, to=to, signing_key=private,

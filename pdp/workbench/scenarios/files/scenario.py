@@ -254,7 +254,10 @@ class Step(Form):
 
 
 class Scenario(Form):
-    """One scenario: a single step written without `steps`, or several."""
+    """One scenario: a single step written without `steps`, or several.
+
+    A golden one fails where the manifest does not have the tool, or where the tool's schema refuses the arguments.
+    """
 
     name: Text
     why: Text | None = None
