@@ -67,10 +67,8 @@ def _missing(suite: Suite, tool: Tool) -> Iterator[str]:
         yield "idempotency probe (one call twice, the second with `executed: false`)"
 
 
-def _calls(scenario: Scenario, tool: Tool) -> Iterator[Step]:
-    for step in scenario.steps:
-        if proposed_tool(step.propose) == tool.name:
-            yield step
+def _calls(scenario: Scenario, tool: Tool) -> list[Step]:
+    return [step for step in scenario.steps if proposed_tool(step.propose) == tool.name]
 
 
 # A stand-in for a tool that is not there gives null.
@@ -84,7 +82,7 @@ def _held_back(step: Step) -> bool:
 
 
 def _repeats(scenario: Scenario, tool: Tool) -> bool:
-    calls = list(_calls(scenario, tool))
+    calls = _calls(scenario, tool)
     return any(
         one.propose == other.propose and _held_back(other) and one.expectations[0].executed is True
         for at, one in enumerate(calls)

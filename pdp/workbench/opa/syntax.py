@@ -146,11 +146,8 @@ def declared(expression: Node) -> set[str]:
 
 def variables(node: Any) -> Counter[str]:
     """Count the variables in a part of a tree."""
-    counts: Counter[str] = Counter()
-    for part in nodes(node):
-        if part.get("type") == "var" and isinstance(part.get("value"), str):
-            counts[part["value"]] += 1
-    return counts
+    names = (part.get("value") for part in nodes(node) if part.get("type") == "var")
+    return Counter(name for name in names if isinstance(name, str))
 
 
 def branches(rule: Node) -> Iterator[Node]:
