@@ -29,7 +29,7 @@ _TRACED: Final = 10
 
 
 class Diagnoses:
-    """Tells why scenarios of a suite failed. Nothing is read or run before the first one has."""
+    """Tells why scenarios of a suite failed, while their engine is open. Nothing is read or run before one has."""
 
     def __init__(self, suite: Suite, engine: Engine) -> None:
         self._suite = suite
