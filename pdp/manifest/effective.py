@@ -1,24 +1,21 @@
 """The effective manifest: manifest and governance file merged, as the enforcement point and the policy see it.
 
-A field that only one side states holds as stated. Where both do, the stricter holds: union of scopes, limits,
-provenance and sensitive arguments; intersection of markings, purposes and approvers, and an empty intersection admits
-nobody; the higher tier, the heavier effect class, the larger quorum, the shorter expiry; required when either requires,
-not excepted when either does not except. Members of the two mappings that both state are the governance file's: the
+A field that only one side states holds as stated. Where both do, the stricter holds, field by field: see the table at
+the end. An empty intersection admits nobody. Members of the two mappings that both state are the governance file's: the
 mapping feeds the policy, so its author has the last word. So are roles of arguments that both state.
 
-Of labels: untrusted when either says so, intersection of the fields that say more and of the markings that may leave,
-union of the result's markings and of the rules about runs, destructive when either says so, the stricter profile, DENY
-over STEP_UP. Labels are in use where an entry states `result`, `roles`, `admits` or `flow`, or the governance file
-`flow`; then every entry has a profile.
+Labels are in use where an entry states `result`, `roles`, `admits` or `flow`, or the governance file `flow`; then every
+entry has a profile.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from operator import and_, or_
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import UsageError
 from pdp.json import canonical, digest, frozen
@@ -26,7 +23,6 @@ from pdp.manifest.fields import (
     EFFECT_TIERS,
     EffectClass,
     FlowProfile,
-    FlowRule,
     Integrity,
     Otherwise,
     RiskTier,
@@ -48,14 +44,13 @@ from pdp.manifest.model import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from enum import StrEnum
 
-    from pdp.manifest.model import Governable, Manifest, Program
+    from pdp.manifest.model import Governable, Manifest, Program, Record
 
-Value = TypeVar("Value")
-Ranked = TypeVar("Ranked", bound="StrEnum")
-Terms = tuple[str, ...] | None
+_Join = Callable[[Any, Any], Any]
+Terms = tuple[Any, ...] | None
 
 FOR_POLICY: Final = (
     "name", "id", "version", "pdp_action", "pattern", "effect_class", "risk_tier", "scopes", "markings", "purposes",
@@ -76,7 +71,6 @@ class EffectiveManifest:
     """Every tool with all that holds for it, read-only through and through. Make it with `effective_manifest`.
 
     Attributes:
-        version: the manifest's version.
         digest: `sha256:` and 64 hexadecimal digits, over the RFC 8785 form of `document`. The same content has the same
             digest, whatever its spelling, order or file format.
         tools: the effective entries by name, in the manifest's order.
@@ -133,7 +127,7 @@ def made_of(
 
 
 def _with_profile(tool: Tool) -> Tool:
-    flow = _flow(tool.flow or FlowRules(), FlowRules())
+    flow = tool.flow or FlowRules()
     return tool.model_copy(update={"flow": flow.model_copy(update={"profile": flow.profile or FlowProfile.BALANCED})})
 
 
@@ -184,97 +178,87 @@ def merged_fields(tool: Governable, rules: ActionRules | None) -> dict[str, Any]
     Lists in which order means nothing are sorted, each item once, so that the same content is the same value.
     """
     other = rules or ActionRules()
-    return {
-        "effect_class": _both(tool.effect_class, other.effect_class, _heavier(EffectClass)),
-        "risk_tier": _both(tool.risk_tier, other.risk_tier, _heavier(RiskTier)),
-        "scopes": _union(tool.scopes, other.scopes),
-        "markings": _intersection(tool.markings, other.markings),
-        "purposes": _intersection(tool.purposes, other.purposes),
-        "idempotency": _both(tool.idempotency, other.idempotency, _idempotency),
-        "limits": _limits(tool.limits, other.limits),
-        "resource": _both(tool.resource, other.resource, or_),
-        "context": _both(tool.context, other.context, or_),
-        "approval": _both(tool.approval or other.approval, other.approval or tool.approval, _approval),
-        "provenance": _both(tool.provenance or other.provenance, other.provenance or tool.provenance, _provenance),
-        "writes": _both(tool.writes, other.writes, _heavier(Writes)),
-        "sensitive": _union(tool.sensitive, other.sensitive),
-        "max_bytes": _both(tool.max_bytes, other.max_bytes, min),
-        "result": _both(tool.result or other.result, other.result or tool.result, _result),
-        "roles": _both(tool.roles, other.roles, or_),
-        "admits": _intersection(tool.admits, other.admits),
-        "destructive": _both(tool.destructive, other.destructive, or_),
-        "flow": _both(tool.flow or other.flow, other.flow or tool.flow, _flow),
-    }
+    return {name: join(getattr(tool, name), getattr(other, name)) for name, join in _JOINS.items()}
 
 
-def _both(first: Value | None, second: Value | None, join: Callable[[Value, Value], Value]) -> Value | None:
-    if first is None:
-        return second
-    return first if second is None else join(first, second)
+def _stated(join: _Join) -> _Join:
+    """Return the join of a field that a side may leave out: then it holds as the other one states it."""
+
+    def joined(first: Any, second: Any) -> Any:
+        if first is None:
+            return second
+        return first if second is None else join(first, second)
+
+    return joined
 
 
-def _heavier(ranks: type[Ranked]) -> Callable[[Ranked, Ranked], Ranked]:
+def _heavier(ranks: type[StrEnum]) -> _Join:
     order = list(ranks)  # lightest first
-    return lambda first, second: max(first, second, key=order.index)
+    return _stated(partial(max, key=order.index))
 
 
-def _union(first: Terms, second: Terms) -> Terms:
-    return None if first is None and second is None else tuple(sorted({*(first or ()), *(second or ())}))
+def _union(first: Terms, second: Terms, key: Callable[[Any], Any] = str) -> Terms:
+    if first is None and second is None:
+        return None
+    stated = {key(item): item for item in (*(first or ()), *(second or ()))}
+    return tuple(stated[name] for name in sorted(stated))
+
+
+def _of_limit(limit: Limit) -> tuple[str, ...]:
+    return limit.limit, limit.argument or "", limit.per or "", str(limit.window or "")
 
 
 def _intersection(first: Terms, second: Terms) -> Terms:
-    joined = _both(first, second, lambda terms, others: tuple(set(terms) & set(others)))
-    return None if joined is None else tuple(sorted(set(joined)))
+    stated = [set(terms) for terms in (first, second) if terms is not None]
+    return tuple(sorted(set.intersection(*stated))) if stated else None
 
 
-def _limits(first: tuple[Limit, ...] | None, second: tuple[Limit, ...] | None) -> tuple[Limit, ...] | None:
-    if first is None and second is None:
-        return None
-    stated = (*(first or ()), *(second or ()))
-    distinct = {
-        (limit.limit, limit.argument or "", limit.per or "", str(limit.window or "")): limit for limit in stated
-    }
-    return tuple(distinct[key] for key in sorted(distinct))
+def _record(model: type[Record], **joins: _Join) -> _Join:
+    """Return the join of two records, field by field."""
+
+    def joined(first: Any, second: Any) -> Any:
+        # What only one side states is joined with itself, so that its lists are sorted as well.
+        sides = (first or second, second or first)
+        if None in sides:
+            return None
+        return model(**{name: join(*(getattr(side, name) for side in sides)) for name, join in joins.items()})
+
+    return joined
 
 
-# A key that is remembered for longer protects for longer from a second effect.
-def _idempotency(first: Idempotency, second: Idempotency) -> Idempotency:
-    return Idempotency(
-        required=first.required or second.required,
-        key=first.key or second.key,
-        ttl=_both(first.ttl, second.ttl, partial(max, key=duration_seconds)),
-    )
-
-
-# What only one side states is joined with itself, so that its lists are sorted as well.
-def _approval(first: ApprovalBlock, second: ApprovalBlock) -> ApprovalBlock:
-    return ApprovalBlock(
-        approvers=_intersection(first.approvers, second.approvers),
-        quorum=_both(first.quorum, second.quorum, max),
-        expires=_both(first.expires, second.expires, partial(min, key=duration_seconds)),
-        unless_within_limits=_both(first.unless_within_limits, second.unless_within_limits, and_),
-    )
-
-
-def _provenance(first: Provenance, second: Provenance) -> Provenance:
-    return Provenance(required=tuple(sorted({*first.required, *second.required})))
-
-
-def _result(first: ResultLabels, second: ResultLabels) -> ResultLabels:
-    return ResultLabels(
-        integrity=_both(first.integrity, second.integrity, _heavier(Integrity)),
-        trusted=_intersection(first.trusted, second.trusted),
-        parties=_intersection(first.parties, second.parties),
-        names=_intersection(first.names, second.names),
-        created=_intersection(first.created, second.created),
-        markings=_union(first.markings, second.markings),
-    )
-
-
-def _flow(first: FlowRules, second: FlowRules) -> FlowRules:
-    rules = _union(first.rules, second.rules)
-    return FlowRules(
-        profile=_both(first.profile, second.profile, _heavier(FlowProfile)),
-        rules=None if rules is None else tuple(map(FlowRule, rules)),
-        otherwise=_both(first.otherwise, second.otherwise, _heavier(Otherwise)),
-    )
+_JOINS: Final[dict[str, _Join]] = {
+    "effect_class": _heavier(EffectClass),
+    "risk_tier": _heavier(RiskTier),
+    "scopes": _union,
+    "markings": _intersection,
+    "purposes": _intersection,
+    # A key that is remembered for longer protects for longer from a second effect.
+    "idempotency": _record(
+        Idempotency, required=or_, key=_stated(max), ttl=_stated(partial(max, key=duration_seconds))
+    ),
+    "limits": partial(_union, key=_of_limit),
+    "resource": _stated(or_),
+    "context": _stated(or_),
+    "approval": _record(
+        ApprovalBlock,
+        approvers=_intersection,
+        quorum=_stated(max),
+        expires=_stated(partial(min, key=duration_seconds)),
+        unless_within_limits=_stated(and_),
+    ),
+    "provenance": _record(Provenance, required=_union),
+    "writes": _heavier(Writes),
+    "sensitive": _union,
+    "max_bytes": _stated(min),
+    "result": _record(
+        ResultLabels,
+        integrity=_heavier(Integrity),
+        **dict.fromkeys(("trusted", "parties", "names", "created"), _intersection),
+        markings=_union,
+    ),
+    "roles": _stated(or_),
+    "admits": _intersection,
+    "destructive": _stated(or_),
+    "flow": _record(FlowRules, profile=_heavier(FlowProfile), rules=_union, otherwise=_heavier(Otherwise)),
+}
+"""What holds of a governable field that manifest and governance file state, by its name."""

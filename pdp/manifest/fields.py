@@ -6,7 +6,7 @@ import re
 from datetime import timedelta
 from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, StrictStr, StringConstraints
 from semver import Version
@@ -134,19 +134,11 @@ class FlowProfile(StrEnum):
     STRICT = "strict"
 
 
-class FlowRule(StrEnum):
-    """The rules about a run, each by the end of its reason code `flow.<rule>`."""
-
-    TARGET_UNTRUSTED = "target_untrusted"
-    VALUE_UNTRUSTED = "value_untrusted"
-    ADDRESS_UNTRUSTED = "address_untrusted"
-    ADDRESS_COMPOSED = "address_composed"
-    LINK_UNTRUSTED = "link_untrusted"
-    EGRESS = "egress"
-    DESTRUCTIVE = "destructive"
-    AIMLESS = "aimless"
-    NOT_ANCHORED = "not_anchored"
-    OFF_PLAN = "off_plan"
+FlowRule = Literal[
+    "target_untrusted", "value_untrusted", "address_untrusted", "address_composed", "link_untrusted", "egress",
+    "destructive", "aimless", "not_anchored", "off_plan",
+]  # fmt: skip
+"""The rules about a run, each by the end of its reason code `flow.<rule>`."""
 
 
 class Otherwise(StrEnum):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib  # noqa: TC003 - pydantic reads the types of private attributes
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -80,6 +80,15 @@ class Record(BaseModel):
         return value
 
 
+def _form(value: Any) -> str:
+    return "<record>" if isinstance(value, dict | Record) else "<text>"
+
+
+_Mapped = TypeVar("_Mapped", bound=Record)
+_Plain = TypeVar("_Plain")
+_RecordOr = Annotated[Annotated[_Mapped, Tag("<record>")] | Annotated[_Plain, Tag("<text>")], Discriminator(_form)]
+
+
 class Idempotency(Record):
     """Whether a call needs an idempotency key, and for how long it is remembered.
 
@@ -105,10 +114,6 @@ def _counts(value: bool) -> bool:  # noqa: FBT001 - as pydantic calls it
     return value
 
 
-def _window_tag(value: Any) -> str:
-    return "<calendar>" if isinstance(value, dict | CalendarWindow) else "<sliding>"
-
-
 class Limit(Record):
     """`argument`, a number, is kept at or below the subject's limit of the name `limit`.
 
@@ -123,13 +128,7 @@ class Limit(Record):
     unit: Unit | None = None
     currency: Name | None = None
     per: Literal["subject", "agent", "run", "tool", "resource"] | None = None
-    window: (
-        Annotated[
-            Annotated[CalendarWindow, Tag("<calendar>")] | Annotated[Duration, Tag("<sliding>")],
-            Discriminator(_window_tag),
-        ]
-        | None
-    ) = None
+    window: _RecordOr[CalendarWindow, Duration] | None = None
 
     @property
     def form(self) -> tuple[Any, ...]:
@@ -163,10 +162,6 @@ class Correction(Record):
     set: Annotated[dict[str, Any], AfterValidator(frozen)] = Field(min_length=1)
 
 
-def _correction_tag(value: Any) -> str:
-    return "<set>" if isinstance(value, dict | Correction) else "<prune>"
-
-
 class Invariant(Record):
     """A structural rule of one tool (tool contract document).
 
@@ -177,13 +172,7 @@ class Invariant(Record):
     id: Name
     rule: Text
     check: Text
-    correct: (
-        Annotated[
-            Annotated[Correction, Tag("<set>")] | Annotated[Literal["prune"], Tag("<prune>")],
-            Discriminator(_correction_tag),
-        ]
-        | None
-    ) = None
+    correct: _RecordOr[Correction, Literal["prune"]] | None = None
     rejection: RejectionCode | None = None
 
 

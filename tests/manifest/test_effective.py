@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -369,7 +369,7 @@ _FLOW = st.fixed_dictionaries(
     {},
     optional={
         "profile": st.sampled_from([*map(str, FlowProfile)]),
-        "rules": st.lists(st.sampled_from([*map(str, FlowRule)]), max_size=3),
+        "rules": st.lists(st.sampled_from(get_args(FlowRule)), max_size=3),
         "otherwise": st.sampled_from([*map(str, Otherwise)]),
     },
 )

@@ -59,11 +59,8 @@ _DIRECT_PROGRAMS: Final = frozenset((
 def forbidden_findings(entry: Tool, staged: Iterable[str], *, sound: bool, decided: bool) -> list[Finding]:
     """Return what an effective entry, in its manifest, is not allowed to be, but for what is accepted.
 
-    Args:
-        entry: manifest and governance merged.
-        staged: the tools that some tool of pattern action-staging names in `commits`.
-        sound: whether its schemas stand on their own and have no fault; otherwise nothing is untyped.
-        decided: whether all is known that says what it does; otherwise only what may be anything is found.
+    `staged`: as of `staged_commits`. `sound`: its schemas stand on their own and have no fault; otherwise nothing is
+    untyped. `decided`: all is known that says what it does; otherwise only what may be anything is found.
     """
     changes = decided and says_it_changes(entry)
     found = [*_untyped(entry, changes=changes)] if sound else []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from pdp.documents import nearest, shown_name
 from pdp.manifest.expressions.expression import ANY
-from pdp.manifest.fields import ArgumentRole, Integrity
+from pdp.manifest.fields import SINKS, Integrity
 from pdp.manifest.findings import Finding
 from pdp.manifest.model import ResultLabels
 from pdp.manifest.rules.forbidden import bounds_text
@@ -29,7 +29,6 @@ Steps = tuple[str, ...]
 
 _LISTS: Final = ("trusted", "parties", "names", "created")
 _BELIEVED: Final = ("trusted", "created")
-_SINKS: Final = frozenset((ArgumentRole.DESTINATION, ArgumentRole.URL, ArgumentRole.ADDRESS))
 _IRREVERSIBLE: Final = frozenset(("clear", "delete", "discard", "drop", "erase", "purge", "remove", "wipe"))
 _MEMBER: Final = "*"
 _OPEN: Final = "additionalProperties", "unevaluatedProperties"
@@ -87,7 +86,7 @@ def label_doubts(tool: Tool) -> Iterator[Finding]:
         message = f"{shown_name(tool.name)} has effects, and nothing says what its arguments are for"
         hint = "state `roles` (destination, object, value, url, address, body), and `roles: {}` where none has one"
         yield Finding(("name",), message, hint, warning=True)
-    if tool.admits and _SINKS.isdisjoint((tool.roles or {}).values()):
+    if tool.admits and SINKS.isdisjoint((tool.roles or {}).values()):
         message = f"data may leave through {shown_name(tool.name)}, and no argument says where to"
         hint = "give that argument the role destination, url or address, or remove `admits`"
         yield Finding(("admits",), message, hint, warning=True)

@@ -56,7 +56,6 @@ class StagedPolicies:
     Attributes:
         modules: by their path, without unit tests; trees: their syntax trees, likewise.
         unit_tests: the modules `..._test.rego`, by their path.
-        request: the schema of requests.
         names: what the user's concerns may name.
     """
 

@@ -36,7 +36,6 @@ class ComparedCall:
     """One call, as each bundle is asked it.
 
     Attributes:
-        tool: its name.
         old, new: the request for either bundle, canonical.
         variant: in what it differs from a call that has all it needs: the dimensions.
         source: where a known call comes from, such as a scenario; empty for a generated one.
@@ -145,10 +144,7 @@ class Difference:
 class Comparison:
     """Two bundles, each with an engine in this process: `engines`, the old one first. Close it when done.
 
-    Args:
-        old, new: the bundles.
-        manifests: documents of more manifests by digest, for both.
-        old_data, new_data: what is laid over the data of each, roots `directory` and `settings`.
+    `manifests`: documents of more manifests by digest; `old_data`, `new_data`: laid over the data of each.
 
     Raises:
         BundleError: a bundle cannot be used.

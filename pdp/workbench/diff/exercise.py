@@ -51,12 +51,7 @@ class _Part(NamedTuple):
 
 
 def not_shown(pair: BundlePair, data: Mapping[str, Any], calls: Sequence[bytes]) -> tuple[NotShown, ...]:
-    """Return the changed rules that no call shows.
-
-    Args:
-        pair: the bundles.
-        data: by which the new bundle decided the calls.
-        calls: as the new bundle is asked them, the likeliest to show something first.
+    """Return the changed rules that no call shows; the new bundle decided `calls` by `data`, the likeliest first.
 
     Raises:
         UsageError, EngineError: OPA cannot be run, or cannot decide the calls.

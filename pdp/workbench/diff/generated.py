@@ -102,10 +102,8 @@ class GeneratedCalls:
     """The generated calls of two bundles, to be taken once. Close the comparison when done.
 
     Args:
-        pair: the bundles.
         manifests: whole manifests by digest, as scenario files name them.
         beside: data that both bundles are given; neither has such a root of its own.
-        engine_timeout: seconds that an engine has for one answer.
 
     Attributes:
         comparison: decides them; data: what the new bundle decides them by.
@@ -125,9 +123,8 @@ class GeneratedCalls:
     ) -> None:
         self.extent = Extent()
         self._pair, self._known = pair, manifests
-        self._every, self._few = made_up()
-        documents = {name: manifest.document for name, manifest in manifests.items()}
-        documents |= self._every | self._few
+        self._made_up = made_up()
+        documents = {name: manifest.document for name, manifest in manifests.items()} | self._made_up
         laid = [_data_beside(bundle, beside) for bundle in pair.bundles]
         self._directory: dict[str, Any] = {}
         for bundle, data in zip(pair.bundles, laid, strict=True):
@@ -146,12 +143,9 @@ class GeneratedCalls:
         )
 
     def calls(self, most: int, *, allowed: Iterable[Any] = (), solved: bool = True) -> Iterator[ComparedCall]:
-        """Yield the calls.
+        """Yield `most` calls at most; `allowed`: known requests that both bundles allow.
 
-        Args:
-            most: how many there may be.
-            allowed: known requests that both bundles allow.
-            solved: whether to ask OPA what the changed rules ask for, which takes seconds.
+        `solved`: whether to ask OPA what the changed rules ask for, which takes seconds.
 
         Raises:
             UsageError: OPA cannot be run.
@@ -159,15 +153,14 @@ class GeneratedCalls:
         self._allowed = list(allowed)
         asked_for = self._asked_for() if solved else []
         tools = list(self._tools())
-        made = [tool for digest, document in self._every.items() for tool in called_tools(document, digest)]
-        few = [tool for digest, document in self._few.items() for tool in called_tools(document, digest)]
+        made = [tool for digest, document in self._made_up.items() for tool in called_tools(document, digest)]
         paired = [tool for tool in made if tool.name.endswith(_PAIRED)]
-        self.extent.tools, self.extent.entries = len(tools), len(made) + len(few)
+        self.extent.tools, self.extent.entries = len(tools), len(made)
         clearances = self._clearances((*tools, *made))
         known = [base for tool in tools for base in self._bases(tool, clearances, known_tool=True)]
 
-        def bases(tools: Sequence[CalledTool], *, settle: bool) -> Iterator[_Base]:
-            return (base for tool in tools for base in self._bases(tool, clearances, known_tool=False, settle=settle))
+        def bases(tools: Sequence[CalledTool]) -> Iterator[_Base]:
+            return (base for tool in tools for base in self._bases(tool, clearances, known_tool=False))
 
         met = self._singles(_meeting(known, asked_for, whole=True), _FEW)
         nearly = self._singles(_meeting(known, asked_for, whole=False), _NEAR)
@@ -175,9 +168,8 @@ class GeneratedCalls:
             (0.3, _in_turn((met, nearly))),
             (0.5, self._singles(known)),
             (0.7, self._pairs(known, changed=True)),
-            (0.85, self._singles(bases(made, settle=True))),
-            (0.9, self._singles(bases(few, settle=False), _FEW)),
-            (1.0, self._pairs(chain(known, bases(paired, settle=True)))),
+            (0.85, self._singles(bases(made))),
+            (1.0, self._pairs(chain(known, bases(paired)))),
         ):
             for call in islice(self._unasked(calls), max(0, int(most * share) - self.extent.requests)):
                 self.extent.requests += 1
@@ -206,14 +198,12 @@ class GeneratedCalls:
         own = asked[0].keys() ^ asked[1].keys()
         return [known[form] for known in asked for form in known if form in own]
 
-    def _bases(
-        self, tool: CalledTool, clearances: Sequence[str], *, known_tool: bool, settle: bool = True
-    ) -> Iterator[_Base]:
+    def _bases(self, tool: CalledTool, clearances: Sequence[str], *, known_tool: bool) -> Iterator[_Base]:
         def denials(request: Any) -> frozenset[str]:
             return self._decided(tool, request)[0]
 
         request = complete_call(tool, self._vocabulary, clearances, self._directory)
-        codes = denials(request) if settle else frozenset[str]()
+        codes = denials(request)
         # What nothing helped against for one generated entry is not tried for each of them: that takes seconds.
         if codes and (known_tool or codes not in self._stuck):
             request = allowed_call(request, self._vocabulary, denials, self._directory)

@@ -42,8 +42,6 @@ class Group:
     Attributes:
         id: names this difference of these two bundles, for explanations (`Structure.id_of`).
         call: the smallest call with nothing but what decides, and both decisions, in words.
-        change: what differs.
-        count: how many calls.
         tools: those of the bundles' manifests, sorted.
         smallest: the smallest call found, with both decisions.
         sources: where known calls come from, the first of them.

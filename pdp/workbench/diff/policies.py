@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pdp.json import canonical, digest
 from pdp.manifest.diff import ContentChange, Direction
 from pdp.workbench.diff.manifests import Manifests
+from pdp.workbench.neighbours.vocabulary import Rule
 from pdp.workbench.opa.forms import rule_forms
 from pdp.workbench.opa.modules import modules_of_bundle
 from pdp.workbench.opa.rules import rule_sites
@@ -53,21 +54,18 @@ class BundleRules:
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedRule:
-    """A rule or an import.
+class ComparedRule(Rule):
+    """A rule or an import of one bundle.
 
     Attributes:
         site: what it finds, if it finds something.
         place: `FILE:LINE`.
         form: its package and its form, equal for rules that decide alike.
-        module, node: where it stands.
     """
 
     site: RuleSite | None
     place: str
     form: tuple[str, bytes]
-    module: str
-    node: Node
 
 
 Rules = dict[str, list[ComparedRule]]
@@ -126,7 +124,7 @@ def _rules(side: BundleRules, other: BundleRules) -> Rules:
             if site is not None:
                 name = site.code or f"{site.concern} {site.part} without a code"
             place = f"{side.name}!{path}:{line if site is None else site.line}"
-            rules[name].append(ComparedRule(site, place, (package, form), path, node))
+            rules[name].append(ComparedRule(path, node, site, place, (package, form)))
     return rules
 
 

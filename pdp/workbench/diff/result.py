@@ -19,6 +19,7 @@ UNCOVERED: Final = (
     "three changes of a call at once, but for what a changed rule asks for and for one that is approved first",
     "attributes that no call has, where a policy computes their names or says them in a helper alone",
     "plans (authz/plan), but for those of scenarios",
+    "entries that no loader admits, such as one of an unheard-of tier",
     "what the enforcement point does before and after the decision: schemas, mappings, invariants, execution",
     "data that is given beside a bundle at run time, and a directory that is mistyped as a whole",
 )

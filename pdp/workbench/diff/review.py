@@ -39,7 +39,6 @@ class ReviewItem:
 
     Attributes:
         direction: `loosens`, `unseen`, `unclear` or `tightens`: the most dangerous of all that it does.
-        sentence: what it does.
         call: the call that shows it (`Group.call`); or empty.
         where: `FILE:LINE`; or empty.
         text: the lines that differ, those before with `- ` and those after with `+ `.

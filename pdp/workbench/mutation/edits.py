@@ -15,7 +15,7 @@ import yaml
 from pdp.documents import read_document
 from pdp.json import thawed
 from pdp.manifest.effective import made_of
-from pdp.manifest.fields import READ_CLASSES, Pattern, duration_seconds
+from pdp.manifest.fields import READ_CLASSES, SINKS, Pattern, duration_seconds
 from pdp.manifest.model import Tool
 from pdp.manifest.schema.references import SHARED_PREFIX
 from pdp.workbench.mutation.mutant import DataMutant, Identities, ManifestMutant, RegoMutant, difference, file_name
@@ -54,7 +54,6 @@ _WEAKER_RULES: Final[tuple[tuple[str, JsonPath, Mapping[Any, Any]], ...]] = (
     ("DENY softened", ("flow", "otherwise"), {"deny": "step_up"}),
     ("destructive off", ("destructive",), {True: False}),
 )
-_SINKS: Final = frozenset(("destination", "url", "address"))
 
 _LOOSENED: Final = "schema loosened"
 _CLOSED: Final = "additionalProperties"
@@ -200,7 +199,7 @@ def _of_labels(entry: Mapping[str, Any], marked: Sequence[str]) -> Iterator[_Cha
     flow, roles, result = (as_dict(entry[name]) for name in ("flow", "roles", "result"))
     if not flow:
         return
-    writes, sinks = entry["effect_class"] not in READ_CLASSES, not _SINKS.isdisjoint(roles.values())
+    writes, sinks = entry["effect_class"] not in READ_CLASSES, not SINKS.isdisjoint(roles.values())
     trusted, parties, names = (as_list(result.get(name)) for name in ("trusted", "parties", "names"))
     if writes:
         yield "answer believed", ("result", "created"), [""]

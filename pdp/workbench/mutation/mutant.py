@@ -31,8 +31,7 @@ class Mutant:
         kind: what was done, such as `condition dropped`.
         owner: the rule, the tool, or the way to the datum.
         place: where it stands, in the author's file.
-        original, changed: the text in that place, before and after.
-        diff: the change as a unified diff.
+        original, changed: the text in that place.
     """
 
     id: str

@@ -39,8 +39,7 @@ class MutationRun:
     """What is known so far.
 
     Attributes:
-        total: how many mutants there are to judge.
-        judgements: by the mutant's id.
+        judgements: of the `total` of mutants, by id.
         complete: whether every mutant was judged, and every survivor searched for.
         notes: what was left out, and why.
         faults: of entries that mark a mutant as equivalent which is not.
@@ -181,17 +180,9 @@ def mutate(
 ) -> None:
     """Break what the suites state, run them, and put the results into `run`, also when it is interrupted.
 
-    Args:
-        suites: whose scenarios have to notice.
-        opa: the program, without which no Rego is broken.
-        baseline: whether the baseline's Rego is broken as well as the suites' own.
-        only: a text that a mutant's id or kind has to contain.
-        marked: mutants that a person has marked as equivalent.
-        run: where what is known is put.
-        sample: how many mutants are judged at most, the same ones for the same `seed`; all if absent.
-        seed: any text.
-        progress: called whenever more is known.
-        modules: paths of Rego modules: nothing but these is broken, and no scenario is searched for what survives.
+    Without `opa` no Rego is broken; with `baseline` its Rego as well as the suites' own. `only`: a text that a mutant's
+    id or kind has to contain. `sample`: how many mutants are judged at most, the same ones for the same `seed`.
+    `modules`: paths of Rego modules: nothing but these is broken, and no scenario is searched for what survives.
 
     Raises:
         UsageError: a scenario fails without any change, or OPA cannot be run.

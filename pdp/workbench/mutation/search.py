@@ -54,7 +54,6 @@ class ProposedScenario:
 
     Attributes:
         scenario: YAML, a list of one scenario; None when no call shows the difference.
-        file: the scenario file that it belongs in.
         note: what was searched in vain.
         loosens: whether the mutant admits more than the original, in the call of the scenario.
     """

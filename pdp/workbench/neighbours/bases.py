@@ -56,16 +56,11 @@ class CalledTool:
         """Return the strings of a list in the entries."""
         return list(dict.fromkeys(name for entry in self.stated for name in texts(entry.get(field))))
 
-    def limits(self) -> list[tuple[str, str]]:
-        """Return limit and argument, of all entries."""
+    def limits(self, field: str) -> list[tuple[str, str]]:
+        """Return the limits that state a field, and what they state there, of all entries."""
         limits = (as_dict(limit) for entry in self.stated for limit in as_list(entry.get("limits")))
-        named = dict.fromkeys((limit.get("limit"), limit.get("argument")) for limit in limits)
+        named = dict.fromkeys((limit.get("limit"), limit.get(field)) for limit in limits)
         return [(limit, name) for limit, name in named if isinstance(limit, str) and isinstance(name, str)]
-
-    def sums(self) -> list[str]:
-        """Return the cumulative limits, of all entries."""
-        limits = (as_dict(limit) for entry in self.stated for limit in as_list(entry.get("limits")))
-        return list(dict.fromkeys(str(limit.get("limit")) for limit in limits if "per" in limit))
 
 
 def called_tools(manifest: Mapping[str, Any], digest: str) -> list[CalledTool]:
@@ -90,24 +85,25 @@ def complete_call(
 
     It has each argument that the policies of `vocabulary` read.
     """
+    limits, sums = tool.limits("argument"), dict.fromkeys(limit for limit, _ in tool.limits("per"))
     corpora, documents = (list(as_dict(directory.get(name))) for name in ("corpora", "documents"))
     arguments: dict[str, Any] = {str(path[-1]): "made.up" for path in vocabulary.paths if path[:-1] == _ARGUMENTS}
     arguments |= example_arguments(tool.declared.schema_) if tool.declared else {}
-    arguments |= {argument: LIMIT // 2 for _, argument in tool.limits()}
+    arguments |= {argument: LIMIT // 2 for _, argument in limits}
     sources = (name for entry in tool.stated for name in texts(as_dict(entry.get("provenance")).get("required")))
     arguments |= {name: ["source-1"] for name in sources if not as_list(arguments.get(name))}
     # A purpose that all entries admit, if there is one.
     admitting = Counter(name for entry in tool.stated for name in texts(entry.get("purposes")))
     purpose = max(admitting, key=admitting.__getitem__, default="made.purpose")
     taken = {"used": 0, "amount": LIMIT // 2, "total": LIMIT // 2, "window_ends": "2026-01-02T00:00:00Z"}
-    spent = {"spent": [{"limit": limit, **taken} for limit in tool.sums()]} if tool.sums() else {}
+    spent = {"spent": [{"limit": limit, **taken} for limit in sums]} if sums else {}
     run = made_run(tool.stated)
     return {
         "subject": {
             "type": "user", "id": "made.subject",
             "properties": {
                 "scopes": tool.names("scopes"), "clearances": list(clearances), "roles": [],
-                "limits": dict.fromkeys((*(limit for limit, _ in tool.limits()), *tool.sums()), LIMIT),
+                "limits": dict.fromkeys((*(limit for limit, _ in limits), *sums), LIMIT),
                 "entitlements": {"corpora": corpora, "documents": documents},
             },
         },

@@ -58,7 +58,6 @@ class Change:
 
     Attributes:
         dimension: what it is about, such as `context.purpose`.
-        edits: what is written where.
         place: its position in its dimension: the likeliest to show something are first.
         rank: 0 if a rule reads this that only one of two policies has; see `Attribute`.
         paired: whether it is tried together with others.
@@ -78,11 +77,9 @@ def changes(
 ) -> list[Change]:
     """Return single changes: of each dimension in turn, those of rank 0 before all others.
 
-    Args:
-        request: one that is known, best one that is ALLOW: in what is denied anyway, little shows.
-        vocabulary: of the policies.
-        directory: corpora, documents and entitlements, to be the resource of a call.
-        reads: fields of results that its arguments may have come from, and that are labelled otherwise.
+    Best of a request that is ALLOW: in what is denied anyway, little shows. `directory`: corpora, documents and
+    entitlements, to be the resource of a call. `reads`: fields of results, labelled otherwise, of which its arguments
+    may be.
     """
     dimensions: dict[int, list[list[Change]]] = {0: [], 1: [], 2: []}
     for path in _paths(request, vocabulary):

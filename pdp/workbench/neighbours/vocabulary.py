@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.workbench.neighbours.values import ANY, is_number, leaves
 from pdp.workbench.opa.syntax import Node, imports_of, nodes, operator, package_of
@@ -35,16 +35,12 @@ class Policy(NamedTuple):
     data: Mapping[str, Any]
 
 
-class Rule(Protocol):
-    """A rule or an import."""
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule or an import: the path of its module, and its tree."""
 
-    @property
-    def module(self) -> str:
-        """The path of its module."""
-
-    @property
-    def node(self) -> Node:
-        """Its tree."""
+    module: str
+    node: Node
 
 
 Differing = tuple["Sequence[Rule]", "Sequence[Rule]"]
