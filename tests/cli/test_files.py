@@ -48,7 +48,10 @@ EXPLODES = (
     "    hint: write the values out, or split the file\n"
 )
 ANY_DOCUMENT = {"missing": MISSING, "folder": FOLDER, "empty": EMPTY}
-SESSION_KEYS = "agent, claims, config, facts, idempotency_key, plan, purpose, request_id, run_id, state, time"
+SESSION_KEYS = (
+    "agent, claims, config, facts, home_domains, idempotency_key, plan, prompt, purpose, request_id, run_id, state, "
+    "time"
+)
 NO_BUNDLE = (
     "error: FILE: not a gzip file, or a damaged one\n"
     "    hint: copy the file again, or build it with `pdp bundle build`\n"
@@ -100,7 +103,7 @@ COMPLAINTS: dict[str, dict[str, str]] = {
         **ANY_DOCUMENT,
         "list": "FILE:1:1: a governance file must be a mapping\n    [1,2]\n    ^\n"
         "    hint: check that it is the right file\n",
-        "unknown": unknown("nonsense", NONSENSE, "known here: actions, clauses, programs"),
+        "unknown": unknown("nonsense", NONSENSE, "known here: actions, clauses, flow, programs"),
     },
     "--data": {
         **ANY_DOCUMENT,

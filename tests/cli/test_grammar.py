@@ -68,7 +68,7 @@ def test_an_option_has_one_short_name_wherever_it_is() -> None:
         (["opa", "install"], {"path", "version"}),
         (["opa", "policies"], {"path"}),
         (["db", "upgrade", "sqlite:///pdp.db"], {"database", "revision"}),
-        (["db", "prune", "sqlite:///pdp.db"], {"database", "forgotten"}),
+        (["db", "prune", "sqlite:///pdp.db"], {"database", "forgotten", "runs", "budgets"}),
     ],
 )
 def test_json_and_nothing_else(
