@@ -251,15 +251,13 @@ _RANKS: Final[dict[str, Callable[[Any], float | None]]] = {
     "flow.profile": lambda name: -1 if name is None else list(FlowProfile).index(name),
     "result.integrity": lambda name: name != Integrity.TRUSTED,
 }
-# Sets of which each member is one more demand.
-_DEMANDS: Final = (
+# Sets of which each member is one more demand, or admits more; what None stands for is another matter of each.
+_SETS: Final = dict.fromkeys((
     "scopes", "limits", "provenance.required", "sensitive", "safety.requires", "flow.rules", "result.markings",
-)  # fmt: skip
-# Sets of which each member admits more; what None stands for is another matter of each.
-_ADMISSIONS: Final = (
+), _TIGHTENS) | dict.fromkeys((
     "accepts", "approval.approvers", "commits", "program.options", "program.subcommands", "purposes", "admits",
     "result.created", "result.names", "result.trusted",
-)  # fmt: skip
+), _LOOSENS)  # fmt: skip
 _LABELS: Final = frozenset(("admits", "destructive", "flow", "result", "roles"))
 # How much is asked about an argument. One more that the call is aimed at is asked about, and may excuse the call.
 _WEIGHTS: Final = {None: 0, "body": 1, "value": 2, "object": 3, "destination": 4, "url": 4, "address": 4}
@@ -290,13 +288,14 @@ def entry_changes(name: str, old: Mapping[str, Any] | None, new: Mapping[str, An
         words = ("may be called now", "may no longer be called")
         return (_change("tools", name if old else None, name if new else None, comes=_LOOSENS, words=words),)
     before, after = _flat(old), _flat(new)
+    # Who took part counts for more than a stranger's word, and for less than the system's.
+    trusted = before.get("result.integrity") == after.get("result.integrity") == Integrity.TRUSTED
+    sets = {**_SETS, "result.parties": _TIGHTENS if trusted else _LOOSENS}
     changes = [
         *_rank_changes(before, after),
-        *(change for name in _DEMANDS for change in _set_changes(name, before, after, more=_TIGHTENS)),
-        *(change for name in _ADMISSIONS for change in _set_changes(name, before, after, more=_LOOSENS)),
+        *(change for name, more in sets.items() for change in _set_changes(name, before, after, more=more)),
         *_markings(before, after),
         *_roles(before, after),
-        *_parties(before, after),
         *(
             _change(name, before.get(name), after.get(name), comes=comes, words=words)
             for name, (comes, words) in _STATED.items()
@@ -389,12 +388,6 @@ def _roles(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentCha
             direction = _LOOSENS if _WEIGHTS[now] < _WEIGHTS[was] else _UNCLEAR
             direction = _TIGHTENS if was is None and now == "body" else direction
             yield ContentChange(f"roles.{name}", direction, was, now, _CHANGED)
-
-
-def _parties(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:
-    """Yield who took part otherwise: that counts for more than a stranger's word, and for less than the system's."""
-    trusted = before.get("result.integrity") == after.get("result.integrity") == Integrity.TRUSTED
-    return _set_changes("result.parties", before, after, more=_TIGHTENS if trusted else _LOOSENS)
 
 
 def _mappings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:
