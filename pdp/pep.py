@@ -105,7 +105,7 @@ class Pep:
             audit=MemoryAudit() if audit is None else audit,
             approvals=approvals,
             tools=Tools(manifest, tools or {}, registry),
-            stores=Stores(keys, actions, deployment, ledger=ledger, budgets=budgets),
+            stores=Stores(deployment, keys=keys, actions=actions, ledger=ledger, budgets=budgets),
             own_obligations=obligations_of(obligations),
             newest=NewestRelease(),
             observers=observers_of(observers),
@@ -240,7 +240,7 @@ class Pep:
             audit=parts.audit if audit is None else audit,
             approvals=parts.approvals if approvals is None else approvals,
             tools=parts.tools.replaced_by(tools),
-            stores=parts.stores.replaced_by(keys, actions, deployment, ledger, budgets),
+            stores=parts.stores.replaced_by(deployment, keys=keys, actions=actions, ledger=ledger, budgets=budgets),
             own_obligations=parts.own_obligations if obligations is None else obligations_of(obligations),
         )
         return other

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from pdp.engine.protocol import DECISION
 
@@ -100,17 +100,13 @@ def _raise_late(late: list[asyncio.CancelledError]) -> None:
 
 
 def _done(step: ToolRun | Work | Pause) -> Any:
-    match step:
-        case ToolRun(runner, arguments):
-            return runner.run(arguments)
-        case Work(do, _):
-            return do()
-        case Pause(seconds):
-            if seconds:
-                time.sleep(seconds)
-            return None
-        case _:
-            assert_never(step)
+    if isinstance(step, Work):
+        return step.do()
+    if isinstance(step, ToolRun):
+        return step.runner.run(step.arguments)
+    if step.seconds:
+        time.sleep(step.seconds)
+    return None
 
 
 async def _adone(step: Step, engine: Engine, late: list[asyncio.CancelledError]) -> Any:
@@ -125,17 +121,13 @@ async def _adone(step: Step, engine: Engine, late: list[asyncio.CancelledError])
                 late[:] = [error]
         return work.result()
     _raise_late(late)
-    match step:
-        case Question(body, document):
-            return await engine.adecide_body(body, document)
-        case ToolRun(runner, arguments):
-            return await runner.arun(arguments)
-        case Pause(seconds):
-            if seconds:
-                await asyncio.sleep(seconds)
-            return None
-        case _:
-            assert_never(step)
+    if isinstance(step, Question):
+        return await engine.adecide_body(step.body, step.document)
+    if isinstance(step, ToolRun):
+        return await step.runner.arun(step.arguments)
+    if step.seconds:
+        await asyncio.sleep(step.seconds)
+    return None
 
 
 def _close(flow: Generator[Step, Any, object]) -> None:

@@ -32,8 +32,8 @@ from pdp.flow.stages import (
     arguments_of,
     not_run,
     result_markings,
+    withheld,
 )
-from pdp.proposal import Execution, Failure, FailureCode
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -45,12 +45,14 @@ if TYPE_CHECKING:
     from pdp.flow.parts import Parts, Stores
     from pdp.flow.stages import Prepared, Received
     from pdp.patterns.enforcement import HeldCall
+    from pdp.proposal import Execution
     from pdp.stores.actions import Action
 
 _log = logging.getLogger("pdp.pep")
 
 _TRIES: Final = 3
 _CONTENDED: Final = "others have spent of its limits each time that the call was decided; make it again"
+_UNDELIVERED: Final = "the tool ran, and its result could not be delivered"
 _GIVEN_UP: Final = not_run("the call was given up before its tool was started")
 
 
@@ -155,8 +157,7 @@ def execute(ready: Ready, parts: Parts, watchers: _Watchers) -> Generator[Step, 
         if execution is None:
             execution = yield from _run(ready, watchers)
         ready = ready._replace(action=(yield from _settle(ready, execution, stores)))
-        yield from _finish_key(ready, execution, stores)
-        yield from _settle_budgets(ready, execution, stores)
+        yield from _free(ready, execution, stores)
         ready = ready._replace(key=None, reservation=None)
         delivered = deliver(Executed(ready.decided, execution, ready.action), ready)
         if ready.prepared.flow is not None:
@@ -345,23 +346,16 @@ def _settle(ready: Ready, execution: Execution, stores: Stores) -> Generator[Ste
     return settled
 
 
-def _finish_key(ready: Ready, execution: Execution, stores: Stores) -> Generator[Step, Any, None]:
-    if ready.key is not None:
-        from pdp.flow.reserve import finish_key  # noqa: PLC0415 - only calls with a key
+def _free(ready: Ready, execution: Execution, stores: Stores) -> Generator[Step, Any, None]:
+    if ready.key is not None or ready.reservation is not None:
+        from pdp.flow.reserve import free  # noqa: PLC0415 - only calls with a key or cumulative limits
 
-        yield from finish_key(ready.key, ready.prepared.checked.tool, stores.keys, execution)
-
-
-def _settle_budgets(ready: Ready, execution: Execution, stores: Stores) -> Generator[Step, Any, None]:
-    if ready.reservation is not None:
-        from pdp.flow.reserve import settle_budgets  # noqa: PLC0415 - only tools with cumulative limits
-
-        yield from settle_budgets(ready.reservation, ready.prepared.checked.tool, stores.budgets, execution)
+        yield from free(ready, stores, execution)
 
 
 def _give_back(ready: Ready, execution: Execution, stores: Stores) -> Generator[Step, Any, None]:
     """Settle what a call has taken that was recorded already; what cannot be stored is logged, and stays taken."""
-    for settle in (_settle, _finish_key, _settle_budgets):
+    for settle in (_settle, _free):
         try:
             yield from settle(ready, execution, stores)
         except Exception:  # noqa: BLE001 - the call has come to what is recorded
@@ -377,7 +371,7 @@ def deliver(executed: Executed, ready: Ready) -> Executed:
         delivered = _deliver(executed, ready)
     except Exception as error:  # noqa: BLE001 - whatever it was, the result does not go out
         _log.error("a result could not be delivered: %s", place_of(error))
-        return executed._replace(execution=_undelivered(executed.execution))
+        return executed._replace(execution=withheld(executed.execution, _UNDELIVERED))
     if delivered.execution.failure is not None:
         return delivered._replace(markings=frozenset(), retrieval_snapshot=None)
     return delivered
@@ -408,11 +402,3 @@ def _deliver(executed: Executed, ready: Ready) -> Executed:
         failure = failure_of(fault)
         failure.details["effect"] = "done"
         return executed._replace(execution=executed.execution._replace(result=None, failure=failure, error=fault))
-
-
-def _undelivered(execution: Execution) -> Execution:
-    """Return what a run came to whose result cannot go out: only what became of its effect."""
-    effect = "done" if execution.failure is None else execution.failure.details.get("effect", "unknown")
-    message = "the tool ran, and its result could not be delivered"
-    failure = Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {"effect": effect})
-    return execution._replace(result=None, failure=failure, error=None)

@@ -8,10 +8,9 @@ from weakref import WeakKeyDictionary
 
 from pdp.contract.sensitive import place_of
 from pdp.flow.drive import Work
-from pdp.flow.stages import caller_of
+from pdp.flow.stages import caller_of, withheld
 from pdp.ledger.ledger import RunLabels
 from pdp.ledger.summary import Tracker
-from pdp.proposal import Failure, FailureCode
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from pdp.ledger.summary import CallFlow
 
 _log = logging.getLogger("pdp.pep")
+
+_WITHHELD: Final = "the tool ran, and its result is withheld: the ledger of the run could not be written"
 
 _trackers: Final[WeakKeyDictionary[CompiledTool, Tracker]] = WeakKeyDictionary()
 
@@ -74,20 +75,9 @@ def follow(executed: Executed, prepared: Prepared, stores: Stores) -> Generator[
             yield Work(lambda: ledger.write(flow.run, new, sources, now), blocking=ledger.blocking)
     except Exception as error:  # noqa: BLE001 - whatever it was: nobody would know any more what the run has seen
         _log.error("a result could not be written to the run's ledger, and is withheld: %s", place_of(error))
-        failure = Failure(FailureCode.TOOL_EXECUTION_FAILED, _WITHHELD, {"effect": _effect(execution)})
-        return executed._replace(
-            execution=execution._replace(result=None, failure=failure, error=None), state=None,
-            markings=frozenset(), retrieval_snapshot=None,
-        )  # fmt: skip
+        execution = withheld(execution, _WITHHELD)
+        return executed._replace(execution=execution, state=None, markings=frozenset(), retrieval_snapshot=None)
     return executed
-
-
-_WITHHELD: Final = "the tool ran, and its result is withheld: the ledger of the run could not be written"
-
-
-def _effect(execution: object) -> str:
-    failure: Failure | None = getattr(execution, "failure", None)
-    return "done" if failure is None else failure.details.get("effect", "unknown")
 
 
 def _call_id(prepared: Prepared) -> str:

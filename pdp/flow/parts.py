@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from pdp.decision import Verdict
 from pdp.documents import nearest, shown_name
@@ -34,97 +35,45 @@ if TYPE_CHECKING:
     from pdp.stores.keys import IdempotencyStore
 
 
+_IN_MEMORY: Final = {
+    "keys": ("pdp.stores.memory", "MemoryIdempotency"),
+    "actions": ("pdp.stores.memory", "MemoryActions"),
+    "runs": ("pdp.patterns.run", "Runs"),
+    "ledger": ("pdp.ledger.ledger", "MemoryLedger"),
+    "budgets": ("pdp.stores.budgets", "MemoryBudgets"),
+}
+"""By store, where the one in memory is."""
+
+
 class Stores:
     """What outlives a call: idempotency keys, actions, budgets, what runs of agents remember, and the ledger of it.
 
     In memory where the application gives none, and made when a call first asks for one. Safe to share between threads.
     """
 
-    def __init__(
-        self,
-        keys: IdempotencyStore | None,
-        actions: ActionStore | None,
-        deployment: Deployment | None,
-        runs: Runs | None = None,
-        *,
-        ledger: LedgerStore | None = None,
-        budgets: BudgetStore | None = None,
-    ) -> None:
+    keys: IdempotencyStore
+    actions: ActionStore
+    runs: Runs
+    ledger: LedgerStore
+    budgets: BudgetStore
+
+    def __init__(self, deployment: Deployment | None, **given: Any) -> None:
         self.deployment = deployment
-        self._budgets = budgets
-        self._given = keys, actions, runs
-        self._ledger = ledger
-        self._opened: tuple[IdempotencyStore, ActionStore, Runs] | None = None
-        self._lock = threading.Lock()
+        vars(self).update({name: store for name, store in given.items() if store is not None})
 
-    def replaced_by(
-        self,
-        keys: IdempotencyStore | None,
-        actions: ActionStore | None,
-        deployment: Deployment | None,
-        ledger: LedgerStore | None,
-        budgets: BudgetStore | None,
-    ) -> Stores:
+    def __getattr__(self, name: str) -> Any:
+        if name not in _IN_MEMORY:
+            raise AttributeError(name)
+        module, kind = _IN_MEMORY[name]
+        made = getattr(import_module(module), kind)
+        # Of threads that ask at once, all get the same one.
+        return vars(self).setdefault(name, made(self.deployment) if name == "runs" else made())
+
+    def replaced_by(self, deployment: Deployment | None, **given: Any) -> Stores:
         """Return the same with other stores; runs of their own where `actions` or `deployment` is another one."""
-        runs = self.runs if actions is None and deployment is None else None
-        return Stores(
-            self.keys if keys is None else keys,
-            self.actions if actions is None else actions,
-            self.deployment if deployment is None else deployment,
-            runs,
-            ledger=self.ledger if ledger is None else ledger,
-            budgets=self.budgets if budgets is None else budgets,
-        )
-
-    def _open(self) -> tuple[IdempotencyStore, ActionStore, Runs]:
-        if self._opened is None:
-            from pdp.patterns.run import Runs  # noqa: PLC0415 - only calls with a key, with effects, or of a run
-            from pdp.stores.memory import MemoryActions, MemoryIdempotency  # noqa: PLC0415 - likewise
-
-            keys, actions, runs = self._given
-            with self._lock:
-                if self._opened is None:
-                    self._opened = (
-                        MemoryIdempotency() if keys is None else keys,
-                        MemoryActions() if actions is None else actions,
-                        Runs(self.deployment) if runs is None else runs,
-                    )
-        return self._opened
-
-    @property
-    def keys(self) -> IdempotencyStore:
-        """The store of idempotency keys."""
-        return self._open()[0]
-
-    @property
-    def actions(self) -> ActionStore:
-        """The store of staged effects. Staging goes into the same one as everything else."""
-        return self._open()[1]
-
-    @property
-    def runs(self) -> Runs:
-        """What each run of an agent remembers."""
-        return self._open()[2]
-
-    @property
-    def ledger(self) -> LedgerStore:
-        """What runs have seen."""
-        if self._ledger is None:
-            from pdp.ledger.ledger import MemoryLedger  # noqa: PLC0415 - only where labels are in use
-
-            with self._lock:
-                self._ledger = self._ledger or MemoryLedger()
-        return self._ledger
-
-    @property
-    def budgets(self) -> BudgetStore:
-        """The sums of cumulative limits."""
-        if self._budgets is None:
-            from pdp.stores.budgets import MemoryBudgets  # noqa: PLC0415 - only tools with such limits
-
-            with self._lock:
-                self._budgets = self._budgets or MemoryBudgets()
-        return self._budgets
+        runs = self.runs if given["actions"] is None and deployment is None else None
+        stores = {name: getattr(self, name) if store is None else store for name, store in given.items()}
+        return Stores(self.deployment if deployment is None else deployment, runs=runs, **stores)
 
     @property
     def blocking(self) -> bool:
@@ -139,10 +88,10 @@ class Stores:
     def end_run(self, run_id: str, caller: str) -> None:
         """Forget a run and all that is known of it; StoreError where the ledger cannot be written."""
         self.runs.end(run_id, caller)
-        if self._ledger is not None:
-            from pdp.ledger.ledger import run_of  # noqa: PLC0415 - as above
+        if "ledger" in vars(self):
+            from pdp.ledger.ledger import run_of  # noqa: PLC0415 - only where labels are in use
 
-            self._ledger.end(run_of(self._ledger.key, caller, run_id))
+            self.ledger.end(run_of(self.ledger.key, caller, run_id))
 
     def run_of(self, session: Session) -> Run:
         """Return the run that a call belongs to; StateError where it cannot be opened, see `Runs.open`."""

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from pdp.proposal import Execution
     from pdp.request import Request
     from pdp.stores.approvals import Approval
-    from pdp.stores.budgets import BudgetStore
-    from pdp.stores.keys import Begun, IdempotencyStore, KeyRecord
+    from pdp.stores.keys import Begun, IdempotencyStore
 
 _log = logging.getLogger("pdp.pep")
 
@@ -202,18 +201,32 @@ def _waiting(
         wait = min(2 * wait, _LONGEST_WAIT)
 
 
-def finish_key(
-    record: KeyRecord, tool: CompiledTool, keys: IdempotencyStore, execution: Execution
-) -> Generator[Step, Any, None]:
-    """Store for the reserved key what the run came to, or free it where nothing was done."""
+def free(ready: Ready, stores: Stores, execution: Execution) -> Generator[Step, Any, None]:
+    """Store for the reserved key what the run came to, and let what is reserved of budgets be spent.
+
+    Where nothing was done, the key is free and the budgets have it back; a sum of which nobody knows stays as it is.
+    """
+    tool, key, reservation = ready.prepared.checked.tool, ready.key, ready.reservation
+    effect = execution.failure.details.get("effect") if execution.failure else "done"
 
     def finish() -> None:
         try:
-            keys.finish(record, execution, now=time.time(), effects=tool.entry.has_effects)
+            if key is not None:
+                stores.keys.finish(key, execution, now=time.time(), effects=tool.entry.has_effects)
         except Exception:  # noqa: BLE001 - whatever it was, the tool has run
             _log.critical("a tool ran and its idempotency key could not be finished: it stays taken", exc_info=True)
+        try:
+            if reservation is None:
+                return
+            if not execution.started or effect == "none":
+                stores.budgets.release(reservation)
+            elif effect == "done" or not tool.entry.has_effects:
+                stores.budgets.commit(reservation)
+        except Exception:  # noqa: BLE001 - likewise
+            _log.critical("a call is over, and what it has reserved could not be settled: it counts", exc_info=True)
 
-    yield Work(finish, blocking=keys.blocking)
+    waits = (key is not None and stores.keys.blocking) or (reservation is not None and stores.budgets.blocking)
+    yield Work(finish, waits)
 
 
 def read_spent(
@@ -283,24 +296,6 @@ def _capped(spending: Spending, decided: Decided) -> Take:
         reason = f"the policy allows the call, and reserves nothing of {spending.limit} for it"
         raise StoppedError(decided.denied("obligations.unfulfillable", reason))
     return take._replace(cap=min(MOST if cap is None else spending.units(cap) for cap in caps))
-
-
-def settle_budgets(
-    reservation: str, tool: CompiledTool, budgets: BudgetStore, execution: Execution
-) -> Generator[Step, Any, None]:
-    """Let what is reserved be spent, or give it back where nothing was done; what nobody knows stays as it is."""
-    effect = execution.failure.details.get("effect") if execution.failure else "done"
-
-    def settle() -> None:
-        try:
-            if not execution.started or effect == "none":
-                budgets.release(reservation)
-            elif effect == "done" or not tool.entry.has_effects:
-                budgets.commit(reservation)
-        except Exception:  # noqa: BLE001 - whatever it was, the tool has run
-            _log.critical("a call is over, and what it has reserved could not be settled: it counts", exc_info=True)
-
-    yield Work(settle, blocking=budgets.blocking)
 
 
 def _now(asked: Asked, now: float | None = None) -> float:

@@ -250,6 +250,13 @@ def not_run(message: str, effect: str = "none") -> Execution:
     return Execution(failure=failure, started=False)
 
 
+def withheld(execution: Execution, message: str) -> Execution:
+    """Return what a run came to whose result cannot go out: only what became of its effect."""
+    effect = "done" if execution.failure is None else execution.failure.details.get("effect", "unknown")
+    failure = Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {"effect": effect})
+    return execution._replace(result=None, failure=failure, error=None)
+
+
 def caller_of(session: Session) -> str:
     """Return who calls (claims `iss` and `sub`) as one text: what one caller has staged is not another's."""
     return canonical([issuer_of(session.claims), str(session.claims.get("sub"))]).decode()

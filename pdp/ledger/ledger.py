@@ -178,7 +178,7 @@ class MemoryLedger:
 
     def __init__(self) -> None:
         self.key = secrets.token_bytes(32)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._runs: OrderedDict[str, _MemoryRun] = OrderedDict()  # in the order of their last use
         self._over: dict[str, float] = {}  # when they were last used; in the order of being over
         self._values = 0
@@ -196,7 +196,14 @@ class MemoryLedger:
     def write(self, run: str, labels: RunLabels, sources: Mapping[str, Origin], now: float) -> None:
         """Add labels and sources to a run."""
         with self._lock:
-            known = self._used(run, now) or self._begun(run, now)
+            known = self._used(run, now)
+            if known is None:
+                self.prune(now)
+                if len(self._over) >= MOST_OVER:
+                    raise StoreFullError(
+                        f"{MOST_OVER} runs are over, and in memory", hint="end runs, or use a database"
+                    )
+                known = self._runs[run] = _MemoryRun(now)
             new = {name: source for name, source in sources.items() if name not in known.sources}
             if len(known.sources) + len(new) > MOST_VALUES:
                 labels = labels._replace(full=True)
@@ -213,17 +220,11 @@ class MemoryLedger:
             if run in self._over:
                 raise RunExpiredError
             return None
-        check_time(known.used_at, now)
+        if known.used_at + LIFETIME <= now:
+            raise RunExpiredError
         known.used_at = max(known.used_at, now)
         self._runs.move_to_end(run)
         return known
-
-    def _begun(self, run: str, now: float) -> _MemoryRun:
-        self._prune(now)
-        if len(self._over) >= MOST_OVER:
-            raise StoreFullError(f"{MOST_OVER} runs are over, and in memory", hint="end runs, or use a database")
-        new = self._runs[run] = _MemoryRun(now)
-        return new
 
     def end(self, run: str) -> None:
         """Forget a run."""
@@ -235,27 +236,18 @@ class MemoryLedger:
     def prune(self, now: float) -> int:
         """Forget what runs that have expired knew, and return of how many."""
         with self._lock:
-            return self._prune(now)
-
-    def _prune(self, now: float) -> int:
-        count = 0
-        while self._runs and next(iter(self._runs.values())).used_at + LIFETIME <= now:
-            self._end_oldest()
-            count += 1
-        while self._over and next(iter(self._over.values())) + REMEMBERED <= now:
-            del self._over[next(iter(self._over))]
-        return count
+            count = 0
+            while self._runs and next(iter(self._runs.values())).used_at + LIFETIME <= now:
+                self._end_oldest()
+                count += 1
+            while self._over and next(iter(self._over.values())) + REMEMBERED <= now:
+                del self._over[next(iter(self._over))]
+            return count
 
     def _end_oldest(self) -> None:
         run, known = self._runs.popitem(last=False)
         self._over[run] = known.used_at
         self._values -= len(known.sources)
-
-
-def check_time(used_at: float, now: float) -> None:
-    """Raise RunExpiredError where the time of a run is over that was last used then."""
-    if used_at + LIFETIME <= now:
-        raise RunExpiredError
 
 
 def check_room(labels: RunLabels) -> None:

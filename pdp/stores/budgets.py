@@ -63,8 +63,7 @@ class BudgetStore(Protocol):
 
 
 class _Amount(NamedTuple):
-    names: str
-    amount: int
+    reservation: OpenReservation
     ends: float
     running_until: float | None
 
@@ -82,7 +81,7 @@ class _Budget:
         """Forget what counts no more."""
         self.latest = max(self.latest, now)
         while (oldest := next(iter(self.amounts.items()), None)) and oldest[1].ends <= self.latest:
-            self.used -= self.amounts.pop(oldest[0]).amount
+            self.used -= self.amounts.pop(oldest[0]).reservation.amount
 
 
 class MemoryBudgets:
@@ -91,7 +90,7 @@ class MemoryBudgets:
     blocking = False
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._budgets: dict[str, _Budget] = {}
         self._reserved: dict[str, Sequence[str]] = {}
 
@@ -112,7 +111,7 @@ class MemoryBudgets:
         """
         with self._lock:
             if len(self._reserved) >= CAPACITY:
-                self._prune(now)
+                self.prune(now)
                 if len(self._reserved) >= CAPACITY:
                     raise StoreFullError(f"{CAPACITY} calls count in budgets in memory", hint="use a database")
             opened = [(self._budgets.setdefault(take.budget, _Budget(now)), take) for take in takes]
@@ -124,8 +123,8 @@ class MemoryBudgets:
             for budget, take in opened:
                 budget.used += take.amount
                 budget.currency = take.currency
-                ends = take.window.end(budget.latest)
-                budget.amounts[reservation_id] = _Amount(take.names, take.amount, ends, running_until)
+                reservation = OpenReservation(reservation_id, take.names, take.amount)
+                budget.amounts[reservation_id] = _Amount(reservation, take.window.end(budget.latest), running_until)
             self._reserved[reservation_id] = [take.budget for take in takes]
             return True
 
@@ -139,32 +138,29 @@ class MemoryBudgets:
         """Give back what is reserved."""
         with self._lock:
             for budget in self._of(reservation_id):
-                budget.used -= budget.amounts.pop(reservation_id).amount
+                budget.used -= budget.amounts.pop(reservation_id).reservation.amount
             self._reserved.pop(reservation_id, None)
 
     def unknown(self, now: float) -> Sequence[OpenReservation]:
         """Return what is neither committed nor released, and whose tool cannot run any more."""
         with self._lock:
-            amounts = [item for budget in self._budgets.values() for item in budget.amounts.items()]
-        return [
-            OpenReservation(name, amount.names, amount.amount)
-            for name, amount in amounts
-            if amount.running_until is not None and amount.running_until <= now
-        ]
+            return [
+                amount.reservation
+                for budget in self._budgets.values()
+                for amount in budget.amounts.values()
+                if amount.running_until is not None and amount.running_until <= now
+            ]
 
     def prune(self, now: float) -> int:
         """Forget the budgets that hold nothing any more, and return how many."""
         with self._lock:
-            return self._prune(now)
-
-    def _prune(self, now: float) -> int:
-        for budget in self._budgets.values():
-            budget.at(now)
-        over = [name for name, budget in self._budgets.items() if not budget.amounts]
-        for name in over:
-            del self._budgets[name]
-        self._reserved = {name: names for name, names in self._reserved.items() if any(self._of(name))}
-        return len(over)
+            for budget in self._budgets.values():
+                budget.at(now)
+            over = [name for name, budget in self._budgets.items() if not budget.amounts]
+            for name in over:
+                del self._budgets[name]
+            self._reserved = {name: names for name, names in self._reserved.items() if any(self._of(name))}
+            return len(over)
 
     def _of(self, reservation_id: str) -> Sequence[_Budget]:
         held = map(self._budgets.get, self._reserved.get(reservation_id, ()))

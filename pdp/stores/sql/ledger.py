@@ -23,7 +23,6 @@ from pdp.ledger.ledger import (
     RunLabels,
     RunView,
     check_room,
-    check_time,
 )  # fmt: skip
 from pdp.stores.sql.tables import insert_if_absent, ledger_key, runs
 from pdp.stores.sql.tables import run_values as values
@@ -188,9 +187,8 @@ def _forget(connection: Connection, now: float, most: int) -> tuple[int, int]:
 
 def _labels(row: Row[Any], now: float) -> RunLabels:
     """Return the labels in a run's row; RunExpiredError where its time is over."""
-    if row.state == _OVER:
+    if row.state == _OVER or row.used_at + LIFETIME <= now:
         raise RunExpiredError
-    check_time(row.used_at, now)
     try:
         untrusted, markings, plan, full = orjson.loads(row.labels)
         return RunLabels(frozenset(untrusted), frozenset(markings), None if plan is None else tuple(plan), full)
