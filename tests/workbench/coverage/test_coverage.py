@@ -207,16 +207,20 @@ def test_what_two_suites_reach_together_is_reached(tmp_path: Path, opa: Path) ->
 
 @pytest.mark.opa
 def test_the_baselines_scenarios_answer_for_the_baseline(opa: Path) -> None:
-    """Its own suite: every line is of the baseline, and every code of the limits is reached."""
-    suite = load_suite(ROOT / "policies/scenarios/limits.scenarios.yaml")
-    coverage = measured(suite, opa)
+    """Its own suites: every line is of the baseline, and every code of the limits is reached."""
+    suites = [load_suite(ROOT / f"policies/scenarios/{name}.scenarios.yaml") for name in ("limits", "spending")]
+    coverage = measure([(suite, results_of(suite)) for suite in suites], opa)
     assert coverage.lines is not None
     assert {file.file for file in coverage.lines} == {
         str(file) for file in (ROOT / "policies/authz").rglob("*.rego") if not file.name.endswith("_test.rego")
     }
     limits = {file.file: file.missed for file in coverage.lines if Path(file.file).name == "limits.rego"}
     assert list(limits.values()) == [(), ()]
-    assert {one.code for one in coverage.codes if one.scenario} >= {"limits.exceeded", "limits.invalid"}
+    assert {one.code for one in coverage.codes if one.scenario} >= {
+        "limits.cumulative_exceeded",
+        "limits.exceeded",
+        "limits.invalid",
+    }
 
 
 @pytest.mark.opa
