@@ -87,25 +87,21 @@ _findings contains reason.new(rego.metadata.rule(), _of(target)) if {
 #   remedy: State the value in your own words, or approve it.
 _findings contains reason.new(rego.metadata.rule(), _of(argument)) if {
 	_tainted_write
-	some argument in _mattering
+	some argument in (flow.values | flow.addresses)
 	not flow.known(argument)
+	not _worked_out(argument)
 }
 
 # What the model works out, such as a difference, and no stranger wrote, is no stranger's choice where the user has named
 # the target. An address that it works out is `address_composed`.
-_mattering contains value if {
-	some value in flow.values
-	not _worked_out(value)
-}
-
-_mattering contains address if {
-	some address in flow.addresses
-	not flow.composed(address)
-}
-
-_worked_out(value) if {
-	value.sources == ["model"]
+_worked_out(argument) if {
+	argument.sources == ["model"]
 	flow.aimed_by_user
+}
+
+_worked_out(argument) if {
+	flow.addresses[argument]
+	flow.composed(argument)
 }
 
 # METADATA

@@ -12,12 +12,9 @@ import data.authz.lib.number
 import data.authz.lib.shape
 import data.authz.lib.subject
 
-# METADATA
-# title: Valid
-# description: |
-#   The request carries an approval of exactly this call, young enough, granted by enough people of the right roles; where
-#   the entry names `$subject` among them, also by the person whose own agent makes the call.
-#   Anything missing or mistyped, in the approval or in the tool's entry, makes it invalid.
+# The request carries an approval of exactly this call, young enough, granted by enough people of the right roles; where
+# the entry names `$subject` among them, also by the person whose own agent makes the call.
+# Anything missing or mistyped, in the approval or in the tool's entry, makes it invalid.
 valid if {
 	approval := input.context.approval
 	shape.named(approval.id)

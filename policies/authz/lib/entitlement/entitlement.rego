@@ -11,20 +11,15 @@ import data.authz.lib.manifest
 import data.authz.lib.resource
 import data.authz.lib.shape
 
-# METADATA
-# title: Needed
-# description: The call reads a corpus or a document, or it is a search, whatever it says that it searches.
+# The call reads a corpus or a document, or it is a search, whatever it says that it searches.
 needed if input.resource.type == "corpus"
 
 needed if input.resource.type == "document"
 
 needed if manifest.entry.pattern == "search"
 
-# METADATA
-# title: Covers
-# description: |
-#   `entitlements` (`{"corpora": [...], "documents": [...]}`) name the resource. A document is also covered by its
-#   corpus, unless the directory marks it as restricted: anything but false does.
+# `entitlements` (`{"corpora": [...], "documents": [...]}`) name the resource. A document is also covered by its
+# corpus, unless the directory marks it as restricted: anything but false does.
 covers(entitlements) if {
 	input.resource.type == "corpus"
 	_named(entitlements, "corpora", input.resource.id)

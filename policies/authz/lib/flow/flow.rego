@@ -9,41 +9,26 @@ package authz.lib.flow
 
 import data.authz.lib.manifest
 
-# METADATA
-# title: In use
-# description: Labels are in use, so that the request has to say where its values came from.
+# Labels are in use, so that the request has to say where its values came from.
 in_use if manifest.entry.flow
 
-# METADATA
-# title: Tainted
-# description: The run has read what a stranger wrote.
+# The run has read what a stranger wrote.
 tainted if input.context.flow.tainted
 
-# METADATA
-# title: Arguments
-# description: The labelled arguments, each with its role and its sources.
+# The labelled arguments, each with its role and its sources.
 arguments contains argument if some argument in input.context.flow.arguments
 
-# METADATA
-# title: Targets
-# description: Arguments that say what the call is aimed at.
+# Arguments that say what the call is aimed at.
 targets := _of({"destination", "object"})
 
-# METADATA
-# title: Values
-# description: Arguments that matter by what they are, such as amounts.
+# Arguments that matter by what they are, such as amounts.
 values := _of({"value"})
 
-# METADATA
-# title: Addresses
-# description: Arguments that are fetched or written to.
+# Arguments that are fetched or written to.
 addresses := _of({"url", "address"})
 
-# METADATA
-# title: Known
-# description: |
-#   A source whose word counts names the value: the user, the application, a field that the system writes, an approval.
-#   A party is authentic, and yet anybody can become one: it counts where the rest of the call is known.
+# A source whose word counts names the value: the user, the application, a field that the system writes, an approval.
+# A party is authentic, and yet anybody can become one: it counts where the rest of the call is known.
 known(item) if stated(item)
 
 known(item) if {
@@ -51,24 +36,16 @@ known(item) if {
 	_vouched
 }
 
-# METADATA
-# title: Stated
-# description: A source whose word counts names the value, whatever else the call has.
+# A source whose word counts names the value, whatever else the call has.
 stated(item) if _has(item, {"prompt", "fact", "trusted", "created", "named", "endorsed"})
 
-# METADATA
-# title: Named
-# description: The user's own words name the value, the run has made it, or an approval endorsed it.
+# The user's own words name the value, the run has made it, or an approval endorsed it.
 named(item) if _has(item, {"prompt", "named", "created", "endorsed"})
 
-# METADATA
-# title: Composed
-# description: Nobody has written the value as a whole; some of it is the model's own.
+# Nobody has written the value as a whole; some of it is the model's own.
 composed(item) if _has(item, {"model"})
 
-# METADATA
-# title: Aimed by the user
-# description: The call has targets, and the user's own words name each of them.
+# The call has targets, and the user's own words name each of them.
 aimed_by_user if {
 	count(targets) > 0
 	every target in targets {
@@ -76,23 +53,16 @@ aimed_by_user if {
 	}
 }
 
-# METADATA
-# title: Anchored
-# description: The call holds the user's words, or is what they ask for.
+# The call holds the user's words, or is what they ask for.
 anchored if input.context.flow.anchored
 
 anchored if input.context.flow.intended
 
-# METADATA
-# title: Writes
-# description: The call may change something. Without an effect class it may.
+# The call may change something. Without an effect class it may.
 writes if not _reads
 
-# METADATA
-# title: Sinks
-# description: |
-#   Arguments that say where data goes, but for the user's own domains. To fetch an address is to send to it, unless it
-#   is fetched as somebody else wrote it: then nothing of the run can be in it.
+# Arguments that say where data goes, but for the user's own domains. To fetch an address is to send to it, unless it
+# is fetched as somebody else wrote it: then nothing of the run can be in it.
 sinks contains argument if {
 	some argument in _of({"destination", "url", "address"})
 	argument.home == false
@@ -104,9 +74,7 @@ _verbatim(argument) if {
 	not composed(argument)
 }
 
-# METADATA
-# title: Leaking
-# description: Markings that the run has read, and that may not leave through this tool.
+# Markings that the run has read, and that may not leave through this tool.
 leaking := _read - _admitted
 
 _read contains marking if some marking in input.context.flow.markings

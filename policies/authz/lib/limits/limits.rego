@@ -11,11 +11,8 @@ import data.authz.lib.manifest
 import data.authz.lib.number
 import data.authz.lib.subject
 
-# METADATA
-# title: Invalid
-# description: |
-#   Limits whose argument is not a number of at least zero, and cumulative ones of which it is not known what is spent, or
-#   that cannot be counted for this call.
+# Limits whose argument is not a number of at least zero, and cumulative ones of which it is not known what is spent, or
+# that cannot be counted for this call.
 invalid contains {"limit": limit.limit, "argument": limit.argument} if {
 	some limit in _of_one_call
 	not _numeric(limit.argument)
@@ -32,11 +29,8 @@ invalid contains {"limit": limit.limit, "problem": problem} if {
 	some problem in {spent.problem | some spent in _shown(limit.limit)}
 }
 
-# METADATA
-# title: Exceeded
-# description: |
-#   Limits that the subject, or an agent that states them, does not have or that the argument exceeds. `held` is the
-#   lowest that they have, null where one of them has none.
+# Limits that the subject, or an agent that states them, does not have or that the argument exceeds. `held` is the
+# lowest that they have, null where one of them has none.
 exceeded contains {"limit": limit.limit, "argument": limit.argument, "value": value, "held": _held(limit.limit)} if {
 	some limit in _of_one_call
 	value := input.context.arguments[limit.argument]
@@ -44,27 +38,21 @@ exceeded contains {"limit": limit.limit, "argument": limit.argument, "value": va
 	not _kept(limit.limit, value)
 }
 
-# METADATA
-# title: Spending
-# description: What the call takes of each cumulative limit, as the enforcement point has it, with what is `held`.
+# What the call takes of each cumulative limit, as the enforcement point has it, with what is `held`.
 spending contains object.union(spent, {"held": _held(spent.limit), "window": object.get(limit, "window", null)}) if {
 	some limit in _cumulative
 	some spent in _shown(limit.limit)
 	number.at_most(0, spent.amount)
 }
 
-# METADATA
-# title: Overspent
-# description: What of it would pass the sum that is held. What takes nothing passes none.
+# What of it would pass the sum that is held. What takes nothing passes none.
 overspent contains spent if {
 	some spent in spending
 	total := _total(spent)
 	not _kept(spent.limit, total)
 }
 
-# METADATA
-# title: All kept
-# description: The entry declares limits, and the call keeps every one of them.
+# The entry declares limits, and the call keeps every one of them.
 all_kept if {
 	count(manifest.entry.limits) > 0
 	count(invalid) == 0

@@ -7,20 +7,15 @@
 #   - input: schema.request
 package authz.lib.manifest
 
-# METADATA
-# title: Manifest
-# description: The effective manifest; undefined when the bundle has none of that digest, or what it has is none.
+# The effective manifest; undefined when the bundle has none of that digest, or what it has is none.
 manifest := found if {
 	found := data.manifests[input.action.properties.manifest_digest]
 	is_object(found)
 	is_object(object.get(found, "agents", {}))
 }
 
-# METADATA
-# title: Entry
-# description: |
-#   The tool's effective entry; undefined when there is none, which the concern `manifest` denies. An entry that lacks what
-#   every entry has, or has it of another type, is none: a limit that cannot be read must not be a limit that is kept.
+# The tool's effective entry; undefined when there is none, which the concern `manifest` denies. An entry that lacks what
+# every entry has, or has it of another type, is none: a limit that cannot be read must not be a limit that is kept.
 entry := found if {
 	found := manifest.tools[input.action.properties.tool]
 	is_array(found.scopes)

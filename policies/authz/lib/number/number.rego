@@ -5,9 +5,7 @@
 #   sides have to be numbers first.
 package authz.lib.number
 
-# METADATA
-# title: At most
-# description: Both are numbers, and the first is no larger than the second.
+# Both are numbers, and the first is no larger than the second.
 at_most(a, b) if {
 	is_number(a)
 	is_number(b)

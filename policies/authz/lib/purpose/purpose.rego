@@ -7,17 +7,13 @@ package authz.lib.purpose
 
 import data.authz.lib.manifest
 
-# METADATA
-# title: Stated
-# description: The call states a purpose.
+# The call states a purpose.
 stated if {
 	is_string(input.context.purpose)
 	input.context.purpose != ""
 }
 
-# METADATA
-# title: Allowed
-# description: The call states a purpose, and the tool's entry names it or names none at all.
+# The call states a purpose, and the tool's entry names it or names none at all.
 allowed if {
 	stated
 	not manifest.entry.purposes

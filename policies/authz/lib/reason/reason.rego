@@ -3,11 +3,8 @@
 # description: Builds and checks reason objects, so that their shape lives in one place.
 package authz.lib.reason
 
-# METADATA
-# title: New reason
-# description: |
-#   Takes the code, the message and the remedy from the calling rule's METADATA. Total on purpose: a deny whose annotation
-#   was forgotten still denies. A reason without remedy does not have the key.
+# Takes the code, the message and the remedy from the calling rule's METADATA. Total on purpose: a deny whose annotation
+# was forgotten still denies. A reason without remedy does not have the key.
 new(metadata, details) := {
 	"code": object.get(metadata, ["custom", "code"], "reason.unnamed"),
 	"message": object.get(metadata, "description", ""),
@@ -22,9 +19,7 @@ new(metadata, details) := {
 	"details": details,
 }
 
-# METADATA
-# title: Well formed
-# description: The object is a reason whose code belongs to the concern, and nothing more.
+# The object is a reason whose code belongs to the concern, and nothing more.
 well_formed(found, concern) if {
 	is_object(found)
 	is_string(found.code)

@@ -10,11 +10,8 @@ package authz.lib.resource
 import data.authz.lib.manifest
 import data.authz.lib.shape
 
-# METADATA
-# title: Markings
-# description: |
-#   The markings that request and directory state, together; a document has its corpus's too. Where neither states any
-#   (absent, which is not empty) they are unknown, and count as all that the tool may touch.
+# The markings that request and directory state, together; a document has its corpus's too. Where neither states any
+# (absent, which is not empty) they are unknown, and count as all that the tool may touch.
 markings contains marking if some marking in input.resource.properties.markings
 
 markings contains marking if {
@@ -27,16 +24,11 @@ markings contains marking if {
 	some marking in manifest.entry.markings
 }
 
-# METADATA
-# title: Document
-# description: The directory's record of a document, of whatever type; undefined for other resources and unknown ones.
+# The directory's record of a document, of whatever type; undefined for other resources and unknown ones.
 document := data.directory.documents[input.resource.id] if input.resource.type == "document"
 
-# METADATA
-# title: Unreadable
-# description: |
-#   The resource is a corpus or a document, and what the directory has of it is not of the right types, or names a corpus
-#   that the directory does not have: nobody knows that corpus's markings.
+# The resource is a corpus or a document, and what the directory has of it is not of the right types, or names a corpus
+# that the directory does not have: nobody knows that corpus's markings.
 unreadable if {
 	_kept_in_directory
 	not _readable

@@ -10,9 +10,7 @@ package authz.lib.shape
 
 import data.authz.lib.number
 
-# METADATA
-# title: Valid
-# description: Subject, action, resource and context are there and of the right types.
+# Subject, action, resource and context are there and of the right types.
 valid if {
 	named(input.subject.type)
 	named(input.subject.id)
@@ -27,9 +25,7 @@ valid if {
 	_context_valid(input.context)
 }
 
-# METADATA
-# title: Named
-# description: The value is a string that is not empty.
+# The value is a string that is not empty.
 named(value) if {
 	is_string(value)
 	value != ""
@@ -139,8 +135,7 @@ _origin_valid(item) if {
 	is_array(item.from)
 	every call in item.from {
 		_fields(call, {"tool", "call"})
-		is_string(call.tool)
-		is_string(call.call)
+		strings({"texts": [text | some text in call]}, "texts")
 	}
 }
 
@@ -168,9 +163,7 @@ _text_or_null(null)
 
 _text_or_null(value) if is_string(value)
 
-# METADATA
-# title: Strings
-# description: The holder's field is a list of strings. Absent is the empty list; anything else is none.
+# The holder's field is a list of strings. Absent is the empty list; anything else is none.
 strings(holder, name) if {
 	is_object(holder)
 	values := object.get(holder, name, [])

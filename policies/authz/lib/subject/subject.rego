@@ -5,9 +5,7 @@
 #   - input: schema.request
 package authz.lib.subject
 
-# METADATA
-# title: Agents
-# description: The chain of acting agents, the nearest first. Rego has no recursion; `shape` refuses longer chains.
+# The chain of acting agents, the nearest first. Rego has no recursion; `shape` refuses longer chains.
 agents contains agent if {
 	some path in [["act"], ["act", "act"], ["act", "act", "act"], ["act", "act", "act", "act"]]
 	agent := object.get(input.subject.properties, path, null)
