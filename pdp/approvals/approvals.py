@@ -210,10 +210,8 @@ class Approvals:
     def grant(self, approval_id: str, claims: Any, at: str | None = None) -> Approval:
         """Count one person's approval and return the record; with the last one of the quorum it is granted.
 
-        Raises:
-            ApprovalRefusedError: see `Refusal`.
-            AuditError: it could not be recorded, so it does not count.
-            UsageError: `at` is not a time.
+        ApprovalRefusedError: see `Refusal`; AuditError: it could not be recorded, so it does not count; UsageError:
+        `at` is not a time.
         """
         now = _now(at)
 

@@ -16,19 +16,15 @@ from pdp.json import canonical, digest
 from pdp.manifest.fields import duration_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pdp.contract.checks import Checked
     from pdp.manifest.model import Limit
     from pdp.request import Request
     from pdp.session import Session
 
-MOST: Final = 10**15
-"""How many units a sum may have: up to here, each has a JSON number of its own."""
-
-RUN_SECONDS: Final = 30 * 86_400.0
-"""How long what a run has spent is remembered."""
-
+MOST: Final = 10**15  # how many units a sum may have: up to here, each has a JSON number of its own
+RUN_SECONDS: Final = 30 * 86_400.0  # how long what a run has spent is remembered
 _UNIT: Final = "0.01"
 _DAY: Final = 86_400.0
 _MONDAY: Final = 4 * _DAY  # 5 January 1970
@@ -125,59 +121,54 @@ class Spending(NamedTuple):
         }
 
 
-class Spender(NamedTuple):
-    """A checked call, as far as its budgets depend on it; `tenant` is who issues subjects."""
+def spendings(checked: Checked, session: Session, request: Request, tenant: str, *, replayed: bool) -> list[Spending]:
+    """Return what a call takes of each cumulative limit of its tool, one for each name.
 
-    checked: Checked
-    session: Session
-    request: Request
-    tenant: str
-
-    def spendings(self, *, replayed: bool) -> list[Spending]:
-        """Return what the call takes of each cumulative limit of its tool, one for each name.
-
-        `replayed`: it has been made before, and takes nothing again.
-        """
-        limits = (limit for limit in self.checked.tool.entry.limits if limit.per is not None)
-        groups = groupby(limits, key=lambda limit: limit.limit)
-        return [self._spending(name, list(group), replayed=replayed) for name, group in groups]
-
-    def _spending(self, name: str, limits: Sequence[Limit], *, replayed: bool) -> Spending:
-        limit, arguments = limits[0], self.checked.proposal.arguments
-        unit = Decimal("1" if limit.count else limit.unit or _UNIT)
-        window = Window.of(limit)
+    `tenant` is who issues subjects. `replayed`: the call has been made before, and takes nothing again.
+    """
+    arguments, taken = checked.proposal.arguments, []
+    limits = (limit for limit in checked.tool.entry.limits if limit.per is not None)
+    for name, group in groupby(limits, key=lambda limit: limit.limit):
+        first, *more = group
+        unit, window = Decimal("1" if first.count else first.unit or _UNIT), Window.of(first)
+        take, problem = None, ""
         try:
-            names = canonical([self.tenant, name, limit.per, list(self._holder(limit)), str(unit), *window]).decode()
-            take = Take(digest(names.encode()), names, 0, window)
-            if replayed:
-                return Spending(name, unit, take, replayed=True)
-            amount = sum(_amount(limit, arguments, unit) for limit in limits)
-            currencies = {_currency(limit, arguments) for limit in limits}
-            if len(currencies) > 1:
-                raise ValueError("one sum has one currency, and the call names several")  # noqa: TRY301 - as all others
+            holder = _holder(first, checked, session, request)
+            names = canonical([tenant, name, first.per, holder, str(unit), *window]).decode()
+            nothing = Take(digest(names.encode()), names, 0, window)
+            take = nothing if replayed else _with_amount(nothing, (first, *more), arguments, unit)
         except ValueError as error:
-            return Spending(name, unit, None, str(error))
-        return Spending(name, unit, take._replace(amount=amount, currency=currencies.pop()))
+            problem = str(error)
+        taken.append(Spending(name, unit, take, problem, replayed and take is not None))
+    return taken
 
-    def _holder(self, limit: Limit) -> Iterator[str]:
-        """Yield who or what the budget is of; ValueError where the call does not say."""
-        claims = self.session.claims
-        subject = str(claims.get("sub"))
-        if limit.per == "tool":
-            yield self.checked.tool.entry.name
-        elif limit.per == "resource":
-            yield from self.request.resource[:2]
-        elif limit.per == "agent":
-            # Without an agent, the subject is who acts.
-            act = claims.get("act")
-            agent = self.session.agent or (act.get("sub") if isinstance(act, dict) else None)
-            yield from ("agent", str(agent)) if agent else ("subject", subject)
-        else:
-            yield subject
-            if limit.per == "run":
-                if self.session.run_id is None:
-                    raise ValueError("the session has no run_id")
-                yield self.session.run_id
+
+def _with_amount(take: Take, limits: Sequence[Limit], arguments: Mapping[str, Any], unit: Decimal) -> Take:
+    amount = sum(_amount(limit, arguments, unit) for limit in limits)
+    currency, *others = {_currency(limit, arguments) for limit in limits}
+    if others:
+        raise ValueError("one sum has one currency, and the call names several")
+    return take._replace(amount=amount, currency=currency)
+
+
+def _holder(limit: Limit, checked: Checked, session: Session, request: Request) -> list[str]:
+    """Return who or what a budget is of; ValueError where the call does not say."""
+    claims = session.claims
+    subject = str(claims.get("sub"))
+    if limit.per == "tool":
+        return [checked.tool.entry.name]
+    if limit.per == "resource":
+        return [*request.resource[:2]]
+    if limit.per == "agent":
+        # Without an agent, the subject is who acts.
+        act = claims.get("act")
+        agent = session.agent or (act.get("sub") if isinstance(act, dict) else None)
+        return ["agent", str(agent)] if agent else ["subject", subject]
+    if limit.per != "run":
+        return [subject]
+    if session.run_id is None:
+        raise ValueError("the session has no run_id")
+    return [subject, session.run_id]
 
 
 def _amount(limit: Limit, arguments: Mapping[str, Any], unit: Decimal) -> int:

@@ -43,13 +43,7 @@ def hold(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[Step, 
     stores = parts.stores
     run = yield Work(lambda: stores.run_of(prepared.asked.session), blocking=stores.reads_sources)
     arguments = arguments_of(prepared.checked.proposal)
-    facts = _facts(decided, prepared)
-    return HeldCall(prepared.checked.tool.entry, arguments, run, facts, stores.actions, parts.approvals)
-
-
-def _facts(decided: Decided, prepared: Prepared) -> CallFacts:
-    """What the call's pattern has to know; nothing of it is the model's."""
-    return CallFacts(
+    facts = CallFacts(
         caller=caller_of(prepared.asked.session),
         idempotency_key=prepared.checked.idempotency_key,
         decision_id=decided.decision.decision_id if decided.decision else "",
@@ -61,6 +55,7 @@ def _facts(decided: Decided, prepared: Prepared) -> CallFacts:
         time=prepared.request.context["time"],
         inputs=_inputs(prepared),
     )
+    return HeldCall(prepared.checked.tool.entry, arguments, run, facts, stores.actions, parts.approvals)
 
 
 def _clearances(claims: Mapping[str, Any]) -> frozenset[str]:
@@ -130,9 +125,7 @@ def approved_action(decided: Decided, prepared: Prepared, actions: ActionStore, 
 
     No two calls get the same one: an action belongs to one approval, and of all that move a staged one, one succeeds.
 
-    Raises:
-        StoreError: that cannot be stored.
-        ActionStateError: it was denied, or another call or approval has it.
+    StoreError: that cannot be stored; ActionStateError: it was denied, or another call or approval has it.
     """
     approval = decided.approval
     if approval is not None and approval.action_id is not None:
@@ -215,8 +208,7 @@ def compensation(
 
     The idempotency key is the action's own: of all that compensate it, whoever they are, one does.
 
-    Raises:
-        UsageError: there is no such action, nothing to take back, no tool that does, or no session.
+    UsageError: there is no such action, nothing to take back, no tool that does, or no session.
     """
     actions, manifest = stores.actions, received.manifest
     action: Action | None = yield Work(lambda: actions.get(action_id), blocking=actions.blocking)

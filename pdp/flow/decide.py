@@ -132,8 +132,7 @@ def check_call(asked: Asked, manifest: CompiledManifest) -> Checked | Rejected:
 def prepare(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any, Prepared]:
     """Make the request, with the approval that the store has for exactly this call.
 
-    Raises:
-        StoppedError: there is no such request: a mapping fails, the claims name nobody, or it is too large.
+    StoppedError: there is no such request: a mapping fails, the claims name nobody, or it is too large.
     """
     approval, flow = None, None
     spendings: Sequence[Spending] = ()

@@ -84,8 +84,7 @@ def make_ready(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[
     What ends here is recorded and returned, and what the call has reserved is given back, also where its caller is
     cancelled.
 
-    Raises:
-        OverspentError: others have spent meanwhile what it was allowed to; nothing is reserved for it any more.
+    OverspentError: others have spent meanwhile what it was allowed to; nothing is reserved for it any more.
     """
     tool, tools, stores = prepared.checked.tool, parts.tools, parts.stores
     ready = Ready(decided, prepared)
@@ -277,9 +276,8 @@ def _reserve_budgets(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
 def _act_on_obligations(decided: Decided, prepared: Prepared) -> None:
     """Let the handlers of obligations do what comes before the tool.
 
-    Raises:
-        StoppedError: one refuses.
-        OverspentError: the call was to be a replay, and what an earlier one came to was forgotten: its tool would run.
+    StoppedError: one refuses; OverspentError: the call was to be a replay, and what an earlier one came to was
+    forgotten: its tool would run.
     """
     if decided.duties is None:
         return

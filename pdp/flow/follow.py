@@ -32,8 +32,7 @@ _trackers: Final[WeakKeyDictionary[CompiledTool, Tracker]] = WeakKeyDictionary()
 def call_flow(asked: Asked, checked: Checked, stores: Stores) -> Generator[Step, None, CallFlow | None]:
     """Return what the ledger says of a call; None where its session names no run.
 
-    Raises:
-        StateError: the run is full or has expired, or the ledger cannot be read.
+    StateError: the run is full or has expired, or the ledger cannot be read.
     """
     if asked.session.run_id is None:
         return None

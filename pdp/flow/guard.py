@@ -61,8 +61,7 @@ def guarded(
 ) -> Callable[..., Any]:
     """Let a function run the tool that it has the name of, and return what guards it with `call` or `acall` of a `Pep`.
 
-    Raises:
-        UsageError: no such tool, one that has a function, or parameters that the tool's schema does not name.
+    UsageError: no such tool, one that has a function, or parameters that the tool's schema does not name.
     """
     name = getattr(function, "__name__", type(function).__name__)
     if name in tools:

@@ -108,9 +108,7 @@ def open_approval(
 ) -> Generator[Step, Any, Decided]:
     """Open the approval that the policy asks for, or find the one that is pending; stage the action that it is for.
 
-    Raises:
-        AuditError: it could not be recorded, and is not opened.
-        StoreError: the action cannot be staged.
+    AuditError: it could not be recorded, and is not opened; StoreError: the action cannot be staged.
     """
     from pdp.flow.action import staged_action  # noqa: PLC0415 - only calls that a person is asked about
 
@@ -134,9 +132,8 @@ def open_approval(
 def reserve(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
     """Reserve the call's key and use up its approval; what an earlier call with the key came to is known of it then.
 
-    Raises:
-        StoppedError: the approval does not hold any more, or the key stands for other arguments.
-        StateError: a store or the audit cannot be used.
+    StoppedError: the approval does not hold any more, or the key stands for other arguments; StateError: a store or the
+    audit cannot be used.
     """
     decided, prepared = ready.decided, ready.prepared
     uses_approval = prepared.approval is not None and parts.approvals is not None and parts.approvals.blocking
@@ -236,7 +233,7 @@ def read_spent(
 
     Where its idempotency key is known already, it takes nothing: its tool will not run again.
     """
-    from pdp.contract.budgets import Spender, Spent  # noqa: PLC0415 - only tools with cumulative limits
+    from pdp.contract.budgets import Spent, spendings  # noqa: PLC0415 - only tools with cumulative limits
 
     key = key_of(asked, checked)
 
@@ -244,7 +241,7 @@ def read_spent(
         known = None if key is None else stores.keys.look(key, checked.proposal.digest, time.time())
         replayed = isinstance(known, Stored | Running | Unknown)
         tenant, now = issuer_of(asked.session.claims), _now(asked)
-        taken = Spender(checked, asked.session, request, tenant).spendings(replayed=replayed)
+        taken = spendings(checked, asked.session, request, tenant, replayed=replayed)
         spent = [
             spending.as_context(stores.budgets.spent(spending.take, now) if spending.take else Spent(0), now)
             for spending in taken
@@ -259,10 +256,8 @@ def read_spent(
 def reserve_budgets(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
     """Reserve what the call takes of its budgets, up to the caps that the policy has allowed.
 
-    Raises:
-        OverspentError: others were quicker, and it is not there any more.
-        StoppedError: the policy allows the call, and not what it takes.
-        StoreError: the store cannot be used.
+    OverspentError: others were quicker, and it is not there any more; StoppedError: the policy allows the call, and not
+    what it takes; StoreError: the store cannot be used.
     """
     prepared, budgets = ready.prepared, parts.stores.budgets
     takes = [_capped(spending, ready.decided) for spending in prepared.spendings]
@@ -272,9 +267,7 @@ def reserve_budgets(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
     reservation, now = new_id(), _now(prepared.asked, time.time())
     running_until = time.time() + _lasting(prepared.checked.tool)
 
-    def take_all() -> bool:
-        return budgets.reserve(reservation, takes, now=now, running_until=running_until)
-
+    take_all = partial(budgets.reserve, reservation, takes, now=now, running_until=running_until)
     if not (yield Work(take_all, budgets.blocking)):
         raise OverspentError(prepared)
     return ready._replace(reservation=reservation)

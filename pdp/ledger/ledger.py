@@ -18,24 +18,12 @@ from pdp.errors import StateError, StoreFullError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-MOST_VALUES: Final = 10_000
-"""How many values a run remembers. One that has more is full."""
-
-LIFETIME: Final = 24 * 3600.0
-"""Seconds without a call after which a run has expired."""
-
-REMEMBERED: Final = 30 * LIFETIME
-"""Seconds for which it is known that a run has expired. After that, its id is free."""
-
-MOST_RUNS: Final = 100_000
-"""How many runs a ledger in memory remembers. Beyond it, the least recently used one is over."""
-
-MOST_IN_MEMORY: Final = 2_000_000
-"""How many values all runs of a ledger in memory remember together. Likewise."""
-
-MOST_OVER: Final = 1_000_000
-"""Of how many runs a ledger in memory knows that they are over. Then it takes no new ones."""
-
+MOST_VALUES: Final = 10_000  # how many values a run remembers; one that has more is full
+LIFETIME: Final = 24 * 3600.0  # seconds without a call after which a run has expired
+REMEMBERED: Final = 30 * LIFETIME  # seconds for which it is known that a run has expired; after that, its id is free
+MOST_RUNS: Final = 100_000  # how many runs a ledger in memory remembers; beyond it, the least recently used one is over
+MOST_IN_MEMORY: Final = 2_000_000  # how many values all runs of a ledger in memory remember together; likewise
+MOST_OVER: Final = 1_000_000  # of how many runs a ledger in memory knows that they are over; then it takes no new ones
 _ID_BYTES: Final = 16
 
 
@@ -114,8 +102,7 @@ class LedgerStore(Protocol):
     def read(self, run: str, ids: Collection[str], now: float) -> RunView:
         """Return what is known of a run; a run that is not known carries nothing.
 
-        Raises:
-            RunFullError, RunExpiredError: no call goes on in it.
+        RunFullError, RunExpiredError: no call goes on in it.
         """
 
     def write(self, run: str, labels: RunLabels, sources: Mapping[str, Origin], now: float) -> None:
@@ -124,9 +111,7 @@ class LedgerStore(Protocol):
         Where there is no room for all sources, none is added, and the run is full. What is written together with labels
         outlives a power failure where the store does; that costs time, so give those alone that the run may not carry.
 
-        Raises:
-            RunExpiredError: its time is over.
-            StoreFullError: the store holds as many runs as it can.
+        RunExpiredError: its time is over; StoreFullError: the store holds as many runs as it can.
         """
 
     def end(self, run: str) -> None:

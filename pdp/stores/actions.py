@@ -79,8 +79,7 @@ class Action:
     ) -> Self:
         """Return a new action; `idempotency_key`: None: one is issued; `now`: seconds since 1970.
 
-        Raises:
-            UsageError: a text is empty.
+        UsageError: a text is empty.
         """
         key = new_id() if idempotency_key is None else idempotency_key
         texts = {
@@ -95,8 +94,7 @@ class Action:
     def moved(self, state: ActionState, approval_id: str | None = None) -> Self:
         """Return the action in another state; `approval_id` is of one that becomes approved.
 
-        Raises:
-            ActionStateError: that state does not follow.
+        ActionStateError: that state does not follow.
         """
         if state not in FOLLOWS.get(self.state, ()):
             raise ActionStateError(f"action {self.id} is {self.state}, and cannot become {state}")
@@ -146,8 +144,7 @@ class ActionStore(ABC):
 
         `owner`: whose key it is, such as tenant and subject; equal keys of two owners have nothing in common.
 
-        Raises:
-            ActionConflictError: the key stands for another kind, target or payload.
+        ActionConflictError: the key stands for another kind, target or payload.
         """
         stored = self.add(action, digest(canonical([owner, action.idempotency_key])))
         if (stored.kind, stored.target, stored.payload_digest) != (action.kind, action.target, action.payload_digest):
@@ -160,8 +157,7 @@ class ActionStore(ABC):
     def move(self, action: Action, state: ActionState, *, approval_id: str | None = None) -> Action:
         """Move an action, as it was last read, to another state and return it. Of all that do so, one succeeds.
 
-        Raises:
-            ActionStateError: it is not there, it has changed, or the state does not follow.
+        ActionStateError: it is not there, it has changed, or the state does not follow.
         """
         new = action.moved(state, approval_id)
         if not self.replace(action, new):

@@ -106,8 +106,7 @@ class MemoryBudgets:
     def reserve(self, reservation_id: str, takes: Sequence[Take], *, now: float, running_until: float) -> bool:
         """Take all of `takes`, or nothing where one passes its cap or has another currency.
 
-        Raises:
-            StoreFullError: 100,000 calls count in budgets in memory.
+        StoreFullError: 100,000 calls count in budgets in memory.
         """
         with self._lock:
             if len(self._reserved) >= CAPACITY:

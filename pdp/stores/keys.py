@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from pdp.manifest.model import Tool
     from pdp.stores.approvals import Transaction
 
-LASTING: Final = 60.0
-"""Seconds after which a tool without time-out counts as crashed, when nothing more is heard of it."""
+LASTING: Final = 60.0  # seconds after which a tool without time-out counts as crashed, when nothing more is heard of it
 
 
 class IdempotencyKey(NamedTuple):
@@ -299,8 +298,7 @@ class IdempotencyStore(ABC):
         This works after `lasting` is over, too: nobody else got the key meanwhile. `effects`: whether the tool can have
         any; without, a failure always frees the key.
 
-        Raises:
-            NotBegunError: no such run was begun, or it is finished.
+        NotBegunError: no such run was begun, or it is finished.
         """
         with self.transaction() as rows:
             if rows.get(record.id) != record:
@@ -310,8 +308,7 @@ class IdempotencyStore(ABC):
     def settle(self, key: IdempotencyKey, execution: Execution | None, *, now: float) -> None:
         """Store the outcome of an unknown run that a person has found out; None: it had no effect, free the key.
 
-        Raises:
-            NotBegunError: the key is free, finished, or its tool may still run.
+        NotBegunError: the key is free, finished, or its tool may still run.
         """
         with self.transaction() as rows:
             record = rows.get(key.id)

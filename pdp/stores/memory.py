@@ -152,8 +152,7 @@ class MemoryActions(_MemoryRecords[Action], ActionStore):
     def add(self, action: Action, key_id: str) -> Action:
         """Store a new action, or return the stored one with this key.
 
-        Raises:
-            StoreFullError: the store holds 100,000 actions, all of today or being committed.
+        StoreFullError: the store holds 100,000 actions, all of today or being committed.
         """
         with self._lock:
             stored = self._by_key.get(key_id)

@@ -29,8 +29,7 @@ class OpenStores(NamedTuple):
 def open_stores(url: str, *, upgrade: bool = False) -> OpenStores:
     """Open the stores of a database; arguments and errors as of `Database.open`.
 
-    Raises:
-        MissingExtraError: what a database needs is not installed.
+    MissingExtraError: what a database needs is not installed.
     """
     from pdp.stores.sql.budgets import SqlBudgets  # noqa: PLC0415 - an optional extra
     from pdp.stores.sql.database import Database  # noqa: PLC0415 - an optional extra

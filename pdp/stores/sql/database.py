@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Engine
 
-BUSY_SECONDS: Final = 10
-"""How long one step waits for another process that holds the database, before it fails."""
-
+BUSY_SECONDS: Final = 10  # how long one step waits for another process that holds the database, before it fails
 TURN_SECONDS: Final = 3 * BUSY_SECONDS
 """How long one step waits for other threads of its process that use the database, before it fails."""
 
@@ -81,10 +79,8 @@ class Database:
             upgrade: make the file (readable by its owner only) and the tables, or bring older ones up to date. Without
                 it, a database that has not the tables of this release is an error; tables of a newer one always are.
 
-        Raises:
-            UsageError: the URL cannot be used.
-            StoreSchemaError: the tables are older or newer than this release.
-            StoreError: the database cannot be reached.
+        UsageError: the URL cannot be used; StoreSchemaError: the tables are older or newer than this release;
+        StoreError: the database cannot be reached.
         """
         address = read_url(url)
         if address.get_backend_name() == "sqlite":
@@ -113,8 +109,7 @@ class Database:
         SQLite admits one writer at a time, in any process; PostgreSQL reads what is committed and locks rows. Do not
         fork within it.
 
-        Raises:
-            StoreError: it could not be begun, or not committed. Then what was written may or may not be there.
+        StoreError: it could not be begun, or not committed. Then what was written may or may not be there.
         """
         return self._opened(self._engine if durable else self._not_durable, self._turn)
 
@@ -166,8 +161,7 @@ class Database:
 def read_url(text: str) -> URL:
     """Return the database that a URL names, with the driver that is used for it.
 
-    Raises:
-        UsageError: not such a URL, a SQLite database in memory, or PostgreSQL without its driver.
+    UsageError: not such a URL, a SQLite database in memory, or PostgreSQL without its driver.
     """
     try:
         url = make_url(text)

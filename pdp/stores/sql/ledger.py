@@ -34,15 +34,9 @@ if TYPE_CHECKING:
 
     from pdp.stores.sql.database import Database
 
-_SELDOM: Final = LIFETIME / 24
-"""For how many seconds the use of a run is not written where nothing else is."""
-
-_EACH: Final = 2
-"""How many runs that have expired each new run forgets; for what is not, there is `prune`."""
-
-_AT_ONCE: Final = 100
-"""Likewise, `prune` in one transaction."""
-
+_SELDOM: Final = LIFETIME / 24  # for how many seconds the use of a run is not written where nothing else is
+_EACH: Final = 2  # how many runs that have expired each new run forgets; for what is not, there is `prune`
+_AT_ONCE: Final = 100  # likewise, `prune` in one transaction
 _OPEN, _OVER = "open", "over"
 
 # Made once: making them takes longer than SQLite takes to answer.
@@ -137,9 +131,6 @@ class SqlLedger:
 
     def end(self, run: str) -> None:
         """Forget a run."""
-        with self._database.read() as connection:
-            if connection.execute(_RUN, {"run": run}).first() is None:
-                return
         with self._database.write(durable=False) as connection:
             row = connection.execute(_RUN, {"run": run}).first()
             if row is not None:

@@ -20,15 +20,10 @@ from pdp.installed import extra
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-SCHEMA: Final = "0002"
-"""The revision of the tables below: the newest under `migrations/versions`."""
-
-VERSIONS: Final = "pdp_schema"
-"""The table in which Alembic stores the revision."""
-
+SCHEMA: Final = "0002"  # the revision of the tables below: the newest under `migrations/versions`
+VERSIONS: Final = "pdp_schema"  # the table in which Alembic stores the revision
 _MIGRATIONS: Final = Path(__file__).with_name("migrations")
-_LOCK: Final = 0x7064705F64620001
-"""A number that no other program takes a lock of PostgreSQL with."""
+_LOCK: Final = 0x7064705F64620001  # a number that no other program takes a lock of PostgreSQL with
 
 idempotency = table(
     "pdp_idempotency",
@@ -100,8 +95,7 @@ def revision_of(connection: Connection) -> str | None:
 def check_schema(connection: Connection, name: str) -> None:
     """Check that the tables of the database `name` are those of this release.
 
-    Raises:
-        StoreSchemaError: there are none, or they are older or newer.
+    StoreSchemaError: there are none, or they are older or newer.
     """
     revision = revision_of(connection)
     if revision == SCHEMA:
