@@ -192,7 +192,7 @@ class Tracker:
                 prose.append(text)
             if value and value not in echoed and _RANKS[label] <= _RANKS[labels.get(value, UNTRUSTED)]:
                 labels[value] = label
-        origins = {label: Origin(label, name, call) for label in _RANKS}
+        origins = {label: Origin(label, name, call) for label in set(labels.values())}
         sources = {flow.ids.of(*_known_as(value, label)): origins[label] for value, label in labels.items()}
         tainted = _says_more_than_its_state(prose, echoes) if reader.is_write else prose
         return RunLabels(frozenset((name,) if tainted else ()), markings), sources
@@ -226,8 +226,8 @@ class _Lookup:
         self.run_ids, self.ids = ids, set[str]()
         self.sources: Mapping[str, Origin] = {}
         self._tool, self._nouns, self._tool_words = tool, nouns, words
-        self._home = frozenset(session.home_domains)
-        self._facts = frozenset(normal(leaf.value) for leaf in leaf_values(session.facts))
+        self._home = session.home_domains
+        self._facts = {normal(leaf.value) for leaf in leaf_values(session.facts)}
 
     def ask(self, leaf: Leaf, role: str | None) -> _Argument:
         """Return what is asked for a leaf of the arguments."""

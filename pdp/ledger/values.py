@@ -36,6 +36,7 @@ _REFERENCE: Final = re.compile(r"(?<![\w.@-])(?=[\w-]{0,39}\d)[\w-]{6,40}(?![\w@
 _AMOUNT: Final = re.compile(r"(?<![\w.,:/-])(?:\d{1,3}(?:[,'\u2019]\d{3})+|\d+)(?:\.\d+)?(?![\w:/-]|[.,]\d)")
 _DIGIT: Final = re.compile(r"\d")
 _AUTHORITY_END: Final = re.compile(r"[/\\?#]")
+_SPACE_OR_PART: Final = re.compile(r"[\s/,;<>()]")
 _ITEM: Final = re.compile(r"\s*(?:[-*\u2022]|\d{1,3}[.)])\s+")
 _LONGEST_ITEM: Final = 64
 _SCHEME: Final = re.compile(r"https?://(?:www\.)?|www\.")
@@ -105,7 +106,9 @@ def host_of(address: str) -> str:
 
 def within(text: str) -> Iterator[str]:
     """Yield the normal forms of the values in a text: links with their hosts, mail addresses, accounts, references."""
-    # Most fields have no value within, and looking for each kind of them takes time.
+    # Most fields have no value within, and looking for each kind of them takes time. What is one word is a value itself.
+    if not _SPACE_OR_PART.search(text):
+        return
     patterns = [_IBAN, _REFERENCE, _AMOUNT] if _DIGIT.search(text) else []
     if "." in text:
         patterns += [_LINK, _HOST]
