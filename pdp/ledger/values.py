@@ -106,7 +106,7 @@ def host_of(address: str) -> str:
 
 def within(text: str) -> Iterator[str]:
     """Yield the normal forms of the values in a text: links with their hosts, mail addresses, accounts, references."""
-    # Most fields have no value within, and looking for each kind of them takes time. What is one word is a value itself.
+    # One word is a value itself, most fields have none within, and looking for each kind of them takes time.
     if not _SPACE_OR_PART.search(text):
         return
     patterns = [_IBAN, _REFERENCE, _AMOUNT] if _DIGIT.search(text) else []
