@@ -294,15 +294,14 @@ def _needs_action(prepared: Prepared) -> bool:
     return tool.commits or (tool.has_action and prepared.approval is not None)
 
 
-def _approve(ready: Ready, stores: Stores) -> Generator[Step, Any, Action | None]:
+def _approve(ready: Ready, stores: Stores) -> Generator[Step, Action, Action | None]:
     decided, prepared, held = ready.decided, ready.prepared, ready.held
     if held is None or not _needs_action(prepared):
         return None
     from pdp.flow.action import approved_action  # noqa: PLC0415 - only calls with effects
 
     actions, run = stores.actions, held.run
-    action: Action = yield Work(lambda: approved_action(decided, prepared, actions, run), blocking=actions.blocking)
-    return action
+    return (yield Work(lambda: approved_action(decided, prepared, actions, run), blocking=actions.blocking))
 
 
 def _run(ready: Ready, watchers: _Watchers) -> Generator[Step, Any, Execution]:
@@ -331,17 +330,14 @@ def _run(ready: Ready, watchers: _Watchers) -> Generator[Step, Any, Execution]:
     return execution
 
 
-def _settle(ready: Ready, execution: Execution, stores: Stores) -> Generator[Step, Any, Action | None]:
+def _settle(ready: Ready, execution: Execution, stores: Stores) -> Generator[Step, Action | None, Action | None]:
     action, compensates = ready.action, ready.prepared.asked.received.compensates
     if action is None and compensates is None:
         return None
     from pdp.flow.action import settle  # noqa: PLC0415 - only calls with effects
 
     actions = stores.actions
-    settled: Action | None = yield Work(
-        lambda: settle(action, compensates, actions, execution), blocking=actions.blocking
-    )
-    return settled
+    return (yield Work(lambda: settle(action, compensates, actions, execution), blocking=actions.blocking))
 
 
 def _free(ready: Ready, execution: Execution, stores: Stores) -> Generator[Step, Any, None]:

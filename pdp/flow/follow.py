@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
@@ -29,7 +30,7 @@ _WITHHELD: Final = "the tool ran, and its result is withheld: the ledger of the 
 _trackers: Final[WeakKeyDictionary[CompiledTool, Tracker]] = WeakKeyDictionary()
 
 
-def call_flow(asked: Asked, checked: Checked, stores: Stores) -> Generator[Step, None, CallFlow | None]:
+def call_flow(asked: Asked, checked: Checked, stores: Stores) -> Generator[Step, CallFlow | None, CallFlow | None]:
     """Return what the ledger says of a call; None where its session names no run.
 
     StateError: the run is full or has expired, or the ledger cannot be read.
@@ -39,10 +40,8 @@ def call_flow(asked: Asked, checked: Checked, stores: Stores) -> Generator[Step,
     ledger, arguments = stores.ledger, checked.proposal.arguments
     caller, now = caller_of(asked.session), asked.received.now
     tracker = _tracker_of(checked.tool)
-    flow: CallFlow | None = yield Work(
-        lambda: tracker.call_flow(arguments, asked.session, ledger, caller, now), blocking=ledger.blocking
-    )
-    return flow
+    work = partial(tracker.call_flow, arguments, asked.session, ledger, caller, now)
+    return (yield Work(work, blocking=ledger.blocking))
 
 
 def endorse(prepared: Prepared, stores: Stores) -> Generator[Step, None, None]:

@@ -73,7 +73,7 @@ def key_of(asked: Asked, checked: Checked) -> IdempotencyKey | None:
 
 def find_approval(
     asked: Asked, checked: Checked, request: Request, approvals: Approvals, stores: Stores
-) -> Generator[Step, Any, tuple[Approval | None, Request]]:
+) -> Generator[Step, tuple[Approval | None, Request], tuple[Approval | None, Request]]:
     """Return the approval that lets exactly this call through, if there is one, and the request that shows it.
 
     One that was used up by the very run whose result is stored still counts: nothing will run for it.
@@ -89,8 +89,7 @@ def find_approval(
             now = approval.closed_at or now
         return approval, request._replace(context={**request.context, "approval": approval.as_context(now)})
 
-    found: tuple[Approval | None, Request] = yield Work(find, approvals.store.blocking or stores.blocking)
-    return found
+    return (yield Work(find, approvals.store.blocking or stores.blocking))
 
 
 def _used(asked: Asked, checked: Checked, call_digest: str, approvals: Approvals, stores: Stores) -> Approval | None:
@@ -105,7 +104,7 @@ def _used(asked: Asked, checked: Checked, call_digest: str, approvals: Approvals
 
 def open_approval(
     decided: Decided, prepared: Prepared, approvals: Approvals, stores: Stores
-) -> Generator[Step, Any, Decided]:
+) -> Generator[Step, Decided, Decided]:
     """Open the approval that the policy asks for, or find the one that is pending; stage the action that it is for.
 
     AuditError: it could not be recorded, and is not opened; StoreError: the action cannot be staged.
@@ -125,8 +124,7 @@ def open_approval(
         action = None if approval.action_id is None else stores.actions.get(approval.action_id)
         return decided._replace(approval=approval, action=action)
 
-    opened: Decided = yield Work(open_or_find, approvals.blocking or stores.blocking or stores.reads_sources)
-    return opened
+    return (yield Work(open_or_find, approvals.blocking or stores.blocking or stores.reads_sources))
 
 
 def reserve(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
@@ -228,7 +226,7 @@ def free(ready: Ready, stores: Stores, execution: Execution) -> Generator[Step, 
 
 def read_spent(
     asked: Asked, checked: Checked, request: Request, stores: Stores
-) -> Generator[Step, Any, tuple[Sequence[Spending], Request]]:
+) -> Generator[Step, tuple[Sequence[Spending], Request], tuple[Sequence[Spending], Request]]:
     """Return what the call takes of its cumulative limits, and the request that shows what is spent of them.
 
     Where its idempotency key is known already, it takes nothing: its tool will not run again.
@@ -249,8 +247,7 @@ def read_spent(
         plain = request.is_plain and has_plain_form(spent)
         return taken, request._replace(context={**request.context, "spent": spent}, is_plain=plain)
 
-    read_all: tuple[Sequence[Spending], Request] = yield Work(read, stores.budgets.blocking or stores.blocking)
-    return read_all
+    return (yield Work(read, stores.budgets.blocking or stores.blocking))
 
 
 def reserve_budgets(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:

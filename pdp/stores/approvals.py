@@ -170,8 +170,7 @@ class Approval:
     @property
     def request(self) -> dict[str, Any]:
         """The decided request, a copy."""
-        request: dict[str, Any] = orjson.loads(self.body)
-        return request
+        return dict(orjson.loads(self.body))
 
     @property
     def lifetime(self) -> str:
@@ -215,8 +214,7 @@ class Approval:
         people = [person._asdict() for person in self.requesters]
         closed_by = self.closed_by and self.closed_by._asdict()
         shown = {**whole, "requesters": people, "closed_by": closed_by, "request": self.request}
-        plain: dict[str, Any] = orjson.loads(orjson.dumps(shown))
-        return plain
+        return dict(orjson.loads(orjson.dumps(shown)))
 
 
 class Transaction(Protocol):

@@ -14,16 +14,7 @@ from sqlalchemy import JSON, BigInteger, Text, bindparam, cast, delete, func, se
 from sqlalchemy.dialects import postgresql, sqlite
 
 from pdp.errors import StoreError
-from pdp.ledger.ledger import (
-    LIFETIME,
-    MOST_VALUES,
-    REMEMBERED,
-    Origin,
-    RunExpiredError,
-    RunLabels,
-    RunView,
-    check_room,
-)  # fmt: skip
+from pdp.ledger.ledger import LIFETIME, MOST_VALUES, REMEMBERED, Origin, RunExpiredError, RunLabels, RunView, check_room
 from pdp.stores.sql.tables import insert_if_absent, ledger_key, runs
 from pdp.stores.sql.tables import run_values as values
 
