@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 
-from pdp.audit.chain import MemoryAudit, recordable
+from pdp.audit.chain import AuditLog, MemoryAudit, recordable
 from pdp.contract.compiled import CompiledManifest
 from pdp.errors import UsageError
 from pdp.evaluation import Evaluation
 from pdp.flow.decide import decide
-from pdp.flow.drive import adrive, drive
+from pdp.flow.drive import Step, adrive, drive
 from pdp.flow.execute import call
 from pdp.flow.parts import NewestRelease, Parts, Stores, Tools, obligations_of, observers_of
 from pdp.flow.stages import Received, caller_of
@@ -22,15 +22,12 @@ from pdp.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from pdp.approvals.approvals import Approvals
-    from pdp.audit.chain import AuditLog
     from pdp.contract.registry.registry import Registry
     from pdp.engine.protocol import Engine, EngineName
     from pdp.execution.events import Observer
     from pdp.execution.telemetry import Telemetry
-    from pdp.flow.drive import Step
     from pdp.flow.preview import PlanEvaluation, Visibility
     from pdp.ledger.ledger import LedgerStore
     from pdp.manifest.effective import EffectiveManifest

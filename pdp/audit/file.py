@@ -22,15 +22,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from pdp.audit.chain import GENESIS, KEY_BYTES, ROTATED, AuditLog, checked_event
+from pdp.audit.chain import GENESIS, KEY_BYTES, ROTATED, AuditEvent, AuditLog, checked_event
 from pdp.clock import to_milliseconds
 from pdp.errors import AuditError
 from pdp.json import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from pdp.audit.chain import AuditEvent
 
     StreamKey = bytes | Path | Callable[[], bytes]
 

@@ -10,7 +10,7 @@ import orjson
 from pdp.json import FrozenObject, canonical
 from pdp.manifest.expressions.expression import Expression, compile_expression
 from pdp.manifest.fields import EffectClass, Pattern, duration_seconds
-from pdp.manifest.model import MAX_ARGUMENTS
+from pdp.manifest.model import MAX_ARGUMENTS, StateEffect, Tool
 from pdp.manifest.schema.compile import closed_schema, compile_schema
 from pdp.manifest.schema.references import subschemas
 from pdp.manifest.schema.walk import argument_schemas
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pdp.contract.invariants import Invariants
     from pdp.contract.registry.tool_contract import ToolContract
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.manifest.model import StateEffect, Tool
 
 _COMMITS: Final = (EffectClass.COMMIT_LOW, EffectClass.COMMIT_HIGH)
 

@@ -20,14 +20,13 @@ from pdp.contract.registry.tool_contract import ToolConfigParam, plain_object
 from pdp.documents import nearest, shown_name
 from pdp.errors import PdpError, UsageError
 from pdp.json import JsonValueError, canonical, check_json
-from pdp.manifest.schema.compile import compile_schema
+from pdp.manifest.schema.compile import SchemaValidator, compile_schema
 from pdp.manifest.schema.walk import argument_schemas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from pdp.manifest.model import ConfigParameter, DeclaredTool, StateEffect
-    from pdp.manifest.schema.compile import SchemaValidator
 
 _WHOLE: Final = ("state", "config")
 _PLACE: Final = re.compile(r"\{\{\s*([A-Za-z0-9][A-Za-z0-9_.:/-]*)\s*\}\}")

@@ -19,14 +19,11 @@ from pdp.contract.functions import end_coroutine
 from pdp.contract.sensitive import place_of
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.expressions.expression import ExpressionError, Variables, compile_check
-from pdp.manifest.model import Correction
-from pdp.proposal import Rejection, RejectionCode
+from pdp.manifest.model import Correction, Invariant
+from pdp.proposal import Proposal, Rejection, RejectionCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from pdp.manifest.model import Invariant
-    from pdp.proposal import Proposal
 
     Check = Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], bool]
     """`(call, state, config)`, as copies: the arguments, the state with the plan in it, the resolved config."""

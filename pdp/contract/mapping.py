@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.clock import to_seconds
 from pdp.errors import PdpError
 from pdp.json import canonical, digest, has_plain_form
-from pdp.manifest.expressions.expression import MISSING, Variables
+from pdp.manifest.expressions.expression import MISSING, Expression, Variables
 from pdp.request import Entity, Request
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from pdp.contract.checks import Checked
     from pdp.contract.compiled import CompiledTool
-    from pdp.manifest.expressions.expression import Expression
     from pdp.session import Session
 
 _VOLATILE: Final = frozenset(("time", "request_id", "call_digest", "approval", "spent"))

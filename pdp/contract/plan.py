@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.contract.checks import Checked, Rejected, check
-from pdp.contract.invariants import respelt
+from pdp.contract.invariants import Trip, respelt
 from pdp.errors import UsageError
 from pdp.proposal import Proposal, ProposalRejectedError, Rejection, Status
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pdp.contract.compiled import CompiledManifest
-    from pdp.contract.invariants import Trip
     from pdp.session import Session
 
 MAX_STEPS: Final = 100  # most steps of a plan: an invariant may look at each of those before it

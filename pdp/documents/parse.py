@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from pdp.documents.document import Document, Part, shown_name
-from pdp.errors import FileFaultsError, UsageError
+from pdp.errors import Fault, FileFaultsError, UsageError
 from pdp.json import MAX_NUMBER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdp.errors import Fault
 
 MAX_FILE_BYTES: Final = 32 * 1024 * 1024  # largest that is read: ten thousand richly described tools have about 12 MiB
 

@@ -6,7 +6,7 @@ import re
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_snake
 
 from pdp.documents.document import Document, Path, shown_name
@@ -14,7 +14,6 @@ from pdp.documents.document import Document, Path, shown_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
     from pdp.errors import Fault

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
-from pdp.decision import parse_decision
+from pdp.decision import Decision, parse_decision
 from pdp.engine.protocol import DECISION, FINDINGS, Engine, check_seconds
 from pdp.errors import EngineError, PdpError, UsageError
 from pdp.json import canonical
@@ -25,7 +25,6 @@ from pdp.json import canonical
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdp.decision import Decision
 
 WAITING: Final = 1000  # default limit of the decisions that wait for the shadow
 CLOSING: Final = 5.0  # default time to wait at the end for the shadow, in seconds

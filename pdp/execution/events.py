@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,8 +17,6 @@ from pdp.clock import to_milliseconds
 from pdp.contract.sensitive import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from pdp.proposal import Execution
 
 _log = logging.getLogger("pdp.execution")

@@ -19,13 +19,20 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolArgumentError, ToolError, ToolExitError, ToolResultError, ToolUnavailableError
 from pdp.json import JsonValueError, canonical, parse_json
-from pdp.manifest.programs import OPTIONS_END, SEARCH_PATH, argv_item, cli_findings, may_take_value, program_path
+from pdp.manifest.programs import (
+    OPTIONS_END,
+    SEARCH_PATH,
+    ArgvItem,
+    argv_item,
+    cli_findings,
+    may_take_value,
+    program_path,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pdp.manifest.model import Tool
-    from pdp.manifest.programs import ArgvItem
 
 TERM_SECONDS: Final = 1.0  # how long a program and what it started may take to end after SIGTERM; then SIGKILL
 

@@ -23,10 +23,10 @@ from pdp.decision import new_id
 from pdp.errors import PdpError, StateError, UsageError
 from pdp.flow.preview import Visibility
 from pdp.json import JsonValueError, canonical, digest
-from pdp.loop.messages import Message, ModelRequest, Role, Turn, answer_of, tool_message
+from pdp.loop.messages import Message, Model, ModelRequest, Role, Turn, answer_of, tool_message
 from pdp.manifest.exports import ExportFormat
-from pdp.manifest.schema.compile import compile_schema
-from pdp.model_calls import CallForm, tool_call
+from pdp.manifest.schema.compile import SchemaValidator, compile_schema
+from pdp.model_calls import CallForm, ToolCall, tool_call
 from pdp.proposal import Proposal, ProposalRejectedError
 from pdp.session import Session
 
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pdp.evaluation import Evaluation
-    from pdp.loop.messages import Model
-    from pdp.manifest.schema.compile import SchemaValidator
-    from pdp.model_calls import ToolCall
     from pdp.pep import Pep
 
 _log = logging.getLogger("pdp.loop")

@@ -18,7 +18,7 @@ from semver import Version
 
 from pdp.manifest.exports import described
 from pdp.manifest.fields import EffectClass, FlowProfile, Integrity, Otherwise, RiskTier, duration_seconds
-from pdp.manifest.model import MAX_ARGUMENTS
+from pdp.manifest.model import MAX_ARGUMENTS, Tool
 from pdp.manifest.rules.rules import mapped_values
 from pdp.manifest.schema.differences import Bump, SchemaChange, schema_changes
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.manifest.model import Tool
 
 
 class Direction(StrEnum):

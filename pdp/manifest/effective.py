@@ -10,7 +10,7 @@ entry has a profile.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from operator import and_, or_
@@ -35,19 +35,21 @@ from pdp.manifest.model import (
     DeclaredTool,
     EffectiveApproval,
     FlowRules,
+    Governable,
     Governance,
     Idempotency,
     Limit,
+    Manifest,
+    Program,
     Provenance,
+    Record,
     ResultLabels,
     Tool,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from enum import StrEnum
 
-    from pdp.manifest.model import Governable, Manifest, Program, Record
 
 _Join = Callable[[Any, Any], Any]
 Terms = tuple[Any, ...] | None

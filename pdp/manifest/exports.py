@@ -12,13 +12,12 @@ from pdp.documents import shown_name
 from pdp.errors import UsageError
 from pdp.manifest.schema.compile import closed_schema
 from pdp.manifest.schema.references import with_parts
-from pdp.manifest.schema.walk import argument_schemas
+from pdp.manifest.schema.walk import SchemaNode, argument_schemas
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pdp.manifest.model import DeclaredTool
-    from pdp.manifest.schema.walk import SchemaNode
 
 
 class ExportFormat(StrEnum):

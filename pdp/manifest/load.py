@@ -15,10 +15,10 @@ from pdp.errors import Fault, FileFaultsError, UsageError
 from pdp.manifest.effective import EffectiveManifest, effective_manifest, effective_tool
 from pdp.manifest.fields import PATTERN_EFFECTS
 from pdp.manifest.findings import FaultyFile, Finding
-from pdp.manifest.model import ActionRules, DeclaredTool, Governance, Manifest
+from pdp.manifest.model import ActionRules, DeclaredTool, Governance, Manifest, Tool
 from pdp.manifest.programs import program_findings, program_path
 from pdp.manifest.rules.forbidden import forbidden_findings, staged_commits
-from pdp.manifest.rules.paths import looks_like, path_roots
+from pdp.manifest.rules.paths import Roots, looks_like, path_roots
 from pdp.manifest.rules.rules import (
     entry_findings,
     form_findings,
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pdp.documents.document import Path
-    from pdp.manifest.model import Tool
-    from pdp.manifest.rules.paths import Roots
 
 
 class LoadOptions(TypedDict, total=False):

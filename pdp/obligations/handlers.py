@@ -24,17 +24,15 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from pdp.contract.sensitive import place_of
-from pdp.decision import Verdict
+from pdp.decision import Decision, Obligation, Verdict
 from pdp.errors import PdpError, UsageError
 from pdp.json import canonical, check_json, thawed
 from pdp.manifest.schema.compile import compile_schema
-from pdp.proposal import Execution, Failure, FailureCode
+from pdp.proposal import Execution, Failure, FailureCode, Proposal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pdp.decision import Decision, Obligation
-    from pdp.proposal import Proposal
 
 _log = logging.getLogger("pdp.pep")
 

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.json import canonical
 from pdp.manifest.schema.walk import argument_schemas
 from pdp.patterns.exceptions import OutOfDistributionError, PatternFault
-from pdp.patterns.rule import PatternCall, PatternRule, refer_back
+from pdp.patterns.rule import PatternCall, PatternResult, PatternRule, refer_back
 
 if TYPE_CHECKING:
     from pdp.manifest.model import Tool
-    from pdp.patterns.rule import PatternResult
     from pdp.proposal import Execution
 
 _VERDICTS: Final = ("pass", "warn", "block")  # lightest first

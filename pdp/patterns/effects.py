@@ -9,16 +9,14 @@ import orjson
 from pdp.errors import PdpError
 from pdp.json import canonical, digest
 from pdp.patterns.exceptions import PatternFault
-from pdp.patterns.rule import PatternCall, PatternRule, refer_back
+from pdp.patterns.rule import PatternCall, PatternResult, PatternRule, refer_back
 from pdp.proposal import Execution
 from pdp.session import LONGEST_TEXT
 from pdp.stores.actions import Action, ActionState
-from pdp.stores.approvals import ApprovalState
+from pdp.stores.approvals import Approval, ApprovalState
 
 if TYPE_CHECKING:
     from pdp.approvals.approvals import Approvals
-    from pdp.patterns.rule import PatternResult
-    from pdp.stores.approvals import Approval
 
 _ADDRESSEES: Final = ("queue", "principal")
 _CARRIED: Final = ("rationale", "evidence", "sla")

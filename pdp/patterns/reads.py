@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
 from pdp.patterns.exceptions import PatternFault
-from pdp.patterns.rule import SNAPSHOT, PatternCall, PatternRule, refer_back
+from pdp.patterns.rule import SNAPSHOT, PatternCall, PatternResult, PatternRule, refer_back
 from pdp.proposal import Execution
-
-if TYPE_CHECKING:
-    from pdp.patterns.rule import PatternResult
 
 
 class Extraction(PatternRule):

@@ -16,13 +16,13 @@ from pdp.errors import Fault, FileFaultsError
 from pdp.manifest.diff import ContentChange, ManifestDiff, manifest_diff
 from pdp.manifest.exports import export_tools
 from pdp.manifest.load import load_effective, load_manifest
+from pdp.manifest.rules.lint import ContractReport
 from pdp.manifest.rules.lint import lint as contracts
 from pdp.manifest.schema.differences import Bump
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdp.manifest.rules.lint import ContractReport
 
 _BUMPS: Final = {Bump.PATCH: "dim", Bump.MINOR: "yellow", Bump.MAJOR: "bold red"}
 _DIRECTIONS: Final = {"loosens": "bold red", "unclear": "yellow", "tightens": "green"}

@@ -22,7 +22,7 @@ from pdp.errors import UsageError
 from pdp.manifest.effective import EffectiveManifest, effective_manifest, effective_tool
 from pdp.manifest.exports import ExportFormat, described, export_tools
 from pdp.manifest.fields import EffectClass
-from pdp.manifest.model import Governance, Manifest
+from pdp.manifest.model import DeclaredTool, Governance, Manifest, Tool
 from pdp.manifest.programs import program_path
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pdp.contract.registry.tool_contract import ToolContract
-    from pdp.manifest.model import DeclaredTool, Tool
 
 _log = logging.getLogger("pdp.contract")
 

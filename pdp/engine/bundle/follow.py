@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import ref
 
-from pdp.engine.bundle.file import MAX_BUNDLE, read_packed
+from pdp.engine.bundle.file import MAX_BUNDLE, Bundle, read_packed
 from pdp.engine.bundle.trust import BundleTrust, ReleaseFloorError, StaleBundleError
 from pdp.engine.protocol import DECISION, Engine, check_seconds
 from pdp.engine.wasm.engine import DEADLINE, MEMORY_LIMIT, EmbeddedEngine
@@ -33,7 +33,6 @@ from pdp.json import digest
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pdp.engine.bundle.file import Bundle
 
 EVERY: Final = 60.0  # default time between two looks, in seconds
 TIMEOUT: Final = 30.0  # default time for one answer over HTTP, from the address' lookup to the last byte, in seconds

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from pdp.audit.file import locked
 from pdp.clock import to_milliseconds
-from pdp.engine.bundle.file import read_bundle, replace_file
+from pdp.engine.bundle.file import Bundle, read_bundle, replace_file
 from pdp.errors import BundleError
 from pdp.json import MAX_NUMBER, JsonValueError, canonical, parse_json
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdp.audit.chain import AuditLog
-    from pdp.engine.bundle.file import Bundle
     from pdp.engine.bundle.signature import VerificationKey
 
 LOCK_SECONDS: Final = 10.0  # how long a bundle to be decided by waits for another process that holds the floor's lock

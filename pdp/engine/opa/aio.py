@@ -18,6 +18,7 @@ from pdp.engine.opa.client import (
     TOO_LARGE,
     Answer,
     MalformedAnswerError,
+    OpaClient,
     error_words,
     is_quiet,
 )
@@ -30,7 +31,6 @@ with extra("sidecar"):
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from pdp.engine.opa.client import OpaClient
 
 _LARGE: Final = 1024 * 1024  # bytes; aiohttp warns of more that is not a file
 # The connections that the running exchange has taken.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from pdp.engine.opa.client import OpaClient, parse_address
+from pdp.engine.opa.client import Answer, OpaClient, parse_address
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN, Engine, check_seconds
 from pdp.errors import AnswerInvalidError, EngineError, RequestRefusedError, UsageError
 from pdp.json import MAX_BYTES, JsonValueError, canonical, has_unique_keys
@@ -27,7 +27,6 @@ from pdp.json import MAX_BYTES, JsonValueError, canonical, has_unique_keys
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdp.engine.opa.client import Answer
 
 TIMEOUT: Final = 1.0  # default time for one decision, in seconds
 TOKEN_VARIABLE: Final = "PDP_OPA_TOKEN"  # noqa: S105 - the variable with the token for an OPA that runs already

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
+from pdp.engine.bundle.file import Bundle, baseline_bundle_path, read_bundle
 from pdp.engine.data import merged_data
 from pdp.engine.protocol import DECISION, Engine, check_seconds
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, RequestRefusedError, UsageError
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
 
-    from pdp.engine.bundle.file import Bundle
 
 DEADLINE: Final = 0.5  # default time for one evaluation, in seconds; usual ones take 0.0001
 MEMORY_LIMIT: Final = 64 * 1024 * 1024  # default memory for one evaluation beyond what policy and data occupy, in bytes

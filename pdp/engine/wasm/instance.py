@@ -12,16 +12,13 @@ failed is closed, for its memory may be left in any state.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import wasmtime
 
-from pdp.engine.wasm.module import PAGE, REBUILD, TICK, error_text
+from pdp.engine.wasm.module import PAGE, REBUILD, TICK, WasmModule, error_text
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, RequestRefusedError
 from pdp.json import JsonValueError, parse_json
-
-if TYPE_CHECKING:
-    from pdp.engine.wasm.module import WasmModule
 
 LOAD_MEMORY: Final = 1 << 30  # most memory that a policy and its data may occupy before the first evaluation, in bytes
 ANSWER_CHUNK: Final = 4096  # how many bytes of an answer are looked at first

@@ -21,14 +21,13 @@ from pdp.manifest.rules.rules import says_it_changes
 from pdp.manifest.schema.compile import compile_schema
 from pdp.manifest.schema.faults import member_place
 from pdp.manifest.schema.references import subschemas
-from pdp.manifest.schema.walk import BRANCHES, argument_schemas, walk
+from pdp.manifest.schema.walk import BRANCHES, Alternative, SchemaNode, argument_schemas, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from pdp.documents.document import Path
     from pdp.manifest.model import DeclaredTool, Tool
-    from pdp.manifest.schema.walk import Alternative, SchemaNode
 
 LONGEST_NAME: Final = 200
 """A text that may be no longer than this is a name or a number of something, and no prompt."""

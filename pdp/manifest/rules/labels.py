@@ -13,17 +13,15 @@ from pdp.documents import nearest, shown_name
 from pdp.manifest.expressions.expression import ANY
 from pdp.manifest.fields import SINKS, Integrity
 from pdp.manifest.findings import Finding
-from pdp.manifest.model import ResultLabels
+from pdp.manifest.model import Governable, ResultLabels, Tool
 from pdp.manifest.rules.forbidden import bounds_text
 from pdp.manifest.rules.paths import looks_like, part_of
-from pdp.manifest.schema.walk import argument_schemas, walk
+from pdp.manifest.schema.walk import Alternative, SchemaNode, argument_schemas, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pdp.documents.document import Path
-    from pdp.manifest.model import Governable, Tool
-    from pdp.manifest.schema.walk import Alternative, SchemaNode
 
 Steps = tuple[str, ...]
 

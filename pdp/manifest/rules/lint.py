@@ -13,7 +13,7 @@ from pdp.documents import shown_name
 from pdp.manifest.fields import READ_CLASSES, SUBJECT, Clause, EffectClass, RiskTier
 from pdp.manifest.findings import Finding
 from pdp.manifest.rules.labels import label_doubts
-from pdp.manifest.schema.walk import walk
+from pdp.manifest.schema.walk import Alternative, SchemaNode, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pdp.documents.document import Path
     from pdp.manifest.effective import EffectiveManifest
     from pdp.manifest.model import ActionRules, Tool
-    from pdp.manifest.schema.walk import Alternative, SchemaNode
 
 _BOUNDS: Final = (
     (("integer", "number"), ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")),

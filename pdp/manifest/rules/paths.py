@@ -10,16 +10,14 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import nearest, shown_name
-from pdp.manifest.expressions.expression import ANY, SESSION_FIELDS, Contained
+from pdp.manifest.expressions.expression import ANY, SESSION_FIELDS, Contained, JsonPath
 from pdp.manifest.schema.compile import closed_schema, compile_schema
-from pdp.manifest.schema.walk import BRANCHES, walk
+from pdp.manifest.schema.walk import BRANCHES, Alternative, SchemaNode, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pdp.manifest.expressions.expression import JsonPath
     from pdp.manifest.model import DeclaredTool
-    from pdp.manifest.schema.walk import Alternative, SchemaNode
 
 Roots = dict[str, "SchemaNode"]
 """What each variable of an expression may hold."""

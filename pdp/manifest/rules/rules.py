@@ -12,22 +12,18 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import nearest, shown_name
-from pdp.manifest.expressions.expression import ExpressionError, compile_check, compile_expression
+from pdp.manifest.expressions.expression import ExpressionError, JsonPath, compile_check, compile_expression
 from pdp.manifest.fields import READ_CLASSES, SUBJECT, EffectClass, Pattern, RiskTier, Writes
 from pdp.manifest.findings import Finding
-from pdp.manifest.model import Correction
+from pdp.manifest.model import AgentPins, Correction, DeclaredTool, Governable, Limit, Tool
 from pdp.manifest.programs import argv_findings
-from pdp.manifest.rules.paths import looks_like, misspelt
-from pdp.manifest.schema.walk import argument_schemas
+from pdp.manifest.rules.paths import Roots, looks_like, misspelt
+from pdp.manifest.schema.walk import SchemaNode, argument_schemas
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pdp.documents.document import Path
-    from pdp.manifest.expressions.expression import JsonPath
-    from pdp.manifest.model import AgentPins, DeclaredTool, Governable, Limit, Tool
-    from pdp.manifest.rules.paths import Roots
-    from pdp.manifest.schema.walk import SchemaNode
 
 PEP_CONTEXT: Final = frozenset((
     "agent", "approval", "arguments", "call_digest", "flow", "idempotency_key", "purpose", "request_id", "run_id",

@@ -13,12 +13,10 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.manifest.schema.references import referred
-from pdp.manifest.schema.walk import of_types, walk
+from pdp.manifest.schema.walk import Alternative, of_types, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from pdp.manifest.schema.walk import Alternative
 
 
 class Bump(IntEnum):

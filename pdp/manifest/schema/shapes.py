@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.documents import shown_name
 from pdp.manifest.fields import Pattern
 from pdp.manifest.findings import Finding
-from pdp.manifest.schema.compile import compile_schema
+from pdp.manifest.schema.compile import SchemaValidator, compile_schema
 from pdp.manifest.schema.faults import member_place
 from pdp.manifest.schema.references import self_contained
-from pdp.manifest.schema.walk import Alternative, argument_schemas, walk
+from pdp.manifest.schema.walk import Alternative, SchemaNode, argument_schemas, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pdp.manifest.model import DeclaredTool
-    from pdp.manifest.schema.compile import SchemaValidator
-    from pdp.manifest.schema.walk import SchemaNode
 
 _FIELDS: Final = (
     ("request", "schema", "the arguments", "argument"),

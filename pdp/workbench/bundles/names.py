@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.engine.data import RUN_TIME_ROOTS
 from pdp.manifest.effective import FOR_POLICY
 from pdp.manifest.fields import EffectClass, FlowProfile, Integrity, Otherwise, Pattern, RiskTier, Writes
-from pdp.manifest.model import EffectiveApproval, FlowRules, Idempotency, Limit, Provenance, Release, ResultLabels
+from pdp.manifest.model import EffectiveApproval, FlowRules, Idempotency, Limit, Provenance, Release, ResultLabels, Tool
 from pdp.manifest.rules.rules import PEP_CONTEXT
 from pdp.manifest.schema.compile import closed_schema
-from pdp.manifest.schema.walk import walk
+from pdp.manifest.schema.walk import SchemaNode, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from enum import StrEnum
 
-    from pdp.manifest.model import Tool
-    from pdp.manifest.schema.walk import SchemaNode
 
 _RESOURCE: Final = ("type", "id")
 _ENTRY: Final = "data.authz.lib.manifest.entry"

@@ -21,22 +21,19 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pdp.audit.chain import recordable
+from pdp.audit.chain import AuditLog, recordable
 from pdp.audit.file import locked
 from pdp.clock import to_milliseconds, to_seconds
-from pdp.engine.bundle.file import pack_bundle, read_bundle, read_packed, replace_file
+from pdp.engine.bundle.file import Bundle, pack_bundle, read_bundle, read_packed, replace_file
 from pdp.errors import BundleError, PdpError, UsageError
 from pdp.json import MAX_NUMBER, canonical, digest
-from pdp.workbench.bundles.sign import sign_bundle
+from pdp.workbench.bundles.sign import SigningKey, sign_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from pdp.audit.chain import AuditLog
-    from pdp.engine.bundle.file import Bundle
     from pdp.engine.bundle.signature import VerificationKey
-    from pdp.workbench.bundles.sign import SigningKey
 
 PATIENCE: Final = 30.0
 """How long a change waits for another one to end, in seconds."""

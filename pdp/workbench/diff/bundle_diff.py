@@ -15,7 +15,7 @@ import orjson
 from pdp.decision import Verdict
 from pdp.engine.bundle.file import read_bundle
 from pdp.json import canonical, digest
-from pdp.workbench.diff.comparison import Comparison, Difference, change_of
+from pdp.workbench.diff.comparison import ComparedCall, Comparison, DecisionChange, Difference, change_of
 from pdp.workbench.diff.exercise import not_shown
 from pdp.workbench.diff.generated import GeneratedCalls
 from pdp.workbench.diff.groups import grouped
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from pdp.workbench.diff.comparison import ComparedCall, DecisionChange
     from pdp.workbench.scenarios.files.suite import Suite
 
 GENERATED: Final = 50_000

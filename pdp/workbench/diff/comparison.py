@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.decision import Verdict, denied, parse_decision
+from pdp.decision import Decision, Verdict, denied, parse_decision
 from pdp.engine.protocol import DECISION, PLAN
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import BundleError, EngineError, EngineTimeoutError
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
     from typing import Self
 
-    from pdp.decision import Decision
     from pdp.engine.bundle.file import Bundle
 
 WORKERS: Final = 2

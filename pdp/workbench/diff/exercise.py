@@ -16,13 +16,12 @@ from pdp.workbench.diff.comparison import WORKERS
 from pdp.workbench.diff.groups import shortened
 from pdp.workbench.opa.edits import edits
 from pdp.workbench.opa.evaluation import Evaluator
-from pdp.workbench.opa.syntax import Source
+from pdp.workbench.opa.syntax import Source, Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pdp.workbench.diff.policies import BundlePair, BundleRules, ComparedRule
-    from pdp.workbench.opa.syntax import Span
 
 _FIRST: Final = 200
 _MOST: Final = 1500

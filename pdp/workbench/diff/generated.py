@@ -28,12 +28,12 @@ from pdp.workbench.neighbours.bases import (
     tool_of,
     valid_approval,
 )
-from pdp.workbench.neighbours.conditions import alternatives, meeting
+from pdp.workbench.neighbours.conditions import Alternative, alternatives, meeting
 from pdp.workbench.neighbours.entries import DIRECTORY, made_up
 from pdp.workbench.neighbours.runs import reads_between
 from pdp.workbench.neighbours.values import as_dict, at, edited, texts
-from pdp.workbench.neighbours.variants import changes, dotted, pairs
-from pdp.workbench.neighbours.vocabulary import Policy, vocabulary
+from pdp.workbench.neighbours.variants import Change, changes, dotted, pairs
+from pdp.workbench.neighbours.vocabulary import Policy, Vocabulary, vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from pdp.engine.bundle.file import Bundle
     from pdp.manifest.effective import EffectiveManifest
     from pdp.workbench.diff.policies import BundlePair
-    from pdp.workbench.neighbours.conditions import Alternative
-    from pdp.workbench.neighbours.variants import Change
-    from pdp.workbench.neighbours.vocabulary import Vocabulary
 
 _READ: Final = ("directory", "settings")
 _KNOWN_BASES: Final = 2

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 import yaml
 
-from pdp.decision import Verdict
+from pdp.decision import Decision, Verdict
 from pdp.json import canonical
-from pdp.workbench.diff.comparison import change_of
+from pdp.workbench.diff.comparison import ComparedCall, DecisionChange, Difference, change_of
 from pdp.workbench.neighbours.entries import MADE_UP
 from pdp.workbench.neighbours.values import GONE, JsonPath, as_dict, at, edited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pdp.decision import Decision
-    from pdp.workbench.diff.comparison import ComparedCall, DecisionChange, Difference
     from pdp.workbench.diff.structure import Structure
 
     Decide = Callable[[ComparedCall], tuple[Decision, Decision]]

@@ -15,18 +15,15 @@ from pdp.manifest.diff import ContentChange, Direction
 from pdp.workbench.diff.manifests import Manifests
 from pdp.workbench.neighbours.vocabulary import Rule
 from pdp.workbench.opa.forms import rule_forms
-from pdp.workbench.opa.modules import modules_of_bundle
-from pdp.workbench.opa.rules import rule_sites
-from pdp.workbench.opa.syntax import package_of, parse_modules, rule_name
+from pdp.workbench.opa.modules import Module, modules_of_bundle
+from pdp.workbench.opa.rules import RuleSite, rule_sites
+from pdp.workbench.opa.syntax import Node, package_of, parse_modules, rule_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from pdp.engine.bundle.file import Bundle
-    from pdp.workbench.opa.modules import Module
-    from pdp.workbench.opa.rules import RuleSite
-    from pdp.workbench.opa.syntax import Node
 
 
 @dataclass(frozen=True)

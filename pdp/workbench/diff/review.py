@@ -12,21 +12,18 @@ from difflib import unified_diff
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.documents import read_document
-from pdp.manifest.diff import Direction
+from pdp.manifest.diff import ContentChange, Direction
 from pdp.workbench.diff.exercise import rule_text
-from pdp.workbench.diff.groups import shortened, shown_value
+from pdp.workbench.diff.groups import Group, shortened, shown_value
 from pdp.workbench.reports.shown_file import shown_file
-from pdp.workbench.scenarios.files.suite import place_of_datum, place_of_field
+from pdp.workbench.scenarios.files.suite import Suite, place_of_datum, place_of_field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pdp.manifest.diff import ContentChange
-    from pdp.workbench.diff.groups import Group
     from pdp.workbench.diff.policies import BundlePair
     from pdp.workbench.diff.result import BundleDiff
     from pdp.workbench.diff.structure import Structure
-    from pdp.workbench.scenarios.files.suite import Suite
 
 UNSEEN: Final = "unseen"
 _ORDER: Final = (Direction.LOOSENS, UNSEEN, Direction.UNCLEAR, Direction.TIGHTENS)

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.json import canonical, digest
 from pdp.manifest.diff import ContentChange, Direction
-from pdp.workbench.diff.policies import rule_changes
+from pdp.workbench.diff.policies import BundlePair, rule_changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pdp.engine.bundle.file import Bundle
-    from pdp.workbench.diff.policies import BundlePair
 
 _ROOTS: Final = ("config", "directory", "settings")
 _ABSENT: Final = object()

@@ -24,13 +24,12 @@ from pdp.workbench.opa.edits import edits
 from pdp.workbench.opa.syntax import Node, Source, package_of, parse_modules
 from pdp.workbench.opa.tool import OpaTool
 from pdp.workbench.reports.shown_file import shown_file
-from pdp.workbench.scenarios.files.suite import place_of_datum, place_of_field
+from pdp.workbench.scenarios.files.suite import Suite, place_of_datum, place_of_field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pdp.workbench.opa.modules import Module
-    from pdp.workbench.scenarios.files.suite import Suite
 
 _DECISION: Final = "data.authz.decision"
 _LOWER: Final = {"high": "medium", "medium": "low"}

@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pdp.documents import faults_of, read_document
-from pdp.errors import FileFaultsError
+from pdp.documents import Document, faults_of, read_document
+from pdp.errors import Fault, FileFaultsError
 from pdp.manifest.fields import Text  # noqa: TC001 - pydantic reads the annotations
-from pdp.workbench.mutation.mutant import Fate
+from pdp.workbench.mutation.mutant import Fate, Judgement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from pdp.documents import Document
-    from pdp.errors import Fault
-    from pdp.workbench.mutation.mutant import Judgement
 
 _NAME: Final = "mutants.yaml"
 _SHAPE: Final = "write `- {mutant: ID, reason: why nothing can notice it}`"

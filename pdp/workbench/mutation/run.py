@@ -9,26 +9,21 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.errors import FileFaultsError
+from pdp.errors import Fault, FileFaultsError
 from pdp.json import canonical
 from pdp.workbench.diff.comparison import WORKERS
 from pdp.workbench.mutation.edits import data_mutants, manifest_mutants, rego_mutants
-from pdp.workbench.mutation.equivalents import different
-from pdp.workbench.mutation.mutant import Fate, RegoMutant
+from pdp.workbench.mutation.equivalents import Marked, different
+from pdp.workbench.mutation.mutant import DataMutant, Fate, Judgement, ManifestMutant, Mutant, RegoMutant
 from pdp.workbench.mutation.search import propose_scenario
-from pdp.workbench.mutation.trial import judge_embedded, open_rego_trial, record
-from pdp.workbench.scenarios.files.suite import policy_modules
+from pdp.workbench.mutation.trial import Recorded, judge_embedded, open_rego_trial, record
+from pdp.workbench.scenarios.files.suite import Suite, policy_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
     from pathlib import Path
 
-    from pdp.errors import Fault
-    from pdp.workbench.mutation.equivalents import Marked
-    from pdp.workbench.mutation.mutant import DataMutant, Judgement, ManifestMutant, Mutant
-    from pdp.workbench.mutation.trial import Recorded
-    from pdp.workbench.scenarios.files.suite import Suite
 
 MOST_SEARCHED: Final = 30
 """For how many survivors a scenario is searched: where there are more, those will show what to do."""

@@ -17,16 +17,16 @@ from pdp.engine.data import merged_data
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN
 from pdp.json import thawed
 from pdp.manifest.diff import Direction
-from pdp.workbench.diff.comparison import ComparedCall, Comparison
+from pdp.workbench.diff.comparison import ComparedCall, Comparison, Difference
 from pdp.workbench.diff.generated import GeneratedCalls
 from pdp.workbench.diff.policies import BundlePair
-from pdp.workbench.mutation.mutant import ManifestMutant, RegoMutant
+from pdp.workbench.mutation.mutant import DataMutant, ManifestMutant, Mutant, RegoMutant
 from pdp.workbench.neighbours.bases import tool_of
 from pdp.workbench.neighbours.runs import FLOW
 from pdp.workbench.neighbours.values import at
 from pdp.workbench.opa.tool import OpaTool
 from pdp.workbench.scenarios.files.scenario import Expect
-from pdp.workbench.scenarios.files.suite import policy_modules
+from pdp.workbench.scenarios.files.suite import Suite, policy_modules
 from pdp.workbench.scenarios.running.engines import bundle_of
 from pdp.workbench.scenarios.running.expectation import Happened, actual, has_fields
 from pdp.workbench.scenarios.running.scenario_run import replaced_texts
@@ -35,10 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pdp.engine.bundle.file import Bundle
-    from pdp.workbench.diff.comparison import Difference
-    from pdp.workbench.mutation.mutant import DataMutant, Mutant
     from pdp.workbench.mutation.trial import Recorded
-    from pdp.workbench.scenarios.files.suite import Suite
 
 _MOST: Final = 4000
 """How many calls are generated at most; what a changed rule reads comes first."""

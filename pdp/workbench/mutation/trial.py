@@ -20,10 +20,10 @@ from pdp.engine.data import merged_data
 from pdp.engine.protocol import DECISION, PLAN, Engine
 from pdp.errors import AnswerInvalidError, EngineTimeoutError, PdpError, UsageError
 from pdp.workbench.diff.comparison import change_of
-from pdp.workbench.mutation.mutant import Fate, Judgement, ManifestMutant
+from pdp.workbench.mutation.mutant import DataMutant, Fate, Judgement, ManifestMutant, RegoMutant
 from pdp.workbench.neighbours.bases import tool_of
 from pdp.workbench.opa.evaluation import Evaluator
-from pdp.workbench.scenarios.files.suite import policy_modules
+from pdp.workbench.scenarios.files.suite import Suite, policy_modules
 from pdp.workbench.scenarios.running.engines import bundle_of, open_suite_engine
 from pdp.workbench.scenarios.running.runner import Runner
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pdp.workbench.mutation.mutant import DataMutant, RegoMutant
-    from pdp.workbench.scenarios.files.suite import Suite
     from pdp.workbench.scenarios.results import ScenarioResult
 
 _MOST_NAMED: Final = 5

@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.workbench.neighbours.entries import CORPUS
 from pdp.workbench.neighbours.proposals import example_arguments
 from pdp.workbench.neighbours.runs import made_run
-from pdp.workbench.neighbours.values import GONE, as_dict, as_list, at, edited, texts
-from pdp.workbench.neighbours.variants import changes
+from pdp.workbench.neighbours.values import GONE, Edit, as_dict, as_list, at, edited, texts
+from pdp.workbench.neighbours.variants import Change, changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from pdp.manifest.model import Tool
-    from pdp.workbench.neighbours.values import Edit
-    from pdp.workbench.neighbours.variants import Change
     from pdp.workbench.neighbours.vocabulary import Vocabulary
 
 LIMIT: Final = 100

@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import EngineError, UsageError
 from pdp.json import canonical
-from pdp.workbench.neighbours.values import GONE, as_list, at, edited, is_number
+from pdp.workbench.neighbours.values import GONE, Edit, JsonPath, as_list, at, edited, is_number
 from pdp.workbench.opa.evaluation import Evaluator
-from pdp.workbench.opa.syntax import operator, package_of
+from pdp.workbench.opa.syntax import Node, operator, package_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pdp.workbench.neighbours.values import Edit, JsonPath
     from pdp.workbench.neighbours.vocabulary import Policy
-    from pdp.workbench.opa.syntax import Node
 
     _Edits = tuple[Edit, ...]
     _OpenSteps = dict[str, int | str]

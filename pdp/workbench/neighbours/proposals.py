@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.manifest.schema.walk import walk
+from pdp.manifest.schema.walk import Alternative, SchemaNode, walk
 from pdp.workbench.neighbours.values import as_dict, as_list, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdp.manifest.schema.walk import Alternative, SchemaNode
 
 _DEEPEST: Final = 8
 _MOST_ITEMS: Final = 8

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.workbench.neighbours.values import GONE, as_dict, as_list, at, edited, texts
+from pdp.workbench.neighbours.values import GONE, Edit, as_dict, as_list, at, edited, texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pdp.workbench.neighbours.values import Edit
 
 FLOW: Final = ("context", "flow")
 _OF: Final = "made.read:"

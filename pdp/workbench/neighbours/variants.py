@@ -11,14 +11,12 @@ from itertools import chain, combinations, islice, product, zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.workbench.neighbours.conditions import FOREIGN
-from pdp.workbench.neighbours.runs import FLOW, run_changes
-from pdp.workbench.neighbours.values import GONE, Edit, as_dict, at, edited, is_number, leaves, paths, texts
+from pdp.workbench.neighbours.runs import FLOW, Read, run_changes
+from pdp.workbench.neighbours.values import GONE, Edit, JsonPath, as_dict, at, edited, is_number, leaves, paths, texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pdp.workbench.neighbours.runs import Read
-    from pdp.workbench.neighbours.values import JsonPath
     from pdp.workbench.neighbours.vocabulary import Attribute, Vocabulary
 
 _ARGUMENTS: Final = ("context", "arguments")

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pdp.workbench.neighbours.values import ANY, is_number, leaves
+from pdp.workbench.neighbours.values import ANY, JsonPath, is_number, leaves
 from pdp.workbench.opa.syntax import Node, imports_of, nodes, operator, package_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pdp.workbench.neighbours.values import JsonPath
 
 Constant = str | float
 Name = tuple[str | int, ...] | str
