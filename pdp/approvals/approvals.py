@@ -20,23 +20,29 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from pdp.audit.chain import MemoryAudit, recordable
+from pdp.audit.chain import AuditEvent, AuditLog, MemoryAudit, recordable
 from pdp.clock import is_time, to_milliseconds, to_seconds
 from pdp.errors import AuditError, PdpError, StoreError, StoreFullError, UsageError
 from pdp.json import canonical, thawed
 from pdp.manifest.fields import SUBJECT
 from pdp.session import LONGEST_TEXT, Person, is_plain_name
-from pdp.stores.actions import ActionState
-from pdp.stores.approvals import Approval, ApprovalState, Grant, TokenMarks, are_two_tokens, token_marks
+from pdp.stores.actions import Action, ActionState, ActionStore
+from pdp.stores.approvals import (
+    Approval,
+    ApprovalState,
+    ApprovalStore,
+    Grant,
+    TokenMarks,
+    Transaction,
+    are_two_tokens,
+    token_marks,
+)
 from pdp.stores.memory import MemoryApprovals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pdp.audit.chain import AuditEvent, AuditLog
     from pdp.manifest.model import Tool
-    from pdp.stores.actions import Action, ActionStore
-    from pdp.stores.approvals import ApprovalStore, Transaction
 
 Result = TypeVar("Result")
 

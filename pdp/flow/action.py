@@ -15,23 +15,20 @@ from pdp.decision import new_id
 from pdp.documents import shown_name
 from pdp.errors import UsageError
 from pdp.flow.decide import decide
-from pdp.flow.drive import Work
-from pdp.flow.stages import arguments_of, caller_of, result_markings
+from pdp.flow.drive import Step, Work
+from pdp.flow.stages import Decided, Prepared, Received, arguments_of, caller_of, result_markings
 from pdp.json import JsonValueError, canonical
 from pdp.patterns.enforcement import HeldCall
 from pdp.patterns.rule import CallFacts
 from pdp.session import Session
-from pdp.stores.actions import Action, ActionState, ActionStateError
+from pdp.stores.actions import Action, ActionState, ActionStateError, ActionStore
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-    from pdp.flow.drive import Step
     from pdp.flow.parts import Parts, Stores
-    from pdp.flow.stages import Decided, Prepared, Received
     from pdp.patterns.run import Run
     from pdp.proposal import Execution
-    from pdp.stores.actions import ActionStore
 
 _log = logging.getLogger("pdp.pep")
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from pdp.audit.chain import recordable
 from pdp.contract.checks import Checked, Rejected, check, rejection_of
 from pdp.contract.mapping import MappingError, build_request
-from pdp.decision import Verdict, denied, new_id
+from pdp.decision import Decision, Verdict, denied, new_id
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.errors import AuditError, StateError, UsageError
-from pdp.flow.drive import Question
+from pdp.flow.drive import Question, Step
 from pdp.flow.record import log_decision, record_decision
-from pdp.flow.stages import Asked, Decided, Prepared, StoppedError, Unread
+from pdp.flow.stages import Asked, Decided, Prepared, Received, StoppedError, Unread
 from pdp.json import JsonValueError
 from pdp.manifest.expressions.expression import ExpressionError
 from pdp.proposal import Proposal, ProposalRejectedError, Rejection, RejectionCode
@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 
     from pdp.contract.budgets import Spending
     from pdp.contract.compiled import CompiledManifest
-    from pdp.decision import Decision
-    from pdp.flow.drive import Step
     from pdp.flow.parts import Parts
-    from pdp.flow.stages import Received
 
 _log = logging.getLogger("pdp.pep")
 

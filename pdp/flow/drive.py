@@ -8,12 +8,11 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from pdp.engine.protocol import DECISION
+from pdp.engine.protocol import DECISION, Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from pdp.engine.protocol import Engine
     from pdp.execution.runner import ToolRunner
 
 

@@ -11,7 +11,7 @@ for it a second time.
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.contract.sensitive import masked, place_of
@@ -21,13 +21,15 @@ from pdp.evaluation import Evaluation
 from pdp.execution.failures import ToolResultError, failure_of
 from pdp.execution.runner import cut_short, unavailable
 from pdp.flow.decide import decide, failed
-from pdp.flow.drive import CHECKPOINT, ToolRun, Work
+from pdp.flow.drive import CHECKPOINT, Step, ToolRun, Work
 from pdp.flow.record import record_decision, record_result, telemetry_attributes
 from pdp.flow.stages import (
     Decided,
     Executed,
     OverspentError,
+    Prepared,
     Ready,
+    Received,
     StoppedError,
     arguments_of,
     not_run,
@@ -37,13 +39,10 @@ from pdp.flow.stages import (
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from contextlib import AbstractContextManager
 
     from pdp.execution.events import CallEvents
     from pdp.execution.telemetry import CallTelemetry
-    from pdp.flow.drive import Step
     from pdp.flow.parts import Parts, Stores
-    from pdp.flow.stages import Prepared, Received
     from pdp.patterns.enforcement import HeldCall
     from pdp.proposal import Execution
     from pdp.stores.actions import Action

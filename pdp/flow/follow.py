@@ -8,20 +8,17 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from pdp.contract.sensitive import place_of
-from pdp.flow.drive import Work
-from pdp.flow.stages import caller_of, withheld
+from pdp.flow.drive import Step, Work
+from pdp.flow.stages import Asked, Executed, Prepared, caller_of, withheld
 from pdp.ledger.ledger import RunLabels
-from pdp.ledger.summary import Tracker
+from pdp.ledger.summary import CallFlow, Tracker
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from pdp.contract.checks import Checked
     from pdp.contract.compiled import CompiledTool
-    from pdp.flow.drive import Step
     from pdp.flow.parts import Stores
-    from pdp.flow.stages import Asked, Executed, Prepared
-    from pdp.ledger.summary import CallFlow
 
 _log = logging.getLogger("pdp.pep")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.decision import Verdict
+from pdp.decision import Decision, Verdict
 from pdp.documents import nearest, shown_name
 from pdp.errors import UsageError
 from pdp.execution.runner import ToolRunner, is_asynchronous, unavailable
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pdp.audit.chain import AuditLog
     from pdp.contract.compiled import CompiledManifest, CompiledTool
     from pdp.contract.registry.registry import Registry
-    from pdp.decision import Decision
     from pdp.engine.protocol import Engine
     from pdp.execution.events import Observer
     from pdp.execution.telemetry import Telemetry

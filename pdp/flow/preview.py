@@ -12,25 +12,21 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.clock import to_seconds
 from pdp.contract.invariants import respelt
 from pdp.contract.mapping import call_digest
-from pdp.contract.plan import validate_plan
+from pdp.contract.plan import CheckedPlan, validate_plan
 from pdp.decision import Decision, Verdict, denied, new_id
 from pdp.engine.protocol import PLAN, REQUEST_INVALID
-from pdp.flow.drive import Question
+from pdp.flow.drive import Question, Step
 from pdp.flow.record import record_plan
-from pdp.flow.stages import Unread
+from pdp.flow.stages import Received, Unread
 from pdp.json import JsonValueError, canonical
-from pdp.manifest.expressions.expression import MISSING, ExpressionError
+from pdp.manifest.expressions.expression import MISSING, Expression, ExpressionError
 from pdp.request import Entity, Request, bounded
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
     from pdp.contract.compiled import CompiledManifest, CompiledTool
-    from pdp.contract.plan import CheckedPlan
-    from pdp.flow.drive import Step
     from pdp.flow.parts import Parts
-    from pdp.flow.stages import Received
-    from pdp.manifest.expressions.expression import Expression
     from pdp.session import Session
 
 

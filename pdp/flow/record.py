@@ -6,25 +6,21 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.audit.chain import recordable
+from pdp.audit.chain import AuditEvent, AuditLog, recordable
 from pdp.clock import to_milliseconds
 from pdp.contract.checks import Checked
 from pdp.contract.sensitive import without_arguments
-from pdp.decision import Verdict, denied
+from pdp.decision import Decision, Verdict, denied
 from pdp.errors import AuditError
-from pdp.flow.drive import Work
-from pdp.flow.stages import Decided, Executed
+from pdp.flow.drive import Step, Work
+from pdp.flow.stages import Decided, Executed, Unread
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.proposal import Status
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
 
-    from pdp.audit.chain import AuditEvent, AuditLog
     from pdp.contract.plan import CheckedPlan
-    from pdp.decision import Decision
-    from pdp.flow.drive import Step
-    from pdp.flow.stages import Unread
     from pdp.request import Request
 
 _log = logging.getLogger("pdp.pep")

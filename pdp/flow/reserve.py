@@ -16,29 +16,35 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from pdp.approvals.approvals import ApprovalRefusedError
+from pdp.approvals.approvals import ApprovalRefusedError, Approvals
 from pdp.clock import to_seconds
 from pdp.decision import new_id
-from pdp.flow.drive import Pause, Work
-from pdp.flow.stages import OverspentError, StoppedError, issuer_of, not_run
+from pdp.flow.drive import Pause, Step, Work
+from pdp.flow.stages import Asked, Decided, OverspentError, Prepared, Ready, StoppedError, issuer_of, not_run
 from pdp.json import has_plain_form
-from pdp.stores.approvals import ApprovalState
-from pdp.stores.keys import LASTING, ApprovalUse, Conflict, Fresh, IdempotencyKey, Running, Stored, Unknown
+from pdp.stores.approvals import Approval, ApprovalState
+from pdp.stores.keys import (
+    LASTING,
+    ApprovalUse,
+    Begun,
+    Conflict,
+    Fresh,
+    IdempotencyKey,
+    IdempotencyStore,
+    Running,
+    Stored,
+    Unknown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from pdp.approvals.approvals import Approvals
     from pdp.contract.budgets import Spending, Take
     from pdp.contract.checks import Checked
     from pdp.contract.compiled import CompiledTool
-    from pdp.flow.drive import Step
     from pdp.flow.parts import Parts, Stores
-    from pdp.flow.stages import Asked, Decided, Prepared, Ready
     from pdp.proposal import Execution
     from pdp.request import Request
-    from pdp.stores.approvals import Approval
-    from pdp.stores.keys import Begun, IdempotencyStore
 
 _log = logging.getLogger("pdp.pep")
 

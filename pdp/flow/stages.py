@@ -15,23 +15,21 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from pdp.contract.checks import Checked, Rejected
-from pdp.decision import Verdict, denied
+from pdp.decision import Decision, Verdict, denied
 from pdp.json import canonical
-from pdp.proposal import Execution, Failure, FailureCode, Rejection, RejectionCode, Status
+from pdp.proposal import Execution, Failure, FailureCode, Proposal, Rejection, RejectionCode, Status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pdp.contract.budgets import Spending
     from pdp.contract.compiled import CompiledTool
-    from pdp.decision import Decision
     from pdp.execution.runner import ToolRunner
     from pdp.ledger.summary import CallFlow
     from pdp.manifest.effective import EffectiveManifest
     from pdp.model_calls import ToolCall
     from pdp.obligations.handlers import Duties
     from pdp.patterns.enforcement import HeldCall
-    from pdp.proposal import Proposal
     from pdp.request import Request
     from pdp.session import Session
     from pdp.stores.actions import Action

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.errors import PdpError
 from pdp.json import JsonValueError, check_json, parse_json
-from pdp.ledger.values import normal, within
+from pdp.ledger.values import Prompt, normal, within
 
 if TYPE_CHECKING:
-    from pdp.ledger.values import Prompt
     from pdp.manifest.model import ResultLabels, Tool
 
 UNTRUSTED: Final = "untrusted"

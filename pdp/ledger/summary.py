@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.ledger.labels import UNTRUSTED, ResultReader
-from pdp.ledger.ledger import Origin, RunIds, RunLabels, run_of
+from pdp.ledger.ledger import LedgerStore, Origin, RunIds, RunLabels, run_of
 from pdp.ledger.values import SHORTEST, Leaf, Prompt, host_of, is_numeric, leaf_values, links, names_something, normal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from pdp.ledger.ledger import LedgerStore
     from pdp.manifest.model import Tool
     from pdp.session import Session
 
@@ -125,9 +124,7 @@ class Tracker:
         """Return what the ledger says of a call; `session` has a `run_id`. Errors as of `LedgerStore.read`."""
         run = run_of(store.key, caller, session.run_id or "")
         lookup = _Lookup(RunIds(store.key, run), session, self._entry.name, frozenset(self._stems[1:]), self._own_words)
-        leaves = (
-            (name, leaf) for name, value in arguments.items() for leaf in leaf_values(value, f"/{_escaped(name)}")
-        )
+        leaves = ((name, leaf) for name, value in arguments.items() for leaf in leaf_values({name: value}))
         asked = [lookup.ask(leaf, self._roles.get(name)) for name, leaf in islice(leaves, _MOST_LEAVES)]
         view = store.read(run, lookup.ids, now)
         if session.plan and view.labels.plan is None and not view.labels.tainted:
@@ -334,7 +331,3 @@ def _digested(entry: Mapping[str, Any]) -> dict[str, Any]:
     sources = [source for source in entry["sources"] if source != "endorsed"] or list(_MODEL)
     links_of = [[source for source in link["sources"] if source != "endorsed"] for link in entry["links"]]
     return {"path": entry["path"], "role": entry["role"], "sources": sources, "links": links_of}
-
-
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")

@@ -14,14 +14,12 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from pdp.contract.budgets import Spent
+from pdp.contract.budgets import Spent, Take
 from pdp.errors import StoreFullError
 from pdp.stores.memory import CAPACITY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from pdp.contract.budgets import Take
 
 
 class OpenReservation(NamedTuple):

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from pdp.errors import StoreFullError
 from pdp.stores.actions import Action, ActionState, ActionStore
-from pdp.stores.approvals import Approval, ApprovalState
-from pdp.stores.keys import IdempotencyStore, KeyState
+from pdp.stores.approvals import Approval, ApprovalState, Transaction
+from pdp.stores.keys import IdempotencyStore, KeyRecord, KeyRows, KeyState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pdp.stores.approvals import Transaction
-    from pdp.stores.keys import KeyRecord, KeyRows
 
 Record = TypeVar("Record", Action, Approval)
 

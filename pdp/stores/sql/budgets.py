@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import bindparam, case, delete, func, insert, select, update
+from sqlalchemy import bindparam, case, delete, func, insert, or_, select, update
 
 from pdp.contract.budgets import Spent
 from pdp.stores.budgets import OpenReservation
@@ -39,7 +39,16 @@ _FORGET = (
     .where(reservations.c.budget == bindparam("budget"), reservations.c.ends <= bindparam("now"))
     .returning(reservations.c.amount)
 )
-_PUT = update(budgets).where(budgets.c.id == bindparam("budget"))
+_LEFT = budgets.c.used - bindparam("over")
+_ADD = (
+    update(budgets)
+    .where(budgets.c.id == bindparam("budget"))
+    .where(_LEFT + bindparam("amount") <= bindparam("cap"))
+    .where(or_(_LEFT == 0, budgets.c.currency.is_not_distinct_from(bindparam("now_in"))))
+    .values(
+        used=_LEFT + bindparam("amount"), currency=bindparam("now_in"), ends=_later(budgets.c.ends, bindparam("until"))
+    )
+)
 
 
 class _PassedError(Exception):
@@ -110,12 +119,14 @@ def _take(connection: Connection, take: Take, now: float) -> float:
     # Whoever has the row holds it until the end of the transaction.
     locked = made.on_conflict_do_update(
         index_elements=["id"], set_={"latest": _later(budgets.c.latest, made.excluded.latest)}
-    ).returning(budgets)
-    row = connection.execute(locked).one()
-    over = sum(connection.execute(_FORGET, {"budget": take.budget, "now": row.latest}).scalars())
-    left, end = row.used - over, take.window.end(row.latest)
-    if left + take.amount > take.cap or (left and row.currency != take.currency):
+    ).returning(budgets.c.latest)
+    latest: float = connection.execute(locked).scalar_one()
+    over = sum(connection.execute(_FORGET, {"budget": take.budget, "now": latest}).scalars())
+    end = take.window.end(latest)
+    added = {
+        "budget": take.budget, "over": over, "amount": take.amount, "cap": take.cap, "now_in": take.currency,
+        "until": end,
+    }  # fmt: skip
+    if connection.execute(_ADD, added).rowcount != 1:
         raise _PassedError
-    added = {"used": left + take.amount, "currency": take.currency, "ends": max(row.ends, end)}
-    connection.execute(_PUT, {"budget": take.budget, **added})
     return end

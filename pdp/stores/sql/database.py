@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from sqlalchemy import create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
@@ -26,9 +26,7 @@ from pdp.stores.sql.tables import check_schema, upgrade_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from contextlib import AbstractContextManager
 
-    from sqlalchemy import Connection, Engine
 
 BUSY_SECONDS: Final = 10  # how long one step waits for another process that holds the database, before it fails
 TURN_SECONDS: Final = 3 * BUSY_SECONDS

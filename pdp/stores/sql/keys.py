@@ -6,19 +6,16 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import bindparam, delete, select, update
+from sqlalchemy import Connection, Result, bindparam, delete, select, update
 
-from pdp.stores.keys import IdempotencyStore, KeyRecord, KeyState
+from pdp.stores.keys import IdempotencyStore, KeyRecord, KeyRows, KeyState
 from pdp.stores.sql.tables import idempotency as table
 from pdp.stores.sql.tables import insert_if_absent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from sqlalchemy import Connection, Result
-
     from pdp.stores.approvals import Transaction
-    from pdp.stores.keys import KeyRows
     from pdp.stores.sql.database import Database
 
 # Made once: making them takes longer than SQLite takes to answer.

@@ -10,7 +10,21 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-from sqlalchemy import JSON, BigInteger, Text, bindparam, cast, delete, func, select, true, update
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Row,
+    Text,
+    bindparam,
+    cast,
+    delete,
+    func,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from pdp.errors import StoreError
@@ -20,8 +34,6 @@ from pdp.stores.sql.tables import run_values as values
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-
-    from sqlalchemy import ColumnElement, Connection, Row
 
     from pdp.stores.sql.database import Database
 

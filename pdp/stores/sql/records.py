@@ -6,20 +6,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, TableClause, select, update
 
 from pdp.errors import StoreError
-from pdp.stores.actions import Action, ActionStore
-from pdp.stores.approvals import Approval, ApprovalState
+from pdp.stores.actions import Action, ActionState, ActionStore
+from pdp.stores.approvals import Approval, ApprovalState, Transaction
 from pdp.stores.sql.tables import actions, approvals, insert_if_absent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sqlalchemy import TableClause
-
-    from pdp.stores.actions import ActionState
-    from pdp.stores.approvals import Transaction
     from pdp.stores.sql.database import Database
 
 Record = TypeVar("Record", Action, Approval)

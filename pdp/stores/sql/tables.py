@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from sqlalchemy import BigInteger, Double, TableClause, Text, column, inspect, select, table, text
+from sqlalchemy import BigInteger, Connection, Double, TableClause, Text, column, inspect, select, table, text
 from sqlalchemy.dialects import postgresql, sqlite
 
 from pdp.errors import StoreSchemaError
 from pdp.installed import extra
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
 
 SCHEMA: Final = "0002"  # the revision of the tables below: the newest under `migrations/versions`
 VERSIONS: Final = "pdp_schema"  # the table in which Alembic stores the revision
