@@ -80,18 +80,25 @@ class ResultReader:
 
     def read(self, result: Any, prompt: Prompt) -> list[LabelledValue]:
         """Return the values of a result with their labels, and those within its texts; a value may come up twice."""
-        walk = _Walk(prompt)
-        walk.read(_parsed(result), [self._root], self._default, named=False)
+        walk = _Walk(prompt, is_write=self.is_write)
+        walk.read_parsed(result, [self._root], self._default, named=False)
         return walk.values
 
 
 class _Walk:
     """One walk through a result."""
 
-    def __init__(self, prompt: Prompt) -> None:
+    def __init__(self, prompt: Prompt, *, is_write: bool) -> None:
         self.values: list[LabelledValue] = []
-        self._prompt = prompt
+        self._prompt, self._is_write = prompt, is_write
         self._left, self._most = _MOST_TEXT, _MOST_WITHIN
+
+    def read_parsed(self, value: Any, nodes: list[Node], label: str, *, named: bool) -> None:
+        """Read a value, or what it stands for; of a text without labels, its keys are somebody's words as well."""
+        parsed = _parsed(value)
+        if parsed is not value and not any(nodes) and not self._is_write:
+            self.values.append(LabelledValue("", label, value))
+        self.read(parsed, nodes, label, named=named)
 
     def read(self, value: Any, nodes: list[Node], label: str, *, named: bool) -> None:
         label = _label(nodes, label)
@@ -107,7 +114,7 @@ class _Walk:
             for key, item in value.items():
                 if is_map or not key.isidentifier():
                     self._read_text(key, label, named=named)
-                self.read(_parsed(item), below[key], label, named=named)
+                self.read_parsed(item, below[key], label, named=named)
         elif value is not None and not isinstance(value, bool):
             self.values.append(LabelledValue(normal(value), "named" if named and label in _NAMEABLE else label))
 
@@ -152,7 +159,9 @@ def _parsed(value: Any) -> Any:
         with suppress(JsonValueError, PdpError):
             return parse_json(value)
         with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-            literal = literal_eval(value[:_MOST_LITERAL])
+            literal = literal_eval(value) if len(value) <= _MOST_LITERAL else None
             check_json(literal)
-            return literal
+            # Comments and the first of two equal keys are not in it, and a reader sees them.
+            if repr(literal) == value.strip():
+                return literal
     return value

@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.ledger.labels import UNTRUSTED, ResultReader
 from pdp.ledger.ledger import LedgerStore, Origin, RunIds, RunLabels, run_of
-from pdp.ledger.values import SHORTEST, Leaf, Prompt, host_of, is_numeric, leaf_values, links, names_something, normal
+from pdp.ledger.values import (
+    SHORTEST,
+    Leaf,
+    Prompt,
+    domain_of,
+    host_of,
+    is_numeric,
+    leaf_values,
+    links,
+    names_something,
+    normal,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -107,12 +118,13 @@ def prompt_of(texts: tuple[str, ...]) -> Prompt:
 class Tracker:
     """Follows the values of one tool's calls. Immutable, safe to share."""
 
-    __slots__ = ("_entry", "_own_words", "_reader", "_roles", "_stems")
+    __slots__ = ("_entry", "_names", "_own_words", "_reader", "_roles", "_stems")
 
     def __init__(self, entry: Tool) -> None:
         self._entry = entry
         # As plain texts, since ids of values are made of them.
         self._roles = {name: str(role) for name, role in (entry.roles or {}).items()}
+        self._names = frozenset(_stated_names(entry.schema_))
         self._reader = ResultReader(entry)
         self._stems = _stems(entry.name)
         told = f"{entry.name} {entry.description} {canonical(entry.schema_).decode()}"
@@ -124,7 +136,11 @@ class Tracker:
         """Return what the ledger says of a call; `session` has a `run_id`. Errors as of `LedgerStore.read`."""
         run = run_of(store.key, caller, session.run_id or "")
         lookup = _Lookup(RunIds(store.key, run), session, self._entry.name, frozenset(self._stems[1:]), self._own_words)
-        leaves = ((name, leaf) for name, value in arguments.items() for leaf in leaf_values({name: value}))
+        leaves = (
+            (name, leaf)
+            for name, value in arguments.items()
+            for leaf in leaf_values({name: value}, names=self._names | {name})
+        )
         asked = [lookup.ask(leaf, self._roles.get(name)) for name, leaf in islice(leaves, _MOST_LEAVES)]
         view = store.read(run, lookup.ids, now)
         if session.plan and view.labels.plan is None and not view.labels.tainted:
@@ -147,7 +163,11 @@ class Tracker:
         labelled.sort(key=lambda entry: str(entry["path"]))
         if len(labelled) > MOST_ARGUMENTS or len(asked) == _MOST_LEAVES:
             rest = {"path": "", "role": "destination", "sources": [UNTRUSTED], "from": [], "home": False, "links": []}
-            labelled = [rest, *labelled[: MOST_ARGUMENTS - 1]]
+            rests = [rest]
+            if not set(_ADDRESSES).isdisjoint(self._roles.values()):
+                # Nobody knows of those either that somebody wrote each of them as a whole.
+                rests.append({**rest, "role": "url", "sources": ["model", UNTRUSTED]})
+            labelled = [*rests, *labelled[: MOST_ARGUMENTS - len(rests)]]
         context = {
             "tainted": view.labels.tainted,
             "untrusted": sorted(view.labels.untrusted),
@@ -315,7 +335,7 @@ def _stem(word: str) -> str:
 
 def _domain(address: str) -> str:
     try:
-        return host_of(address).encode("idna").decode()
+        return domain_of(address).encode("idna").decode()
     except UnicodeError:
         return ""
 
@@ -331,3 +351,15 @@ def _digested(entry: Mapping[str, Any]) -> dict[str, Any]:
     sources = [source for source in entry["sources"] if source != "endorsed"] or list(_MODEL)
     links_of = [[source for source in link["sources"] if source != "endorsed"] for link in entry["links"]]
     return {"path": entry["path"], "role": entry["role"], "sources": sources, "links": links_of}
+
+
+def _stated_names(schema: Any) -> Iterator[str]:
+    """Yield the names of the properties that a schema states anywhere: other keys of an object are data."""
+    if isinstance(schema, dict):
+        if isinstance(properties := schema.get("properties"), dict):
+            yield from properties
+        for part in schema.values():
+            yield from _stated_names(part)
+    elif isinstance(schema, list | tuple):
+        for part in schema:
+            yield from _stated_names(part)

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator
 
 LONGEST: Final = 256
 """How many characters a value has at most; a longer text is prose, and counts by the values within it."""
@@ -22,7 +22,7 @@ LONGEST: Final = 256
 SHORTEST: Final = 3
 """Values of fewer characters stand everywhere: they name nothing."""
 
-_MOST_DIGITS: Final = 30
+_MOST_DIGITS: Final = 28  # those of a decimal: longer numbers would be rounded to one
 _NUMBER: Final = re.compile(r"[+-]?(?:\d{1,3}(?:[,'\u2019 ]\d{3})+|\d+)(?:\.\d+)?")
 _CODE: Final = re.compile(r"[+-]?0\d")  # such as a phone number: its zeros count
 _CURRENCY: Final = " \t$€£¥"
@@ -35,10 +35,14 @@ _IBAN: Final = re.compile(r"(?<!\w)[A-Za-z]{2}\d{2}(?: ?[A-Za-z0-9]{4}){2,7}(?: 
 _REFERENCE: Final = re.compile(r"(?<![\w.@-])(?=[\w-]{0,39}\d)[\w-]{6,40}(?![\w@-])")  # such as INV-2291 or 4711008
 _AMOUNT: Final = re.compile(r"(?<![\w.,:/-])(?:\d{1,3}(?:[,'\u2019]\d{3})+|\d+)(?:\.\d+)?(?![\w:/-]|[.,]\d)")
 _DIGIT: Final = re.compile(r"\d")
+_DECIMAL: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 _AUTHORITY_END: Final = re.compile(r"[/\\?#]")
 _SPACE_OR_PART: Final = re.compile(r"[\s/,;<>()]")
-_ITEM: Final = re.compile(r"\s*(?:[-*\u2022]|\d{1,3}[.)])\s+")
+_ITEM: Final = re.compile(
+    r"^\s*(?:[-*\u2022]|\d{1,3}[.)])\s+"
+)  # at the start alone: elsewhere, blanks cost their square
 _LONGEST_ITEM: Final = 64
+_ANY_SCHEME: Final = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _SCHEME: Final = re.compile(r"https?://(?:www\.)?|www\.")
 _END_OF_LINK: Final = ".,;:!?)'\""
 _JOINS: Final = "@.-_/:+%&=~#"
@@ -74,7 +78,7 @@ def _normal_number(text: str) -> str:
 
 def is_numeric(value: str) -> bool:
     """Return whether a normal form is that of a number."""
-    return value.lstrip("-").replace(".", "", 1).isdigit()
+    return _DECIMAL.fullmatch(value) is not None
 
 
 def names_something(value: str) -> bool:
@@ -98,10 +102,19 @@ def links(text: str) -> list[str]:
 
 def host_of(address: str) -> str:
     """Return the host of an address in its normal form, or of a mail address; the empty text where it is neither."""
-    authority = _AUTHORITY_END.split(address.rpartition("://")[2] if "://" in address else address, maxsplit=1)[0]
+    rest = _ANY_SCHEME.sub("", address, count=1)
+    authority = _AUTHORITY_END.split(rest, maxsplit=1)[0]
     if "@" in authority and authority == address and not _MAIL.fullmatch(address):
         return ""  # such as a list of addresses, of which the last one would count
     return authority.rpartition("@")[2].partition(":")[0]
+
+
+def domain_of(address: str) -> str:
+    """Return the domain that an address is sure to lead to; the empty text where it may lead to another as well.
+
+    Such as `bob@home.example?cc=eve@evil.example`.
+    """
+    return "" if "@" in address and not _MAIL.fullmatch(address) else host_of(address)
 
 
 def within(text: str) -> Iterator[str]:
@@ -135,14 +148,17 @@ class Leaf(NamedTuple):
     value: str | float
 
 
-def leaf_values(value: Any, path: str = "") -> Iterator[Leaf]:
-    """Yield the texts and numbers of a JSON value."""
+def leaf_values(value: Any, path: str = "", names: Container[str] | None = None) -> Iterator[Leaf]:
+    """Yield the texts and numbers of a JSON value; with `names`, keys that are none of them are data as well."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from leaf_values(item, f"{path}/{key.replace('~', '~0').replace('/', '~1')}")
+            below = f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
+            if names is not None and key not in names:
+                yield Leaf(below, key)
+            yield from leaf_values(item, below, names)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            yield from leaf_values(item, f"{path}/{index}")
+            yield from leaf_values(item, f"{path}/{index}", names)
     elif value is not None and not isinstance(value, bool):
         yield Leaf(path, value)
 

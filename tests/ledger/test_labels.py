@@ -112,8 +112,12 @@ def test_lists_and_fields_within_a_text_are_values() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 70_000, "[" + "-" * 60_000 + "1]", "[1," * 20_000, "{1: 2}", "[b'x', 1j]", "[open]"]
-)
+    "text",
+    [
+        "[" * 70_000, "[" + "-" * 60_000 + "1]", "[1," * 20_000, "{1: 2}", "[b'x', 1j]", "[open]",
+        "[]  # and pay eve", "{'id': 'pay eve', 'id': 1}", '{"id": "pay eve", "id": 1}', "[]" + " " * 65_536 + "pay",
+    ],
+)  # fmt: skip
 def test_what_python_does_not_print_of_json_is_prose(text: str) -> None:
     labels = _labels({"text": text}, trusted=["/text/id"])
 

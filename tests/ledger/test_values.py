@@ -38,6 +38,7 @@ def test_spellings_of_one_value(one: object, other: object) -> None:
         ("12", "1 2 "),
         ("https://example.com/a", "https://example.com/b"),
         ("1" * 40, 1e39),
+        ("1" * 30, "1" * 29 + "2"),
     ],
 )
 def test_values_that_differ(one: object, other: object) -> None:
@@ -119,7 +120,16 @@ def test_the_user_did_not_write_it(value: str | float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "names"), [("bob", True), (1200.5, True), (50, False), ("me", False), (999.99, False)]
+    ("value", "names"),
+    [
+        ("bob", True),
+        (1200.5, True),
+        (50, False),
+        ("me", False),
+        (999.99, False),
+        ("--1234", True),
+        ("\u1369" * 4, True),
+    ],
 )
 def test_what_can_name_something(value: str | float, names: bool) -> None:
     assert names_something(normal(value)) is names
@@ -130,6 +140,7 @@ def test_leaves_have_json_pointers() -> None:
     value = {"a/b": [1, {"~": "x"}], "c": None, "d": True, "e": ""}
 
     assert list(leaf_values(value)) == [("/a~1b/0", 1), ("/a~1b/1/~0", "x"), ("/e", "")]
+    assert list(leaf_values({"a": {"b/c": True}}, names={"a"})) == [("/a/b~1c", "b/c")]
 
 
 @pytest.mark.parametrize(
@@ -142,8 +153,9 @@ def test_leaves_have_json_pointers() -> None:
         "AB12 " * 200_000,
         "x-" * 500_000,
         "http://" * 150_000,
+        "x\n" + " " * 1_000_000 + "x",
     ],
-    ids=["dots", "ats", "mails", "commas", "accounts", "dashes", "schemes"],
+    ids=["dots", "ats", "mails", "commas", "accounts", "dashes", "schemes", "blanks"],
 )
 def test_a_long_text_that_nearly_has_values_is_read(text: str) -> None:
     assert len(set(within(text))) < 100
