@@ -119,8 +119,7 @@ def parse_decision(body: bytes) -> Decision:
 
     Checked by hand, in a third of the time that a model takes: this stands in the way of every decision.
 
-    Raises:
-        AnswerInvalidError: not a decision: policy and program are of different versions, or the policy is broken.
+    AnswerInvalidError: not a decision: policy and program are of different versions, or the policy is broken.
     """
     answer = _object(body, _ANSWER)
     verdict = _VERDICTS.get(answer["verdict"]) if type(answer["verdict"]) is str else None

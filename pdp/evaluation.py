@@ -179,8 +179,7 @@ class Evaluation:
     def as_tool_result(self, form: CallForm | str | None = None) -> dict[str, Any]:
         """Return what goes back to the model's API for this call, in a form of `pdp.model_calls`, the call's own first.
 
-        Raises:
-            UsageError: not a form, or none where the proposal has none either; the call was decided and not made.
+        UsageError: not a form, or none where the proposal has none either; the call was decided and not made.
         """
         from pdp.model_calls import CallForm, ToolCall, tool_result  # noqa: PLC0415 - only calls of a model's API
 

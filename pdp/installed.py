@@ -26,8 +26,7 @@ def packaged(name: str) -> Path:
 def extra(name: str) -> Iterator[None]:
     """Name the extra to install when an import in this block fails.
 
-    Raises:
-        MissingExtraError: a package that is imported in the block is not installed.
+    MissingExtraError: a package that is imported in the block is not installed.
     """
     try:
         yield

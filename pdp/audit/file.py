@@ -54,8 +54,7 @@ class FileAudit(AuditLog):
         fsync: wait until each event is on the disk, not only with the operating system.
         patience: seconds that an event waits for a stream that another thread or process holds.
 
-    Raises:
-        AuditError: file, key or head cannot be used, or another holds the file.
+    AuditError: file, key or head cannot be used, or another holds the file.
     """
 
     may_wait = True

@@ -320,8 +320,7 @@ def read_document(path: Path | str, *, text: bytes | str | None = None, faults: 
 def read_bytes(path: Path | str) -> bytes:
     """Return the content of a file, or of standard input for `-`.
 
-    Raises:
-        UsageError: the file is missing, a folder, not readable, or larger than 32 MiB; standard input has nothing.
+    UsageError: the file is missing, a folder, not readable, or larger than 32 MiB; standard input has nothing.
     """
     name = "<stdin>" if str(path) == "-" else str(path)
     is_content = name.lstrip().startswith(("{", "["))

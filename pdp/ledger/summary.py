@@ -26,6 +26,7 @@ from pdp.ledger.values import (
     names_something,
     normal,
 )
+from pdp.manifest.schema.references import subschemas
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -124,7 +125,7 @@ class Tracker:
         self._entry = entry
         # As plain texts, since ids of values are made of them.
         self._roles = {name: str(role) for name, role in (entry.roles or {}).items()}
-        self._names = frozenset(_stated_names(entry.schema_))
+        self._names = {name for _, part in subschemas(entry.schema_) for name in part.get("properties", ())}
         self._reader = ResultReader(entry)
         self._stems = _stems(entry.name)
         told = f"{entry.name} {entry.description} {canonical(entry.schema_).decode()}"
@@ -351,15 +352,3 @@ def _digested(entry: Mapping[str, Any]) -> dict[str, Any]:
     sources = [source for source in entry["sources"] if source != "endorsed"] or list(_MODEL)
     links_of = [[source for source in link["sources"] if source != "endorsed"] for link in entry["links"]]
     return {"path": entry["path"], "role": entry["role"], "sources": sources, "links": links_of}
-
-
-def _stated_names(schema: Any) -> Iterator[str]:
-    """Yield the names of the properties that a schema states anywhere: other keys of an object are data."""
-    if isinstance(schema, dict):
-        if isinstance(properties := schema.get("properties"), dict):
-            yield from properties
-        for part in schema.values():
-            yield from _stated_names(part)
-    elif isinstance(schema, list | tuple):
-        for part in schema:
-            yield from _stated_names(part)

@@ -38,9 +38,7 @@ _DIGIT: Final = re.compile(r"\d")
 _DECIMAL: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 _AUTHORITY_END: Final = re.compile(r"[/\\?#]")
 _SPACE_OR_PART: Final = re.compile(r"[\s/,;<>()]")
-_ITEM: Final = re.compile(
-    r"^\s*(?:[-*\u2022]|\d{1,3}[.)])\s+"
-)  # at the start alone: elsewhere, blanks cost their square
+_ITEM: Final = re.compile(r"^\s*(?:[-*\u2022]|\d{1,3}[.)])\s+")  # at the start: elsewhere, blanks cost their square
 _LONGEST_ITEM: Final = 64
 _ANY_SCHEME: Final = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _SCHEME: Final = re.compile(r"https?://(?:www\.)?|www\.")

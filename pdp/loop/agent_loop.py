@@ -121,8 +121,7 @@ class AgentLoop:
         max_tool_iterations: how often the model may come back with calls; 0: 20 times.
         on_tool_result: gets each call and its evaluation as soon as the call has ended. What it raises is logged.
 
-    Raises:
-        UsageError: the session or an option is invalid.
+    UsageError: the session or an option is invalid.
     """
 
     def __init__(

@@ -280,8 +280,7 @@ def entry_changes(name: str, old: Mapping[str, Any] | None, new: Mapping[str, An
 
     `old` and `new` are effective entries as plain JSON, whole or as a bundle has them; None: there is none.
 
-    Raises:
-        KeyError, TypeError, ValueError, AttributeError: an entry that no loader would have made.
+    KeyError, TypeError, ValueError, AttributeError: an entry that no loader would have made.
     """
     if old is None or new is None:
         words = ("may be called now", "may no longer be called")

@@ -94,8 +94,7 @@ def effective_manifest(manifest: Manifest, governance: Governance | None = None)
 
     `pdp.manifest.load.load_effective` does so from files and checks what they only decide together.
 
-    Raises:
-        UsageError: two tools of one name.
+    UsageError: two tools of one name.
     """
     governance = governance or Governance()
     tools: dict[str, Tool] = {}

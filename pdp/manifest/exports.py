@@ -37,8 +37,7 @@ def export_tools(tools: Iterable[DeclaredTool], form: ExportFormat | str) -> lis
     arguments are validated with: openai `{type, function: {name, description, parameters}}`, anthropic
     `{name, description, input_schema}`, mcp `{name, description, inputSchema}`. A tool without description has none.
 
-    Raises:
-        UsageError: not one of the formats.
+    UsageError: not one of the formats.
     """
     if form not in list(ExportFormat):
         raise UsageError(f"{shown_name(form)} is not a format of a tool list", hint=f"known: {', '.join(ExportFormat)}")

@@ -181,8 +181,7 @@ def _semver(text: str) -> str:
 def duration_seconds(duration: str) -> float:
     """Return the length of an ISO 8601 duration.
 
-    Raises:
-        FieldError: not a duration.
+    FieldError: not a duration.
     """
     match = _DURATION.fullmatch(duration)
     if match is None:
@@ -196,8 +195,7 @@ def duration_seconds(duration: str) -> float:
 def normal_duration(text: str) -> str:
     """Return a duration in hours, minutes and seconds.
 
-    Raises:
-        FieldError: not a duration, or none that a field may have.
+    FieldError: not a duration, or none that a field may have.
     """
     length = timedelta(seconds=duration_seconds(text))
     if not length:
@@ -214,8 +212,7 @@ def normal_duration(text: str) -> str:
 def decimal_unit(value: Any) -> str:
     """Return a unit of sums, a number or its text, as a plain decimal such as `0.01`.
 
-    Raises:
-        FieldError: not a number above zero, or one that no sum can be counted in.
+    FieldError: not a number above zero, or one that no sum can be counted in.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
     text = format(Decimal(str(value)), "f") if number else str(value)

@@ -60,8 +60,7 @@ def may_take_value(text: str) -> bool:
 def argv_item(text: str) -> ArgvItem:
     """Read one item.
 
-    Raises:
-        FieldError: a lone brace, or a flag that is not the whole item.
+    FieldError: a lone brace, or a flag that is not the whole item.
     """
     parts, flag, literal, end = [], None, "", 0
     for token in _TOKEN.finditer(text):
@@ -174,8 +173,7 @@ def _problem(item: ArgvItem, program: Program, *, ended: bool) -> tuple[str, str
 def program_path(name: str, program: Program) -> str | None:
     """Return the absolute path of a listed program; None when it is not on this machine.
 
-    Raises:
-        UsageError: others than its owner can change it.
+    UsageError: others than its owner can change it.
     """
     path = shutil.which(program.path or name, path=SEARCH_PATH)
     if path is None:

@@ -107,8 +107,7 @@ def expanded_entry(
 
     A `signature` may be one of the file's `definitions`, or another file in its `folder`. `shared`: see `shared_names`.
 
-    Raises:
-        UsageError, FileFaultsError: a file that the `signature` names cannot be read.
+    UsageError, FileFaultsError: a file that the `signature` names cannot be read.
     """
     entry, findings = expanded_rules(record)
     if isinstance(entry, dict):

@@ -301,8 +301,7 @@ def pinned(source: str) -> Pin:
             rates = pinned("ecb").value
             return {"amount": round(value["amount"] * rates[target["currency"]], 2), ...}
 
-    Raises:
-        SourceUnavailableError: no such source is declared, it could not be read then, or no run is going on.
+    SourceUnavailableError: no such source is declared, it could not be read then, or no run is going on.
     """
     run = _RUN.get()
     if run is None:

@@ -106,8 +106,7 @@ def find_project(folder: Path) -> Path | None:
 
     The search ends with the repository (the folder that has `.git`) and with the home folder.
 
-    Raises:
-        UsageError: the nearest one is not to be trusted; passed over, another one, or none, would decide silently.
+    UsageError: the nearest one is not to be trusted; passed over, another one, or none, would decide silently.
     """
     try:
         home = Path.home().resolve()

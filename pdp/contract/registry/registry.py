@@ -65,8 +65,7 @@ class Registry:
         version: the version of all tools together; when absent that of the manifest file, or `1` without one.
         capabilities: what the deployment grants of `safety.requires`.
 
-    Raises:
-        UsageError: a tool is declared twice.
+    UsageError: a tool is declared twice.
     """
 
     def __init__(
@@ -96,8 +95,7 @@ class Registry:
     ) -> Self:
         """Return a registry of a manifest file; `options` are `version` and `capabilities`.
 
-        Raises:
-            UsageError: a file is missing or faulty, with every fault and its place; or as of the constructor.
+        UsageError: a file is missing or faulty, with every fault and its place; or as of the constructor.
         """
         from pdp.manifest.load import load_both  # noqa: PLC0415 - files only
 
@@ -229,8 +227,7 @@ class Registry:
     def definitions(self, form: ExportFormat | str = ExportFormat.OPENAI) -> list[dict[str, Any]]:
         """Return what a model is told of the tools that are available right now, in the manifest's order.
 
-        Raises:
-            UsageError: not one of the formats.
+        UsageError: not one of the formats.
         """
         available = {status.name for status in self.check_availability() if status.available}
         return export_tools((tool for name, tool in self.manifest.tools.items() if name in available), form)

@@ -113,8 +113,7 @@ class SidecarEngine(Engine):
         pause: and for how many seconds, before one decision tries again. The others are DENY `engine.unavailable` at
             once meanwhile.
 
-    Raises:
-        UsageError: an argument that cannot be used.
+    UsageError: an argument that cannot be used.
     """
 
     name = "sidecar"

@@ -59,8 +59,7 @@ class CelProgram:
 
     `paths` is what it reads, as far as it is written out; of the element of a macro, what it reads of the list's items.
 
-    Raises:
-        ExpressionError: not CEL, beyond the bounds, or it reads or calls what is not offered.
+    ExpressionError: not CEL, beyond the bounds, or it reads or calls what is not offered.
     """
 
     def __init__(self, text: str, variables: frozenset[str]) -> None:
@@ -163,8 +162,7 @@ class CelProgram:
 def _paths(text: str) -> Iterator[JsonPath]:
     """Yield every path of an expression, of its own names as well; an index that is computed is `ANY`.
 
-    Raises:
-        ExpressionError: it reads a member of something computed, which nobody can hold against a schema.
+    ExpressionError: it reads a member of something computed, which nobody can hold against a schema.
     """
     bare = rest = _STRING.sub(_blank, text)
     for beginning in _BEGINNING.finditer(bare):

@@ -70,8 +70,7 @@ class JsonPath(NamedTuple):
     def read(cls, text: str) -> Self | None:
         """Return the path that a text is, or None when it is anything else.
 
-        Raises:
-            ExpressionError: it has more than `MAX_STEPS` steps.
+        ExpressionError: it has more than `MAX_STEPS` steps.
         """
         match = _PATH.fullmatch(text)
         if match is None:
@@ -87,8 +86,7 @@ class JsonPath(NamedTuple):
     def follow(self, inputs: Mapping[str, Any]) -> Any:
         """Return the value that the path leads to; `MISSING` for an absent member, or an index beyond the list.
 
-        Raises:
-            ExpressionError: a step into anything else than an object or a list, null included.
+        ExpressionError: a step into anything else than an object or a list, null included.
         """
         try:
             value = inputs[self.variable]
@@ -111,8 +109,7 @@ class JsonPath(NamedTuple):
 def check_offered(path: JsonPath, variables: frozenset[str]) -> None:
     """Check that an expression may read a path.
 
-    Raises:
-        ExpressionError: another variable, or a part of the session that is not offered.
+    ExpressionError: another variable, or a part of the session that is not offered.
     """
     if path.variable not in variables:
         raise ExpressionError(
@@ -152,8 +149,7 @@ class Expression:
 def compile_expression(value: Any) -> Expression:
     """Compile a value of a mapping: a string as this module's docstring says, a list or mapping of such, or a constant.
 
-    Raises:
-        ExpressionError: an expression is not CEL, beyond its bounds, or reads or calls what is not offered.
+    ExpressionError: an expression is not CEL, beyond its bounds, or reads or calls what is not offered.
     """
     if isinstance(value, str):
         return _text(value)
@@ -168,8 +164,7 @@ def compile_expression(value: Any) -> Expression:
 def compile_check(text: str) -> CelProgram:
     """Compile the check of an invariant, CEL over `call` (the arguments), `state`, `config` and `plan`; without `$`.
 
-    Raises:
-        ExpressionError: as by `compile_expression`.
+    ExpressionError: as by `compile_expression`.
     """
     return _cel_program(text, _CHECK_VARIABLES)
 

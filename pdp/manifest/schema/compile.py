@@ -223,8 +223,7 @@ def _with_one_branch(schema: Any, recursive: Container[int]) -> Any:
 def compile_schema(schema: dict[str, Any]) -> SchemaValidator:
     """Compile a schema of draft 2020-12; references may lead into the schema itself and into types.json.
 
-    Raises:
-        UsageError: not a schema, or one that cannot be checked reliably; the message says what is wrong.
+    UsageError: not a schema, or one that cannot be checked reliably; the message says what is wrong.
     """
     whole, faults = self_contained(schema, {})
     if faults:

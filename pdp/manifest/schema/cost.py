@@ -63,8 +63,7 @@ class SchemaCost:
         recursive: what each reference leads to that stands in it, by the identity of the schema that refers.
         free_bytes: a value of at most so many bytes never costs more than a fourth of what is admitted.
 
-    Raises:
-        UsageError: it may look at one value too often, nests too deep, or refers to itself without end.
+    UsageError: it may look at one value too often, nests too deep, or refers to itself without end.
     """
 
     def __init__(self, schema: dict[str, Any]) -> None:

@@ -86,8 +86,7 @@ class StagedPolicies:
             proven: whether a concern without a unit test is a fault.
             scenario_codes: the reason codes that scenarios expect, to find concerns without any; None: nobody asks.
 
-        Raises:
-            FileFaultsError: a unit test that is not Rego.
+        FileFaultsError: a unit test that is not Rego.
         """
         yield _package_faults(self.modules, self.trees, self.concerns(custom=False))
         tests = {path: module for path, module in self.unit_tests.items() if proven or module.custom}

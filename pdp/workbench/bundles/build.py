@@ -79,8 +79,7 @@ def compile_bundle(
 def write_bundle(out: Path, packed: bytes) -> None:
     """Write a bundle's bytes to `out`, which others may read and which is replaced at once or not at all.
 
-    Raises:
-        UsageError: it cannot be written.
+    UsageError: it cannot be written.
     """
     try:
         replace_file(out, packed)

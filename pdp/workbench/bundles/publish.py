@@ -164,8 +164,7 @@ def roll_back(
 def history(folder: Path) -> list[ChannelChange]:
     """Return the changes of all channels, in their order, whatever clocks said.
 
-    Raises:
-        UsageError: no folder; or the file of the history is damaged or cannot be read.
+    UsageError: no folder; or the file of the history is damaged or cannot be read.
     """
     path = folder / _HISTORY
     changes: list[ChannelChange] = []

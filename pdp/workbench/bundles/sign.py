@@ -51,8 +51,7 @@ class SigningKey:
 def generate_key(out: Path) -> VerificationKey:
     """Make a key, write it to `out` (PKCS 8, mode 0600) and its public half to `out`.pub (SPKI), and return the latter.
 
-    Raises:
-        UsageError: one of the files is there already, or cannot be written. Neither is left behind then.
+    UsageError: one of the files is there already, or cannot be written. Neither is left behind then.
     """
     jwk = ECKey.generate_key("P-256")
     public, private = public_half(jwk), jwk.as_pem(private=True)
@@ -69,8 +68,7 @@ def generate_key(out: Path) -> VerificationKey:
 def load_signing_key(path: Path) -> SigningKey:
     """Return the private key in a PEM file.
 
-    Raises:
-        UsageError: it cannot be read, others than its owner may read it, or as of `signing_key`.
+    UsageError: it cannot be read, others than its owner may read it, or as of `signing_key`.
     """
     key = signing_key(read_pem(path), str(path))
     # Last: nobody is told to close a folder or a public key to others.
@@ -86,8 +84,7 @@ def load_signing_key(path: Path) -> SigningKey:
 def signing_key(pem: str, name: str) -> SigningKey:
     """Return the private key in a PEM text. `name` says where it comes from, for messages; the key is in none of them.
 
-    Raises:
-        UsageError: no private key, more than one, an encrypted one, or one that is too short or of another kind.
+    UsageError: no private key, more than one, an encrypted one, or one that is too short or of another kind.
     """
     if "ENCRYPTED" in pem:
         raise UsageError(
@@ -107,8 +104,7 @@ def sign_bundle(packed: bytes, key: SigningKey) -> bytes:
 
     ES256 gives other bytes each time. Revision and release number stay.
 
-    Raises:
-        BundleError: not a whole bundle of this version.
+    BundleError: not a whole bundle of this version.
     """
     # What is signed must be worth it: never put a signature under something that no engine could use.
     read_bundle(packed)

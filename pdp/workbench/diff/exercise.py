@@ -52,8 +52,7 @@ class _Part(NamedTuple):
 def not_shown(pair: BundlePair, data: Mapping[str, Any], calls: Sequence[bytes]) -> tuple[NotShown, ...]:
     """Return the changed rules that no call shows; the new bundle decided `calls` by `data`, the likeliest first.
 
-    Raises:
-        UsageError, EngineError: OPA cannot be run, or cannot decide the calls.
+    UsageError, EngineError: OPA cannot be run, or cannot decide the calls.
     """
     parts = list(dict.fromkeys(_parts(pair))) if calls else []
     if parts:

@@ -106,8 +106,7 @@ class GeneratedCalls:
         comparison: decides them; data: what the new bundle decides them by.
         extent: what the calls that were taken cover.
 
-    Raises:
-        BundleError, UsageError, EngineError: as of `Comparison`.
+    BundleError, UsageError, EngineError: as of `Comparison`.
     """
 
     def __init__(
@@ -144,8 +143,7 @@ class GeneratedCalls:
 
         `solved`: whether to ask OPA what the changed rules ask for, which takes seconds.
 
-        Raises:
-            UsageError: OPA cannot be run.
+        UsageError: OPA cannot be run.
         """
         self._allowed = list(allowed)
         asked_for = self._asked_for() if solved else []

@@ -75,8 +75,7 @@ class Manifests:
     def requests(self, request: Any) -> tuple[bytes, bytes]:
         """Return a request's canonical bytes for the old bundle, and for the new one.
 
-        Raises:
-            JsonValueError: it is not JSON.
+        JsonValueError: it is not JSON.
         """
         named = named_manifest(request)
         body = canonical(request)

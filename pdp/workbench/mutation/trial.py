@@ -92,8 +92,7 @@ def _check_passed(results: Iterable[ScenarioResult], where: str = "") -> None:
 def open_rego_trial(opa: Path, recorded: Sequence[Recorded]) -> Iterator[RegoTrial]:
     """Stage the policies of suites for OPA, all with the same policies and data, and run their scenarios from there.
 
-    Raises:
-        UsageError: a scenario fails when OPA decides from the sources; OPA cannot be run.
+    UsageError: a scenario fails when OPA decides from the sources; OPA cannot be run.
     """
     suite = recorded[0].suite
     manifests = {ran.suite.manifest.digest: ran.suite.manifest.document for ran in recorded}
@@ -214,8 +213,7 @@ def judge_embedded(recorded: Sequence[Recorded], mutant: ManifestMutant | DataMu
     tool are run: the baseline reads no entry but that of the tool which is called. With policies of one's own, all are.
     Of a mutant of data, the scenarios are run of which a recorded request is decided differently.
 
-    Raises:
-        EngineTimeoutError: no answer in time, which says nothing of the mutant.
+    EngineTimeoutError: no answer in time, which says nothing of the mutant.
     """
     unnoticed = 0
     try:

@@ -62,8 +62,7 @@ def install_opa(
         longest: seconds for the whole download.
         largest: bytes that a file may have.
 
-    Raises:
-        OpaInstallError: it cannot be downloaded or written, is not what the checksum says, or does not run here.
+    OpaInstallError: it cannot be downloaded or written, is not what the checksum says, or does not run here.
     """
     target = cached_opa()
     try:

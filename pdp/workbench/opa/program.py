@@ -38,8 +38,7 @@ def find_opa() -> Path | None:
 
     On PATH and in the cache, another version than `OPA_VERSION` is passed over.
 
-    Raises:
-        UsageError: PDP_OPA names something else than OPA of this version.
+    UsageError: PDP_OPA names something else than OPA of this version.
     """
     named = os.environ.get(OPA_VARIABLE)
     if named:

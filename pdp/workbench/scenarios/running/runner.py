@@ -61,8 +61,7 @@ class Runner:
     def run(self, scenario_index: int) -> ScenarioResult:
         """Run one scenario; it counts from 0. After a step that failed, the rest of them are not run.
 
-        Raises:
-            EngineTimeoutError: the engine was late: that says nothing of the policy, whatever is expected.
+        EngineTimeoutError: the engine was late: that says nothing of the policy, whatever is expected.
         """
         suite = self._suite
         scenario = suite.scenarios[scenario_index]
