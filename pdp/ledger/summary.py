@@ -135,8 +135,8 @@ class Tracker:
         self, arguments: Mapping[str, Any], session: Session, store: LedgerStore, caller: str, now: float
     ) -> CallFlow:
         """Return what the ledger says of a call; `session` has a `run_id`. Errors as of `LedgerStore.read`."""
-        run = run_of(store.key, caller, session.run_id or "")
-        lookup = _Lookup(RunIds(store.key, run), session, self._entry.name, frozenset(self._stems[1:]), self._own_words)
+        run, ids = _run(store.key, caller, session.run_id or "")
+        lookup = _Lookup(ids, session, self._entry.name, frozenset(self._stems[1:]), self._own_words)
         leaves = (
             (name, leaf)
             for name, value in arguments.items()
@@ -175,20 +175,13 @@ class Tracker:
             "markings": sorted(view.labels.markings),
             "plan": None if view.labels.plan is None else list(view.labels.plan),
             "anchored": anchored,
-            "intended": self._is_intended(lookup.prompt),
+            "intended": _is_intended(self._stems, lookup.prompt),
             "arguments": labelled,
         }
         digested = {"arguments": [_digested(entry) for entry in labelled]}
         endorsable = (value.endorsed for argument in asked for value in (argument.asked, *argument.links))
         of_call = (lowered, frozenset(unknown), tuple(name for name in endorsable if name))
         return CallFlow(context, digested, run, lookup.run_ids, view.labels, *of_call)
-
-    def _is_intended(self, prompt: Prompt) -> bool:
-        """Return whether the user's words have the verb of the tool's name, and a noun of it where it has any."""
-        verb, *nouns = self._stems or ("",)
-        stems = prompt_stems(prompt)
-        verbs = next((family for family in _VERBS if verb in family), {verb})
-        return not stems.isdisjoint(verbs) and (not nouns or not stems.isdisjoint(nouns))
 
     def learned(
         self, flow: CallFlow, arguments: Mapping[str, Any], result: Any, session: Session, *, call: str
@@ -311,16 +304,25 @@ class _Lookup:
         # A word of the tool's own, such as a kind of attachment, stands in many prompts.
         if "named" in sources or ("prompt" in sources and names_something(value) and value not in self._tool_words):
             return True
-        if not isinstance(argument.leaf.value, str):
+        if not isinstance(argument.leaf.value, str) or argument.leaf.value.isalnum():
             return False
         words = {word for word in _WORD.findall(argument.leaf.value.casefold()) if len(word) > SHORTEST}
         return len(words) > 1 and len(words & self.prompt.words) >= _ANCHORING * len(words)
 
 
-@lru_cache(64)
-def prompt_stems(prompt: Prompt) -> frozenset[str]:
-    """Return the user's words without their endings."""
-    return frozenset(map(_stem, prompt.words))
+@lru_cache(1024)
+def _run(key: bytes, caller: str, run_id: str) -> tuple[str, RunIds]:
+    run = run_of(key, caller, run_id)
+    return run, RunIds(key, run)
+
+
+@lru_cache(1024)
+def _is_intended(tool: tuple[str, ...], prompt: Prompt) -> bool:
+    """Return whether the user's words have the verb of a tool's name, and a noun of it where it has any."""
+    verb, *nouns = tool or ("",)
+    stems = frozenset(map(_stem, prompt.words))
+    verbs = next((family for family in _VERBS if verb in family), {verb})
+    return not stems.isdisjoint(verbs) and (not nouns or not stems.isdisjoint(nouns))
 
 
 @lru_cache(1024)

@@ -59,6 +59,8 @@ def normal(value: Any) -> str:
 
 @lru_cache(4096)
 def _normal_text(text: str) -> str:
+    if text.isalpha() and text.isascii():
+        return text.lower()
     plain = text if text.isascii() else unicodedata.normalize("NFKC", text)
     plain = " ".join(plain.casefold().split())
     if len(plain) <= _MOST_DIGITS and _NUMBER.fullmatch(plain) and not _CODE.match(plain):
