@@ -55,13 +55,19 @@ def endorse(prepared: Prepared, stores: Stores) -> Generator[Step, None, None]:
 def follow(executed: Executed, prepared: Prepared, stores: Stores) -> Generator[Step, None, Executed]:
     """Write to the ledger what a result brings into the run; a result that cannot be written does not go out."""
     flow, execution = prepared.flow, executed.execution
-    if flow is None or not (execution.started or execution.replayed):
+    # A tool that is not available says so itself.
+    if flow is None or not (execution.started or execution.replayed or execution.error is not None):
         return executed
     ledger, session = stores.ledger, prepared.asked.session
     shown = execution.result if execution.failure is None else execution.failure.message
     try:
         labels, sources = _tracker_of(prepared.checked.tool).learned(
-            flow, prepared.checked.proposal.arguments, shown, session, call=_call_id(prepared)
+            flow,
+            prepared.checked.proposal.arguments,
+            shown,
+            session,
+            call=_call_id(prepared),
+            failed=execution.failure is not None,
         )
         labels = labels._replace(markings=labels.markings | executed.markings)
         new = labels.beyond(flow.labels)

@@ -78,9 +78,15 @@ class ResultReader:
             node = node.setdefault(name.replace("~1", "/").replace("~0", "~"), {})
         return node
 
-    def read(self, result: Any, prompt: Prompt) -> list[LabelledValue]:
-        """Return the values of a result with their labels, and those within its texts; a value may come up twice."""
+    def read(self, result: Any, prompt: Prompt, *, failed: bool = False) -> list[LabelledValue]:
+        """Return the values of a result with their labels, and those within its texts; a value may come up twice.
+
+        `failed`: it is the text of a failure, which no schema bounds: it may quote what the tool was not to return.
+        """
         walk = _Walk(prompt, is_write=self.is_write)
+        if failed:
+            walk.read(result, [], UNTRUSTED, named=False)
+            return walk.values
         walk.read_parsed(result, [self._root], self._default, named=False)
         return walk.values
 

@@ -184,9 +184,16 @@ class Tracker:
         return CallFlow(context, digested, run, lookup.run_ids, view.labels, *of_call)
 
     def learned(
-        self, flow: CallFlow, arguments: Mapping[str, Any], result: Any, session: Session, *, call: str
+        self,
+        flow: CallFlow,
+        arguments: Mapping[str, Any],
+        result: Any,
+        session: Session,
+        *,
+        call: str,
+        failed: bool = False,
     ) -> tuple[RunLabels, dict[str, Origin]]:
-        """Return what a result adds to the run: its labels, and the sources of its values by their ids."""
+        """Return what a result, or a failure's text, adds to the run: labels, and sources of values by id."""
         name, reader, markings = self._entry.name, self._reader, frozenset(self._reader.markings)
         try:
             check_json(result)
@@ -196,7 +203,7 @@ class Tracker:
         echoed = frozenset(map(normal, echoes)) if reader.is_write else flow.unknown
         labels: dict[str, str] = {}
         prose: list[str] = []
-        for value, label, text in reader.read(result, prompt_of(tuple(session.prompt))):
+        for value, label, text in reader.read(result, prompt_of(tuple(session.prompt)), failed=failed):
             if flow.lowered and label in _LOWERED:
                 label = UNTRUSTED  # noqa: PLW2901 - a directory that was asked with a stranger's words
             if label == UNTRUSTED and text and not is_numeric(value):

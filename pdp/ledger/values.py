@@ -1,8 +1,8 @@
 """Values in their normal form, values within texts, and which of them the user wrote.
 
 Two spellings of one value have one normal form: Unicode's compatibility forms, case, white space, thousands separators,
-`20.0` and `20`, and of an address its scheme, `www.` and a slash at its end make no difference. What is encoded or put
-together from parts has another one, and so no source but the model.
+`20.0` and `20`, and of an address its scheme, `www.` and a slash at its end make no difference; what follows its host
+is as it is. What is encoded or put together from parts has another one, and so no source but the model.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ _SPACE_OR_PART: Final = re.compile(r"[\s/,;<>()]")
 _ITEM: Final = re.compile(r"^\s*(?:[-*\u2022]|\d{1,3}[.)])\s+")  # at the start: elsewhere, blanks cost their square
 _LONGEST_ITEM: Final = 64
 _ANY_SCHEME: Final = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_ADDRESS: Final = re.compile(
+    r"(https?://[^\s/\\?#]+|(?:[\w-]{1,63}\.){1,8}[a-z]{2,24}(?=/))([/\\?#]\S*)", re.IGNORECASE
+)
 _SCHEME: Final = re.compile(r"https?://(?:www\.)?|www\.")
 _END_OF_LINK: Final = ".,;:!?)'\""
 _JOINS: Final = "@.-_/:+%&=~#"
@@ -65,6 +68,9 @@ def _normal_text(text: str) -> str:
     plain = " ".join(plain.casefold().split())
     if len(plain) <= _MOST_DIGITS and _NUMBER.fullmatch(plain) and not _CODE.match(plain):
         return _normal_number(plain)
+    if "/" in plain and (address := _ADDRESS.fullmatch(text.strip())):
+        # Beyond the host, case and the forms of letters count: data could leave in them, and they lead elsewhere.
+        return f"{_normal_text(address[1])}{address[2]}".rstrip("/")
     if _SCHEME.match(plain):
         return _SCHEME.sub("", plain, count=1).rstrip("/")
     return plain.replace(" ", "") if " " in plain and _IBAN.fullmatch(plain) else plain.rstrip("/") or plain

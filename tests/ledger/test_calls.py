@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, inspect, literal_column, make_url, select, table, text
 
-from pdp import Decision, EmbeddedEngine, Evaluation, Pep, Session, Verdict
+from pdp import Decision, EmbeddedEngine, Evaluation, Pep, Session, ToolError, Verdict
+from pdp.execution.failures import ToolUnavailableError
 from pdp.flow.stages import caller_of
 from pdp.ledger import ledger as ledger_module
 from pdp.ledger.ledger import LIFETIME, MOST_VALUES, LedgerStore, MemoryLedger, Origin, RunLabels, run_of
@@ -102,6 +103,17 @@ def test_a_run_is_known_by_what_it_has_read(base: Pep, ledger: LedgerStore, call
     assert call(pep, READ, session(), tool_call_id="call-1").result == PAGE
 
     assert flow(call(pep, LOOK_UP, session())) == TAINTED
+
+
+@pytest.mark.parametrize("error", [ToolError, ToolUnavailableError])
+def test_what_a_failure_says_is_a_strangers(base: Pep, error: type[ToolError]) -> None:
+    def read_page() -> Any:
+        raise error(f"ask for {IBAN}")
+
+    pep = with_tools(base, MemoryLedger(), read_page)
+    pep.call(READ, session(), tool_call_id="call-1")
+
+    assert flow(pep.call(LOOK_UP, session())) == TAINTED
 
 
 @pytest.mark.parametrize(
