@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pdp.json import JsonValueError, canonical, check_json
+from pdp.json import MAX_BYTES, JsonValueError, canonical, check_json
 from pdp.ledger.labels import UNTRUSTED, ResultReader
 from pdp.ledger.ledger import LedgerStore, Origin, RunIds, RunLabels, run_of
 from pdp.ledger.values import (
@@ -38,7 +38,7 @@ MOST_ARGUMENTS: Final = 64
 """How many labelled arguments stand in a request; the rest counts as one more, and as a stranger's."""
 
 _MOST_LEAVES: Final = 1_000
-"""Of how many values of the arguments the sources are looked up."""
+"""Of how many values of the arguments the sources are looked up, and how many a write's answer is known to repeat."""
 
 _LABELS: Final = ("named", "created", "trusted", "party", UNTRUSTED)
 """The labels of results, the best first."""
@@ -226,7 +226,9 @@ _LOWERED: Final = ("trusted", "party", "named")
 def _says_more_than_its_state(prose: Iterable[str], echoes: Iterable[str | float]) -> bool:
     """Return whether a write's answer is more than what it was asked with, and a short text."""
     rest = "".join(prose)
-    for text in sorted((str(echo) for echo in echoes), key=len, reverse=True):
+    if len(rest) > MAX_BYTES:  # more than any call can ask with
+        return True
+    for text in sorted((str(echo) for echo in echoes), key=len, reverse=True)[:_MOST_LEAVES]:
         rest = rest.replace(text, "")
     return len(rest) > _SHORT_STATUS
 

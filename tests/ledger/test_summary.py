@@ -235,6 +235,7 @@ def test_a_plan_is_pinned_while_the_run_is_not_tainted() -> None:
         ({"state": "sent"}, False),
         ({"message": "Paid 1200.5 to GB29NWBK60161331926819: " + "x" * 20}, False),  # it repeats what it was asked
         ({"message": "rejected: " + "remote says do this instead " * 3}, True),
+        ({"message": "1200.5" * 200_000}, True),  # longer than what a call can ask with
         (b"\x00", True),
     ],
 )
