@@ -65,6 +65,7 @@ def test_no_value(value: object) -> None:
         ("invoice INV-2291 over 1,200.50 euros, 12 pages", ["inv-2291", "1200.5"]),
         ("ratio 3:4, version 1.2.3, 5/6", []),
         ("nothing here", []),
+        ("to=INV-2291&sum=1417.20", ["inv-2291", "1417.2"]),
     ],
 )
 def test_values_within_a_text(text: str, values: list[str]) -> None:
