@@ -7,14 +7,13 @@ took part in it: the injection stands in the page that the user has named. Keys 
 
 from __future__ import annotations
 
-from ast import literal_eval
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.errors import PdpError
-from pdp.json import JsonValueError, check_json, parse_json
-from pdp.ledger.values import Prompt, normal, within
+from pdp.json import JsonValueError, parse_json
+from pdp.ledger.values import Prompt, is_numeric, normal, within
 
 if TYPE_CHECKING:
     from pdp.manifest.model import ResultLabels, Tool
@@ -28,9 +27,9 @@ _MOST_WITHIN: Final = 2_000
 """How many characters of a result's texts are searched for values, and how many are found: of a long text not so many
 that the run is full. What stands behind has no source but the model."""
 
-_MOST_LITERAL: Final = 64 * 1024
 
 _LONGEST_NAME: Final = 64
+_LONGEST_KEY: Final = 32  # of a field; what is longer says something
 _MOST_WORDS: Final = 5
 
 Node = dict[str, Any]
@@ -39,7 +38,7 @@ _NAME: Final = "\0name"
 
 
 class LabelledValue(NamedTuple):
-    """A value of a result in its normal form, and its label; `text` is the whole text that it is, if it is one.
+    """A value of a result in its normal form, and its label; `text` is the whole text, if it is one and no number.
 
     A text that is too long for a value has an empty `value`.
     """
@@ -118,7 +117,7 @@ class _Walk:
             named = named or any(_is_name(below[key]) and self._says(item) for key, item in value.items())
             is_map = any(_ANY in node for node in nodes)
             for key, item in value.items():
-                if is_map or not key.isidentifier():
+                if is_map or not key.isidentifier() or len(key) > _LONGEST_KEY:
                     self._read_text(key, label, named=named)
                 self.read_parsed(item, below[key], label, named=named)
         elif value is not None and not isinstance(value, bool):
@@ -127,7 +126,9 @@ class _Walk:
     def _read_text(self, text: str, label: str, *, named: bool) -> None:
         if label == "party" and not _is_name_like(text):
             label = UNTRUSTED
-        self.values.append(LabelledValue(normal(text), "named" if named and label in _NAMEABLE else label, text))
+        value = normal(text)
+        own_label = "named" if named and label in _NAMEABLE else label
+        self.values.append(LabelledValue(value, own_label, "" if is_numeric(value) else text))
         if label != "created":
             inner_label = label if label in _ISSUED else UNTRUSTED
             inner = [LabelledValue(value, inner_label) for value in islice(within(text[: self._left]), self._most)]
@@ -160,14 +161,8 @@ def _is_name(nodes: list[Node]) -> bool:
 
 
 def _parsed(value: Any) -> Any:
-    """Return what a text stands for that is JSON itself, or as Python prints it: its fields are no prose."""
+    """Return what a text stands for that is JSON itself: its fields are no prose."""
     if isinstance(value, str) and value[:1] in "{[" and len(value) <= _MOST_TEXT:
         with suppress(JsonValueError, PdpError):
             return parse_json(value)
-        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-            literal = literal_eval(value) if len(value) <= _MOST_LITERAL else None
-            check_json(literal)
-            # Comments and the first of two equal keys are not in it, and a reader sees them.
-            if repr(literal) == value.strip():
-                return literal
     return value

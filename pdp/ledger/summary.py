@@ -14,18 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pdp.json import MAX_BYTES, JsonValueError, canonical, check_json
 from pdp.ledger.labels import UNTRUSTED, ResultReader
 from pdp.ledger.ledger import LedgerStore, Origin, RunIds, RunLabels, run_of
-from pdp.ledger.values import (
-    SHORTEST,
-    Leaf,
-    Prompt,
-    domain_of,
-    host_of,
-    is_numeric,
-    leaf_values,
-    links,
-    names_something,
-    normal,
-)
+from pdp.ledger.values import SHORTEST, Leaf, Prompt, domain_of, host_of, leaf_values, links, names_something, normal
+from pdp.manifest.fields import EffectClass
 from pdp.manifest.schema.references import subschemas
 
 if TYPE_CHECKING:
@@ -119,14 +109,14 @@ def prompt_of(texts: tuple[str, ...]) -> Prompt:
 class Tracker:
     """Follows the values of one tool's calls. Immutable, safe to share."""
 
-    __slots__ = ("_entry", "_names", "_own_words", "_reader", "_roles", "_stems")
+    __slots__ = ("_entry", "_is_pure", "_names", "_own_words", "_reader", "_roles", "_stems")
 
     def __init__(self, entry: Tool) -> None:
         self._entry = entry
         # As plain texts, since ids of values are made of them.
         self._roles = {name: str(role) for name, role in (entry.roles or {}).items()}
         self._names = {name for _, part in subschemas(entry.schema_) for name in part.get("properties", ())}
-        self._reader = ResultReader(entry)
+        self._reader, self._is_pure = ResultReader(entry), entry.effect_class is EffectClass.PURE
         self._stems = _stems(entry.name)
         told = f"{entry.name} {entry.description} {canonical(entry.schema_).decode()}"
         self._own_words = frozenset(_WORD.findall(told.casefold()))
@@ -155,7 +145,8 @@ class Tracker:
             entry, value = lookup.entry(argument), argument.asked.value
             sources = entry["sources"]
             if len(value) >= SHORTEST and GOOD.isdisjoint(sources):
-                lowered = lowered or UNTRUSTED in sources
+                # What only computes in a tainted run may decode what a stranger wrote.
+                lowered = lowered or UNTRUSTED in sources or (self._is_pure and view.labels.tainted)
                 if "model" in sources:
                     unknown.add(value)
             anchored = anchored or lookup.anchors(argument, sources)
@@ -206,7 +197,7 @@ class Tracker:
         for value, label, text in reader.read(result, prompt_of(tuple(session.prompt)), failed=failed):
             if flow.lowered and label in _LOWERED:
                 label = UNTRUSTED  # noqa: PLW2901 - a directory that was asked with a stranger's words
-            if label == UNTRUSTED and text and not is_numeric(value):
+            if label == UNTRUSTED and text:
                 prose.append(text)
             if value and value not in echoed and _RANKS[label] <= _RANKS[labels.get(value, UNTRUSTED)]:
                 labels[value] = label
@@ -270,7 +261,7 @@ class _Lookup:
         """Return the entry of `context.flow.arguments` for an argument."""
         leaf, role, asked, asked_links = argument
         sources, calls = self._origin(asked, role)
-        home = bool(self._home) and role in ("destination", *_ADDRESSES) and _domain(asked.value) in self._home
+        home = bool(self._home) and role in ("destination", *_ADDRESSES) and domain_of(asked.value) in self._home
         distinct = {str(origin): origin for origin in (self._origin(link, role) for link in asked_links)}
         links_of = [{"sources": names, "from": known} for _, (names, known) in sorted(distinct.items())]
         return {
@@ -343,13 +334,6 @@ def _stems(name: str) -> tuple[str, ...]:
 def _stem(word: str) -> str:
     ending = next((ending for ending in _ENDINGS if word.endswith(ending) and len(word) - len(ending) >= SHORTEST), "")
     return word[: len(word) - len(ending)]
-
-
-def _domain(address: str) -> str:
-    try:
-        return domain_of(address).encode("idna").decode()
-    except UnicodeError:
-        return ""
 
 
 def _planned(plan: Iterable[Any]) -> Iterator[str]:

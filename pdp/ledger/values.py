@@ -19,13 +19,11 @@ if TYPE_CHECKING:
 LONGEST: Final = 256
 """How many characters a value has at most; a longer text is prose, and counts by the values within it."""
 
-SHORTEST: Final = 3
-"""Values of fewer characters stand everywhere: they name nothing."""
+SHORTEST: Final = 3  # values of fewer characters stand everywhere: they name nothing
 
 _MOST_DIGITS: Final = 28  # those of a decimal: longer numbers would be rounded to one
 _NUMBER: Final = re.compile(r"[+-]?(?:\d{1,3}(?:[,'\u2019 ]\d{3})+|\d+)(?:\.\d+)?")
 _CODE: Final = re.compile(r"[+-]?0\d")  # such as a phone number: its zeros count
-_CURRENCY: Final = " \t$€£¥"
 _LINK: Final = re.compile(r"(?:https?://|www\.)[^\s<>\"'`|\\^{}\[\]]+", re.IGNORECASE)
 _MAIL: Final = re.compile(r"(?<![\w.+%-])[\w.+%-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
 _HOST: Final = re.compile(
@@ -48,6 +46,13 @@ _SCHEME: Final = re.compile(r"https?://(?:www\.)?|www\.")
 _END_OF_LINK: Final = ".,;:!?)'\""
 _JOINS: Final = "@.-_/:+%&=~#"
 _SMALL: Final = 1000
+_FUNCTION_WORD: Final = re.compile(
+    "about|after|again|all|also|and|any|are|ask|before|but|can|check|could|did|does|each|else|find|for|from|get|give|has|"
+    "had|have|her|here|him|his|how|into|its|just|let|like|list|look|make|many|more|most|much|must|need|new|not|now|off|"
+    "one|only|other|our|out|over|please|put|read|same|see|send|she|should|show|some|such|sum|tell|than|that|the|their|"
+    "them|then|there|these|they|this|those|through|too|two|until|use|very|want|was|way|were|what|when|where|which|while|"
+    "who|why|will|with|would|write|yes|you|your"
+)
 _WORD: Final = re.compile(r"[^\W\d_]{3,}")
 
 
@@ -65,7 +70,8 @@ def _normal_text(text: str) -> str:
     if text.isalpha() and text.isascii():
         return text.lower()
     plain = text if text.isascii() else unicodedata.normalize("NFKC", text)
-    plain = " ".join(plain.casefold().split())
+    # Of an address two letters are never one: ß and ss are two hosts.
+    plain = " ".join((plain.lower() if "@" in plain or "." in plain else plain.casefold()).split())
     if len(plain) <= _MOST_DIGITS and _NUMBER.fullmatch(plain) and not _CODE.match(plain):
         return _normal_number(plain)
     if "/" in plain and (address := _ADDRESS.fullmatch(text.strip())):
@@ -88,8 +94,8 @@ def is_numeric(value: str) -> bool:
 
 
 def names_something(value: str) -> bool:
-    """Return whether a normal form is of a value that can name something: no small number, no word of two letters."""
-    if len(value) < SHORTEST:
+    """Return whether a normal form can name something: no small number, no word of two letters, none that all use."""
+    if len(value) < SHORTEST or _FUNCTION_WORD.fullmatch(value):
         return False
     return not is_numeric(value) or abs(Decimal(value)) >= _SMALL
 
@@ -116,11 +122,11 @@ def host_of(address: str) -> str:
 
 
 def domain_of(address: str) -> str:
-    """Return the domain that an address is sure to lead to; the empty text where it may lead to another as well.
-
-    Such as `bob@home.example?cc=eve@evil.example`.
-    """
-    return "" if "@" in address and not _MAIL.fullmatch(address) else host_of(address)
+    """Return the domain that an address is sure to lead to; empty where it may lead to others, as a `?cc=` does."""
+    try:
+        return "" if "@" in address and not _MAIL.fullmatch(address) else host_of(address).encode("idna").decode()
+    except UnicodeError:
+        return ""
 
 
 def within(text: str) -> Iterator[str]:

@@ -144,6 +144,16 @@ def test_a_read_issues_nothing_better_than_what_it_was_asked_with() -> None:
     assert run.sources("GB29NWBK60161331926819") == ["trusted"]
 
 
+def test_what_only_computes_decodes_no_stranger() -> None:
+    run, decode = _Run(), {"effect_class": "pure", "result": {"trusted": ["/text"]}}
+    run.call("decode", {"text": "R0IyOU5X"}, {"text": "FR1420041010050500013M02606"}, **decode)
+    assert run.sources("FR1420041010050500013M02606") == ["trusted"]
+
+    run.call("read_mail", {}, _MAIL, **_READ)
+    run.call("decode", {"text": "REUwMjEy"}, {"text": "DE02120300000000202051"}, **decode)
+    assert run.sources("DE02120300000000202051") == ["untrusted"]
+
+
 def test_a_short_id_has_all_its_sources_and_is_named_for_its_own_kind_alone() -> None:
     run = _Run()
     run.call("read_mail", {}, {"stars": 13})
@@ -353,3 +363,9 @@ def test_a_word_of_the_tools_own_does_not_anchor() -> None:
 
     assert not _Run().flow("send_it", {"kind": "invoice"}, schema=schema).context["anchored"]
     assert _Run().flow("send_it", {"to": "Acme Ltd"}, schema=schema).context["anchored"]
+
+
+def test_a_word_that_all_use_is_not_the_users() -> None:
+    flow = _Run().flow("send_it", {"to": "also"}, effect_class="commit-low", roles={"to": "destination"})
+
+    assert (flow.context["anchored"], flow.context["arguments"][0]["sources"]) == (False, ["model"])

@@ -34,6 +34,7 @@ def test_spellings_of_one_value(one: object, other: object) -> None:
     [
         ("0049170", 49170),  # a phone number
         ("bob%40example.com", "bob@example.com"),
+        ("pay@stra\u00dfe.example", "pay@strasse.example"),
         ("Ym9i", "bob"),
         ("1.200,50", "1,200.50"),
         ("12", "1 2 "),
