@@ -114,7 +114,8 @@ class _Walk:
                 self.read(item, nodes, label, named=named)
         elif isinstance(value, dict):
             below = {key: _below(nodes, key) for key in value}
-            named = named or any(_is_name(below[key]) and self._says(item) for key, item in value.items())
+            texts = ((node, item) for key, item in value.items() for node in below[key] if isinstance(item, str))
+            named = named or any(_NAME in node and self._prompt.names(normal(item)) for node, item in texts)
             is_map = any(_ANY in node for node in nodes)
             for key, item in value.items():
                 if is_map or not key.isidentifier() or len(key) > _LONGEST_KEY:
@@ -136,14 +137,9 @@ class _Walk:
             self._most -= len(inner)
             self._left = max(0, self._left - len(text))
 
-    def _says(self, name: Any) -> bool:
-        return isinstance(name, str) and self._prompt.names(normal(name))
-
 
 def _label(nodes: list[Node], default: str) -> str:
     """Return the label of the first node that has one."""
-    if not nodes:
-        return default
     return next((str(node[_LABEL]) for node in nodes if _LABEL in node), default)
 
 
@@ -154,10 +150,6 @@ def _is_name_like(text: str) -> bool:
 
 def _below(nodes: list[Node], key: str) -> list[Node]:
     return nodes and [node[name] for node in nodes for name in (key, _ANY) if name in node]
-
-
-def _is_name(nodes: list[Node]) -> bool:
-    return bool(nodes) and any(_NAME in node for node in nodes)
 
 
 def _parsed(value: Any) -> Any:
