@@ -130,7 +130,7 @@ class Tracker:
         leaves = (
             (name, leaf)
             for name, value in arguments.items()
-            for leaf in leaf_values({name: value}, names=self._names | {name})
+            for leaf in leaf_values({name: value}, names=self._names if name in self._names else {*self._names, name})
         )
         asked = [lookup.ask(leaf, self._roles.get(name)) for name, leaf in islice(leaves, _MOST_LEAVES)]
         view = store.read(run, lookup.ids, now)

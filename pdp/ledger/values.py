@@ -142,7 +142,7 @@ def within(text: str) -> Iterator[str]:
     if "@" in text:
         patterns.append(_MAIL)
     # Items of a list, and what follows the name of a field.
-    items = (_ITEM.sub("", line).rpartition(": ")[2] for line in text.splitlines() if "\n" in text)
+    items = (_ITEM.sub("", line).rpartition(": ")[2] for line in (text.splitlines() if "\n" in text else ()))
     yield from (normal(item) for item in items if SHORTEST <= len(item) <= _LONGEST_ITEM)
     for pattern in patterns:
         for match in pattern.finditer(text):
