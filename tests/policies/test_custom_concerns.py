@@ -215,10 +215,10 @@ def gives_policy(says: Any) -> bool:
 
 
 def check(plain: Decision, probed: Decision, *, opened: bool) -> None:
-    """Nothing but reasons has been added. `opened`: the one exception, in which one reason may be gone."""
-    assert opened or OPENNESS[probed.verdict] <= OPENNESS[plain.verdict]
-    ours = {key(reason) for reason in plain.reasons if not opened}
+    """Only reasons are added. `opened`: the one exception, in which the clause is given, and may be enough."""
+    ours = {key(reason) for reason in plain.reasons}
     theirs = {key(reason) for reason in probed.reasons}
+    assert opened or OPENNESS[probed.verdict] <= OPENNESS[plain.verdict]
     if probed.verdict == plain.verdict:
         if plain.codes == ("decision.nothing_allows",):
             # It stands only where nobody denies: the probe's own denials say more.
