@@ -203,7 +203,9 @@ class Tracker:
                 labels[value] = label
         origins = {label: Origin(label, name, call) for label in set(labels.values())}
         sources = {flow.ids.of(*_known_as(value, label)): origins[label] for value, label in labels.items()}
-        tainted = _says_more_than_its_state(prose, echoes) if reader.is_write else prose
+        tainted = bool(prose)
+        if reader.is_write:
+            tainted = _says_more_than_its_state(prose, echoes) or _leads_on(prose, echoes, session)
         return RunLabels(frozenset((name,) if tainted else ()), markings), sources
 
     def endorsed(self, flow: CallFlow, call: str) -> dict[str, Origin]:
@@ -222,6 +224,15 @@ def _says_more_than_its_state(prose: Iterable[str], echoes: Iterable[str | float
     for text in sorted((str(echo) for echo in echoes), key=len, reverse=True)[:_MOST_LEAVES]:
         rest = rest.replace(text, "")
     return len(rest) > _SHORT_STATUS
+
+
+def _leads_on(prose: Iterable[str], echoes: Iterable[str | float], session: Session) -> bool:
+    """Return whether a write's answer has an address or an account that neither the call nor the user has."""
+    new = {normal(link) for text in prose for link in links(text)}
+    if new:
+        new -= {normal(link) for echo in echoes for link in links(str(echo))}
+    says = prompt_of(tuple(session.prompt)).says
+    return any(not says(link) and domain_of(link) not in session.home_domains for link in new)
 
 
 def _known_as(value: str, label: str) -> tuple[str, ...]:
@@ -244,7 +255,11 @@ class _Lookup:
         """Return what is asked for a leaf of the arguments."""
         if role != "body" or not isinstance(leaf.value, str):
             return _Argument(leaf, role, self._ask(normal(leaf.value), role, is_address=role in _ADDRESSES), ())
-        in_body = tuple(self._ask(normal(link), role, is_address=True) for link in links(leaf.value))
+        # A mail address of the user's own domains leads to nobody else.
+        leading = (
+            link for link in map(normal, links(leaf.value)) if "@" not in link or domain_of(link) not in self._home
+        )
+        in_body = tuple(self._ask(link, role, is_address=True) for link in leading)
         return _Argument(leaf, role, self._ask(normal(leaf.value), None), in_body)
 
     def _ask(self, value: str, role: str | None, *, is_address: bool = False) -> _Asked:

@@ -26,8 +26,10 @@ _NUMBER: Final = re.compile(r"[+-]?(?:\d{1,3}(?:[,'\u2019 ]\d{3})+|\d+)(?:\.\d+)
 _CODE: Final = re.compile(r"[+-]?0\d")  # such as a phone number: its zeros count
 _LINK: Final = re.compile(r"(?:https?://|www\.)[^\s<>\"'`|\\^{}\[\]]+", re.IGNORECASE)
 _MAIL: Final = re.compile(r"(?<![\w.+%-])[\w.+%-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
+_IP: Final = r"(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?(?=/)"
 _HOST: Final = re.compile(
-    r"(?<![\w@.-])(?:[\w-]{1,63}\.){1,8}[a-z]{2,24}(?:/[^\s<>\"'`|\\^{}\[\]]*)?(?![\w@-])", re.IGNORECASE
+    rf"(?<![\w@.-])(?:(?:[\w-]{{1,63}}\.){{1,8}}[a-z]{{2,24}}|{_IP})(?:/[^\s<>\"'`|\\^{{}}\[\]]*)?(?![\w@-])",
+    re.IGNORECASE,
 )
 _IBAN: Final = re.compile(r"(?<!\w)[A-Za-z]{2}\d{2}(?: ?[A-Za-z0-9]{4}){2,7}(?: ?[A-Za-z0-9]{1,3})?(?!\w)")
 _REFERENCE: Final = re.compile(r"(?<![\w.@-])(?=[\w-]{0,39}\d)[\w-]{6,40}(?![\w@-])")  # such as INV-2291 or 4711008
@@ -40,7 +42,7 @@ _ITEM: Final = re.compile(r"^\s*(?:[-*\u2022]|\d{1,3}[.)])\s+")  # at the start:
 _LONGEST_ITEM: Final = 64
 _ANY_SCHEME: Final = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _ADDRESS: Final = re.compile(
-    r"(https?://[^\s/\\?#]+|(?:[\w-]{1,63}\.){1,8}[a-z]{2,24}(?=/))([/\\?#]\S*)", re.IGNORECASE
+    rf"(https?://[^\s/\\?#]+|(?:[\w-]{{1,63}}\.){{1,8}}[a-z]{{2,24}}(?=/)|{_IP})([/\\?#]\S*)", re.IGNORECASE
 )
 _SCHEME: Final = re.compile(r"https?://(?:www\.)?|www\.")
 _END_OF_LINK: Final = ".,;:!?)'\""
@@ -101,15 +103,17 @@ def names_something(value: str) -> bool:
 
 
 def links(text: str) -> list[str]:
-    """Return the addresses in a text, each once, as they are written."""
-    found = dict.fromkeys(match.group().rstrip(_END_OF_LINK) for match in _LINK.finditer(text))
-    if "." in text:
-        spelt = {normal(link) for link in found}
-        for match in _HOST.finditer(text):
-            host = match.group().rstrip(_END_OF_LINK)
-            if normal(host) not in spelt:
-                found[host] = None
-    return list(found)
+    """Return what leads somewhere in a text, as it is written: links, hosts, mail addresses and accounts, each once."""
+    patterns = [_LINK, _HOST] if "." in text else [_LINK]
+    if "@" in text:
+        patterns.append(_MAIL)
+    if _DIGIT.search(text):
+        patterns.append(_IBAN)
+    written = (match.group().rstrip(_END_OF_LINK) for pattern in patterns for match in pattern.finditer(text))
+    found: dict[str, str] = {}
+    for link in written:
+        found.setdefault(normal(link), link)
+    return list(found.values())
 
 
 def host_of(address: str) -> str:

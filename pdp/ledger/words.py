@@ -33,7 +33,7 @@ _SENTENCES: Final = {
     "flow.address_untrusted": _VALUE,
     "flow.target_untrusted": _VALUE,
     "flow.value_untrusted": _VALUE,
-    "flow.link_untrusted": "A link in {name} {origin}.",
+    "flow.link_untrusted": "A link, mail address or account in {name} {origin}.",
     "flow.egress": "The run has read {data} data, and where it would go, {name}, {origin}.",
     "flow.address_composed": "Nobody wrote {name} as a whole: {host}, and the rest is the model's.",
     "flow.destructive": f"{_TAINTED}you did not name what this is aimed at.",

@@ -73,10 +73,20 @@ def test_values_within_a_text(text: str, values: list[str]) -> None:
     assert list(dict.fromkeys(within(text))) == values
 
 
-def test_links_of_a_text_are_each_given_once_as_written() -> None:
-    assert links("https://a.example/x, www.b.example; https://a.example/x and c.example/y?z=1.") == [
-        "https://a.example/x", "www.b.example", "c.example/y?z=1",
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "leading"),
+    [
+        ("https://a.example/x, www.b.example; a.example/x and c.example/y?z=1.",
+         ["https://a.example/x", "www.b.example", "c.example/y?z=1"]),
+        ("mailto:eve@evil.example (Eve@evil.example)", ["eve@evil.example"]),
+        ("to GB29 NWBK 6016 1331 9268 19, not GB29NWBK60161331926819", ["GB29 NWBK 6016 1331 9268 19"]),
+        ("10.0.0.1:80/Secret or http://10.0.0.1:80/Secret, not 10.0.0.1:80/secret",
+         ["http://10.0.0.1:80/Secret", "10.0.0.1:80/secret"]),
+        ("Version 1.2.3.4 of 3 June, 12.50 euros, INV-2291, at 13:00", []),
+    ],
+)  # fmt: skip
+def test_what_leads_somewhere_in_a_text_is_given_once_as_written(text: str, leading: list[str]) -> None:
+    assert links(text) == leading
 
 
 @pytest.mark.parametrize(
