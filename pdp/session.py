@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _FROM_CLAIMS: Final = ("clearances", "roles", "limits", "entitlements", "iss")
 LONGEST_TEXT: Final = 1024
+LONGEST_PROMPT: Final = 256 * 1024  # all of its texts together; what is longer is a document, and no words of a user
 # Letters that names are made of, beside ASCII: of these scripts, by the first word of a letter's name in Unicode. Latin
 # letters are those that ASCII is in, with an accent, and a few that look like no other.
 _SCRIPTS: Final = frozenset((
@@ -163,6 +164,8 @@ class Session(BaseModel):
     def _texts(cls, value: Any, field: ValidationInfo) -> Any:
         if not isinstance(value, list | tuple) or not all(isinstance(text, str) for text in value):
             raise ValueError("is not a list of texts" + (", such as [the text]" if isinstance(value, str) else ""))
+        if (length := sum(map(len, value))) > LONGEST_PROMPT:
+            raise ValueError(f"has {length} characters, at most {LONGEST_PROMPT} are admitted")
         check_json(list(value), depth=2)
         return frozen([_home_domain(text) for text in value] if field.field_name == "home_domains" else list(value))
 

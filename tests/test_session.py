@@ -104,6 +104,11 @@ def test_no_subject_no_session(claims: dict[str, Any], wrong: str) -> None:
             "session: request_id: Value error, has 1025 characters, at most 1024 are admitted",
             id="too long",
         ),
+        pytest.param(
+            {"claims": {}, "prompt": ["1" * 262_144, "2"]},
+            "session: prompt: Value error, has 262145 characters, at most 262144 are admitted",
+            id="prompt too long",
+        ),
     ],
 )
 def test_a_faulty_session_is_refused(value: Any, message: str) -> None:

@@ -45,8 +45,7 @@ def details(*sources: str, path: str = "/to/0", **more: Any) -> dict[str, Any]:
         ("value_untrusted", details("model", "untrusted", path=""),
          f"The value of an argument that is not listed {READ}"),
         ("link_untrusted", details("untrusted"),
-         "A link, mail address or account in `to/0` was read in the result of read_mail (call c-17), and you did not "
-         "name it."),
+         f"A link, mail address or account in `to/0` {READ}"),
         ("address_composed", details("model", "untrusted"),
          "Nobody wrote `to/0` as a whole: its host is known from read_mail (call c-17), and the rest is the model's."),
         ("address_composed", details("model", "prompt", "untrusted"),

@@ -247,6 +247,15 @@ def test_windows_end(pep: Pep) -> None:
     assert pep.call(wire(1, "post"), session(time="2026-07-03T11:00:00Z")).executed
 
 
+def test_no_window_is_shown_to_end_after_the_last_time(pep: Pep) -> None:
+    late, post = session(time="9999-12-31T23:59:59Z"), wire(20000, "post")
+    assert [pep.call(post, late).verdict for _ in range(3)] == [Verdict.ALLOW, Verdict.ALLOW, Verdict.STEP_UP]
+    assert [pep.call(wire(20000), late).executed for _ in range(2)] == [True, True]
+    refused = (pep.call(post, late), pep.call(wire(20000), late))
+    ends = [reason(evaluation, "limits.cumulative_exceeded")["details"]["window_ends"] for evaluation in refused]
+    assert ends == ["9999-12-31T23:59:59Z"] * 2
+
+
 def test_a_window_that_ends_between_decision_and_run_is_not_the_next_ones(pep: Pep, bank: Bank) -> None:
     """What is decided before midnight counts for the day in which it is reserved, and in no other."""
     bank.while_running = lambda: used(pep, wire(0), session(time=NEXT_DAY))
