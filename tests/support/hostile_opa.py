@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import ssl
 import threading
@@ -69,18 +68,6 @@ class Peer:
             self._sock.send(data[index : index + 1])
             if self._server.ended.wait(0.02):
                 return
-
-    def tunnel(self, port: int) -> None:
-        """Be a proxy that connects whoever asks to a port of this machine, until one side closes."""
-        self.request()
-        with socket.create_connection(("127.0.0.1", port)) as other:
-            self.send(b"HTTP/1.1 200 OK\r\n\r\n")
-            while True:
-                for ready in select.select([self._sock, other], [], [], 5)[0]:
-                    data = ready.recv(65536)
-                    if not data:
-                        return
-                    (other if ready is self._sock else self._sock).sendall(data)
 
     def reset(self) -> None:
         """Close so that the client sees a reset."""

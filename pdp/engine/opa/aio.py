@@ -100,9 +100,7 @@ class Sessions:
         taken: list[asyncio.Transport] = []
         _taken.set(taken)
         try:
-            async with session.request(
-                method, url, data=data, proxy=self._client.proxy, allow_redirects=False
-            ) as response:
+            async with session.request(method, url, data=data, allow_redirects=False) as response:
                 return Answer(response.status, await _body(response))
         except (aiohttp.ClientError, RuntimeError) as error:
             raise _plain(error) from error
@@ -122,8 +120,6 @@ def _plain(error: Exception) -> Exception:  # noqa: PLR0911 - a table
             return OSError(error_words(error.certificate_error))
         case aiohttp.ClientConnectorError():
             return OSError(error_words(error.os_error))
-        case aiohttp.ClientHttpProxyError():
-            return OSError(f"the proxy refuses: {error.status} {error.message}")
         case aiohttp.ClientResponseError():
             return MalformedAnswerError(f"did not answer in HTTP: {' '.join(error.message.split())[:200]}")
         # The message of other disconnections is the head that had arrived.

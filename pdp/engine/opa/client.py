@@ -13,13 +13,11 @@ import select
 import socket
 import ssl
 import time
-from base64 import b64encode
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import unquote, urlsplit
 
 from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError, MissingExtraError, UsageError
 
@@ -105,19 +103,14 @@ class OpaClient:
         connections: int,
         token: str | None = None,
         tls: ssl.SSLContext | None = None,
-        proxy: str | None = None,
     ) -> None:
         self.address = address
         self.connect_timeout = connect_timeout
         self.connections = connections
         self.tls = tls
-        self.proxy = proxy
         self.headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
         if token is not None:
             self.headers["Authorization"] = f"Bearer {token}"
-        # A tunnel is asked for the permission once, another proxy with each request.
-        self._proxy_headers = _proxy_headers(proxy)
-        self._thread_headers = self.headers | (self._proxy_headers if tls is None else {})
         self._idle: deque[_Deadlined] = deque()
         self._sessions: Sessions | None = None
         self._process = os.getpid()
@@ -186,7 +179,7 @@ class OpaClient:
         try:
             if connection.sock is None:
                 self._connect(connection)
-            connection.request(method, self._target(path), body, self._thread_headers)
+            connection.request(method, path, body, self.headers)
             with connection.getresponse() as response:
                 answer = Answer(response.status, _body(response))
         except BaseException:
@@ -211,17 +204,9 @@ class OpaClient:
         address = self.address
         if address.path is not None:
             return _UnixConnection(address.path)
-        proxy = urlsplit(self.proxy) if self.proxy is not None else None
-        host, port = (address.host, address.port) if proxy is None else (proxy.hostname or "", proxy.port or 80)
         if self.tls is None:
-            return _Deadlined(host, port)
-        connection = _TlsConnection(host, port, self.tls, address.host)
-        if proxy is not None:
-            connection.set_tunnel(address.host, address.port, self._proxy_headers)
-        return connection
-
-    def _target(self, path: str) -> str:
-        return path if self.proxy is None or self.tls is not None else f"{self.address.url}{path}"
+            return _Deadlined(address.host, address.port)
+        return _TlsConnection(address.host, address.port, self.tls)
 
     def _idle_connection(self) -> _Deadlined | None:
         """Return a kept connection that is still good, the last used first."""
@@ -264,7 +249,7 @@ class _Deadlined(HTTPConnection):
         # Collected: head and body leave in one piece, which is worth a twentieth of a decision's time.
         self._outgoing += data
 
-    # http.client asks for this when it has sent a request, that for a tunnel too.
+    # http.client asks for this when it has sent a request.
     def response_class(self, sock: socket.socket, **options: Any) -> HTTPResponse:  # type: ignore[override]
         outgoing, self._outgoing = memoryview(self._outgoing), b""
         for start in range(0, len(outgoing), _TLS_RECORD):  # in pieces, as a timeout of TLS holds for one record
@@ -276,16 +261,15 @@ class _Deadlined(HTTPConnection):
 class _TlsConnection(_Deadlined):
     default_port = 443
 
-    def __init__(self, host: str, port: int, tls: ssl.SSLContext, server_name: str) -> None:
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext) -> None:
         super().__init__(host, port)
         self._tls = tls
-        self._server_name = server_name
 
     def connect(self) -> None:
         until = time.monotonic() + (self.timeout or 0)
         super().connect()
         self.sock.settimeout(_left(until))
-        self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._server_name)
+        self.sock = self._tls.wrap_socket(self.sock, server_hostname=self.host)
 
 
 class _UnixConnection(_Deadlined):
@@ -343,14 +327,6 @@ def is_quiet(sock: socket.socket) -> bool:
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     return not poll.poll(0)
-
-
-def _proxy_headers(proxy: str | None) -> dict[str, str]:
-    parts = urlsplit(proxy or "")
-    if not parts.username:
-        return {}
-    user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return {"Proxy-Authorization": f"Basic {b64encode(user.encode()).decode()}"}
 
 
 def _left(deadline: float) -> float:

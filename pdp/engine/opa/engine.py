@@ -39,7 +39,6 @@ PAUSE: Final = 1.0  # default time between two trials while the circuit is open,
 _PATHS: Final = {name: f"/v1/data/{name}?strict-builtin-errors=true" for name in (DECISION, FINDINGS, PLAN)}
 # As RFC 6750 writes it.
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-_PROXY: Final = re.compile(r"http://([^\s/@]+@)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?")
 _OK: Final = 200
 _REFUSED: Final = frozenset((401, 403))
 _NOT_READY: Final = frozenset((429, 502, 503, 504))
@@ -106,7 +105,6 @@ class SidecarEngine(Engine):
         token: sent as `Authorization: Bearer`, for OPA's `--authentication=token`. Shown nowhere.
         tls: for `https`, instead of the system's certificates; it may have a client certificate, for OPA's
             `--authentication=tls`.
-        proxy: URL of an HTTP proxy, `http://[USER:PASSWORD@]HOST:PORT`. None is taken from the environment.
         connections: most connections that the tasks of one event loop have at a time; further ones wait. Threads have
             one each while they ask, and at most as many stay open between requests.
         failures: after how many failures in a row OPA is left alone,
@@ -126,7 +124,6 @@ class SidecarEngine(Engine):
         connect_timeout: float = CONNECT_TIMEOUT,
         token: str | None = None,
         tls: ssl.SSLContext | None = None,
-        proxy: str | None = None,
         connections: int = CONNECTIONS,
         failures: int = FAILURES,
         pause: float = PAUSE,
@@ -144,9 +141,6 @@ class SidecarEngine(Engine):
         address = parse_address(url)
         if tls is not None and not address.tls:
             raise UsageError("tls is given, and OPA's address is not https", hint="give https://HOST:PORT")
-        if proxy is not None and (address.path is not None or not _PROXY.fullmatch(proxy)):
-            # Not shown: it may hold a password.
-            raise UsageError("proxy: not the URL of an HTTP proxy for TCP", hint="give http://HOST:PORT")
         self._name = f"OPA at {address.url}"
         self._timeout = timeout
         self._client = OpaClient(
@@ -155,7 +149,6 @@ class SidecarEngine(Engine):
             connections=connections,
             token=token,
             tls=(tls or ssl.create_default_context()) if address.tls else None,
-            proxy=proxy,
         )
         self._circuit = Circuit(failures=failures, pause=pause)
 
