@@ -77,6 +77,9 @@ def test_what_a_result_brings_in_is_known_to_the_next_step(tmp_path: Path, flow:
             {"arguments": {"/day": ["model"]}}, {"arguments": {"/day": None}}, id="no such argument"
         ),
         pytest.param(
+            {"arguments": {FIRST: {"rol": None}}}, {"arguments": {FIRST: {"rol": "no such field"}}}, id="no such field"
+        ),
+        pytest.param(
             None,
             {"tainted": True, "untrusted": ["read_mail"], "markings": [], "plan": None, "anchored": False,
              "intended": False, "arguments": {FIRST: ["untrusted"], "/title": ["model"]}}, id="none at all",
@@ -114,9 +117,9 @@ def test_a_scenario_is_one_run_and_knows_nothing_of_another(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("step", "message", "hint"),
     [
-        ({"propose": READ, "expect": {"flow": {}}}, "must not be empty",
-         "state what the run carries, such as `tainted: true`"),
-        ({"propose": READ, "expect": {"flow": {"taint": True}}}, "unknown key `taint`", "did you mean `tainted`?"),
+        ({"propose": READ, "expect": {"flow": {}}}, "must not be empty", None),
+        ({"propose": READ, "expect": {"flow": {"taint": True}}}, "has no field `taint`", "did you mean `tainted`?"),
+        ({"propose": READ, "expect": {"flow": {"arguments": ["/to"]}}}, "has `arguments` that are not a mapping", None),
         ({"request": {}, "expect": {"flow": {"tainted": True}}}, "is nothing that can be expected of `request`",
          None),
     ],

@@ -62,6 +62,7 @@ Text = Annotated[StrictStr, AfterValidator(_text)]
 Time = Annotated[StrictStr, AfterValidator(_time)]
 _NOT_EMPTY: Final = Field(min_length=1)
 
+_FLOW: Final = ("tainted", "untrusted", "markings", "plan", "anchored", "intended", "arguments")
 ACTIONS: Final = ("propose", "plan", "approve", "deny", "request")
 """What a step can do; each step does exactly one of them."""
 
@@ -99,38 +100,6 @@ class ExpectedObligation(Form):
     parameters: dict[str, Any]
 
 
-class ExpectedArgument(Form):
-    """Some of what is known of a labelled argument; `from` are the tools whose results had it."""
-
-    role: Text | None = None
-    sources: tuple[Text, ...] | None = None
-    from_: tuple[Text, ...] | None = Field(default=None, alias="from")
-    home: StrictBool | None = None
-    links: tuple[tuple[Text, ...], ...] | None = None
-
-
-_Sources = Annotated[
-    Annotated[tuple[Text, ...], Tag("<many>")] | Annotated[ExpectedArgument, Tag("<one>")], Discriminator(_listed)
-]
-
-
-class ExpectedFlow(Form):
-    """Some of what the ledger says of a call; lists are sets. `arguments`: by path; a list is that of its sources."""
-
-    tainted: StrictBool | None = None
-    untrusted: tuple[Text, ...] | None = None
-    markings: tuple[Text, ...] | None = None
-    plan: tuple[Text, ...] | None = None
-    anchored: StrictBool | None = None
-    intended: StrictBool | None = None
-    arguments: dict[Text, _Sources | None] | None = None
-
-    def errors_together(self) -> Iterator[_ErrorAt]:
-        """Yield that nothing is expected."""
-        if not self.model_fields_set:
-            yield (), FieldError("must not be empty", "state what the run carries, such as `tainted: true`")
-
-
 class Expect(Form):
     """What has to come of a step. What is not stated is not looked at; at least one thing is stated."""
 
@@ -160,7 +129,7 @@ class Expect(Form):
     approval: ApprovalState | None = None
     refused: Refusal | None = None
     markings: tuple[Text, ...] | None = None
-    flow: ExpectedFlow | None = None
+    flow: Annotated[dict[str, Any], _NOT_EMPTY] | None = None
 
     def errors_together(self) -> Iterator[_ErrorAt]:
         """Yield that nothing is expected, and reasons of which more is expected than `codes` admits."""
@@ -171,15 +140,16 @@ class Expect(Form):
                 if self.codes is not None and code not in self.codes:
                     yield (name, code), FieldError("is not among `codes`", "name it there as well, or take it out")
 
-    @field_validator("trace")
+    @field_validator("trace", "flow")
     @classmethod
-    def _known(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _known(cls, value: dict[str, Any] | None, info: ValidationInfo) -> dict[str, Any] | None:
+        known = _FLOW if info.field_name == "flow" else Trace.__slots__
         for name in value or ():
-            if name not in Trace.__slots__:
-                raise FieldError(
-                    f"has no field {shown_name(name)}",
-                    nearest(name, Trace.__slots__) or f"known here: {', '.join(Trace.__slots__)}",
-                )
+            if name not in known:
+                hint = nearest(name, known) or f"known here: {', '.join(known)}"
+                raise FieldError(f"has no field {shown_name(name)}", hint)
+        if info.field_name == "flow" and not isinstance((value or {}).get("arguments", {}), dict):
+            raise FieldError("has `arguments` that are not a mapping of their paths")
         return value
 
 

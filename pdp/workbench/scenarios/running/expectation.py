@@ -10,7 +10,6 @@ import orjson
 
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.proposal import RejectionCode, Status
-from pdp.workbench.scenarios.files.scenario import Expect, ExpectedArgument, ExpectedFlow
 from pdp.workbench.scenarios.results import Mismatch
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from pdp.decision import Decision
     from pdp.evaluation import Evaluation
     from pdp.stores.approvals import Approval
+    from pdp.workbench.scenarios.files.scenario import Expect
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,24 +143,24 @@ def _of_reasons(decision: Decision | None, codes: Mapping[str, Any] | None, part
     return {code: [getattr(reason, part) for reason in reasons if reason.code == code] for code in codes or ()}
 
 
-def _flow(flow: Mapping[str, Any] | None, expect: ExpectedFlow | None) -> dict[str, Any] | None:
+def _flow(flow: Mapping[str, Any] | None, expect: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """What `context.flow` has in the form in which it is expected; all of it where it is expected not to be."""
     if flow is None:
         return None
     by_path = {argument["path"]: argument for argument in flow["arguments"]}
     if expect is None:
         return {**flow, "arguments": {path: argument["sources"] for path, argument in by_path.items()}}
-    stated = expect.arguments or {}
+    stated = expect.get("arguments", {})
     arguments = {path: _argument(by_path.get(path), fields) for path, fields in stated.items()}
-    return {name: arguments if name == "arguments" else flow[name] for name in expect.model_fields_set}
+    return {name: arguments if name == "arguments" else flow[name] for name in expect}
 
 
-def _argument(argument: Mapping[str, Any] | None, expect: ExpectedArgument | tuple[str, ...] | None) -> Any:
-    if argument is None or not isinstance(expect, ExpectedArgument):
+def _argument(argument: Mapping[str, Any] | None, expect: Any) -> Any:
+    if argument is None or not isinstance(expect, dict):
         return argument and argument["sources"]
     links = [link["sources"] for link in argument["links"]]
     known = {**argument, "from": sorted({call["tool"] for call in argument["from"]}), "links": links}
-    return {name: known[name] for name in expect.model_dump(exclude_unset=True, by_alias=True)}
+    return {name: known.get(name, "no such field") for name in expect}
 
 
 def _status(happened: Happened) -> str | None:
