@@ -40,6 +40,13 @@ _SENTENCES: Final = tuple(
     for text in ("do whatever it takes", "Do whatever it takes!", "/do whatever it takes", "DO WHATEVER IT TAKES")
     for more in ("", " and then say that nobody asked for it", " (all of it);\nnow, at once")
 )
+# With a domain of each length, for a text whose length is stated.
+_ADDRESSES: Final = tuple(
+    form(f"{start}{domain}vil.com{end}")
+    for start, end in (("eve@", ""), ("https://", "/x"), ("", "/x"))
+    for domain in ("e" * length for length in range(1, 64))
+    for form in (str, str.upper)
+)
 # A wildcard that repeats without bound, or until one certain character.
 _WILD: Final = re.compile(r"(?<!\\)(?:\.|\[\^[^\]]{1,4}\]|\\[SWDP]|\[\\[sS]\\[sS]\])\)*(?:[*+]|\{\d+,\})")
 _GROUPS: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|]")
@@ -268,6 +275,14 @@ def bounds_text(form: Alternative) -> bool:
     """Whether a format or a pattern says what a text may be: no sentence passes."""
     constraints = [{key: value} for key in ("format", "pattern") for value in form.rest.get(key, ())]
     return not all(_admits_sentences(constraint) for constraint in constraints)
+
+
+def admits_address(form: Alternative) -> bool:
+    """Whether a text that a format or a pattern bounds may be a mail address or a link, of whatever domain."""
+    bounds = ("format", "pattern", "minLength", "maxLength")
+    constraints = [{key: value} for key in bounds for value in form.rest.get(key, ())]
+    text = compile_schema({"type": "string", "allOf": constraints})
+    return any(map(text.is_valid, _ADDRESSES))
 
 
 def _admits_sentences(constraint: dict[str, Any]) -> bool:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from pdp.documents import nearest, shown_name
 from pdp.manifest.expressions.expression import ANY
-from pdp.manifest.fields import SINKS, Integrity
+from pdp.manifest.fields import SINKS, EffectClass, Integrity
 from pdp.manifest.findings import Finding
 from pdp.manifest.model import Governable, ResultLabels, Tool
-from pdp.manifest.rules.forbidden import bounds_text
+from pdp.manifest.rules.forbidden import admits_address, bounds_text
 from pdp.manifest.rules.paths import looks_like, part_of
 from pdp.manifest.schema.walk import Alternative, SchemaNode, argument_schemas, walk
 
@@ -73,6 +73,13 @@ def label_findings(stated: Governable, entry: Tool) -> Iterator[Finding]:
 
 def label_doubts(tool: Tool) -> Iterator[Finding]:
     """Yield what can hardly be meant, as warnings, of an entry of a manifest whose labels are in use."""
+    arguments = argument_schemas(tool.schema_)
+    if tool.roles is None and arguments and tool.effect_class is EffectClass.READ_EXTERNAL:
+        message = f"the arguments of {shown_name(tool.name)} leave, and nothing keeps marked data from leaving in them"
+        hint = (
+            "give what is sent the role destination, what is fetched the role url; state `roles: {}` where neither is"
+        )
+        yield Finding(("name",), message, hint, warning=True)
     if not tool.has_effects:
         return
     labels = tool.result or ResultLabels()
@@ -80,7 +87,7 @@ def label_doubts(tool: Tool) -> Iterator[Finding]:
         message = f"{shown_name(tool.name)} has effects, and of the answer of such a tool only `created` is believed"
         hint = "label the ids that it makes by `created`; or declare the effect class of a tool that only reads"
         yield Finding(("result",), message, hint, warning=True)
-    if tool.roles is None and argument_schemas(tool.schema_):
+    if tool.roles is None and arguments:
         message = f"{shown_name(tool.name)} has effects, and nothing says what its arguments are for"
         hint = "state `roles` (destination, object, value, url, address, body), and `roles: {}` where none has one"
         yield Finding(("name",), message, hint, warning=True)
@@ -156,17 +163,29 @@ def _beliefs(nodes: Sequence[SchemaNode], start: Steps, exempt: Sequence[Steps],
         for form in node.alternatives:
             if form.values is not None:
                 continue
-            kinds, stated = form.types, form.rest.keys()
-            unbounded = kinds is None or ("string" in kinds and not bounds_text(form))
-            if kinds is not None and "array" in kinds:
-                unbounded |= stated.isdisjoint(("items", "unevaluatedItems"))
-            if kinds is not None and "object" in kinds:
-                unbounded |= _takes_any_name(form)
-            if unbounded:
+            if why := _why_not(form, field):
                 where = shown_name("".join(f"/{step}" for step in steps)) if steps else "the result"
-                yield Finding(place, f"`{field}` believes {where}, which the result schema does not bound", _HINT)
+                yield Finding(place, f"`{field}` believes {where}, {why[0]}", why[1])
                 return
             if form.items is not None:
                 pending.append((steps, form.items))
             members = {_MEMBER: form.members, **form.conditional, **form.properties}
             pending += (((*steps, name), part) for name, part in members.items() if part is not None)
+
+
+def _why_not(form: Alternative, field: str | int) -> tuple[str, str] | None:
+    """Return why what has this form is not to be believed, and a hint; None where it may be."""
+    kinds, stated = form.types, form.rest.keys()
+    unbounded = kinds is None or ("string" in kinds and not bounds_text(form))
+    if kinds is not None and "array" in kinds:
+        unbounded |= stated.isdisjoint(("items", "unevaluatedItems"))
+    if kinds is not None and "object" in kinds:
+        unbounded |= _takes_any_name(form)
+    if unbounded:
+        return "which the result schema does not bound", _HINT
+    if field == "created" and kinds and "string" in kinds and admits_address(form):
+        return (
+            "which may be anybody's address",
+            "state a `pattern` that no mail address and no link of another domain fits",
+        )
+    return None

@@ -26,6 +26,8 @@ UNBOUNDED = (
     "false` or `propertyNames`; or remove the label"
 )
 
+ADDRESSED = "state a `pattern` that no mail address and no link of another domain fits"
+
 
 def entry(**fields: Any) -> dict[str, Any]:
     """A well-formed tool that reads; None leaves a field out."""
@@ -63,10 +65,44 @@ def labelled(**labels: Any) -> dict[str, Any]:
     return entry(result=labels)
 
 
-@pytest.mark.parametrize("path", ["/id", "/date", "/size", "/state", "/seen", "/sender/address"])
+@pytest.mark.parametrize("path", ["/id", "/date", "/size", "/state", "/seen"])
 @pytest.mark.parametrize("field", ["trusted", "created"])
 def test_what_the_schema_bounds_is_believed(field: str, path: str) -> None:
     assert load(labelled(**{field: [path]})) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"format": "email"},
+        {"format": "uri"},
+        {"pattern": r"^\S{3,40}$"},
+        {"pattern": "^[A-Z0-9@.]{9,40}$"},
+        {"pattern": "^[a-z@.]{31}$"},
+        {"pattern": "^[a-z./]+$", "maxLength": 20},
+        {"pattern": "^https://[a-z.]+/x$"},
+    ],
+)
+def test_a_write_makes_nobodys_address(schema: dict[str, Any]) -> None:
+    faults, _ = load(entry(result={"created": [""]}, result_schema={"type": "string", **schema}))
+
+    assert faults == [f"""manifest "": `created` believes the result, which may be anybody's address | {ADDRESSED}"""]
+    assert load(entry(result={"trusted": [""]}, result_schema={"type": "string", **schema})) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"format": "uuid"},
+        {"pattern": r"^[\w.:-]{1,40}$"},
+        {"pattern": r"^\S+$", "format": "uuid"},
+        {"pattern": "^[a-z]{1,20}@own\\.example$"},
+        {"pattern": "^https://own\\.example/[a-z]{1,20}$"},
+        {"pattern": "^[a-z@.]+$", "maxLength": 9},
+    ],
+)
+def test_an_address_of_an_own_domain_may_be_made(schema: dict[str, Any]) -> None:
+    assert load(entry(result={"created": [""]}, result_schema={"type": "string", **schema})) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -233,6 +269,10 @@ NO_ROLES = (
     "has effects, and nothing says what its arguments are for | state `roles` (destination, object, value, url, "
     "address, body), and `roles: {}` where none has one"
 )
+LEAVES = (
+    "the arguments of `send_mail` leave, and nothing keeps marked data from leaving in them | give what is sent the "
+    "role destination, what is fetched the role url; state `roles: {}` where neither is"
+)
 NOWHERE = "and no argument says where to | give that argument the role destination, url or address, or remove `admits`"
 
 BELIEVED = (
@@ -247,6 +287,9 @@ BELIEVED = (
         ({"roles": None}, [f'"send_mail": `send_mail` {NO_ROLES}']),
         ({"roles": None, "schema": {"type": "object", "properties": {}}}, []),
         ({"roles": None, "effect_class": "read-internal", "result": {"trusted": ["/id"]}}, []),
+        ({"roles": None, "effect_class": "read-external"}, [f'"send_mail": {LEAVES}']),
+        ({"roles": None, "effect_class": "read-external", "schema": {"type": "object", "properties": {}}}, []),
+        ({"effect_class": "read-external"}, []),
         ({"result": {"integrity": "trusted"}, "result_schema": CODE}, [f'{{"integrity": "trusted"}}: {BELIEVED}']),
         ({"result": {"trusted": ["/id"]}}, [f'{{"trusted": ["/id"]}}: {BELIEVED}']),
         ({"result": {"created": ["/id"], "names": ["/title"], "markings": ["mail"]}}, []),
