@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.json import MAX_BYTES, JsonValueError, canonical, check_json
@@ -132,7 +132,12 @@ class Tracker:
             for name, value in arguments.items()
             for leaf in leaf_values({name: value}, names=self._names if name in self._names else {*self._names, name})
         )
-        asked = [lookup.ask(leaf, self._roles.get(name)) for name, leaf in islice(leaves, _MOST_LEAVES)]
+        listed = list(islice(leaves, _MOST_LEAVES))
+        roles = {name: role for name, role in self._roles.items() if name in arguments}
+        exact = sorted((name, normal(leaf.value)) for name, leaf in listed if roles.get(name, "body") != "body")
+        # Those that are not listed in the request are a stranger's, whatever is endorsed.
+        beside = {name: [*chain(*(pair for pair in exact[:MOST_ARGUMENTS] if pair[0] != name))] for name in roles}
+        asked = [lookup.ask(leaf, roles.get(name), beside.get(name, ())) for name, leaf in listed]
         view = store.read(run, lookup.ids, now)
         if session.plan and view.labels.plan is None and not view.labels.tainted:
             pinned = RunLabels(plan=tuple(_planned(session.plan)))
@@ -251,24 +256,25 @@ class _Lookup:
         self._home = session.home_domains
         self._facts = {normal(leaf.value) for leaf in leaf_values(session.facts)}
 
-    def ask(self, leaf: Leaf, role: str | None) -> _Argument:
-        """Return what is asked for a leaf of the arguments."""
+    def ask(self, leaf: Leaf, role: str | None, beside: Iterable[str]) -> _Argument:
+        """Return what is asked for a leaf of the arguments; `beside`: what it is endorsed together with."""
         if role != "body" or not isinstance(leaf.value, str):
-            return _Argument(leaf, role, self._ask(normal(leaf.value), role, is_address=role in _ADDRESSES), ())
+            asked = self._ask(normal(leaf.value), role, beside, is_address=role in _ADDRESSES)
+            return _Argument(leaf, role, asked, ())
         # A mail address of the user's own domains leads to nobody else.
         leading = (
             link for link in map(normal, links(leaf.value)) if "@" not in link or domain_of(link) not in self._home
         )
-        in_body = tuple(self._ask(link, role, is_address=True) for link in leading)
+        in_body = tuple(self._ask(link, role, beside, is_address=True) for link in leading)
         return _Argument(leaf, role, self._ask(normal(leaf.value), None), in_body)
 
-    def _ask(self, value: str, role: str | None, *, is_address: bool = False) -> _Asked:
+    def _ask(self, value: str, role: str | None, beside: Iterable[str] = (), *, is_address: bool = False) -> _Asked:
         if not value:
             return _Asked("")
         ids = tuple(
             self.run_ids.of(*_known_as(value, label)) for label in (_LABELS if len(value) < SHORTEST else _LABELS[:1])
         )
-        endorsed = None if role is None else self.run_ids.of(value, self._tool, role)
+        endorsed = None if role is None else self.run_ids.of(value, self._tool, role, *beside)
         self.ids.update(ids if endorsed is None else (*ids, endorsed))
         return _Asked(value, ids, endorsed, self._ask(host_of(value), None) if is_address else None)
 

@@ -203,11 +203,43 @@ def test_an_approval_endorses_a_value_for_its_tool_and_role_in_its_run() -> None
     assert run.sources(account, "object") == ["untrusted"]
     assert run.sources(account, tool="pay_it") == ["untrusted"]
     assert run.sources("see evil.example/x") == ["model"]
-    body = run.flow("send_it", {"text": "now evil.example/x"}, effect_class="commit-low", roles=roles)
+    again = {"to": account.lower(), "text": "now evil.example/x"}
+    body = run.flow("send_it", again, effect_class="commit-low", roles=roles)
     assert body.context["arguments"][0]["links"][0]["sources"] == ["endorsed", "untrusted"]
     other = _Run()
     other.ledger, other.session = run.ledger, run.session.with_changes(run_id="other")
     assert other.sources(account) == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "endorsed"),
+    [
+        (
+            {"to": ["Ann-1", "Bob-1"], "sum": 10, "text": "x.example", "note": "new"},
+            ["/sum", "/text", "/to/0", "/to/1"],
+        ),
+        ({"to": ["Bob-1"], "sum": "10.0"}, ["/to/0"]),
+        ({"to": ["Ann-1", "Bob-1"], "sum": 5000}, []),
+        ({"to": ["Cid-1"], "sum": 10, "text": "x.example"}, []),
+        ({"to": ["Cid-1"], "sum": 5000, "text": "y.example x.example"}, ["/sum", "/text", "/to/0"]),
+        ({"to": ["Cid-1"], "text": "y.example"}, []),
+    ],
+)
+def test_an_approved_value_counts_beside_the_values_it_was_approved_with(
+    arguments: dict[str, Any], endorsed: list[str]
+) -> None:
+    run, roles = _Run(), {"to": "destination", "sum": "value", "text": "body"}
+    entry = {"effect_class": "commit-low", "roles": roles}
+    run.endorse("send_it", {"to": ["Ann-1", "Bob-1"], "sum": 10, "text": "see x.example"}, **entry)
+    run.endorse("send_it", {"to": ["Cid-1"], "sum": 5000, "text": "see y.example"}, **entry)
+
+    flow = run.flow("send_it", arguments, **entry)
+
+    assert [
+        item["path"]
+        for item in flow.context["arguments"]
+        if any("endorsed" in part["sources"] for part in (item, *item["links"]))
+    ] == endorsed
 
 
 def test_no_text_of_a_stranger_is_an_endorsement() -> None:
