@@ -113,9 +113,10 @@ class AgentLoop:
         pep: who decides and runs the calls.
         model: a function, or a coroutine function.
         session: whose calls these are. Without a run id each prompt is a run of its own, which ends with the prompt,
-            however that ends. A call for which it states no idempotency key gets one of run, prompt, tool and
-            arguments: within one prompt the same call is one call, however often the model proposes it, and equal calls
-            that are meant twice need keys of the session's.
+            however that ends; where labels are in use and the state of a tool outlives the prompt, all are one run,
+            which expires, so that what a stranger wrote into the state stays a stranger's. A call for which it states
+            no idempotency key gets one of run, prompt, tool and arguments: within one prompt the same call is one call,
+            however often the model proposes it, and equal calls that are meant twice need keys of the session's.
         system_prompt: the first message, if any. Whenever the model is asked, each `{{VAR}}` in it that a state effect
             names (`prompt_template_var`) is replaced by that field of the state.
         max_tool_iterations: how often the model may come back with calls; 0: 20 times.
@@ -140,6 +141,9 @@ class AgentLoop:
         self._session = Session.read(session)
         self._left: dict[str, Any] | None = None
         self._fields = CompiledManifest(pep.manifest).state
+        tools = pep.manifest.tools.values()
+        preserves = any(effect.preserve_across_turns for tool in tools if tool.state for effect in tool.state.effects)
+        self._is_one_run = preserves and any(tool.flow for tool in tools)
         self._id = new_id()
         self._pep = pep
         self._model = model
@@ -193,8 +197,10 @@ class AgentLoop:
         messages = [Message(Role.SYSTEM, self._system_prompt)] if self._system_prompt is not None else []
         messages.append(Message(Role.USER, prompt))
         session, output, prompt_id = self._session, None, prompt_id or new_id()
-        if own_run := session.run_id is None:
-            session = session.with_changes(run_id=digest(canonical([self._id, prompt_id])))
+        own_run = session.run_id is None and not self._is_one_run
+        if session.run_id is None:
+            run = [self._id] if self._is_one_run else [self._id, prompt_id]
+            session = session.with_changes(run_id=digest(canonical(run)))
         if self._left is not None:
             session = session.with_changes(state=self._fields.at_turn_start(self._left))
         asked = _Prompt(prompt_id, step_name, session, messages)
