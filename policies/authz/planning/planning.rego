@@ -40,8 +40,8 @@ deny contains reason.new(rego.metadata.rule(), {"rule": id}) if {
 #   code: planning.rules_invalid
 #   remedy: Write `directory.planning` as an object of rules by their ids.
 deny contains reason.new(rego.metadata.rule(), {}) if {
-	_ = data.directory.planning
-	not is_object(data.directory.planning)
+	rules := data.directory.planning
+	not is_object(rules)
 }
 
 # METADATA

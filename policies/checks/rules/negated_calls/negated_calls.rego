@@ -3,8 +3,8 @@
 # description: |
 #   OPA looks an argument up outside of the `not`: where the attribute is absent, `not x in input.a.b` is undefined and the
 #   rule says nothing. Seen are references of `input` and `data`, spelled out or through an import, in the arguments of
-#   a negated call or in the brackets of a negated reference. `==` with a reference for an operand is safe, and so is what
-#   the request's shape demands. Not seen: a rule of the same package that may be undefined.
+#   a negated call or in the brackets of a negated reference, of libraries as well. `==` with a reference for an operand is
+#   safe, and so is what the request's shape demands. Not seen: a rule of the same package that may be undefined.
 package checks.rules.negated_calls
 
 import data.checks.lib.modules
@@ -14,15 +14,15 @@ import data.checks.lib.terms
 # METADATA
 # title: Findings
 # description: Negated calls with an argument that may be absent.
-findings contains modules.finding(file, reference, message, hint) if {
-	some file, concern in modules.concerns
-	some rule in concern.tree.rules
+findings contains modules.finding(module.file, reference, message, hint) if {
+	some module in input.modules
+	some rule in module.tree.rules
 	walk(rule, [_, expression])
 	expression.negated
 	walk(expression, [path, reference])
 	reference.type == "ref"
 	not _safe(expression, path)
-	_may_be_absent(terms.imported(terms.parts(reference), concern.tree))
+	_may_be_absent(terms.imported(terms.parts(reference), module.tree))
 	message := $"where `{terms.shown(reference)}` is absent, this `not` is undefined, and the rule says nothing"
 	hint := "put the call into a function and negate that: `not _f(x)`, with `_f(x) if` and the call"
 }

@@ -57,3 +57,11 @@ test_in_a_comprehension_of_a_rule if {
 
 	count(found) == 1
 }
+
+test_in_a_library if {
+	library := fixture.module("authz/lib/a/a.rego", "package authz.lib.a\n\nopen if not x in input.context.a", [])
+	{[found.file, found.message] | some found in negated_calls.findings} == {[
+		"authz/lib/a/a.rego",
+		"where `input.context.a` is absent, this `not` is undefined, and the rule says nothing",
+	]} with input as fixture.checked([library])
+}
