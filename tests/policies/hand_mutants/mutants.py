@@ -24,7 +24,7 @@ from pdp.json import canonical
 from pdp.workbench.opa.modules import baseline_policies_path, collect
 from tests.policies.hand_mutants.witnesses import BASES, DIGEST
 
-WEAKENED: Final = ("approvals", "numbers", "names", "data")
+WEAKENED: Final = ("approvals", "numbers", "names", "data", "runs")
 BACK_DOORS: Final = ("back_doors",)
 
 ABSENT: Final = "absent"
@@ -110,7 +110,10 @@ def _edited(text: str, edit: dict[str, str], name: str) -> str:
 def _set(holder: Any, keys: list[str], value: Any) -> None:
     for key in keys[:-1]:
         holder = holder[int(key)] if isinstance(holder, list) else holder.setdefault(key, {})
-    if value == ABSENT:
+    if isinstance(holder, list):
+        # After the last one, it is added.
+        holder[int(keys[-1]) : int(keys[-1]) + 1] = [value]
+    elif value == ABSENT:
         del holder[keys[-1]]
     else:
         holder[keys[-1]] = value

@@ -1,4 +1,4 @@
-"""What the witnesses of changes start from: four calls and a plan, each of them ALLOW."""
+"""What the witnesses of changes start from: six calls and a plan, each of them ALLOW."""
 
 from __future__ import annotations
 
@@ -95,9 +95,37 @@ def _corpus() -> dict[str, Any]:
     return base
 
 
+def _run() -> dict[str, Any]:
+    """The same in a run that has read a stranger's words, to whom the user named."""
+    base = deepcopy(_WIRE)
+    base["entry"] |= {"risk_tier": "low", "limits": [], "flow": {"profile": "balanced"}}
+    recipient = {
+        "path": "/recipient", "role": "destination", "sources": ["prompt"], "from": [], "home": False, "links": [],
+    }  # fmt: skip
+    base["request"]["context"]["flow"] = {
+        "tainted": True, "untrusted": ["read_mail"], "markings": [], "plan": None, "anchored": True,
+        "intended": False, "arguments": [recipient],
+    }  # fmt: skip
+    return base
+
+
+def _sum() -> dict[str, Any]:
+    """The same under a limit of the day's sum, all of which it spends."""
+    base = deepcopy(_WIRE)
+    window = {"days": 1, "from": "midnight"}
+    base["entry"]["limits"] = [{"limit": "wire.daily", "argument": "amount", "per": "subject", "window": window}]
+    base["request"]["subject"]["properties"]["limits"] = {"wire.daily": 100}
+    spent = {"limit": "wire.daily", "used": 80, "amount": 20, "total": 100, "window_ends": "2026-07-02T00:00:00Z"}
+    base["request"]["context"] |= {"arguments": {"amount": 20}, "spent": [spent]}
+    return base
+
+
 def _plan() -> dict[str, Any]:
     """A plan of one step."""
     return {**deepcopy(_WIRE), "request": {"steps": [{"tool": "search"}], "context": {"purpose": "chat"}}}
 
 
-BASES: Final = {"wire": _WIRE, "approved": _approved(), "own": _own(), "corpus": _corpus(), "plan": _plan()}
+BASES: Final = {
+    "wire": _WIRE, "approved": _approved(), "own": _own(), "corpus": _corpus(), "run": _run(), "sum": _sum(),
+    "plan": _plan(),
+}  # fmt: skip

@@ -105,6 +105,7 @@ _sum_cases := {
 	"all of it fits exactly": {"sum": [30000, 20000], "held": 50000, "answer": _kept},
 	"the smallest unit too much": {"sum": [30000, 20000.01], "held": 50000, "answer": _over(50000)},
 	"nothing is left": {"sum": [50000, 1], "held": 50000, "answer": _over(50000)},
+	"nothing is left, even for less than one": {"sum": [50000, 0.5], "held": 50000, "answer": _over(50000)},
 	"a call of nothing passes no sum": {"sum": [60000, 0], "held": 50000, "answer": _kept},
 	"a call of nothing needs a limit all the same": {"sum": [0, 0], "held": null, "answer": _over(null)},
 	"a limit of zero": {"sum": [0, 1], "held": 0, "answer": _over(0)},
