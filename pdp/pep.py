@@ -17,7 +17,7 @@ from pdp.flow.decide import decide
 from pdp.flow.drive import Step, adrive, drive
 from pdp.flow.execute import call
 from pdp.flow.parts import NewestRelease, Parts, Stores, Tools, obligations_of, observers_of
-from pdp.flow.stages import Received, caller_of
+from pdp.flow.stages import Received
 from pdp.session import Session
 
 if TYPE_CHECKING:
@@ -353,7 +353,7 @@ class Pep:
         """
         if not isinstance(run_id, str) or not run_id:
             raise UsageError("a run needs a run_id", hint="pass the `run_id` of its sessions")
-        self._parts.stores.end_run(run_id, caller_of(Session.read(session)))
+        self._parts.stores.end_run(run_id, Session.read(session).caller)
 
     def state_after(self, tool: str, state: Mapping[str, Any], result: Any) -> dict[str, Any]:
         """Return the state after a tool gave `result`, its state effects merged.

@@ -242,6 +242,17 @@ class Session(BaseModel):
         """The RFC 8785 form of the subject, for requests; errors as of `subject`."""
         return orjson.Fragment(canonical(self.subject._asdict()))
 
+    @property
+    def issuer(self) -> str:
+        """The claim `iss`; empty when there is none."""
+        issuer = self.claims.get("iss")
+        return issuer if isinstance(issuer, str) else ""
+
+    @cached_property
+    def caller(self) -> str:
+        """Who calls (claims `iss` and `sub`) as one text: what one caller has staged, or read, is not another's."""
+        return canonical([self.issuer, str(self.claims.get("sub"))]).decode()
+
     @cached_property
     def variables(self) -> FrozenObject:
         """What a manifest's expressions see as `session`; a field that is not set is not there."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pdp.contract.inputs import Config, StateFields
     from pdp.contract.invariants import Invariants
     from pdp.contract.registry.tool_contract import ToolContract
+    from pdp.ledger.summary import Tracker
     from pdp.manifest.effective import EffectiveManifest
 
 _COMMITS: Final = (EffectClass.COMMIT_LOW, EffectClass.COMMIT_HIGH)
@@ -92,8 +93,15 @@ class CompiledTool:
         self.follows_pattern = entry.pattern is not None or self.commits_staged
 
     @cached_property
+    def tracker(self) -> Tracker:
+        """What follows the values of its calls; asked for where labels are in use."""
+        from pdp.ledger.summary import Tracker  # noqa: PLC0415 - others do not load this
+
+        return Tracker(self.entry, self.argument_names)
+
+    @cached_property
     def argument_names(self) -> frozenset[str]:
-        """The names that the schema of the arguments states, at any depth; asked for by calls that are refused."""
+        """The names that the schema of the arguments states, at any depth."""
         return frozenset(name for _, part in subschemas(self.entry.schema_) for name in part.get("properties", ()))
 
     def state_after(self, state: Mapping[str, Any], result: Any) -> dict[str, Any]:

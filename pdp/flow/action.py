@@ -16,7 +16,7 @@ from pdp.documents import shown_name
 from pdp.errors import UsageError
 from pdp.flow.decide import decide
 from pdp.flow.drive import Step, Work
-from pdp.flow.stages import Decided, Prepared, Received, arguments_of, caller_of, result_markings
+from pdp.flow.stages import Decided, Prepared, Received, arguments_of, result_markings
 from pdp.json import JsonValueError, canonical
 from pdp.patterns.enforcement import HeldCall
 from pdp.patterns.rule import CallFacts
@@ -41,7 +41,7 @@ def hold(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[Step, 
     run = yield Work(lambda: stores.run_of(prepared.asked.session), blocking=stores.reads_sources)
     arguments = arguments_of(prepared.checked.proposal)
     facts = CallFacts(
-        caller=caller_of(prepared.asked.session),
+        caller=prepared.asked.session.caller,
         idempotency_key=prepared.checked.idempotency_key,
         decision_id=decided.decision.decision_id if decided.decision else "",
         markings=result_markings(decided),
@@ -187,7 +187,7 @@ def _stage(decided: Decided, prepared: Prepared, actions: ActionStore, key: str 
         idempotency_key=key,
         now=prepared.asked.received.now,
     )
-    return actions.stage(action, caller_of(prepared.asked.session))
+    return actions.stage(action, prepared.asked.session.caller)
 
 
 def _staged_in_run(prepared: Prepared, actions: ActionStore, run: Run) -> Action | None:

@@ -5,26 +5,22 @@ from __future__ import annotations
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
 
 from pdp.contract.sensitive import place_of
 from pdp.flow.drive import Step, Work
-from pdp.flow.stages import Asked, Executed, Prepared, caller_of, withheld
+from pdp.flow.stages import Asked, Executed, Prepared, withheld
 from pdp.ledger.ledger import RunLabels
-from pdp.ledger.summary import CallFlow, Tracker
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from pdp.contract.checks import Checked
-    from pdp.contract.compiled import CompiledTool
     from pdp.flow.parts import Stores
+    from pdp.ledger.summary import CallFlow
 
 _log = logging.getLogger("pdp.pep")
 
 _WITHHELD: Final = "the tool ran, and its result is withheld: the ledger of the run could not be written"
-
-_trackers: Final[WeakKeyDictionary[CompiledTool, Tracker]] = WeakKeyDictionary()
 
 
 def call_flow(asked: Asked, checked: Checked, stores: Stores) -> Generator[Step, CallFlow | None, CallFlow | None]:
@@ -32,13 +28,13 @@ def call_flow(asked: Asked, checked: Checked, stores: Stores) -> Generator[Step,
 
     StateError: the run is full or has expired, or the ledger cannot be read.
     """
-    if asked.session.run_id is None:
+    session, ledger = asked.session, stores.ledger
+    if session.run_id is None:
         return None
-    ledger, arguments = stores.ledger, checked.proposal.arguments
-    caller, now = caller_of(asked.session), asked.received.now
-    tracker = _tracker_of(checked.tool)
-    work = partial(tracker.call_flow, arguments, asked.session, ledger, caller, now)
-    return (yield Work(work, blocking=ledger.blocking))
+    call = (checked.proposal.arguments, session, ledger, asked.received.now)
+    if not ledger.blocking:
+        return checked.tool.tracker.call_flow(*call)
+    return (yield Work(partial(checked.tool.tracker.call_flow, *call), blocking=True))
 
 
 def endorse(prepared: Prepared, stores: Stores) -> Generator[Step, None, None]:
@@ -46,7 +42,7 @@ def endorse(prepared: Prepared, stores: Stores) -> Generator[Step, None, None]:
     flow = prepared.flow
     if flow is None or prepared.approval is None:
         return
-    endorsed = _tracker_of(prepared.checked.tool).endorsed(flow, _call_id(prepared))
+    endorsed = prepared.checked.tool.tracker.endorsed(flow, _call_id(prepared))
     if endorsed:
         ledger, now = stores.ledger, prepared.asked.received.now
         yield Work(lambda: ledger.write(flow.run, RunLabels(), endorsed, now), blocking=ledger.blocking)
@@ -58,22 +54,16 @@ def follow(executed: Executed, prepared: Prepared, stores: Stores) -> Generator[
     # A tool that is not available says so itself.
     if flow is None or not (execution.started or execution.replayed or execution.error is not None):
         return executed
-    ledger, session = stores.ledger, prepared.asked.session
-    shown = execution.result if execution.failure is None else execution.failure.message
+    ledger, now, failure = stores.ledger, prepared.asked.received.now, execution.failure
+    shown = execution.result if failure is None else failure.message
+    arguments, tracker = prepared.checked.proposal.arguments, prepared.checked.tool.tracker
     try:
-        labels, sources = _tracker_of(prepared.checked.tool).learned(
-            flow,
-            prepared.checked.proposal.arguments,
-            shown,
-            session,
-            call=_call_id(prepared),
-            failed=execution.failure is not None,
-        )
-        labels = labels._replace(markings=labels.markings | executed.markings)
-        new = labels.beyond(flow.labels)
-        if sources or new != RunLabels():
-            now = prepared.asked.received.now
-            yield Work(lambda: ledger.write(flow.run, new, sources, now), blocking=ledger.blocking)
+        labels, sources = tracker.learned(flow, arguments, shown, _call_id(prepared), failed=failure is not None)
+        new = labels.joined(RunLabels(markings=executed.markings)).beyond(flow.labels)
+        if not ledger.blocking:
+            ledger.write(flow.run, new, sources, now)
+        elif sources or new != RunLabels():
+            yield Work(lambda: ledger.write(flow.run, new, sources, now), blocking=True)
     except Exception as error:  # noqa: BLE001 - whatever it was: nobody would know any more what the run has seen
         _log.error("a result could not be written to the run's ledger, and is withheld: %s", place_of(error))
         execution = withheld(execution, _WITHHELD)
@@ -83,10 +73,3 @@ def follow(executed: Executed, prepared: Prepared, stores: Stores) -> Generator[
 
 def _call_id(prepared: Prepared) -> str:
     return prepared.asked.received.tool_call_id or prepared.asked.request_id
-
-
-def _tracker_of(tool: CompiledTool) -> Tracker:
-    tracker = _trackers.get(tool)
-    if tracker is None:
-        tracker = _trackers[tool] = Tracker(tool.entry)
-    return tracker

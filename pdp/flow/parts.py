@@ -11,7 +11,6 @@ from pdp.decision import Decision, Verdict
 from pdp.documents import nearest, shown_name
 from pdp.errors import UsageError
 from pdp.execution.runner import ToolRunner, is_asynchronous, unavailable
-from pdp.flow.stages import caller_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -94,7 +93,7 @@ class Stores:
 
     def run_of(self, session: Session) -> Run:
         """Return the run that a call belongs to; StateError where it cannot be opened, see `Runs.open`."""
-        return self.runs.open(session.run_id, caller_of(session))
+        return self.runs.open(session.run_id, session.caller)
 
 
 class Tools:

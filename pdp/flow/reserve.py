@@ -20,7 +20,7 @@ from pdp.approvals.approvals import ApprovalRefusedError, Approvals
 from pdp.clock import to_seconds
 from pdp.decision import new_id
 from pdp.flow.drive import Pause, Step, Work
-from pdp.flow.stages import Asked, Decided, OverspentError, Prepared, Ready, StoppedError, issuer_of, not_run
+from pdp.flow.stages import Asked, Decided, OverspentError, Prepared, Ready, StoppedError, not_run
 from pdp.json import has_plain_form
 from pdp.stores.approvals import Approval, ApprovalState
 from pdp.stores.keys import (
@@ -71,9 +71,9 @@ def key_of(asked: Asked, checked: Checked) -> IdempotencyKey | None:
         return IdempotencyKey.of_compensation(asked.received.compensates.id)
     if not checked.tool.reserves_key:
         return None
-    claims = asked.session.claims
+    session = asked.session
     return IdempotencyKey.of(
-        checked.tool.entry, tenant=issuer_of(claims), subject=str(claims.get("sub")), key=checked.idempotency_key
+        checked.tool.entry, tenant=session.issuer, subject=str(session.claims.get("sub")), key=checked.idempotency_key
     )
 
 
@@ -244,7 +244,7 @@ def read_spent(
     def read() -> tuple[Sequence[Spending], Request]:
         known = None if key is None else stores.keys.look(key, checked.proposal.digest, time.time())
         replayed = isinstance(known, Stored | Running | Unknown)
-        tenant, now = issuer_of(asked.session.claims), _now(asked)
+        tenant, now = asked.session.issuer, _now(asked)
         taken = spendings(checked, asked.session, request, tenant, replayed=replayed)
         spent = [
             spending.as_context(stores.budgets.spent(spending.take, now) if spending.take else Spent(0), now)

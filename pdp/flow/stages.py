@@ -16,7 +16,6 @@ import orjson
 
 from pdp.contract.checks import Checked, Rejected
 from pdp.decision import Decision, Verdict, denied
-from pdp.json import canonical
 from pdp.proposal import Execution, Failure, FailureCode, Proposal, Rejection, RejectionCode, Status
 
 if TYPE_CHECKING:
@@ -253,14 +252,3 @@ def withheld(execution: Execution, message: str) -> Execution:
     effect = "done" if execution.failure is None else execution.failure.details.get("effect", "unknown")
     failure = Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {"effect": effect})
     return execution._replace(result=None, failure=failure, error=None)
-
-
-def caller_of(session: Session) -> str:
-    """Return who calls (claims `iss` and `sub`) as one text: what one caller has staged is not another's."""
-    return canonical([issuer_of(session.claims), str(session.claims.get("sub"))]).decode()
-
-
-def issuer_of(claims: Mapping[str, Any]) -> str:
-    """Return the claim `iss`; empty when there is none."""
-    issuer = claims.get("iss")
-    return issuer if isinstance(issuer, str) else ""

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import PdpError
-from pdp.json import JsonValueError, parse_json
+from pdp.json import MAX_DEPTH, MAX_NUMBER, JsonValueError, parse_json
 from pdp.ledger.values import Prompt, is_numeric, normal, within
+from pdp.manifest.model import ResultLabels
 
 if TYPE_CHECKING:
-    from pdp.manifest.model import ResultLabels, Tool
+    from pdp.manifest.model import Tool
 
 UNTRUSTED: Final = "untrusted"
 _ISSUED: Final = ("trusted", "party")
@@ -27,120 +28,141 @@ _MOST_WITHIN: Final = 2_000
 """How many characters of a result's texts are searched for values, and how many are found: of a long text not so many
 that the run is full. What stands behind has no source but the model."""
 
+LABELS: Final = ("named", "created", "trusted", "party", UNTRUSTED)
+"""The labels of results, the best first."""
+
+_RANKS: Final = {label: rank for rank, label in enumerate(LABELS)}
+_LOWERED: Final = ("trusted", "party", "named")
 
 _LONGEST_NAME: Final = 64
 _LONGEST_KEY: Final = 32  # of a field; what is longer says something
 _MOST_WORDS: Final = 5
 
-Node = dict[str, Any]
-_LABEL: Final = ""
-_NAME: Final = "\0name"
-
-
-class LabelledValue(NamedTuple):
-    """A value of a result in its normal form, and its label; `text` is the whole text, if it is one and no number.
-
-    A text that is too long for a value has an empty `value`.
-    """
-
-    value: str
-    label: str
-    text: str = ""
+Reading = tuple[dict[str, str], list[str]]
+"""The best label of each value of a result, by its normal form; and the texts of strangers in it."""
 
 
 class ResultReader:
     """Labels the results of one tool. Immutable, safe to share."""
 
-    __slots__ = ("_default", "_root", "is_write", "markings")
-
     def __init__(self, entry: Tool) -> None:
-        result: ResultLabels | None = entry.result
+        result = entry.result or ResultLabels()
         self.is_write = entry.has_effects
-        self.markings: tuple[str, ...] = tuple(result.markings or ()) if result else ()
-        trusted = result is not None and result.integrity == "trusted" and not self.is_write
-        self._default = "trusted" if trusted else UNTRUSTED
-        self._root: Node = {}
-        if result is not None:
-            # Of two that label a field, the later one counts. A write is believed what it made, and nothing else.
-            labels = {"created": result.created}
-            if not self.is_write:
-                labels = {"trusted": result.trusted, "party": result.parties, **labels}
-            for label, paths in labels.items():
-                for path in paths or ():
-                    self._node(path)[_LABEL] = label
-            for path in result.names or ():
-                self._node(path)[_NAME] = True
+        self.markings = frozenset(result.markings or ())
+        # A write is believed what it made, and nothing else.
+        paths = {"created": result.created, "name": result.names}
+        if not self.is_write:
+            paths = {"trusted": result.trusted, "party": result.parties, **paths}
+        rules = [(_steps(path), label) for label in paths for path in paths[label] or ()]
+        # Of two that label a field, the later one counts: that of a name over that of any member.
+        rules.sort(key=lambda rule: [step != _ANY for step in rule[0]])
+        trusted = result.integrity == "trusted" and not self.is_write
+        self._labelled, self._stranger = _Field(rules, "trusted" if trusted else UNTRUSTED), _Field([], UNTRUSTED)
 
-    def _node(self, path: str) -> Node:
-        node = self._root
-        for name in path.split("/")[1:]:
-            node = node.setdefault(name.replace("~1", "/").replace("~0", "~"), {})
-        return node
-
-    def read(self, result: Any, prompt: Prompt, *, failed: bool = False) -> list[LabelledValue]:
-        """Return the values of a result with their labels, and those within its texts; a value may come up twice.
+    def read(self, result: Any, prompt: Prompt, *, failed: bool = False, lowered: bool = False) -> Reading:
+        """Return the labels of a result's values, those within its texts as well, and the texts of strangers.
 
         `failed`: it is the text of a failure, which no schema bounds: it may quote what the tool was not to return.
+        `lowered`: the tool was asked with a stranger's words, so that only what it made keeps its label.
+        JsonValueError: it is not JSON, and nobody knows what it says.
         """
-        walk = _Walk(prompt, is_write=self.is_write)
-        if failed:
-            walk.read(result, [], UNTRUSTED, named=False)
-            return walk.values
-        walk.read_parsed(result, [self._root], self._default, named=False)
-        return walk.values
+        walk = _Walk(prompt, is_write=self.is_write, lowered=lowered)
+        walk.read(result, self._stranger if failed else self._labelled)
+        return walk.labels, walk.prose
+
+
+class _Field:
+    """A place in results: its label, by the rules for it and for what is below it, and those places, each made once."""
+
+    def __init__(self, rules: list[tuple[tuple[str, ...], str]], label: str) -> None:
+        self.label = next((label for steps, label in reversed(rules) if not steps and label != "name"), label)
+        self.is_plain = not rules
+        self.named_by = [steps[0] for steps, label in rules if len(steps) == 1 and label == "name"]
+        self._rules, self._names = rules, {steps[0] for steps, _ in rules if steps}
+        self.is_map = _ANY in self._names
+        self._below: dict[str, _Field] = {}
+
+    def below(self, key: str) -> _Field:
+        """Return the place of a member; all those that no path names have one, however many keys results have."""
+        name = key if key in self._names else _ANY
+        field = self._below.get(name)
+        if field is None:
+            rules = [(steps[1:], label) for steps, label in self._rules if steps and steps[0] in (name, _ANY)]
+            field = self._below.setdefault(name, _Field(rules, self.label))
+        return field
 
 
 class _Walk:
     """One walk through a result."""
 
-    def __init__(self, prompt: Prompt, *, is_write: bool) -> None:
-        self.values: list[LabelledValue] = []
-        self._prompt, self._is_write = prompt, is_write
+    def __init__(self, prompt: Prompt, *, is_write: bool, lowered: bool) -> None:
+        self.labels: dict[str, str] = {}
+        self.prose: list[str] = []
+        self._prompt, self._is_write, self._lowered = prompt, is_write, lowered
         self._left, self._most = _MOST_TEXT, _MOST_WITHIN
 
-    def read_parsed(self, value: Any, nodes: list[Node], label: str, *, named: bool) -> None:
-        """Read a value, or what it stands for; of a text without labels, its keys are somebody's words as well."""
-        parsed = _parsed(value)
-        if parsed is not value and not any(nodes) and not self._is_write:
-            self.values.append(LabelledValue("", label, value))
-        self.read(parsed, nodes, label, named=named)
+    def read(self, value: Any, field: _Field, depth: int = 0, *, named: bool = False) -> None:
+        """Read a value, or what a text stands for; `named`: the user's words name the record that it stands in."""
+        kind = type(value)
+        if kind is str:
+            parsed = _parsed(value, depth) if value.startswith(("{", "[")) else None
+            if parsed is None:
+                self._read_text(value, field.label, named=named)
+                return
+            if field.is_plain and not self._is_write:
+                # Nobody has said what its keys are: they are somebody's words as well.
+                self._add("", field.label, value)
+            self._read_parts(parsed, field, depth + 1, named=named)
+        elif kind is int or kind is float:
+            if not -MAX_NUMBER <= value <= MAX_NUMBER:
+                raise JsonValueError(f"{value} is not a number of JSON")
+            self._add(normal(value), "named" if named and field.label in _NAMEABLE else field.label)
+        elif isinstance(value, list | dict) and depth < MAX_DEPTH:
+            self._read_parts(value, field, depth + 1, named=named)
+        elif value is not None and kind is not bool:
+            raise JsonValueError(f"{kind.__name__} is not a type of JSON, or nested too deep")
 
-    def read(self, value: Any, nodes: list[Node], label: str, *, named: bool) -> None:
-        label = _label(nodes, label)
-        if isinstance(value, str):
-            self._read_text(value, label, named=named)
-        elif isinstance(value, list | tuple):
+    def _read_parts(self, value: list[Any] | dict[str, Any], field: _Field, depth: int, *, named: bool) -> None:
+        if isinstance(value, list):
             for item in value:
-                self.read(item, nodes, label, named=named)
-        elif isinstance(value, dict):
-            below = {key: _below(nodes, key) for key in value}
-            texts = ((node, item) for key, item in value.items() for node in below[key] if isinstance(item, str))
-            named = named or any(_NAME in node and self._prompt.names(normal(item)) for node, item in texts)
-            is_map = any(_ANY in node for node in nodes)
-            for key, item in value.items():
-                if is_map or not key.isidentifier() or len(key) > _LONGEST_KEY:
-                    self._read_text(key, label, named=named)
-                self.read_parsed(item, below[key], label, named=named)
-        elif value is not None and not isinstance(value, bool):
-            self.values.append(LabelledValue(normal(value), "named" if named and label in _NAMEABLE else label))
+                self.read(item, field, depth, named=named)
+            return
+        named = named or self._is_named(value, field)
+        for key, item in value.items():
+            if type(key) is not str:
+                raise JsonValueError("a key is not a string")
+            if field.is_map or not key.isidentifier() or len(key) > _LONGEST_KEY:
+                self._read_text(key, field.label, named=named)
+            self.read(item, field if field.is_plain else field.below(key), depth, named=named)
+
+    def _is_named(self, members: dict[str, Any], field: _Field) -> bool:
+        names = members if _ANY in field.named_by else field.named_by
+        texts = (members.get(name) for name in names)
+        return any(isinstance(text, str) and self._prompt.names(normal(text)) for text in texts)
+
+    def _add(self, value: str, label: str, text: str = "") -> None:
+        """Add a value, of its labels the best one, and the text that it is, which is prose if it is no number."""
+        if self._lowered and label in _LOWERED:
+            label = UNTRUSTED
+        if text and label == UNTRUSTED and not is_numeric(value):
+            self.prose.append(text)
+        if value and _RANKS[label] <= _RANKS[self.labels.get(value, UNTRUSTED)]:
+            self.labels[value] = label
 
     def _read_text(self, text: str, label: str, *, named: bool) -> None:
         if label == "party" and not _is_name_like(text):
             label = UNTRUSTED
-        value = normal(text)
-        own_label = "named" if named and label in _NAMEABLE else label
-        self.values.append(LabelledValue(value, own_label, "" if is_numeric(value) else text))
+        self._add(normal(text), "named" if named and label in _NAMEABLE else label, text)
         if label != "created":
             inner_label = label if label in _ISSUED else UNTRUSTED
-            inner = [LabelledValue(value, inner_label) for value in islice(within(text[: self._left]), self._most)]
-            self.values += inner
-            self._most -= len(inner)
+            for inner in islice(within(text[: self._left]), self._most):
+                self._add(inner, inner_label)
+                self._most -= 1
             self._left = max(0, self._left - len(text))
 
 
-def _label(nodes: list[Node], default: str) -> str:
-    """Return the label of the first node that has one."""
-    return next((str(node[_LABEL]) for node in nodes if _LABEL in node), default)
+def _steps(path: str) -> tuple[str, ...]:
+    return tuple(step.replace("~1", "/").replace("~0", "~") for step in path.split("/")[1:])
 
 
 def _is_name_like(text: str) -> bool:
@@ -148,13 +170,10 @@ def _is_name_like(text: str) -> bool:
     return len(text) <= _LONGEST_NAME and len(text.split()) <= _MOST_WORDS
 
 
-def _below(nodes: list[Node], key: str) -> list[Node]:
-    return nodes and [node[name] for node in nodes for name in (key, _ANY) if name in node]
-
-
-def _parsed(value: Any) -> Any:
-    """Return what a text stands for that is JSON itself: its fields are no prose."""
-    if isinstance(value, str) and value[:1] in "{[" and len(value) <= _MOST_TEXT:
+def _parsed(text: str, depth: int) -> list[Any] | dict[str, Any] | None:
+    """Return what a text stands for that is JSON itself, as a part of a value: its fields are no prose."""
+    if len(text) <= _MOST_TEXT:
         with suppress(JsonValueError, PdpError):
-            return parse_json(value)
-    return value
+            parts: list[Any] | dict[str, Any] = parse_json(text, depth)
+            return parts
+    return None

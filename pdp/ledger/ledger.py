@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol
 
 from pdp.errors import StateError, StoreFullError
+from pdp.ledger.values import SHORTEST
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -69,6 +70,8 @@ class RunLabels(NamedTuple):
 
     def joined(self, other: RunLabels) -> RunLabels:
         """Return both: labels only grow. The plan of this one counts, and none is pinned once the run is tainted."""
+        if other == _NOTHING:
+            return self
         plan = other.plan if self.plan is None and not self.tainted else self.plan
         untrusted, markings = self.untrusted | other.untrusted, self.markings | other.markings
         return RunLabels(untrusted, markings, plan, self.full or other.full)
@@ -77,6 +80,9 @@ class RunLabels(NamedTuple):
         """Return what of these a run does not carry that is known to carry those."""
         plan = self.plan if known.plan is None else None
         return RunLabels(self.untrusted - known.untrusted, self.markings - known.markings, plan, self.full)
+
+
+_NOTHING: Final = RunLabels()
 
 
 class RunView(NamedTuple):
@@ -127,14 +133,26 @@ class LedgerStore(Protocol):
 class RunIds:
     """Names the values of one run by keyed hashes, as 32 hexadecimal digits. Immutable, safe to share."""
 
-    __slots__ = ("_begun",)
+    __slots__ = ("_several", "_value")
 
     def __init__(self, key: bytes, run: str) -> None:
-        self._begun = hashlib.blake2b(run.encode(), key=key, digest_size=_ID_BYTES)
+        self._value = hashlib.blake2b(run.encode(), key=key, digest_size=_ID_BYTES)
+        self._several = hashlib.blake2b(run.encode(), key=key, digest_size=_ID_BYTES, person=b"several")
+
+    def known_as(self, value: str, label: str) -> str:
+        """Return the id of a value that a result brought in.
+
+        What is short stands everywhere: it has every source that it had, and not the first one alone.
+        """
+        if len(value) < SHORTEST:
+            return self.of(value, label)
+        hashed = self._value.copy()
+        hashed.update(value.encode(errors="surrogatepass"))
+        return hashed.hexdigest()
 
     def of(self, *parts: str) -> str:
-        """Return the id of a value, or of a value together with what it is known as."""
-        hashed = self._begun.copy()
+        """Return the id of several texts together."""
+        hashed = self._several.copy()
         # The same in all releases of Python, and of no two lists of parts.
         hashed.update(ascii(parts).encode())
         return hashed.hexdigest()

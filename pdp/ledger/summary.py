@@ -11,12 +11,22 @@ from functools import lru_cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pdp.json import MAX_BYTES, JsonValueError, canonical, check_json
-from pdp.ledger.labels import UNTRUSTED, ResultReader
+from pdp.json import MAX_BYTES, JsonValueError, canonical
+from pdp.ledger.labels import LABELS, UNTRUSTED, ResultReader
 from pdp.ledger.ledger import LedgerStore, Origin, RunIds, RunLabels, run_of
-from pdp.ledger.values import SHORTEST, Leaf, Prompt, domain_of, host_of, leaf_values, links, names_something, normal
+from pdp.ledger.values import (
+    SHORTEST,
+    Leaf,
+    Prompt,
+    domain_of,
+    host_of,
+    leaf_values,
+    links,
+    names_something,
+    normal,
+    pointer,
+)
 from pdp.manifest.fields import EffectClass
-from pdp.manifest.schema.references import subschemas
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -29,11 +39,6 @@ MOST_ARGUMENTS: Final = 64
 
 _MOST_LEAVES: Final = 1_000
 """Of how many values of the arguments the sources are looked up, and how many a write's answer is known to repeat."""
-
-_LABELS: Final = ("named", "created", "trusted", "party", UNTRUSTED)
-"""The labels of results, the best first."""
-
-_RANKS: Final = {label: rank for rank, label in enumerate(_LABELS)}
 
 GOOD: Final = frozenset(("prompt", "fact", "trusted", "created", "named", "endorsed"))
 """Sources whose word counts."""
@@ -59,29 +64,6 @@ _VERBS: Final = tuple(
 _ENDINGS: Final = ("ing", "es", "ed", "s", "e")
 
 
-class CallFlow(NamedTuple):
-    """What the ledger says of one call.
-
-    Attributes:
-        context: `context.flow` of the request.
-        digested: what of it the call's digest covers: where its arguments came from, and nothing of the run's history.
-        run: the id of the run; ids: those of its values.
-        labels: what the run carried before the call.
-        lowered: whether an argument is a stranger's, so that the result is one as well.
-        unknown: the values of the arguments that are the model's own.
-        endorsable: what an approval of the call endorses.
-    """
-
-    context: dict[str, Any]
-    digested: dict[str, Any]
-    run: str
-    ids: RunIds
-    labels: RunLabels
-    lowered: bool
-    unknown: frozenset[str]
-    endorsable: tuple[str, ...]
-
-
 class _Asked(NamedTuple):
     """A value of the arguments, asked for by its ids; `endorsed` is its id as such, `host` what an address leads to."""
 
@@ -97,7 +79,32 @@ class _Argument(NamedTuple):
     leaf: Leaf
     role: str | None
     asked: _Asked
-    links: tuple[_Asked, ...]
+    links: tuple[_Asked, ...] = ()
+
+
+class CallFlow(NamedTuple):
+    """What the ledger says of one call.
+
+    Attributes:
+        context: `context.flow` of the request.
+        digested: what of it the call's digest covers: where its arguments came from, and nothing of the run's history.
+        prompt: the user's words; home: their domains; run: the id of the run; ids: those of its values.
+        labels: what the run carried before the call.
+        lowered: whether an argument is a stranger's, so that the result is one as well.
+        unknown: the values of the arguments that are the model's own.
+        arguments: the values that were asked for: those with a role are what an approval of the call endorses.
+    """
+
+    context: dict[str, Any]
+    digested: dict[str, Any]
+    prompt: Prompt
+    home: list[str]
+    run: str
+    ids: RunIds
+    labels: RunLabels
+    lowered: bool
+    unknown: set[str]
+    arguments: list[_Argument]
 
 
 @lru_cache(64)
@@ -107,118 +114,100 @@ def prompt_of(texts: tuple[str, ...]) -> Prompt:
 
 
 class Tracker:
-    """Follows the values of one tool's calls. Immutable, safe to share."""
+    """Follows the values of one tool's calls; `names` are those that the schema of its arguments states. Immutable."""
 
     __slots__ = ("_entry", "_is_pure", "_names", "_own_words", "_reader", "_roles", "_stems")
 
-    def __init__(self, entry: Tool) -> None:
-        self._entry = entry
+    def __init__(self, entry: Tool, names: frozenset[str]) -> None:
+        self._entry, self._names = entry, names
         # As plain texts, since ids of values are made of them.
         self._roles = {name: str(role) for name, role in (entry.roles or {}).items()}
-        self._names = {name for _, part in subschemas(entry.schema_) for name in part.get("properties", ())}
         self._reader, self._is_pure = ResultReader(entry), entry.effect_class is EffectClass.PURE
         self._stems = _stems(entry.name)
         told = f"{entry.name} {entry.description} {canonical(entry.schema_).decode()}"
         self._own_words = frozenset(_WORD.findall(told.casefold()))
 
-    def call_flow(
-        self, arguments: Mapping[str, Any], session: Session, store: LedgerStore, caller: str, now: float
-    ) -> CallFlow:
+    def call_flow(self, arguments: Mapping[str, Any], session: Session, store: LedgerStore, now: float) -> CallFlow:
         """Return what the ledger says of a call; `session` has a `run_id`. Errors as of `LedgerStore.read`."""
-        run, ids = _run(store.key, caller, session.run_id or "")
-        lookup = _Lookup(ids, session, self._entry.name, frozenset(self._stems[1:]), self._own_words)
+        run, ids = _run(store.key, session.caller, session.run_id or "")
+        lookup, roles = _Lookup(ids, session, self._stems, self._own_words, self._entry.name), self._roles
         leaves = (
-            (name, leaf)
-            for name, value in arguments.items()
-            for leaf in leaf_values({name: value}, names=self._names if name in self._names else {*self._names, name})
+            (name, leaf) for name, value in arguments.items() for leaf in leaf_values(value, pointer(name), self._names)
         )
         listed = list(islice(leaves, _MOST_LEAVES))
-        roles = {name: role for name, role in self._roles.items() if name in arguments}
-        exact = sorted((name, normal(leaf.value)) for name, leaf in listed if roles.get(name, "body") != "body")
-        # Those that are not listed in the request are a stranger's, whatever is endorsed.
-        beside = {name: [*chain(*(pair for pair in exact[:MOST_ARGUMENTS] if pair[0] != name))] for name in roles}
+        beside = self._beside(listed) if len(roles) > 1 else {}
         asked = [lookup.ask(leaf, roles.get(name), beside.get(name, ())) for name, leaf in listed]
-        view = store.read(run, lookup.ids, now)
-        if session.plan and view.labels.plan is None and not view.labels.tainted:
+        labels, lookup.sources = store.read(run, lookup.ids, now)
+        if session.plan and labels.plan is None and not labels.tainted:
             pinned = RunLabels(plan=tuple(_planned(session.plan)))
             store.write(run, pinned, {}, now)
-            view = view._replace(labels=view.labels.joined(pinned))
-        lookup.sources = view.sources
-        labelled, unknown = [], set()
+            labels = labels.joined(pinned)
+        labelled: list[dict[str, Any]] = []
+        unknown: set[str] = set()
         lowered, anchored = next(leaves, None) is not None, False
         for argument in asked:
-            entry, value = lookup.entry(argument), argument.asked.value
-            sources = entry["sources"]
+            value, sources, calls = argument.asked.value, *lookup.origin(argument.asked, argument.role)
             if len(value) >= SHORTEST and GOOD.isdisjoint(sources):
                 # What only computes in a tainted run may decode what a stranger wrote.
-                lowered = lowered or UNTRUSTED in sources or (self._is_pure and view.labels.tainted)
+                lowered = lowered or UNTRUSTED in sources or (self._is_pure and labels.tainted)
                 if "model" in sources:
                     unknown.add(value)
             anchored = anchored or lookup.anchors(argument, sources)
             if argument.role is not None:
-                labelled.append(entry)
-        labelled.sort(key=lambda entry: str(entry["path"]))
+                labelled.append(lookup.entry(argument, sources, calls))
+        if len(labelled) > 1:
+            labelled.sort(key=lambda entry: str(entry["path"]))
         if len(labelled) > MOST_ARGUMENTS or len(asked) == _MOST_LEAVES:
             rest = {"path": "", "role": "destination", "sources": [UNTRUSTED], "from": [], "home": False, "links": []}
             rests = [rest]
-            if not set(_ADDRESSES).isdisjoint(self._roles.values()):
+            if not set(_ADDRESSES).isdisjoint(roles.values()):
                 # Nobody knows of those either that somebody wrote each of them as a whole.
                 rests.append({**rest, "role": "url", "sources": ["model", UNTRUSTED]})
             labelled = [*rests, *labelled[: MOST_ARGUMENTS - len(rests)]]
         context = {
-            "tainted": view.labels.tainted,
-            "untrusted": sorted(view.labels.untrusted),
-            "markings": sorted(view.labels.markings),
-            "plan": None if view.labels.plan is None else list(view.labels.plan),
+            "tainted": labels.tainted,
+            "untrusted": sorted(labels.untrusted),
+            "markings": sorted(labels.markings),
+            "plan": None if labels.plan is None else list(labels.plan),
             "anchored": anchored,
             "intended": _is_intended(self._stems, lookup.prompt),
             "arguments": labelled,
         }
         digested = {"arguments": [_digested(entry) for entry in labelled]}
-        endorsable = (value.endorsed for argument in asked for value in (argument.asked, *argument.links))
-        of_call = (lowered, frozenset(unknown), tuple(name for name in endorsable if name))
-        return CallFlow(context, digested, run, lookup.run_ids, view.labels, *of_call)
+        return CallFlow(
+            context, digested, lookup.prompt, session.home_domains, run, ids, labels, lowered, unknown, asked
+        )
+
+    def _beside(self, listed: Iterable[tuple[str, Leaf]]) -> dict[str, list[str]]:
+        """Return what the values of an argument are endorsed together with: those of others that have a role."""
+        exact = [(name, normal(leaf.value)) for name, leaf in listed if self._roles.get(name, "body") != "body"]
+        # Those that are not listed in the request are a stranger's, whatever is endorsed.
+        exact = sorted(exact)[:MOST_ARGUMENTS]
+        return {name: [*chain(*(pair for pair in exact if pair[0] != name))] for name in self._roles}
 
     def learned(
-        self,
-        flow: CallFlow,
-        arguments: Mapping[str, Any],
-        result: Any,
-        session: Session,
-        *,
-        call: str,
-        failed: bool = False,
+        self, flow: CallFlow, arguments: Mapping[str, Any], result: Any, call: str, *, failed: bool = False
     ) -> tuple[RunLabels, dict[str, Origin]]:
         """Return what a result, or a failure's text, adds to the run: labels, and sources of values by id."""
-        name, reader, markings = self._entry.name, self._reader, frozenset(self._reader.markings)
+        name, reader = self._entry.name, self._reader
         try:
-            check_json(result)
+            labels, prose = reader.read(result, flow.prompt, failed=failed, lowered=flow.lowered)
         except JsonValueError:  # nobody knows what such a result says
-            return RunLabels(frozenset((name,)), markings), {}
+            return RunLabels(frozenset((name,)), reader.markings), {}
         echoes = [leaf.value for leaf in leaf_values(arguments)] if reader.is_write else []
-        echoed = frozenset(map(normal, echoes)) if reader.is_write else flow.unknown
-        labels: dict[str, str] = {}
-        prose: list[str] = []
-        for value, label, text in reader.read(result, prompt_of(tuple(session.prompt)), failed=failed):
-            if flow.lowered and label in _LOWERED:
-                label = UNTRUSTED  # noqa: PLW2901 - a directory that was asked with a stranger's words
-            if label == UNTRUSTED and text:
-                prose.append(text)
-            if value and value not in echoed and _RANKS[label] <= _RANKS[labels.get(value, UNTRUSTED)]:
-                labels[value] = label
+        for echo in map(normal, echoes) if reader.is_write else flow.unknown:
+            labels.pop(echo, None)
         origins = {label: Origin(label, name, call) for label in set(labels.values())}
-        sources = {flow.ids.of(*_known_as(value, label)): origins[label] for value, label in labels.items()}
+        sources = {flow.ids.known_as(value, label): origins[label] for value, label in labels.items()}
         tainted = bool(prose)
-        if reader.is_write:
-            tainted = _says_more_than_its_state(prose, echoes) or _leads_on(prose, echoes, session)
-        return RunLabels(frozenset((name,) if tainted else ()), markings), sources
+        if prose and reader.is_write:
+            tainted = _says_more_than_its_state(prose, echoes) or _leads_on(prose, echoes, flow)
+        return RunLabels(frozenset((name,) if tainted else ()), reader.markings), sources
 
     def endorsed(self, flow: CallFlow, call: str) -> dict[str, Origin]:
         """Return what an approval of the call endorses, by its ids: exactly its values, for this tool and role."""
-        return {name: Origin("endorsed", self._entry.name, call) for name in flow.endorsable}
-
-
-_LOWERED: Final = ("trusted", "party", "named")
+        endorsed = (asked.endorsed for argument in flow.arguments for asked in (argument.asked, *argument.links))
+        return {name: Origin("endorsed", self._entry.name, call) for name in endorsed if name}
 
 
 def _says_more_than_its_state(prose: Iterable[str], echoes: Iterable[str | float]) -> bool:
@@ -231,65 +220,61 @@ def _says_more_than_its_state(prose: Iterable[str], echoes: Iterable[str | float
     return len(rest) > _SHORT_STATUS
 
 
-def _leads_on(prose: Iterable[str], echoes: Iterable[str | float], session: Session) -> bool:
+def _leads_on(prose: Iterable[str], echoes: Iterable[str | float], flow: CallFlow) -> bool:
     """Return whether a write's answer has an address or an account that neither the call nor the user has."""
     new = {normal(link) for text in prose for link in links(text)}
     if new:
         new -= {normal(link) for echo in echoes for link in links(str(echo))}
-    says = prompt_of(tuple(session.prompt)).says
-    return any(not says(link) and domain_of(link) not in session.home_domains for link in new)
-
-
-def _known_as(value: str, label: str) -> tuple[str, ...]:
-    # What is short stands everywhere: it has every source that it had, and not the first one alone.
-    return (value,) if len(value) >= SHORTEST else (value, label)
+    return any(not flow.prompt.says(link) and domain_of(link) not in flow.home for link in new)
 
 
 class _Lookup:
     """The sources of the values of one call; `ids` are those to read into `sources`."""
 
-    def __init__(self, ids: RunIds, session: Session, tool: str, nouns: frozenset[str], words: frozenset[str]) -> None:
+    __slots__ = ("_facts", "_home", "_run_ids", "_stems", "_tool", "_tool_words", "ids", "prompt", "sources")
+
+    def __init__(self, ids: RunIds, session: Session, stems: tuple[str, ...], words: frozenset[str], tool: str) -> None:
         self.prompt = prompt_of(tuple(session.prompt))
-        self.run_ids, self.ids = ids, set[str]()
+        self.ids: list[str] = []
         self.sources: Mapping[str, Origin] = {}
-        self._tool, self._nouns, self._tool_words = tool, nouns, words
+        self._run_ids, self._tool, self._stems, self._tool_words = ids, tool, stems, words
         self._home = session.home_domains
-        self._facts = {normal(leaf.value) for leaf in leaf_values(session.facts)}
+        self._facts = session.facts and {normal(leaf.value) for leaf in leaf_values(session.facts)}
 
     def ask(self, leaf: Leaf, role: str | None, beside: Iterable[str]) -> _Argument:
         """Return what is asked for a leaf of the arguments; `beside`: what it is endorsed together with."""
-        if role != "body" or not isinstance(leaf.value, str):
-            asked = self._ask(normal(leaf.value), role, beside, is_address=role in _ADDRESSES)
-            return _Argument(leaf, role, asked, ())
+        value = leaf.value
+        if role != "body" or not isinstance(value, str):
+            return _Argument(leaf, role, self._ask(normal(value), role, beside, is_address=role in _ADDRESSES))
         # A mail address of the user's own domains leads to nobody else.
-        leading = (
-            link for link in map(normal, links(leaf.value)) if "@" not in link or domain_of(link) not in self._home
-        )
+        leading = (link for link in map(normal, links(value)) if "@" not in link or domain_of(link) not in self._home)
         in_body = tuple(self._ask(link, role, beside, is_address=True) for link in leading)
-        return _Argument(leaf, role, self._ask(normal(leaf.value), None), in_body)
+        return _Argument(leaf, role, self._ask(normal(value), None), in_body)
 
     def _ask(self, value: str, role: str | None, beside: Iterable[str] = (), *, is_address: bool = False) -> _Asked:
         if not value:
             return _Asked("")
-        ids = tuple(
-            self.run_ids.of(*_known_as(value, label)) for label in (_LABELS if len(value) < SHORTEST else _LABELS[:1])
-        )
-        endorsed = None if role is None else self.run_ids.of(value, self._tool, role, *beside)
-        self.ids.update(ids if endorsed is None else (*ids, endorsed))
+        known_as = self._run_ids.known_as
+        ids = tuple([known_as(value, label) for label in (LABELS if len(value) < SHORTEST else LABELS[:1])])
+        self.ids += ids
+        endorsed = None
+        if role is not None:
+            endorsed = self._run_ids.of(value, self._tool, role, *beside)
+            self.ids.append(endorsed)
         return _Asked(value, ids, endorsed, self._ask(host_of(value), None) if is_address else None)
 
-    def entry(self, argument: _Argument) -> dict[str, Any]:
+    def entry(self, argument: _Argument, sources: list[str], calls: list[dict[str, str]]) -> dict[str, Any]:
         """Return the entry of `context.flow.arguments` for an argument."""
-        leaf, role, asked, asked_links = argument
-        sources, calls = self._origin(asked, role)
-        home = bool(self._home) and role in ("destination", *_ADDRESSES) and domain_of(asked.value) in self._home
-        distinct = {str(origin): origin for origin in (self._origin(link, role) for link in asked_links)}
-        links_of = [{"sources": names, "from": known} for _, (names, known) in sorted(distinct.items())]
-        return {
-            "path": leaf.path, "role": role, "sources": sources, "from": calls, "home": home, "links": links_of,
-        }  # fmt: skip
+        role, home, links_of = argument.role, False, []
+        if argument.links:
+            distinct = {str(origin): origin for origin in (self.origin(link, role) for link in argument.links)}
+            links_of = [{"sources": names, "from": known} for _, (names, known) in sorted(distinct.items())]
+        if self._home and role in ("destination", *_ADDRESSES):
+            home = domain_of(argument.asked.value) in self._home
+        path = argument.leaf.path
+        return {"path": path, "role": role, "sources": sources, "from": calls, "home": home, "links": links_of}
 
-    def _origin(self, asked: _Asked, role: str | None) -> tuple[list[str], list[dict[str, str]]]:
+    def origin(self, asked: _Asked, role: str | None) -> tuple[list[str], list[dict[str, str]]]:
         """Return the sources of a value, sorted, and the calls that brought it."""
         sources, calls = self._known(asked, role)
         if asked.endorsed in self.sources:
@@ -305,7 +290,7 @@ class _Lookup:
         value = asked.value
         if self.prompt.says(value) and (role == "value" or names_something(value)):
             sources.add("prompt")
-        if value and value in self._facts:
+        if self._facts and value and value in self._facts:
             sources.add("fact")
         for name in asked.ids:
             if (source := self.sources.get(name)) is not None:
@@ -317,7 +302,7 @@ class _Lookup:
 
     def _is_of_kind(self, tool: str) -> bool:
         """Return whether a tool is about what this one is about: their names share a noun."""
-        return not self._nouns.isdisjoint(_stems(tool)[1:])
+        return not set(self._stems[1:]).isdisjoint(_stems(tool)[1:])
 
     def anchors(self, argument: _Argument, sources: list[str]) -> bool:
         """Return whether an argument holds the user's words: it is one, or most of its own words are theirs."""

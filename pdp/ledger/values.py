@@ -62,6 +62,8 @@ def normal(value: Any) -> str:
     """Return the normal form of a leaf of JSON; the empty text for null, true, false, blanks, and prose."""
     if isinstance(value, str):
         return _normal_text(value) if len(value) <= LONGEST else ""
+    if type(value) is int:
+        return str(value)
     if value is None or isinstance(value, bool):
         return ""
     return _normal_number(str(value))
@@ -133,11 +135,13 @@ def domain_of(address: str) -> str:
         return ""
 
 
-def within(text: str) -> Iterator[str]:
-    """Yield the normal forms of the values in a text: links with their hosts, mail addresses, accounts, references."""
+def within(text: str) -> Iterable[str]:
+    """Return the normal forms of the values in a text: links with their hosts, mail addresses, accounts, references."""
     # One word is a value itself, most fields have none within, and looking for each kind of them takes time.
-    if not _SPACE_OR_PART.search(text):
-        return
+    return _within(text) if _SPACE_OR_PART.search(text) else ()
+
+
+def _within(text: str) -> Iterator[str]:
     patterns = [_IBAN, _REFERENCE, _AMOUNT] if _DIGIT.search(text) else []
     if "." in text:
         patterns += [_LINK, _HOST]
@@ -164,11 +168,16 @@ class Leaf(NamedTuple):
     value: str | float
 
 
+def pointer(key: str) -> str:
+    """Return the JSON Pointer of a member."""
+    return f"/{key.replace('~', '~0').replace('/', '~1')}"
+
+
 def leaf_values(value: Any, path: str = "", names: Container[str] | None = None) -> Iterator[Leaf]:
     """Yield the texts and numbers of a JSON value; with `names`, keys that are none of them are data as well."""
     if isinstance(value, dict):
         for key, item in value.items():
-            below = f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
+            below = path + pointer(key)
             if names is not None and key not in names:
                 yield Leaf(below, key)
             yield from leaf_values(item, below, names)
@@ -226,11 +235,11 @@ class Prompt:
         """Return whether the user wrote this value (a normal form): all of it, and not as a part of another."""
         if not value:
             return False
-        if is_numeric(value):
+        if value[0] in "-0123456789" and is_numeric(value):
             return value in self._numbers
         if value in self._values:
             return True
-        if moment := _MOMENT.fullmatch(value):
+        if value[0].isdigit() and (moment := _MOMENT.fullmatch(value)):
             return self._says_moment(*moment.groups())
         start = self._text.find(value)
         while start >= 0:

@@ -15,7 +15,6 @@ from sqlalchemy import create_engine, inspect, literal_column, make_url, select,
 
 from pdp import Decision, EmbeddedEngine, Evaluation, Pep, Session, ToolError, Verdict
 from pdp.execution.failures import ToolUnavailableError
-from pdp.flow.stages import caller_of
 from pdp.ledger import ledger as ledger_module
 from pdp.ledger.ledger import LIFETIME, MOST_VALUES, LedgerStore, MemoryLedger, Origin, RunLabels, run_of
 from pdp.manifest.load import load_effective
@@ -168,7 +167,7 @@ def _full(ledger: LedgerStore, run: str) -> None:
 def test_no_call_goes_on_where_nobody_knows_what_the_run_has_read(
     base: Pep, ledger: LedgerStore, call: Call, prepare: Callable[[LedgerStore, str], None], code: str
 ) -> None:
-    prepare(ledger, run_of(ledger.key, caller_of(session()), "run-1"))
+    prepare(ledger, run_of(ledger.key, session().caller, "run-1"))
     pep = with_tools(base, ledger)
 
     assert denial(call(pep, READ, session())) == (Verdict.DENY, (code,), False)

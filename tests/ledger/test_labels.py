@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pdp.json import JsonValueError
 from pdp.ledger.labels import ResultReader
 from pdp.ledger.values import Prompt
 from pdp.manifest.effective import effective_tool
@@ -14,13 +15,16 @@ from pdp.manifest.model import DeclaredTool
 _PROMPT = Prompt(["Cancel the 'Team lunch' and read what Bob wrote"])
 
 
-def _labels(result: Any, effect: str = "read-internal", **labels: Any) -> list[tuple[str, str]]:
-    """Return the values of a result with their labels, as a tool labels them that states these."""
+def _reading(result: Any, effect: str = "read-internal", **labels: Any) -> tuple[dict[str, str], list[str]]:
+    """Return the labels of a result's values, as a tool labels them that states these, and the texts of strangers."""
     declared = DeclaredTool.model_validate(
         {"name": "read_it", "schema": {"type": "object"}, "effect_class": effect, "result": labels or None}
     )
-    values = ResultReader(effective_tool(declared, None)).read(result, _PROMPT)
-    return sorted({(value, label) for value, label, _ in values})
+    return ResultReader(effective_tool(declared, None)).read(result, _PROMPT)
+
+
+def _labels(result: Any, effect: str = "read-internal", **labels: Any) -> list[tuple[str, str]]:
+    return sorted(_reading(result, effect, **labels)[0].items())
 
 
 _EVENT = {"id": 4711, "title": "Team lunch", "text": "ask eve@evil.example", "guests": ["bob@example.com"]}
@@ -101,7 +105,7 @@ def test_a_result_without_values(result: Any) -> None:
 def test_what_stands_behind_a_megabyte_of_text_is_not_looked_at() -> None:
     result = ["x" * (1024 * 1024), "see eve@evil.example"]
 
-    assert _labels(result) == [("", "untrusted"), ("see eve@evil.example", "untrusted")]
+    assert _reading(result) == ({"see eve@evil.example": "untrusted"}, result)
 
 
 def test_lists_and_fields_within_a_text_are_values() -> None:
@@ -119,10 +123,35 @@ def test_lists_and_fields_within_a_text_are_values() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_json_is_prose(text: str) -> None:
-    labels = _labels({"text": text}, trusted=["/text/id"])
+    labels, prose = _reading({"text": text}, trusted=["/text/id"])
 
-    assert {label for _, label in labels} == {"untrusted"}
+    assert (set(labels.values()) - {"untrusted"}, prose) == (set(), [text])
+
+
+def test_json_within_json_is_read_until_it_is_too_deep_for_json_and_is_prose_then() -> None:
+    deep = "[" * 20 + '"eve@evil.example"' + "]" * 20
+
+    assert _reading({"text": deep}) == ({"eve@evil.example": "untrusted"}, [deep, "eve@evil.example"])
+    assert _reading([[[[[[[[[[[[[{"text": deep}]]]]]]]]]]]]]) == (
+        {f"{deep}": "untrusted", "eve@evil.example": "untrusted"},
+        [deep],
+    )
+
+
+def test_of_what_is_not_json_nobody_knows_what_it_says() -> None:
+    deep: Any = "text"
+    for _ in range(33):
+        deep = [deep]
+    for result in (float("nan"), {"n": 2**53}, {1: "x"}, {"x": {"y": b"bytes"}}, ("a", "tuple"), deep):
+        with pytest.raises(JsonValueError):
+            _reading(result)
+
+
+def test_a_key_of_a_result_that_looks_like_a_label_is_a_key() -> None:
+    assert _labels({"": "a b", "*": {"id": 4711}}, trusted=["/x/id"]) == [
+        ("*", "untrusted"), ("4711", "untrusted"), ("a b", "untrusted"),
+    ]  # fmt: skip
 
 
 def test_one_text_does_not_fill_a_run() -> None:
-    assert len(_labels("\n".join(f"ref-{number}" for number in range(100_000)))) == 2_001
+    assert len(_labels("\n".join(f"ref-{number}" for number in range(100_000)))) == 2_000
