@@ -56,7 +56,12 @@ class HandMutant:
     @property
     def packages(self) -> list[str]:
         """The packages of the changed modules, dotted."""
-        return [text.split("\npackage ", 1)[1].split("\n", 1)[0].strip() for text in self.modules.values()]
+        return [package_name(text) for text in self.modules.values()]
+
+
+def package_name(module: str) -> str:
+    """Return the package of a module's text, dotted."""
+    return f"\n{module}".split("\npackage ", 1)[1].split("\n", 1)[0].strip()
 
 
 def baseline_modules() -> dict[str, str]:

@@ -13,7 +13,7 @@ import orjson
 from pdp.json import canonical
 from pdp.workbench.opa.modules import baseline_policies_path, collect, write_texts
 from pdp.workbench.opa.program import run_opa
-from tests.policies.hand_mutants.mutants import baseline_modules
+from tests.policies.hand_mutants.mutants import baseline_modules, package_name
 from tests.policies.hand_mutants.witnesses import PROBE, PROBE_FILE
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _TIMEOUT: Final = 120.0
 _ROOTS: Final = ("manifests", "directory", "settings", "config")
 _WITNESS: Final = "witness_test"
+_FIXTURE: Final = "authz.lib.fixture_test"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,10 @@ def opens(opa: Path, mutant: HandMutant) -> bool:
 def run_unit_tests(opa: Path, mutant: HandMutant) -> UnitTests:
     """Run the witness and the unit tests of the changed packages with the change."""
     packages = "|".join(package.replace(".", r"\.") for package in mutant.packages)
-    texts = {**_texts(_witness(mutant, mutant.verdicts[1], 0)), **mutant.modules}
+    # OPA compiles all that it is given, whatever it is told to run.
+    needed = {_FIXTURE, *(f"{package}_test" for package in mutant.packages)}
+    tests = {path: text for path, text in _unit_tests().items() if package_name(text) in needed}
+    texts = {**_texts(_witness(mutant, mutant.verdicts[1], 0)), **tests, **mutant.modules}
     failing = _failing(opa, texts, rf"^data\.(({packages})_test|{_WITNESS})\.")
     shown = f"data.{_WITNESS}.test_0"
     return UnitTests(shown not in failing, tuple(name for name in failing if name != shown))
@@ -68,7 +72,7 @@ def _witness(mutant: HandMutant, verdict: str, number: int) -> str:
 
 def _texts(witnesses: str) -> dict[str, str]:
     witness = f"package {_WITNESS}\n\n{witnesses}"
-    return {**baseline_modules(), **_unit_tests(), PROBE_FILE: PROBE, f"{_WITNESS}.rego": witness}
+    return {**baseline_modules(), PROBE_FILE: PROBE, f"{_WITNESS}.rego": witness}
 
 
 def _failing(opa: Path, texts: dict[str, str], only: str) -> list[str]:
