@@ -252,7 +252,7 @@ _RANKS: Final[dict[str, Callable[[Any], float | None]]] = {
 }
 # Sets of which each member is one more demand, or admits more; what None stands for is another matter of each.
 _SETS: Final = dict.fromkeys((
-    "scopes", "limits", "provenance.required", "sensitive", "safety.requires", "flow.rules", "result.markings",
+    "scopes", "provenance.required", "sensitive", "safety.requires", "flow.rules", "result.markings",
 ), _TIGHTENS) | dict.fromkeys((
     "accepts", "approval.approvers", "commits", "program.options", "program.subcommands", "purposes", "admits",
     "result.created", "result.names", "result.trusted",
@@ -292,6 +292,7 @@ def entry_changes(name: str, old: Mapping[str, Any] | None, new: Mapping[str, An
     changes = [
         *_rank_changes(before, after),
         *(change for name, more in sets.items() for change in _set_changes(name, before, after, more=more)),
+        *_limits(before, after),
         *_markings(before, after),
         *_roles(before, after),
         *(
@@ -359,6 +360,21 @@ def _listed(values: list[Any]) -> str:
         value if isinstance(value, str) else " ".join(str(value[key]) for key in sorted(value, reverse=True))
         for value in values
     )
+
+
+def _limits(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:
+    """Yield which limits came and went, and whose window is another one: in a longer one a sum holds for longer."""
+    old, new = before.get("limits", []), after.get("limits", [])
+    rest = {"limits": list(old)}
+    for was in _missing(old, new):
+        for now in _missing(new, old):
+            windows = was.get("window"), now.get("window")
+            if was | {"window": None} == now | {"window": None} and all(isinstance(window, str) for window in windows):
+                direction = _TIGHTENS if duration_seconds(windows[1]) > duration_seconds(windows[0]) else _LOOSENS
+                words = f"window of {was['limit']}: {_replaced(*windows)}"
+                yield ContentChange("limits", direction, old, new, words)
+                rest["limits"][old.index(was)] = now
+    yield from _set_changes("limits", rest, after, more=_TIGHTENS)
 
 
 def _markings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[ContentChange]:

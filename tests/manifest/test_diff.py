@@ -234,6 +234,7 @@ def test_what_the_model_is_not_told_is_no_description() -> None:
 
 LOOSENS, TIGHTENS, UNCLEAR = Direction.LOOSENS, Direction.TIGHTENS, Direction.UNCLEAR
 LIMIT = {"limit": "bills.single", "argument": "amount"}
+DAILY = {"limit": "bills.daily", "argument": "amount", "per": "subject"}
 RULE = {"id": "SMALL", "rule": "Small", "check": "call.amount < 5"}
 
 # Old and new fields, and what the change does; the other way round it does the opposite.
@@ -243,6 +244,8 @@ OPPOSITES: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     ({"scopes": ["a", "b"]}, {"scopes": ["a"]}, "scopes", "removed b"),
     ({"purposes": ["a"]}, {"purposes": ["a", "b"]}, "purposes", "added b"),
     ({"limits": [LIMIT]}, {"limits": []}, "limits", "removed bills.single amount"),
+    ({"limits": [LIMIT, {**DAILY, "window": "P1D"}]}, {"limits": [LIMIT, {**DAILY, "window": "PT1H"}]}, "limits",
+     "window of bills.daily: PT24H -> PT1H"),
     ({"provenance": {"required": ["kind"]}}, {"provenance": {"required": []}}, "provenance.required", "removed kind"),
     ({"sensitive": ["amount"]}, {}, "sensitive", "removed amount"),
     ({"approval": {"approvers": ["a"]}}, {"approval": {"approvers": ["a", "b"]}}, "approval.approvers", "added b"),

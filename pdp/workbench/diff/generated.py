@@ -22,11 +22,11 @@ from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.neighbours.bases import (
     CalledTool,
     allowed_call,
+    approved_call,
     called_tools,
     complete_call,
     pinned_agents,
     tool_of,
-    valid_approval,
 )
 from pdp.workbench.neighbours.conditions import Alternative, alternatives, meeting
 from pdp.workbench.neighbours.entries import DIRECTORY, made_up
@@ -207,8 +207,7 @@ class GeneratedCalls:
         yield _Base(tool, request, known_tool)
         if Verdict.STEP_UP in verdicts:
             # Behind a STEP_UP, what else would be denied or allowed shows only once it is approved.
-            approved = edited(request, (("context", "approval"), valid_approval(tool)))
-            yield _Base(tool, approved, known_tool, ("approval",))
+            yield _Base(tool, approved_call(request, tool), known_tool, ("approval",))
         known = [
             request
             for request in self._allowed

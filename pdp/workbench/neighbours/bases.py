@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pdp.manifest.fields import SUBJECT
 from pdp.workbench.neighbours.entries import CORPUS
 from pdp.workbench.neighbours.proposals import example_arguments
 from pdp.workbench.neighbours.runs import made_run
@@ -121,14 +122,22 @@ def complete_call(
     }  # fmt: skip
 
 
-def valid_approval(tool: CalledTool) -> dict[str, Any]:
-    """Return an approval that every entry of the tool takes: enough people, each with every role, just now."""
+def approved_call(request: dict[str, Any], tool: CalledTool) -> dict[str, Any]:
+    """Return a call with an approval that every entry of the tool takes: enough people, each with every role, just now.
+
+    Where people may approve what their own agents ask, the subject has as well, and an agent makes the call.
+    """
     stated = [as_dict(entry.get("approval")) for entry in tool.stated]
     quorum = max((approval["quorum"] for approval in stated if type(approval.get("quorum")) is int), default=1)
-    roles = sorted({role for approval in stated for role in texts(approval.get("approvers"))})
+    roles = {role for approval in stated for role in texts(approval.get("approvers"))}
     people = range(min(max(quorum, 1), _MOST_GRANTS))
-    grants = [{"sub": f"made.approver-{number}", "roles": roles} for number in people]
-    return {"id": "made-approval", "call_digest": _CALL, "age_seconds": 0, "grants": grants}
+    grants = [{"sub": f"made.approver-{number}", "roles": sorted(roles - {SUBJECT})} for number in people]
+    context = request["context"]
+    if SUBJECT in roles:
+        grants.append({"sub": request["subject"]["id"], "roles": [SUBJECT]})
+        context = {**context, "agent": context["agent"] or "made.agent"}
+    approval = {"id": "made-approval", "call_digest": _CALL, "age_seconds": 0, "grants": grants}
+    return {**request, "context": {**context, "approval": approval}}
 
 
 def allowed_call(

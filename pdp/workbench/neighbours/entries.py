@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pdp.json import canonical, digest
-from pdp.manifest.fields import PATTERN_EFFECTS, EffectClass, Pattern, RiskTier
+from pdp.manifest.fields import PATTERN_EFFECTS, SUBJECT, EffectClass, Pattern, RiskTier
 
 MADE_UP: Final = "made."
 """What names of nobody and nothing begin with."""
@@ -55,7 +55,9 @@ _OTHERS: Final[dict[str, dict[str, Any]]] = {
     "made_for_nobody": {"purposes": [], "markings": []},
     "made_two_limits": {"limits": [*_ENTRY["limits"], {"limit": "made.other", "argument": "count"}],
                         "approval": {**_BY_ONE, "unless_within_limits": True}},
-    "made_by_many": {**_PLAIN, "approval": {**_BY_ONE, "quorum": 5}},
+    **{f"made_by_{quorum}": {**_PLAIN, "approval": {**_BY_ONE, "quorum": quorum}} for quorum in (3, 4, 5)},
+    "made_by_own": {**_PLAIN, "approval": {**_BY_ONE, "approvers": [SUBJECT]}},
+    "made_soon": {**_PLAIN, "approval": {**_BY_ONE, "expires": "PT1M", "expires_seconds": 60}},
     "made_labelled": {**_LABELLED, "flow": {"profile": "balanced"}},
     "made_labelled_plain": {**_LABELLED, "flow": {"profile": "strict"}, "roles": {}, "destructive": True},
     "made_labelled_read": {**_LABELLED, "effect_class": EffectClass.READ_INTERNAL, "roles": {"page": "url"},

@@ -94,6 +94,29 @@ def test_a_label_of_a_result_that_loosens_has_a_witness(opa: Path) -> None:
     assert {names[tool] for tool in read | marked} == {*OF_RESULTS}
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "quorum", "people"),
+    [
+        ([], ["$subject"], 1, [["$subject"]]),
+        (["clerk"], ["$subject"], 1, [["$subject"]]),
+        (["clerk"], ["$subject", "clerk"], 2, [["$subject"], ["clerk"]]),
+    ],
+)
+def test_that_people_may_approve_for_their_own_agents_has_a_witness(
+    opa: Path, old: list[str], new: list[str], quorum: int, people: list[list[str]]
+) -> None:
+    before, after = (
+        {"send_mail": {**WRITES, "risk_tier": "high", "approval": {"approvers": approvers, "quorum": quorum}}}
+        for approvers in (old, new)
+    )
+    changes, calls = loosened(opa, before, after)
+
+    assert changes == {"send_mail: approval.approvers"}
+    assert people in [
+        sorted(grant["roles"] for grant in request["context"]["approval"]["grants"]) for _, request in calls
+    ]
+
+
 def test_calls_are_free_where_labels_are_no_longer_in_use(opa: Path) -> None:
     changes, calls = loosened(opa, {"send_mail": MAIL}, {"send_mail": WRITES})
 

@@ -14,7 +14,7 @@ from pdp.engine.bundle.file import read_bundle
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.json import canonical
 from pdp.workbench.diff.policies import BundlePair
-from pdp.workbench.neighbours.bases import allowed_call, called_tools, complete_call, tool_of, valid_approval
+from pdp.workbench.neighbours.bases import allowed_call, approved_call, called_tools, complete_call, tool_of
 from pdp.workbench.neighbours.entries import DIRECTORY, made_up
 from pdp.workbench.neighbours.values import GONE, at, edited
 from pdp.workbench.neighbours.variants import changes, pairs
@@ -155,7 +155,7 @@ def test_every_tool_has_a_call_that_is_allowed_but_for_an_approval(opa: Path, pa
             for tool in called_tools(document, digest):
                 markings = [*tool.names("markings"), "made.marking"]
                 call = allowed_call(complete_call(tool, words, markings, DIRECTORY), words, denials, DIRECTORY)
-                approved = edited(call, (("context", "approval"), valid_approval(tool)))
+                approved = approved_call(call, tool)
                 assert tool_of(approved) == tool.name
                 if denials(call) and denials(approved):
                     denied.append(tool.name)
