@@ -38,9 +38,11 @@ deny contains reason.new(rego.metadata.rule(), fault) if {
 # custom:
 #   code: limits.cumulative_exceeded
 #   remedy: Stay within what is left, wait until the window ends, or ask one of the approvers.
-step_up contains reason.new(rego.metadata.rule(), details) if {
+step_up contains reason.new(
+	rego.metadata.rule(),
+	object.union(object.remove(spent, ["total", "window"]), {"approval": _approval}),
+) if {
 	some spent in limits.overspent
-	details := object.union(object.remove(spent, ["total", "window"]), {"approval": _approval})
 }
 
 # METADATA

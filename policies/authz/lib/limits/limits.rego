@@ -42,7 +42,6 @@ exceeded contains {"limit": limit.limit, "argument": limit.argument, "value": va
 spending contains object.union(spent, {"held": _held(spent.limit), "window": object.get(limit, "window", null)}) if {
 	some limit in _cumulative
 	some spent in _shown(limit.limit)
-	number.at_most(0, spent.amount)
 }
 
 # What of it would pass the sum that is held. What takes nothing passes none.
@@ -70,7 +69,7 @@ _cumulative contains limit if {
 	limit.per
 }
 
-_total(spent) := 0 if spent.amount == 0
+_total(spent) := spent.amount if spent.amount == 0
 
 else := spent.total
 
