@@ -353,7 +353,7 @@ class Pep:
         """
         if not isinstance(run_id, str) or not run_id:
             raise UsageError("a run needs a run_id", hint="pass the `run_id` of its sessions")
-        self._parts.stores.end_run(run_id, Session.read(session).caller)
+        self._parts.stores.end_run(run_id, Session.read(session).caller, labelled=self.manifest.tracks_flow)
 
     def state_after(self, tool: str, state: Mapping[str, Any], result: Any) -> dict[str, Any]:
         """Return the state after a tool gave `result`, its state effects merged.

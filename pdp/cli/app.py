@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "db": "stores.db",
     "approvals": "stores.approvals",
     "keys": "stores.keys",
+    "budgets": "stores.budgets",
     "audit": "audit",
 }
 """The module below `pdp.cli.commands` whose `app` is a command, or a group of them; in the order of the help."""

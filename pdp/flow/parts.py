@@ -57,11 +57,14 @@ class Stores:
 
     def __init__(self, deployment: Deployment | None, **given: Any) -> None:
         self.deployment = deployment
+        self._shared: Mapping[str, Stores] = {}
         vars(self).update({name: store for name, store in given.items() if store is not None})
 
     def __getattr__(self, name: str) -> Any:
         if name not in _IN_MEMORY:
             raise AttributeError(name)
+        if name in self._shared:
+            return vars(self).setdefault(name, getattr(self._shared[name], name))
         module, kind = _IN_MEMORY[name]
         made = getattr(import_module(module), kind)
         # Of threads that ask at once, all get the same one.
@@ -69,9 +72,12 @@ class Stores:
 
     def replaced_by(self, deployment: Deployment | None, **given: Any) -> Stores:
         """Return the same with other stores; runs of their own where `actions` or `deployment` is another one."""
-        runs = self.runs if given["actions"] is None and deployment is None else None
-        stores = {name: getattr(self, name) if store is None else store for name, store in given.items()}
-        return Stores(self.deployment if deployment is None else deployment, runs=runs, **stores)
+        other = Stores(self.deployment if deployment is None else deployment, **given)
+        own = {"runs"} if deployment is not None or given["actions"] is not None else set()
+        shared = _IN_MEMORY.keys() - vars(other).keys() - own
+        # Those of a copy of a copy are asked for at once where they are made: no chain gets longer.
+        other._shared = {name: self if name in vars(self) else self._shared.get(name, self) for name in shared}
+        return other
 
     @property
     def blocking(self) -> bool:
@@ -83,10 +89,10 @@ class Stores:
         """Whether opening a run reads sources, which may take a while."""
         return self.deployment is not None and bool(self.deployment.sources)
 
-    def end_run(self, run_id: str, caller: str) -> None:
-        """Forget a run and all that is known of it; StoreError where the ledger cannot be written."""
+    def end_run(self, run_id: str, caller: str, *, labelled: bool) -> None:
+        """Forget a run and, with labels in use, what the ledger knows of it; StoreError where it cannot be written."""
         self.runs.end(run_id, caller)
-        if "ledger" in vars(self):
+        if labelled:
             from pdp.ledger.ledger import run_of  # noqa: PLC0415 - only where labels are in use
 
             self.ledger.end(run_of(self.ledger.key, caller, run_id))

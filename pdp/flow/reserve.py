@@ -267,7 +267,9 @@ def reserve_budgets(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
     takes = [take for take in takes if take.amount]
     if not takes:
         return ready
-    reservation, now = new_id(), _now(prepared.asked, time.time())
+    decision, now = ready.decided.decision, _now(prepared.asked, time.time())
+    # Whoever has to settle it finds the call by its decision in the audit.
+    reservation = new_id() if decision is None else decision.decision_id
     running_until = time.time() + _lasting(prepared.checked.tool)
 
     take_all = partial(budgets.reserve, reservation, takes, now=now, running_until=running_until)

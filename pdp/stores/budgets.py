@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import orjson
 
 from pdp.contract.budgets import Spent, Take
-from pdp.errors import StoreFullError
+from pdp.errors import StoreError, StoreFullError
 from pdp.stores.memory import CAPACITY
 
 if TYPE_CHECKING:
@@ -23,11 +26,25 @@ if TYPE_CHECKING:
 
 
 class OpenReservation(NamedTuple):
-    """What is reserved for a call of which nobody knows what came: of the budget `names`, so many units."""
+    """What is reserved for a call of which nobody knows what came: of the budget `names`, so many units.
+
+    `id` is that of the decision by which the call was allowed.
+    """
 
     id: str
     names: str
     amount: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Return whose budget it is (`tenant`, `limit`, `per`, `holder`), and the amount as a decimal; StoreError."""
+        try:
+            tenant, limit, per, holder, unit, *_ = orjson.loads(self.names)
+            amount = format(self.amount * Decimal(unit), "f")
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise StoreError(
+                f"the budget that {self.id} holds of cannot be read", hint="another program changed it"
+            ) from error
+        return {"id": self.id, "amount": amount, "limit": limit, "per": per, "holder": holder, "tenant": tenant}
 
 
 class BudgetStore(Protocol):
@@ -47,8 +64,8 @@ class BudgetStore(Protocol):
         It checks and adds in one step: two callers never both take what is there for one.
         """
 
-    def commit(self, reservation_id: str) -> None:
-        """Let what is reserved be spent."""
+    def commit(self, reservation_id: str, *, unknown_at: float | None = None) -> bool:
+        """Let what is reserved be spent; with a time, only if nobody knows of it then. Return whether anything was."""
 
     def release(self, reservation_id: str) -> None:
         """Give back what is reserved; nothing happens where it counts no more."""
@@ -64,6 +81,9 @@ class _Amount(NamedTuple):
     reservation: OpenReservation
     ends: float
     running_until: float | None
+
+    def is_unknown(self, now: float) -> bool:
+        return self.running_until is not None and self.running_until <= now
 
 
 @dataclass(slots=True)
@@ -125,11 +145,14 @@ class MemoryBudgets:
             self._reserved[reservation_id] = [take.budget for take in takes]
             return True
 
-    def commit(self, reservation_id: str) -> None:
+    def commit(self, reservation_id: str, *, unknown_at: float | None = None) -> bool:
         """Let what is reserved be spent."""
         with self._lock:
-            for budget in self._of(reservation_id):
-                budget.amounts[reservation_id] = budget.amounts[reservation_id]._replace(running_until=None)
+            held = [(budget, budget.amounts[reservation_id]) for budget in self._of(reservation_id)]
+            held = [(budget, amount) for budget, amount in held if unknown_at is None or amount.is_unknown(unknown_at)]
+            for budget, amount in held:
+                budget.amounts[reservation_id] = amount._replace(running_until=None)
+            return bool(held)
 
     def release(self, reservation_id: str) -> None:
         """Give back what is reserved."""
@@ -145,7 +168,7 @@ class MemoryBudgets:
                 amount.reservation
                 for budget in self._budgets.values()
                 for amount in budget.amounts.values()
-                if amount.running_until is not None and amount.running_until <= now
+                if amount.is_unknown(now)
             ]
 
     def prune(self, now: float) -> int:

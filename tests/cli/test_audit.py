@@ -141,6 +141,7 @@ EVENTS: list[Any] = [
     {"type": "approval.granted", "tool": "pay", "status": "granted", "subject": "boss", "approval_id": "a"},
     {"type": "tool.pay.result", "tool": "pay", "outcome": "succeeded", "replayed": True, "run_id": "r"},
     {"type": "key.settled", "tool": "pay", "status": "not-done", "subject": "ann"},
+    {"type": "budget.settled", "decision_id": "d", "status": "spent", "subject": "ann"},
 ]  # fmt: skip
 LINES = [
     "     0  t  tool.pay.dispatch  STEP_UP, limits.exceeded  outcome not_executed  tool pay  by ann  run r  approval a",
@@ -148,6 +149,7 @@ LINES = [
     "     2  t  approval.granted  tool pay  by boss  approval a",
     "     3  t  tool.pay.result  outcome succeeded, a replay  tool pay  run r",
     "     4  t  key.settled  settled as not-done  tool pay  by ann",
+    "     5  t  budget.settled  settled as spent  by ann",
 ]
 
 

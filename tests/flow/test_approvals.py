@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from pdp.errors import AuditError
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.model import Idempotency
 from pdp.stores.approvals import ApprovalState, Transaction
-from pdp.stores.memory import MemoryApprovals
+from pdp.stores.memory import MemoryActions, MemoryApprovals
 from tests.support import payments
 from tests.support.desk import Call, FailingAudit, asked, both_ways, events, rules
 from tests.support.payments import Hub, session, wire
@@ -338,6 +339,17 @@ def test_an_enforcement_point_with_changes_shares_engine_and_manifest_and_nothin
         # What one of them is given later, the other has not.
         @one.tool
         def lookup_beneficiary(payee_name: str, invoice_ref: str) -> None: ...
+
+
+@pytest.mark.parametrize("name", ["keys", "actions", "runs", "ledger", "budgets"])
+def test_stores_in_memory_are_shared_whoever_uses_them_first(pep: Pep, name: str) -> None:
+    copies = [pep]
+    for _ in range(sys.getrecursionlimit()):
+        copies.append(copies[-1].with_changes())
+    last, own = copies[-1], copies[-1].with_changes(actions=MemoryActions())
+    stores = [getattr(each._parts.stores, name) for each in (last, pep, copies[1], own)]
+
+    assert [store is stores[0] for store in stores] == [True, True, True, name not in ("actions", "runs")]
 
 
 def test_with_another_stream_no_event_of_an_approval_goes_to_the_old_one(pep: Pep, hub: Hub) -> None:

@@ -195,6 +195,11 @@ def test_a_run_is_its_callers_until_it_is_ended(pep: Pep) -> None:
     assert [each.pins["ecb"] for each in (first, theirs, going_on, anew)] == ["v-1", "v-2", "v-1", "v-3"]
 
 
+def test_where_no_label_is_in_use_a_run_is_ended_without_the_ledger(pep: Pep) -> None:
+    unusable: Any = object()
+    pep.with_changes(ledger=unusable).end_run("run-1", ours())
+
+
 @pytest.mark.parametrize("run_id", ["", None, 7])
 def test_a_run_without_an_id_is_not_ended(pep: Pep, run_id: Any) -> None:
     with pytest.raises(UsageError) as caught:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import time
@@ -165,13 +166,16 @@ def _full(ledger: LedgerStore, run: str) -> None:
 @both_ways
 @pytest.mark.parametrize(("prepare", "code"), [(_expired, "flow.expired"), (_full, "flow.full")])
 def test_no_call_goes_on_where_nobody_knows_what_the_run_has_read(
-    base: Pep, ledger: LedgerStore, call: Call, prepare: Callable[[LedgerStore, str], None], code: str
-) -> None:
+    base: Pep, ledger: LedgerStore, call: Call, prepare: Callable[[LedgerStore, str], None], code: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     prepare(ledger, run_of(ledger.key, session().caller, "run-1"))
     pep = with_tools(base, ledger)
 
     assert denial(call(pep, READ, session())) == (Verdict.DENY, (code,), False)
     assert call(pep, READ, session(run_id="run-2")).result == PAGE
+    # A decision as others are: nobody has to look what is broken.
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 def test_a_result_that_memory_has_no_room_for_is_withheld(base: Pep, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -467,14 +467,15 @@ async def test_a_prompt_without_a_run_is_a_run_of_its_own_and_ends_it_however_it
 async def test_an_answer_is_there_though_its_run_cannot_be_ended(
     pep: Pep, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    file = tmp_path / "manifest.yaml"
+    file.write_text(MANIFEST.replace("{name: add_numbers,", "{name: add_numbers, result: {integrity: untrusted},"))
     with Database.open(f"sqlite:///{tmp_path}/agent.db", upgrade=True) as database:
         ledger = SqlLedger(database)
         assert ledger.key
         with database.write() as connection:
             connection.exec_driver_sql("DROP TABLE pdp_runs")
-        finished = await AgentLoop(
-            pep.with_changes(ledger=ledger), Scripted(Turn("ok")), {"claims": SESSION["claims"]}
-        ).arun("Go.")
+        labelled = Pep(load_effective(file, None), pep.engine, ledger=ledger)
+        finished = await AgentLoop(labelled, Scripted(Turn("ok")), {"claims": SESSION["claims"]}).arun("Go.")
 
     assert finished.text == "ok"
     assert "a run could not be ended, and expires by itself: database sqlite://" in caplog.text

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pdp.contract.budgets import MOST, RUN_SECONDS, Spent, Take, Window
-from pdp.errors import StoreFullError
+from pdp.errors import StoreError, StoreFullError
 from pdp.stores import budgets as module
 from pdp.stores.budgets import BudgetStore, MemoryBudgets, OpenReservation
 from pdp.stores.sql.budgets import SqlBudgets
@@ -139,6 +139,27 @@ def test_what_nobody_knows_counts_and_is_listed(budgets: BudgetStore) -> None:
     # A person who has found out says what came of it.
     budgets.release("killed")
     assert (budgets.unknown(NOON + 60), used(budgets, NOON + 60)) == ([], 10)
+
+
+def test_of_several_who_settle_what_nobody_knows_one_does(budgets: BudgetStore) -> None:
+    for name in ("killed", "committed", "released"):
+        assert reserve(budgets, name, take(10), take(5, budget="b"))
+    assert budgets.commit("committed")
+    budgets.release("released")
+    names = ("killed", "committed", "released", "never begun")
+    # One that may still run is not settled by anybody else.
+    assert [budgets.commit(name, unknown_at=NOON + 59) for name in names] == [False] * 4
+    assert [budgets.commit(name, unknown_at=NOON + 60) for name in names] == [True, False, False, False]
+    assert not budgets.commit("killed", unknown_at=NOON + 60)
+    assert [used(budgets, asked=take(0, budget=name)) for name in "ab"] == [20, 10]
+    budgets.release("killed")
+    assert [used(budgets, asked=take(0, budget=name)) for name in "ab"] == [10, 5]
+
+
+@pytest.mark.parametrize("names", ["{", "1", '["a"]', '["t", "wire.daily", "subject", ["ann"], "x", 1, false]'])
+def test_a_damaged_budget_is_a_failure(names: str) -> None:
+    with pytest.raises(StoreError, match="the budget that r holds of cannot be read"):
+        OpenReservation("r", names, 10).as_json()
 
 
 def test_budgets_that_hold_nothing_are_forgotten(budgets: BudgetStore) -> None:

@@ -276,6 +276,22 @@ def test_where_memory_has_no_room_the_run_that_was_used_least_recently_is_over(
     assert [is_over(ledger, run) for run in (RUN, OTHER, "run-3")] == [False, True, False]
 
 
+@pytest.mark.parametrize(("bound", "most"), MEMORY_BOUNDS)
+def test_a_run_that_is_ended_takes_no_room_in_memory(monkeypatch: pytest.MonkeyPatch, bound: str, most: int) -> None:
+    monkeypatch.setattr(ledger_module, bound, most)
+    ledger = MemoryLedger()
+    for run in (RUN, OTHER):
+        write(ledger, PAGE, "a", "b", run=run)
+    for run in (OTHER, OTHER, "never begun"):
+        ledger.end(run)
+    write(ledger, PAGE, "a", "b", run="run-3")
+    assert [is_over(ledger, run) for run in (RUN, "run-3")] == [False, False]
+
+    # And what was counted once is given back once.
+    write(ledger, PAGE, "a", "b", run="run-4")
+    assert [is_over(ledger, run) for run in (RUN, "run-3", "run-4")] == [True, False, False]
+
+
 def test_what_is_over_takes_room_in_memory_until_it_is_a_month_old(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_module, "MOST_OVER", 1)
     ledger = MemoryLedger()

@@ -119,7 +119,7 @@ def _shown(event: dict[str, Any]) -> str:
     verdict = event.get("verdict") or ("REJECTED" if event.get("status") == "rejected" else None)
     facts = {
         "": (verdict, event.get("rejection"), *(event.get("codes") or ()), event.get("reason")),
-        "settled as": (event.get("status") if event["type"] == "key.settled" else None,),
+        "settled as": (event.get("status") if event["type"].endswith(".settled") else None,),
         "outcome": (event.get("outcome"), event.get("error_code"), "a replay" if event.get("replayed") else None),
         "tool": (event.get("tool"),), "by": (event.get("subject"),), "run": (event.get("run_id"),),
         "tainted by": (event.get("flow") or {}).get("untrusted") or (),

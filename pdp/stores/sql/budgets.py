@@ -82,10 +82,12 @@ class SqlBudgets:
             return False
         return True
 
-    def commit(self, reservation_id: str) -> None:
+    def commit(self, reservation_id: str, *, unknown_at: float | None = None) -> bool:
         """Let what is reserved be spent."""
+        spent = update(reservations).filter_by(id=reservation_id).values(running_until=None)
+        spent = spent if unknown_at is None else spent.where(reservations.c.running_until <= unknown_at)
         with self._database.write() as connection:
-            connection.execute(update(reservations).filter_by(id=reservation_id).values(running_until=None))
+            return connection.execute(spent).rowcount > 0
 
     def release(self, reservation_id: str) -> None:
         """Give back what is reserved."""

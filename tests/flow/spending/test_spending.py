@@ -284,10 +284,12 @@ def test_what_comes_of_a_call_settles_it(
             pep.call(proposal, session())
     else:
         assert pep.call(proposal, session()).allowed
+    decision_id = next(event["decision_id"] for event in events(pep) if event["decision_id"])
     assert used(pep, proposal) == [counts]
     listed = pep._parts.stores.budgets.unknown(1e12)
     unknown = tool == "send_wire" and isinstance(fails, RuntimeError | KeyboardInterrupt)
-    assert [entry.amount for entry in listed] == ([100] if unknown else [])
+    # By the id, the event of the call is there for who has to settle it.
+    assert [(entry.id, entry.amount) for entry in listed] == ([(decision_id, 100)] if unknown else [])
 
 
 def test_it_counts_while_the_tool_runs(pep: Pep, bank: Bank) -> None:

@@ -3,5 +3,6 @@
 db         the database's tables
 approvals  what people are asked to approve, and their decisions on it
 keys       idempotency keys whose outcome is unknown, and settling them
-named      the stores that a command names, and the stream that its step is recorded in
+budgets    what calls of unknown outcome hold of cumulative limits, and settling it
+named      the stores that a command names, and its step recorded in a stream
 """

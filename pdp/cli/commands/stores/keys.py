@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from pdp.audit.chain import AuditEvent, recordable
-from pdp.cli.commands.stores.named import StepAudit, StoreUrl, step_audit, stores_named
+from pdp.cli.commands.stores.named import StepAudit, StoreUrl, recorded, step_audit, stores_named
 from pdp.cli.options import AsJson, By, command_app, file_option, user_name
 from pdp.cli.output import print_answer
 from pdp.clock import to_milliseconds
 from pdp.documents import read_document
-from pdp.errors import PdpError, UsageError
+from pdp.errors import UsageError
 from pdp.proposal import Execution, Failure, FailureCode
 from pdp.stores.actions import ActionState
-from pdp.stores.keys import KeyRecord, NotBegunError
 
 if TYPE_CHECKING:
+    from pdp.stores.keys import KeyRecord
     from pdp.stores.url import OpenStores
 
 _WITHOUT_RESULT: Final = Execution(
@@ -87,13 +87,8 @@ def settle(
             "tool": recordable(record.key.tool), "idempotency_key": recordable(record.key.key),
             "approval_id": record.approval_id, "status": outcome,
         }  # fmt: skip
-        # First, as every step: what cannot be recorded does not happen.
-        log.append(event)
-        try:
+        with recorded(log, event):
             stores.keys.settle(record.key, execution, now=now)
-        except PdpError as error:
-            log.append({**event, "outcome": "failed" if isinstance(error, NotBegunError) else "unknown"})
-            raise
         _settle_action(stores, record, ActionState.COMMITTED if done else ActionState.FAILED)
     line = f"settled as {outcome}; {'a call with it gets this outcome' if done else 'it is free again'}"
     print_answer({**_as_json(record), "outcome": outcome}, [line], as_json=as_json)

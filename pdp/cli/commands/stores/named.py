@@ -1,9 +1,9 @@
-"""The stores that a command names, and the stream of events that its step is recorded in."""
+"""The stores that a command names, and its step recorded in a stream of events."""
 
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -12,12 +12,14 @@ import typer
 from pdp.cli.files import open_audit, project_with
 from pdp.cli.options import file_option
 from pdp.cli.output import complain
-from pdp.errors import UsageError
+from pdp.errors import PdpError, StoreError, UsageError
 from pdp.project.file import PROJECT_FILE
 from pdp.stores.url import OpenStores, open_stores
 
 if TYPE_CHECKING:
-    from pdp.audit.chain import AuditLog
+    from collections.abc import Iterator
+
+    from pdp.audit.chain import AuditEvent, AuditLog
 
 URL_VARIABLE: Final = "PDP_DATABASE_URL"
 """Where the URL may stand instead of on the command line, which other users of the machine can read."""
@@ -45,3 +47,14 @@ def step_audit(audit: Path | None) -> AbstractContextManager[AuditLog]:
     if audit is None:
         complain("note: no audit stream records this step; name the application's with --audit")
     return closing(open_audit(audit))
+
+
+@contextmanager
+def recorded(log: AuditLog, event: AuditEvent) -> Iterator[None]:
+    """Record a step and then make it, as every step: what cannot be recorded does not happen."""
+    log.append(event)
+    try:
+        yield
+    except PdpError as error:
+        log.append({**event, "outcome": "unknown" if isinstance(error, StoreError) else "failed"})
+        raise

@@ -62,9 +62,10 @@ Text = Annotated[StrictStr, AfterValidator(_text)]
 Time = Annotated[StrictStr, AfterValidator(_time)]
 _NOT_EMPTY: Final = Field(min_length=1)
 
-_FLOW: Final = ("tainted", "untrusted", "markings", "plan", "anchored", "intended", "arguments")
 ACTIONS: Final = ("propose", "plan", "approve", "deny", "request")
 """What a step can do; each step does exactly one of them."""
+
+_FLOW: Final = ("tainted", "untrusted", "markings", "plan", "anchored", "intended", "arguments")
 
 
 def proposed_tool(proposal: Any) -> str | None:
