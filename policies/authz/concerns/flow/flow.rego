@@ -132,10 +132,10 @@ _findings contains reason.new(rego.metadata.rule(), _of(address)) if {
 
 # METADATA
 # title: Link untrusted
-# description: The text that goes out has a link that only a stranger names.
+# description: The text that goes out has a link, a mail address or an account that only a stranger names.
 # custom:
 #   code: flow.link_untrusted
-#   remedy: Leave the link out, name it in your own words, or approve it.
+#   remedy: Leave it out, name it in your own words, or approve it.
 _findings contains reason.new(rego.metadata.rule(), _of(object.union(argument, link))) if {
 	_tainted_write
 	some argument in flow.arguments
