@@ -33,11 +33,10 @@ class _Entry(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """One entry: the mutant's id, why and where it is equivalent, and where that is written."""
+    """One entry: the mutant's id, why it is equivalent, and where that is written."""
 
     mutant: str
     reason: str
-    holds: Holds
     document: Document
     index: int
 
@@ -58,12 +57,6 @@ class Marked:
             yield self.fault(f"{name} is not equivalent but {fate} {judgement.by}", "take this entry out")
         elif judgement.unnoticed:
             yield self.fault(f"{name} is not equivalent: {different(judgement.unnoticed)}", "expect what differs")
-        elif judgement.strictly and self.holds != "embedded":
-            message = f"{name} is not equivalent on a sidecar, where a builtin that fails is an error: "
-            yield self.fault(message + different(judgement.strictly), "write `holds: embedded`")
-        elif self.holds == "embedded" and not judgement.strictly:
-            message = f"{name} is equivalent on a sidecar as well, as far as the scenarios show"
-            yield self.fault(message, "write `holds: always`, or add a scenario in which the builtin fails")
 
 
 def different(count: int) -> str:
@@ -93,10 +86,11 @@ def read_equivalents(files: Sequence[Path]) -> list[Marked]:
             continue
         for index, value in enumerate(document.value):
             try:
-                entry = Marked(**_Entry.model_validate(value).model_dump(), document=document, index=index)
+                stated = _Entry.model_validate(value)
             except ValidationError as error:
                 faults += faults_of(error, document, _Entry, base=(index,))
                 continue
+            entry = Marked(stated.mutant, stated.reason, document, index)
             if entry.mutant in marked:
                 faults.append(entry.fault(f"`{entry.mutant}` stands twice", "take one of them out"))
             marked[entry.mutant] = entry

@@ -92,7 +92,6 @@ class Judgement:
         by: of a killed one, the scenario that fails, as `FILE:LINE name`; of an invalid one, why; of an equivalent one,
             the reason that was stated; else None.
         unnoticed: of a survivor, how many recorded requests are decided differently, in what no expectation names.
-        strictly: of a survivor in Rego, how many are where a builtin that fails is an error, as in a sidecar.
         proposal: of a survivor, the scenario that would kill it, or what was searched; None when nobody searched.
     """
 
@@ -100,7 +99,6 @@ class Judgement:
     fate: Fate
     by: str | None = None
     unnoticed: int = 0
-    strictly: int = 0
     proposal: ProposedScenario | None = None
 
 

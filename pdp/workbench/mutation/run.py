@@ -126,8 +126,6 @@ def _survivor_lines(survivor: Judgement) -> Iterator[str]:
     yield from (f"    {line}" for line in mutant.diff.splitlines())
     if survivor.unnoticed:
         yield f"  {different(survivor.unnoticed)}, and no expectation says so"
-    elif survivor.strictly:
-        yield f"  {different(survivor.strictly)} on a sidecar, where a builtin that fails is an error"
     if proposal is None:
         return
     yield f"  no scenario to propose: {proposal.note}" if proposal.scenario is None else f"  add to {proposal.file}:"
@@ -146,7 +144,6 @@ def _survivor(survivor: Judgement) -> dict[str, Any]:
         "file": mutant.place.file,
         "line": mutant.place.line,
         "unnoticed": survivor.unnoticed,
-        "strictly": survivor.strictly,
         "proposal": proposal and {**asdict(proposal), "file": proposal.file and str(proposal.file)},
     }
 
@@ -265,14 +262,13 @@ def _attempts(
 
 def _judged(attempts: Sequence[_Attempt]) -> Judgement:
     """Judge a mutant by one group of suites after the other: it has survived when no group notices it."""
-    unnoticed = strictly = 0
+    unnoticed = 0
     for attempt in attempts:
         judgement = attempt.judge()
         unnoticed += judgement.unnoticed
-        strictly += judgement.strictly
         if judgement.fate is not Fate.SURVIVED:
             return judgement
-    return replace(judgement, unnoticed=unnoticed, strictly=strictly)
+    return replace(judgement, unnoticed=unnoticed)
 
 
 def _searched(survivor: Judgement, attempts: Sequence[_Attempt], opa: Path) -> Judgement:

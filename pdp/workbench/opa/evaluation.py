@@ -97,7 +97,6 @@ class Evaluator:
         changed: Mapping[str, str] = _NOTHING,
         document: str = _DECISION,
         coverage: bool = False,
-        strict: bool = False,
     ) -> Batch:
         """Evaluate a document for every input; equal inputs are evaluated once.
 
@@ -109,15 +108,12 @@ class Evaluator:
             changed: modules instead of those of the same path, or beside them.
             document: what to evaluate, such as `data.authz.findings`.
             coverage: whether to report which lines were evaluated; of modules that are not changed.
-            strict: whether a builtin that fails is an error, as in a sidecar, and not undefined, as in the embedded
-                engine.
 
         Raises:
             EngineTimeoutError: not finished in time.
             UsageError: OPA refuses the Rego, or cannot be run.
         """
         options = ["--coverage", "--coverage-runs="] if coverage else []
-        options += ["--strict-builtin-errors"] if strict else []
         # The index is printed before an input is evaluated: where a run fails, the last one printed is at fault.
         marked = f'some i, e in input; print("{_MARK}", i)'
         query = f"[[i, x] | {marked}; x := [d | d := {document} with input as e]]"

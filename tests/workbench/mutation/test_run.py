@@ -291,7 +291,7 @@ def test_json_tells_all_that_a_script_needs() -> None:
     }  # fmt: skip
     assert survivor == {
         "id": survivor["id"], "kind": "constant moved", "owner": "deny", "file": f"policies/{MODULE}",
-        "line": CONDITION, "original": "50", "changed": survivor["changed"], "unnoticed": 0, "strictly": 0,
+        "line": CONDITION, "original": "50", "changed": survivor["changed"], "unnoticed": 0,
     }  # fmt: skip
     assert {survivor["changed"], second["changed"]} == {"49", "51"}
     assert diff.splitlines()[:2] == [f"--- policies/{MODULE}", f"+++ policies/{MODULE} (mutant)"]
