@@ -20,6 +20,7 @@ from pdp.ledger.values import (
     Prompt,
     domain_of,
     host_of,
+    is_numeric,
     leaf_values,
     links,
     names_something,
@@ -47,19 +48,27 @@ _MODEL: Final = ("model",)
 _ANCHORING: Final = 0.75
 """The share of an argument's words that are the user's where the argument holds the user's words."""
 _ADDRESSES: Final = ("url", "address")
+_TARGETS: Final = ("destination", "object")
 _SHORT_STATUS: Final = 64
 _WORD: Final = re.compile(r"[^\W\d_]{3,}")
+_CAMEL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _VERBS: Final = tuple(
     frozenset(stems.split())
     for stems in (
         "add append arrang book creat insert mak new plan schedul set",
         "answer email forward mail messag post publish repl send shar tell writ",
-        "cancel clear delet drop eras remov",
-        "adjust chang edit mov renam reschedul set updat",
-        "buy order pay reserv transfer wir",
+        "cancel clear delet discard drop eras remov revok",
+        "adjust alter amend chang edit modifi modify mov renam reschedul set updat",
+        "buy order pay purchas reserv transfer wir",
+        "activat begin enabl initiat launch start",
     )
 )
 """Stems of verbs that users and the names of tools take for each other."""
+
+_KNOWN_VERB: Final = re.compile(
+    "accept|approv|assign|clos|confirm|copy|deny|disabl|follow|get|invit|join|list|lock|merg|open|push|read|reject|"
+    f"releas|resolv|return|run|search|stop|submit|subscrib|upload|{'|'.join(map('|'.join, _VERBS))}"
+)
 
 _ENDINGS: Final = ("ing", "es", "ed", "s", "e")
 
@@ -146,7 +155,10 @@ class Tracker:
         unknown: set[str] = set()
         lowered, anchored = next(leaves, None) is not None, False
         for argument in asked:
-            value, sources, calls = argument.asked.value, *lookup.origin(argument.asked, argument.role)
+            value, sources, calls = (
+                argument.asked.value,
+                *lookup.origin(argument.asked, argument.role, argument.leaf.path),
+            )
             if len(value) >= SHORTEST and GOOD.isdisjoint(sources):
                 # What only computes in a tainted run may decode what a stranger wrote.
                 lowered = lowered or UNTRUSTED in sources or (self._is_pure and labels.tainted)
@@ -274,9 +286,9 @@ class _Lookup:
         path = argument.leaf.path
         return {"path": path, "role": role, "sources": sources, "from": calls, "home": home, "links": links_of}
 
-    def origin(self, asked: _Asked, role: str | None) -> tuple[list[str], list[dict[str, str]]]:
+    def origin(self, asked: _Asked, role: str | None, path: str = "") -> tuple[list[str], list[dict[str, str]]]:
         """Return the sources of a value, sorted, and the calls that brought it."""
-        sources, calls = self._known(asked, role)
+        sources, calls = self._known(asked, role, path)
         if asked.endorsed in self.sources:
             sources.add("endorsed")
         if not sources and asked.host is not None:
@@ -285,10 +297,10 @@ class _Lookup:
             sources.add("model")
         return sorted(sources or _MODEL), [{"tool": tool, "call": call} for tool, call in sorted(calls)]
 
-    def _known(self, asked: _Asked, role: str | None) -> tuple[set[str], set[tuple[str, str]]]:
+    def _known(self, asked: _Asked, role: str | None, path: str = "") -> tuple[set[str], set[tuple[str, str]]]:
         sources, calls = set(), set()
         value = asked.value
-        if self.prompt.says(value) and (role == "value" or names_something(value)):
+        if self.prompt.says(value) and self._can_name(value, role, path):
             sources.add("prompt")
         if self._facts and value and value in self._facts:
             sources.add("fact")
@@ -299,6 +311,13 @@ class _Lookup:
                 sources.add("trusted" if is_other else source.label)
                 calls.add((source.tool, source.call))
         return sources, calls
+
+    def _can_name(self, value: str, role: str | None, path: str) -> bool:
+        """Return whether a value names something, also a small number: of what the argument or tool is called after."""
+        if role == "value" or names_something(value):
+            return True
+        nouns = {*_stems(path), *self._stems[1:]} - {"number"}
+        return role in _TARGETS and is_numeric(value) and self.prompt.numbers(value, nouns)
 
     def _is_of_kind(self, tool: str) -> bool:
         """Return whether a tool is about what this one is about: their names share a noun."""
@@ -324,8 +343,12 @@ def _run(key: bytes, caller: str, run_id: str) -> tuple[str, RunIds]:
 
 @lru_cache(1024)
 def _is_intended(tool: tuple[str, ...], prompt: Prompt) -> bool:
-    """Return whether the user's words have the verb of a tool's name, and a noun of it where it has any."""
-    verb, *nouns = tool or ("",)
+    """Return whether the user's words have the verb of a tool's name, and a noun of it where it has any.
+
+    What stands before a verb is the name of a server, as in `slack_post_message`.
+    """
+    first = next((index for index, word in enumerate(tool[:-1]) if _KNOWN_VERB.fullmatch(word)), 0)
+    verb, *nouns = tool[first:] or ("",)
     stems = frozenset(map(_stem, prompt.words))
     verbs = next((family for family in _VERBS if verb in family), {verb})
     return not stems.isdisjoint(verbs) and (not nouns or not stems.isdisjoint(nouns))
@@ -333,8 +356,8 @@ def _is_intended(tool: tuple[str, ...], prompt: Prompt) -> bool:
 
 @lru_cache(1024)
 def _stems(name: str) -> tuple[str, ...]:
-    """Return the words of a tool's name without their endings; the first is its verb."""
-    return tuple(_stem(word) for word in _WORD.findall(name.casefold()))
+    """Return the words of a tool's name without their endings."""
+    return tuple(_stem(word) for word in _WORD.findall(_CAMEL.sub(" ", name).casefold()))
 
 
 def _stem(word: str) -> str:

@@ -45,6 +45,10 @@ _ADDRESS: Final = re.compile(
     rf"(https?://[^\s/\\?#]+|(?:[\w-]{{1,63}}\.){{1,8}}[a-z]{{2,24}}(?=/)|{_IP})([/\\?#]\S*)", re.IGNORECASE
 )
 _SCHEME: Final = re.compile(r"https?://(?:www\.)?|www\.")
+_FILE: Final = re.compile(  # no domain ends so, as one may in .py, .md or .zip
+    r"[\w.-]+\.(?:txt|pdf|docx?|xlsx?|pptx?|csv|json|xml|html?|ya?ml|png|jpe?g|gif|log)", re.IGNORECASE
+)
+_SIGIL: Final = re.compile(r"[#@](?=[\w-]+\Z)")  # as of a channel, a user or an order: it may be left out
 _END_OF_LINK: Final = ".,;:!?)'\""
 _JOINS: Final = "@.-_/:+%&=~#"
 _SMALL: Final = 1000
@@ -73,6 +77,8 @@ def normal(value: Any) -> str:
 def _normal_text(text: str) -> str:
     if text.isalpha() and text.isascii():
         return text.lower()
+    if text[:1] in ("#", "@"):
+        text = _SIGIL.sub("", text, count=1)
     plain = text if text.isascii() else unicodedata.normalize("NFKC", text)
     # Of an address two letters are never one: ß and ss are two hosts.
     plain = " ".join((plain.lower() if "@" in plain or "." in plain else plain.casefold()).split())
@@ -114,7 +120,8 @@ def links(text: str) -> list[str]:
     written = (match.group().rstrip(_END_OF_LINK) for pattern in patterns for match in pattern.finditer(text))
     found: dict[str, str] = {}
     for link in written:
-        found.setdefault(normal(link), link)
+        if not _FILE.fullmatch(link):
+            found.setdefault(normal(link), link)
     return list(found.values())
 
 
@@ -184,7 +191,7 @@ def leaf_values(value: Any, path: str = "", names: Container[str] | None = None)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             yield from leaf_values(item, f"{path}/{index}", names)
-    elif value is not None and not isinstance(value, bool):
+    elif value is not None and value != "" and not isinstance(value, bool):
         yield Leaf(path, value)
 
 
@@ -192,10 +199,13 @@ _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep",
 _MONTH: Final = rf"({'|'.join(_MONTHS)})[a-z]*\.?"
 _DAY: Final = r"(\d{1,2})(?:st|nd|rd|th)?"
 _YEAR: Final = r"(?:,? (\d{4}))?"
+_SLASHED: Final = re.compile(r"(?<![\d/])(\d{1,2})/(\d{1,2})(?:(?:/|,? )(\d{4}))?(?![\d/])")  # either may be the month
 _DATES: Final = (
     (re.compile(rf"\b{_MONTH} {_DAY}\b{_YEAR}"), (3, 1, 2)),
     (re.compile(rf"\b{_DAY}(?: of)? {_MONTH}\b{_YEAR}"), (3, 2, 1)),
     (re.compile(r"\b(\d{4})-(\d\d)-(\d\d)\b"), (1, 2, 3)),
+    (_SLASHED, (3, 1, 2)),
+    (_SLASHED, (3, 2, 1)),
 )
 _SENTENCE: Final = re.compile(r"(?<=[a-z])\.(?=[A-Z])")
 _TIME: Final = re.compile(r"\b(\d{1,2})(?::(\d\d))?(?: ?([ap])\.?m\b|(?<=:\d\d))")
@@ -255,6 +265,12 @@ class Prompt:
     def names(self, value: str) -> bool:
         """Return whether the user wrote this value, and it is one that can name something."""
         return names_something(value) and self.says(value)
+
+    def numbers(self, value: str, stems: Iterable[str]) -> bool:
+        """Return whether the user wrote a number as that of a thing, by the stem of its noun: `ticket 7`, `file #7`."""
+        noun = "|".join(map(re.escape, stems))
+        number = rf"\b(?:{noun})(?:e?s|e)?(?:\W{{1,3}}(?:id|no|nr|number))?\W{{1,3}}{re.escape(value)}(?!\w|[.,:/-]\w)"
+        return bool(noun) and re.search(number, self._text) is not None
 
     def _is_whole(self, start: int, end: int) -> bool:
         text = self._text

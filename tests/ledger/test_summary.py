@@ -106,7 +106,7 @@ def test_arguments_have_the_sources_that_name_them_and_the_call_that_brought_the
         ("march", ["model"]),
         ("march.txt", ["prompt"]),
         ("\0", ["model"]),
-        ("", ["model"]),
+        ("", []),  # as if it were left out
         ("x" * 300, ["model"]),
     ],
 )
@@ -354,10 +354,50 @@ def test_a_call_that_holds_the_users_words_is_anchored(arguments: dict[str, Any]
 
 @pytest.mark.parametrize(
     ("tool", "intended"),
-    [("pay_invoice", True), ("pay_salaries", False), ("reschedule_lunches", True), ("delete_invoice", False)],
+    [
+        ("pay_invoice", True),
+        ("pay_salaries", False),
+        ("reschedule_lunches", True),
+        ("delete_invoice", False),
+        ("payInvoice", True),
+        ("payAllSalaries", False),
+        ("deleteInvoice", False),
+        ("bank_pay_invoice", True),
+        ("bank_pay_salaries", False),
+        ("team_delete_invoice", False),
+        ("delete_moved_lunch", False),
+        ("approve_moved_lunch", False),
+        ("alter_lunches", True),
+    ],
 )
 def test_a_tool_is_intended_where_the_user_uses_its_verb_and_a_noun(tool: str, intended: bool) -> None:
     assert _Run().flow(tool, {}).context["intended"] is intended
+
+
+@pytest.mark.parametrize(
+    ("tool", "argument", "value", "role", "sources"),
+    [
+        ("close_it", "ticket_id", 7, "object", ["prompt"]),
+        ("close_it", "ticketIds", ["7"], "object", ["prompt"]),
+        ("close_ticket", "n", 7, "object", ["prompt"]),
+        ("close_it", "pull_request", 12, "object", ["prompt"]),
+        ("close_it", "file_number", 9, "object", ["prompt"]),
+        ("close_it", "number", 9, "object", ["model"]),
+        ("close_it", "file_id", 7, "object", ["model"]),
+        ("close_it", "fill_id", 9, "object", ["model"]),
+        ("close_it", "ticket_id", 13, "object", ["model"]),
+        ("close_it", "ticket_id", 5, "object", ["model"]),
+        ("close_ticket", "text", 7, "body", ["model"]),
+    ],
+)
+def test_a_small_number_is_the_users_as_that_of_the_thing_they_name(
+    tool: str, argument: str, value: Any, role: str, sources: list[str]
+) -> None:
+    prompt = "Close ticket #7 and pull requests 12, see file number 9; the ticket is of 13:00, ticket 5.5 of 5"
+
+    entries = _Run(prompt=[prompt]).flow(tool, {argument: value}, roles={argument: role}).context["arguments"]
+
+    assert [source for entry in entries for source in entry["sources"]] == sources
 
 
 def test_of_many_arguments_the_rest_counts_as_a_strangers() -> None:

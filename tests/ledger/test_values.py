@@ -23,6 +23,10 @@ from pdp.ledger.values import Prompt, host_of, leaf_values, links, names_somethi
         ("HTTPS://Example.com/A?b=C", "example.com/A?b=C"),
         ("http://example.com", "www.example.com/"),
         ("GB29 NWBK 6016 1331 9268 19", "gb29nwbk60161331926819"),
+        ("#general", "General"),
+        ("@Bob_Smith", "bob_smith"),
+        ("#W2291-7", "W2291-7"),
+        ("#4711", 4711),
     ],
 )
 def test_spellings_of_one_value(one: object, other: object) -> None:
@@ -45,6 +49,9 @@ def test_spellings_of_one_value(one: object, other: object) -> None:
         ("https://example.com/a", "https://example.com/\uff41"),
         ("1" * 40, 1e39),
         ("1" * 30, "1" * 29 + "2"),
+        ("@example.com", "example.com"),
+        ("##general", "general"),
+        ("C#", "C"),
     ],
 )
 def test_values_that_differ(one: object, other: object) -> None:
@@ -83,6 +90,8 @@ def test_values_within_a_text(text: str, values: list[str]) -> None:
         ("10.0.0.1:80/Secret or http://10.0.0.1:80/Secret, not 10.0.0.1:80/secret",
          ["http://10.0.0.1:80/Secret", "10.0.0.1:80/secret"]),
         ("Version 1.2.3.4 of 3 June, 12.50 euros, INV-2291, at 13:00", []),
+        ("bill.txt, March.2025.PDF; not setup.py, bill.txt.example or a.example/bill.txt",
+         ["setup.py", "bill.txt.example", "a.example/bill.txt"]),
     ],
 )  # fmt: skip
 def test_what_leads_somewhere_in_a_text_is_given_once_as_written(text: str, leading: list[str]) -> None:
@@ -110,7 +119,7 @@ def test_host_of_an_address(address: str, host: str) -> None:
 _PROMPT = Prompt([
     "Pay $1,200.50 to Bob Smith (bob@example.com) at 13:00, read 'bill-december.txt' on https://www.site.com/info.",
     "From January 11th to 15 February 2025, at 10 am; then 2024-05-20, 14:30.",
-    "Send 50 to me, ask our-shop.com.They know.",
+    "Send 50 to me, ask our-shop.com.They know; by 5/22, or 30/6/2026, not 1/2/3.",
 ])  # fmt: skip
 
 
@@ -118,7 +127,8 @@ _PROMPT = Prompt([
     "value",
     [
         "Bob Smith", "smith", "bob@example.com", 1200.5, "1,200.50", "bill-december.txt", "https://site.com/info",
-        "2025-01-11", "2025-02-15", "2024-05-20 14:30", "2025-01-11T10:00:00", 50, "our-shop.com", "I",
+        "2025-01-11", "2025-02-15", "2024-05-20 14:30", "2025-01-11T10:00:00", "2025-05-22",
+        "2026-06-30", 50, "our-shop.com", "I",
     ],
 )  # fmt: skip
 def test_the_user_wrote_it(value: str | float) -> None:
@@ -129,7 +139,8 @@ def test_the_user_wrote_it(value: str | float) -> None:
     "value",
     [
         "13", 13, "bill", "december", "example.com", "ob smith", "bob@example", "site", "200.5", 1200, "00",
-        "2024-02-15", "2024-05-20 14:31", "2025-05-11", "", "eve", "bob%20smith", "site.com/info/x", "mith (bob",
+        "2024-02-15", "2024-05-20 14:31", "2025-05-11", "2025-06-30", "2003-01-02", "", "eve", "bob%20smith",
+        "site.com/info/x", "mith (bob",
     ],
 )  # fmt: skip
 def test_the_user_did_not_write_it(value: str | float) -> None:
@@ -154,9 +165,9 @@ def test_what_can_name_something(value: str | float, names: bool) -> None:
 
 
 def test_leaves_have_json_pointers() -> None:
-    value = {"a/b": [1, {"~": "x"}], "c": None, "d": True, "e": ""}
+    value = {"a/b": [1, {"~": "x"}], "c": None, "d": True, "e": "", "f": " "}
 
-    assert list(leaf_values(value)) == [("/a~1b/0", 1), ("/a~1b/1/~0", "x"), ("/e", "")]
+    assert list(leaf_values(value)) == [("/a~1b/0", 1), ("/a~1b/1/~0", "x"), ("/f", " ")]
     assert list(leaf_values({"a": {"b/c": True}}, names={"a"})) == [("/a/b~1c", "b/c")]
 
 
