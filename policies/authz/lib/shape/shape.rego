@@ -119,7 +119,7 @@ _strings_or_null(holder, name) if strings(holder, name)
 _argument_valid(argument) if {
 	_fields(argument, {"path", "role", "sources", "from", "home", "links"})
 	is_string(argument.path)
-	argument.role in {"destination", "object", "value", "url", "address", "body"}
+	{"destination", "object", "value", "url", "address", "body"}[argument.role]
 	is_boolean(argument.home)
 	_origin_valid(argument)
 	is_array(argument.links)
