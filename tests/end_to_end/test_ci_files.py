@@ -43,7 +43,10 @@ def repository(tmp_path: Path, opa: Path) -> Path:
     for name, content in project_files().items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         written(folder / name, content)
-    few = 'case "$1 $2" in "bundle diff" | "release check") set -- "$@" --generate 3000 ;; esac'
+    few = (
+        'case "$1 $2" in "bundle diff" | "release check") set -- "$@" --generate 3000 ;;\n'
+        '"mutate --max-survivors") set -- "$@" --sample 20 --seed steps ;; esac'
+    )
     written(programs / "pdp", f'#!/bin/sh\n{few}\nexec {shlex.quote(sys.executable)} -m pdp "$@"\n').chmod(0o755)
     written(programs / "gh", f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n').chmod(0o755)
     written(tmp_path / "opa", str(opa))

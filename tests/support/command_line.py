@@ -58,9 +58,12 @@ def pdp_process(*arguments: object, stdin: bytes = b"", **variables: str) -> Don
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """The environment without what changes how Python writes, and with `variables`."""
+    """The environment without what changes how Python writes, and with `variables`.
+
+    OPA runs unit tests in half the time where it seldom collects garbage.
+    """
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONUNBUFFERED", "COLUMNS")}
-    return {**kept, **variables}
+    return {**kept, "GOGC": "800", **variables}
 
 
 def _checked(done: Done) -> Done:
