@@ -208,8 +208,8 @@ _DATES: Final = (
     (_SLASHED, (3, 2, 1)),
 )
 _SENTENCE: Final = re.compile(r"(?<=[a-z])\.(?=[A-Z])")
-_TIME: Final = re.compile(r"\b(\d{1,2})(?::(\d\d))?(?: ?([ap])\.?m\b|(?<=:\d\d))")
-_MOMENT: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[t ](\d\d:\d\d)(?::00)?)?")
+_TIME: Final = re.compile(r"\b(\d{1,2})(?::(\d\d)(?::00)?)?(?: ?([ap])\.?m\b|(?<=:\d\d))")
+_MOMENT: Final = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[t ](\d\d:\d\d)(?::00(?:\.0+)?)?z?)?")
 
 
 def _dates(text: str) -> Iterator[tuple[str, int, int]]:
@@ -249,8 +249,8 @@ class Prompt:
             return value in self._numbers
         if value in self._values:
             return True
-        if value[0].isdigit() and (moment := _MOMENT.fullmatch(value)):
-            return self._says_moment(*moment.groups())
+        if value[0].isdigit() and (moment := _MOMENT.fullmatch(value) or _TIME.fullmatch(value)):
+            return self._says_moment(moment)
         start = self._text.find(value)
         while start >= 0:
             if self._is_whole(start, start + len(value)):
@@ -258,7 +258,10 @@ class Prompt:
             start = self._text.find(value, start + 1)
         return False
 
-    def _says_moment(self, year: str, month: str, day: str, time: str | None) -> bool:
+    def _says_moment(self, moment: re.Match[str]) -> bool:
+        if moment.re is _TIME:
+            return not self._times.isdisjoint(_times(moment[0]))
+        year, month, day, time = moment.groups()
         dates = {(year, int(month), int(day)), ("", int(month), int(day))}
         return not dates.isdisjoint(self._dates) and (time is None or time in self._times)
 

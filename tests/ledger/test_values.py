@@ -128,7 +128,8 @@ _PROMPT = Prompt([
     [
         "Bob Smith", "smith", "bob@example.com", 1200.5, "1,200.50", "bill-december.txt", "https://site.com/info",
         "2025-01-11", "2025-02-15", "2024-05-20 14:30", "2025-01-11T10:00:00", "2025-05-22",
-        "2026-06-30", 50, "our-shop.com", "I",
+        "2026-06-30", "2024-05-20T14:30:00.000Z", "13:00", "10:00", "10:00:00", "10 AM", "2:30 pm", 50,
+        "our-shop.com", "I",
     ],
 )  # fmt: skip
 def test_the_user_wrote_it(value: str | float) -> None:
@@ -139,7 +140,8 @@ def test_the_user_wrote_it(value: str | float) -> None:
     "value",
     [
         "13", 13, "bill", "december", "example.com", "ob smith", "bob@example", "site", "200.5", 1200, "00",
-        "2024-02-15", "2024-05-20 14:31", "2025-05-11", "2025-06-30", "2003-01-02", "", "eve", "bob%20smith",
+        "2024-02-15", "2024-05-20 14:31", "2025-05-11", "2025-06-30", "2003-01-02", "10:30",
+        "10 pm", "14:30:10", "2024-05-20T14:30:01Z", "", "eve", "bob%20smith",
         "site.com/info/x", "mith (bob",
     ],
 )  # fmt: skip
