@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from enum import StrEnum
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from pdp.audit.chain import AuditEvent, AuditLog, MemoryAudit, recordable
@@ -100,6 +99,9 @@ class Refusal(StrEnum):
         "the same person has granted it before, and {approval.quorum} people are needed",
     )
     TASK_SEEN = "task_seen", "somebody has granted it by its task as it was, which stays"
+
+
+_CLOSED: Final = {ApprovalState.CONSUMED: Refusal.CONSUMED, ApprovalState.EXPIRED: Refusal.EXPIRED}
 
 
 class ApprovalRefusedError(PdpError):
@@ -195,7 +197,7 @@ class Approvals:
                     continue
                 # Once more: of calls at once, others may have taken the room.
                 self._check_room(new)
-                if self._swapped("opened", opened, new.subject, partial(self._is_added, opened)):
+                if self._swapped("opened", None, opened, new.subject):
                     return opened
 
     def request(self, approval_id: str, task: dict[str, Any], at: str) -> Approval:
@@ -346,14 +348,12 @@ class Approvals:
         with self._turn():
             while True:
                 old = self.get(approval_id)
-                try:
-                    _check_open(old, now)
-                    new, who = change(old)
-                except ApprovalRefusedError as error:
-                    if error.reason is Refusal.EXPIRED and old.state in _OPEN and old.expired(now):
-                        self.store.replace(old, replace(old, state=ApprovalState.EXPIRED))
-                    raise
-                if self._swapped(step, new, who, partial(self.store.replace, old, new, within=within)):
+                if old.state in _OPEN and not self._in_time([old], now):
+                    old = replace(old, state=ApprovalState.EXPIRED)
+                if old.state not in _OPEN:
+                    raise ApprovalRefusedError(old.id, _CLOSED.get(old.state, Refusal.NOT_PENDING), old)
+                new, who = change(old)
+                if self._swapped(step, old, new, who, within):
                     return new
 
     def _in_time(self, approvals: Sequence[Approval], now: str) -> Sequence[Approval]:
@@ -372,21 +372,20 @@ class Approvals:
                 hint="decide on them, or withdraw what is not needed",
             )
 
-    def _is_added(self, new: Approval) -> bool:
-        return self.store.add(new) == new
-
     def _log(self) -> AuditLog:
         if self.audit is None:
             self.audit = MemoryAudit()
         return self.audit
 
-    def _swapped(self, step: str, new: Approval, who: str, swap: Callable[[], bool]) -> bool:
+    def _swapped(
+        self, step: str, old: Approval | None, new: Approval, who: str, within: Transaction | None = None
+    ) -> bool:
         """Record that `who` makes a step, and make it; where it is not made after all, record that as well."""
         log = self._log()
         event = _event(step, new, who, log)
         log.append(event)
         try:
-            done = swap()
+            done = self.store.add(new) == new if old is None else self.store.replace(old, new, within=within)
         except Exception:
             log.append({**event, "outcome": "unknown"})
             raise
@@ -401,15 +400,6 @@ def _now(at: str | None) -> str:
     if not isinstance(at, str) or not is_time(at):
         raise UsageError(f"{at!r:.60} is not a time", hint="write it as 2026-07-01T10:00:00Z")
     return at
-
-
-def _check_open(approval: Approval, now: str) -> None:
-    if approval.state is ApprovalState.CONSUMED:
-        raise ApprovalRefusedError(approval.id, Refusal.CONSUMED, approval)
-    if approval.state is ApprovalState.EXPIRED or (approval.state in _OPEN and approval.expired(now)):
-        raise ApprovalRefusedError(approval.id, Refusal.EXPIRED, approval)
-    if approval.state not in _OPEN:
-        raise ApprovalRefusedError(approval.id, Refusal.NOT_PENDING, approval)
 
 
 def _person(approval: Approval, claims: Any) -> Person:
