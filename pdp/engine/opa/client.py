@@ -130,9 +130,9 @@ class OpaClient:
         self._check_usable()
         try:
             try:
-                return self._attempt(self._idle_connection() or self._connection(), method, path, body, deadline)
+                return self._attempt(self._idle_connection(), method, path, body, deadline)
             except (ConnectionResetError, BrokenPipeError):
-                return self._attempt(self._connection(), method, path, body, deadline)
+                return self._attempt(_Deadlined(self.address, self.tls), method, path, body, deadline)
         except (OSError, HTTPException, MalformedAnswerError) as error:
             raise self._failure(error, seconds) from error
 
@@ -200,23 +200,15 @@ class OpaClient:
                 raise OSError(NO_CONNECTION) from error
             raise
 
-    def _connection(self) -> _Deadlined:
-        address = self.address
-        if address.path is not None:
-            return _UnixConnection(address.path)
-        if self.tls is None:
-            return _Deadlined(address.host, address.port)
-        return _TlsConnection(address.host, address.port, self.tls)
-
-    def _idle_connection(self) -> _Deadlined | None:
-        """Return a kept connection that is still good, the last used first."""
+    def _idle_connection(self) -> _Deadlined:
+        """Return a kept connection that is still good, the last used first, or else a new one."""
         with suppress(IndexError):
             while True:
                 connection = self._idle.pop()
                 if is_quiet(connection.sock):
                     return connection
                 connection.close()
-        return None
+        return _Deadlined(self.address, self.tls)
 
     def _close_idle(self, most: int) -> None:
         """Close idle connections until at most `most` are left, the last used last."""
@@ -245,6 +237,24 @@ class _Deadlined(HTTPConnection):
     deadline = 0.0
     _outgoing = b""
 
+    def __init__(self, address: Address, tls: ssl.SSLContext | None) -> None:
+        # The head states every port but this one.
+        self.default_port = _PORTS["http" if tls is None else "https"]
+        super().__init__(address.host, address.port or None)
+        self._path, self._tls = address.path, tls
+
+    def connect(self) -> None:
+        until = time.monotonic() + (self.timeout or 0)
+        if self._path is None:
+            super().connect()
+        else:
+            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.sock.settimeout(self.timeout)
+            self.sock.connect(self._path)
+        if self._tls is not None:
+            self.sock.settimeout(_left(until))
+            self.sock = self._tls.wrap_socket(self.sock, server_hostname=self.host)
+
     def send(self, data: Any) -> None:
         # Collected: head and body leave in one piece, which is worth a twentieth of a decision's time.
         self._outgoing += data
@@ -256,31 +266,6 @@ class _Deadlined(HTTPConnection):
             sock.settimeout(_left(self.deadline))
             sock.sendall(outgoing[start : start + _TLS_RECORD])
         return HTTPResponse(_DeadlineReader(self, sock), **options)  # type: ignore[arg-type] # it asks for a file alone
-
-
-class _TlsConnection(_Deadlined):
-    default_port = 443
-
-    def __init__(self, host: str, port: int, tls: ssl.SSLContext) -> None:
-        super().__init__(host, port)
-        self._tls = tls
-
-    def connect(self) -> None:
-        until = time.monotonic() + (self.timeout or 0)
-        super().connect()
-        self.sock.settimeout(_left(until))
-        self.sock = self._tls.wrap_socket(self.sock, server_hostname=self.host)
-
-
-class _UnixConnection(_Deadlined):
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost")
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
 
 
 class _DeadlineReader(io.RawIOBase):
