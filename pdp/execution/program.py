@@ -214,7 +214,7 @@ async def _run(argv: Sequence[str], env: dict[str, str], cwd: str | None, watche
     try:
         await watched.reaches(watched.exited)
         # What it started may still be writing for it.
-        await watched.reaches(watched.closed, timeout=TERM_SECONDS)
+        await watched.reaches(watched.ended, timeout=TERM_SECONDS)
         return transport.get_returncode() or 0
     finally:
         try:
@@ -243,13 +243,11 @@ class _Watched(asyncio.SubprocessProtocol):
         self.combined = combined
         self.output = {_STDOUT: bytearray(), _STDERR: bytearray()}
         self.exited: asyncio.Future[None] = loop.create_future()
-        self.closed: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[None] = loop.create_future()
         self.end: asyncio.Future[None] = loop.create_future()
         self.kill: asyncio.Future[None] = loop.create_future()
         self._overflowed: asyncio.Future[None] = loop.create_future()
         self._limits = {_STDOUT: max_output, _STDERR: _KEPT_OF_STDERR}
-        self._open = {_STDOUT} if combined else {_STDOUT, _STDERR}
 
     async def reaches(self, state: asyncio.Future[None], timeout: float | None = None) -> None:  # noqa: ASYNC109 - how long it matters
         """Wait for a state or the order to end, `timeout` seconds at most; ToolResultError when it writes too much."""
@@ -264,14 +262,10 @@ class _Watched(asyncio.SubprocessProtocol):
         if fd == _STDOUT and len(data) > room:
             _set(self._overflowed)
 
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:  # noqa: ARG002 - an end is an end
-        self._open.discard(fd)
-        if not self._open:
-            _set(self.closed)
-
     def process_exited(self) -> None:
         _set(self.exited)
 
+    # When it has exited and everybody has closed its pipes.
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - an end is an end
         _set(self.ended)
 
