@@ -127,13 +127,11 @@ class Engine(ABC):
 
         Other tasks run in between, and no request spends its time-out on waiting for the others.
         """
-        decisions: dict[int, Decision] = {}
-        left = iter(enumerate(requests))
+        room = asyncio.Semaphore(_BATCH)
 
-        async def decide() -> None:
-            for index, request in left:
-                decisions[index] = await self.adecide(request)
+        async def decide(request: Request) -> Decision:
+            async with room:
                 await asyncio.sleep(0)
+                return await self.adecide(request)
 
-        await asyncio.gather(*(decide() for _ in range(min(_BATCH, len(requests)))))
-        return [decisions[index] for index in range(len(requests))]
+        return await asyncio.gather(*map(decide, requests))
