@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,8 +19,7 @@ from pdp.contract.registry.tool_contract import ToolConfigParam, plain_object
 from pdp.documents import nearest, shown_name
 from pdp.errors import PdpError, UsageError
 from pdp.json import JsonValueError, canonical, check_json
-from pdp.manifest.schema.compile import SchemaValidator, compile_schema
-from pdp.manifest.schema.walk import argument_schemas
+from pdp.manifest.schema.walk import argument_schemas, of_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -159,13 +157,8 @@ def state_after(state: Mapping[str, Any], effects: Iterable[StateEffect], result
     return before | {key: _merged(before.get(key), value, declared[key]) for key, value in written.items()}
 
 
-@cache
-def _of_type(name: str) -> SchemaValidator:
-    return compile_schema({"type": name})
-
-
 def _merged(present: Any, value: Any, effect: StateEffect) -> Any:
-    if not _of_type(effect.type).is_valid(value):
+    if not of_types((value,), frozenset((effect.type,))):
         raise StateEffectError(
             f"state effect {shown_name(effect.key)}: the result has {type(value).__name__}, declared is {effect.type}"
         )
