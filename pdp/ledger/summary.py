@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.json import MAX_BYTES, JsonValueError, canonical
@@ -49,6 +49,7 @@ _ANCHORING: Final = 0.75
 """The share of an argument's words that are the user's where the argument holds the user's words."""
 _ADDRESSES: Final = ("url", "address")
 _TARGETS: Final = ("destination", "object")
+_LAST: Final = len(_TARGETS)
 _SHORT_STATUS: Final = 64
 _WORD: Final = re.compile(r"[^\W\d_]{3,}")
 _CAMEL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -191,11 +192,18 @@ class Tracker:
         )
 
     def _beside(self, listed: Iterable[tuple[str, Leaf]]) -> dict[str, list[str]]:
-        """Return what the values of an argument are endorsed together with: those of others that have a role."""
-        exact = [(name, normal(leaf.value)) for name, leaf in listed if self._roles.get(name, "body") != "body"]
+        """Return what an argument's values are endorsed for: the objects for the destinations, the rest for both."""
+        targets = [(self._order(name), name, normal(leaf.value)) for name, leaf in listed if self._order(name) < _LAST]
         # Those that are not listed in the request are a stranger's, whatever is endorsed.
-        exact = sorted(exact)[:MOST_ARGUMENTS]
-        return {name: [*chain(*(pair for pair in exact if pair[0] != name))] for name in self._roles}
+        targets = sorted(targets)[:MOST_ARGUMENTS]
+        return {
+            name: [part for order, *pair in targets if order < self._order(name) for part in pair]
+            for name in self._roles
+        }
+
+    def _order(self, name: str) -> int:
+        role = self._roles.get(name)
+        return _TARGETS.index(role) if role in _TARGETS else _LAST
 
     def learned(
         self, flow: CallFlow, arguments: Mapping[str, Any], result: Any, call: str, *, failed: bool = False

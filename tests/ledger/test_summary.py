@@ -221,19 +221,23 @@ def test_an_approval_endorses_a_value_for_its_tool_and_role_in_its_run() -> None
             ["/sum", "/text", "/to/0", "/to/1"],
         ),
         ({"to": ["Bob-1"], "sum": "10.0"}, ["/to/0"]),
-        ({"to": ["Ann-1", "Bob-1"], "sum": 5000}, []),
-        ({"to": ["Cid-1"], "sum": 10, "text": "x.example"}, []),
+        ({"to": ["Ann-1", "Bob-1"], "sum": 5000}, ["/to/0", "/to/1"]),
+        ({"to": ["Cid-1"], "sum": 10, "text": "x.example"}, ["/to/0"]),
         ({"to": ["Cid-1"], "sum": 5000, "text": "y.example x.example"}, ["/sum", "/text", "/to/0"]),
-        ({"to": ["Cid-1"], "text": "y.example"}, []),
+        ({"to": ["Cid-1"], "text": "y.example"}, ["/text", "/to/0"]),
+        ({"to": ["Cid-1"], "file": "plan.txt"}, ["/to/0"]),
+        ({"to": ["Cid-1"], "file": "wages.txt"}, ["/file", "/to/0"]),
     ],
 )
-def test_an_approved_value_counts_beside_the_values_it_was_approved_with(
+def test_an_approved_destination_counts_by_itself_and_the_rest_for_the_targets_it_was_approved_with(
     arguments: dict[str, Any], endorsed: list[str]
 ) -> None:
-    run, roles = _Run(), {"to": "destination", "sum": "value", "text": "body"}
+    run, roles = _Run(), {"to": "destination", "sum": "value", "text": "body", "file": "object"}
     entry = {"effect_class": "commit-low", "roles": roles}
     run.endorse("send_it", {"to": ["Ann-1", "Bob-1"], "sum": 10, "text": "see x.example"}, **entry)
     run.endorse("send_it", {"to": ["Cid-1"], "sum": 5000, "text": "see y.example"}, **entry)
+    run.endorse("send_it", {"to": ["Ann-1"], "file": "plan.txt"}, **entry)
+    run.endorse("send_it", {"to": ["Cid-1"], "file": "wages.txt"}, **entry)
 
     flow = run.flow("send_it", arguments, **entry)
 
