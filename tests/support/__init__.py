@@ -13,8 +13,6 @@ from pdp.audit.file import FileAudit
 from pdp.engine.bundle.follow import FollowingEngine
 from pdp.engine.opa.engine import SidecarEngine
 from pdp.engine.wasm.engine import EmbeddedEngine
-from pdp.workbench.opa.install import install_opa
-from pdp.workbench.opa.local import local_opa
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,15 +30,14 @@ _DEFAULTS: Final = (
     (SidecarEngine.__init__, ("timeout", "connect_timeout")),
     (FollowingEngine.__init__, ("deadline", "timeout")),
     (FileAudit.__init__, ("patience",)),
-    (install_opa, ("patience", "longest")),
-    (local_opa.__wrapped__, ("start_timeout",)),  # type: ignore[attr-defined]
 )
 _CONSTANTS: Final = (
     "pdp.engine.wasm.engine.DEADLINE", "pdp.engine.opa.engine.TIMEOUT", "pdp.engine.opa.engine.CONNECT_TIMEOUT",
     "pdp.flow.reserve.PATIENCE", "pdp.flow.reserve.LASTING", "pdp.stores.sql.database.BUSY_SECONDS",
     "pdp.stores.sql.database.TURN_SECONDS", "pdp.approvals.approvals.TURN_SECONDS",
     "pdp.workbench.bundles.publish.PATIENCE", "pdp.workbench.opa.program._ANSWER_TIMEOUT",
-    "pdp.workbench.opa.tool._TIMEOUT", "pdp.engine.bundle.trust.LOCK_SECONDS",
+    "pdp.workbench.opa.tool._TIMEOUT", "pdp.workbench.opa.install._PATIENCE", "pdp.workbench.opa.install._LONGEST",
+    "pdp.workbench.opa.local._START_TIMEOUT", "pdp.engine.bundle.trust.LOCK_SECONDS",
 )  # fmt: skip
 
 

@@ -33,9 +33,9 @@ _ASSETS: Final = {
     ("darwin", "arm64"): "opa_darwin_arm64_static",
 }
 _BASE_URL: Final = "https://openpolicyagent.org/downloads"
+# Seconds to wait for a connection, and then for each further piece; and those for the whole download.
 _PATIENCE: Final = 5.0
 _LONGEST: Final = 900.0
-_LARGEST: Final = 200 * 1024 * 1024
 _LOOPBACK: Final = ("127.0.0.1", "::1")
 
 
@@ -45,22 +45,12 @@ class OpaInstallError(PdpError):
     code: ClassVar[str] = "opa.install_failed"
 
 
-def install_opa(
-    progress: Callable[[str], None],
-    *,
-    base_url: str = _BASE_URL,
-    patience: float = _PATIENCE,
-    longest: float = _LONGEST,
-    largest: int = _LARGEST,
-) -> Path:
+def install_opa(progress: Callable[[str], None], *, base_url: str = _BASE_URL) -> Path:
     """Install OPA of version `OPA_VERSION` into the user's cache folder, whatever is there, and return the program.
 
     Args:
         progress: is called with one line of text when the download begins and when it is installed.
         base_url: https, or http on this very machine; `/vVERSION/ASSET` follows.
-        patience: seconds to wait for a connection, and then for each further piece.
-        longest: seconds for the whole download.
-        largest: bytes that a file may have.
 
     OpaInstallError: it cannot be downloaded or written, is not what the checksum says, or does not run here.
     """
@@ -69,7 +59,7 @@ def install_opa(
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="install-", dir=target.parent, ignore_cleanup_errors=True) as folder:
             program = Path(folder) / "opa"
-            program.write_bytes(asyncio.run(_download(base_url, patience, longest, largest, progress)))
+            program.write_bytes(asyncio.run(_download(base_url, progress)))
             program.chmod(0o755)
             _check_version(program)
             program.replace(target)
@@ -91,24 +81,22 @@ def release_asset() -> str:
 
 
 # In an event loop, since only there one deadline bounds everything: lookup, TLS, and an answer that drips.
-async def _download(
-    base_url: str, patience: float, longest: float, largest: int, progress: Callable[[str], None]
-) -> bytes:
+async def _download(base_url: str, progress: Callable[[str], None]) -> bytes:
     url = f"{base_url}/v{OPA_VERSION}/{release_asset()}"
     # Redirects are followed, as releases are stored elsewhere, but each place is checked.
     client = httpx.AsyncClient(
         follow_redirects=True,
-        timeout=patience,
+        timeout=_PATIENCE,
         headers={"Connection": "close"},
         event_hooks={"request": [_check_place]},
     )
     try:
-        async with asyncio.timeout(longest), client:
-            checksum_file = await _content(client, f"{url}.sha256", largest)
+        async with asyncio.timeout(_LONGEST), client:
+            checksum_file = await _content(client, f"{url}.sha256")
             progress(f"downloading {url}")
-            content = await _content(client, url, largest)
+            content = await _content(client, url)
     except TimeoutError:
-        raise OpaInstallError(f"{url}: download failed: not done within {longest:g} s") from None
+        raise OpaInstallError(f"{url}: download failed: not done within {_LONGEST:g} s") from None
     published, *_ = [*checksum_file.decode(errors="replace").split(), "nothing"]
     checksum = hashlib.sha256(content).hexdigest()
     if checksum != published.lower():
@@ -116,20 +104,15 @@ async def _download(
     return content
 
 
-async def _content(client: httpx.AsyncClient, url: str, largest: int) -> bytes:
-    content = bytearray()
+async def _content(client: httpx.AsyncClient, url: str) -> bytes:
     try:
-        async with client.stream("GET", url) as response:
-            if not response.is_success:
-                raise OpaInstallError(f"{url}: download failed: the server answered {response.status_code}")
-            async for piece in response.aiter_bytes():
-                content += piece
-                if len(content) > largest:
-                    raise OpaInstallError(f"{url}: download failed: it has more than {largest} bytes")
+        response = await client.get(url)
     except httpx.HTTPError as error:
         # A time-out has no words.
         raise OpaInstallError(f"{url}: download failed: {str(error) or 'timed out'}") from error
-    return bytes(content)
+    if not response.is_success:
+        raise OpaInstallError(f"{url}: download failed: the server answered {response.status_code}")
+    return response.content
 
 
 async def _check_place(request: httpx.Request) -> None:

@@ -62,7 +62,6 @@ def local_opa(
     manifests: Mapping[str, Any] | None = None,
     data: Mapping[str, Any] | None = None,
     tcp: bool = False,
-    start_timeout: float = _START_TIMEOUT,
 ) -> Iterator[OpaServer]:
     """Run OPA as a process, which ends with the block.
 
@@ -75,7 +74,6 @@ def local_opa(
         manifests: the document of each effective manifest by its digest, beside those in the bundle.
         data: the roots `directory` and `settings`, laid over the bundle's.
         tcp: listen on 127.0.0.1 and a free port instead of a Unix socket, and ask for a token.
-        start_timeout: seconds that it may take to be ready.
 
     Raises:
         UsageError: data that is not admitted.
@@ -109,14 +107,14 @@ def local_opa(
             ) from error
         with process:
             try:
-                _wait_until_ready(process, url, log, start_timeout)
+                _wait_until_ready(process, url, log)
                 yield OpaServer(url, token)
             finally:
                 process.kill()  # at once: it holds nothing that could be lost
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path, start_timeout: float) -> None:
-    deadline = time.monotonic() + start_timeout
+def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    deadline = time.monotonic() + _START_TIMEOUT
     with closing(OpaClient(parse_address(url), connect_timeout=1.0, connections=1)) as client:
         while time.monotonic() < deadline:
             try:
@@ -129,7 +127,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path, sta
             if is_ready:
                 return
             time.sleep(_PAUSE)
-    raise EngineError(f"OPA was not ready within {start_timeout:g} s:\n{_log_tail(log)}")
+    raise EngineError(f"OPA was not ready within {_START_TIMEOUT:g} s:\n{_log_tail(log)}")
 
 
 def _log_tail(log: Path) -> str:

@@ -193,11 +193,12 @@ def test_a_policy_that_does_not_load_is_shown(opa: Path) -> None:
     assert f"{MODULE}:4: rego_parse_error: unexpected eof token" in lines[1] + lines[2]
 
 
-def test_a_program_that_never_gets_ready_is_given_up(tmp_path: Path) -> None:
+def test_a_program_that_never_gets_ready_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = program(tmp_path, "echo loading for ever\nexec sleep 60")
 
     def refusal(seconds: float) -> str:
-        with pytest.raises(EngineError) as caught, local_opa(slow, bundle=POLICY, start_timeout=seconds):
+        monkeypatch.setattr("pdp.workbench.opa.local._START_TIMEOUT", seconds)
+        with pytest.raises(EngineError) as caught, local_opa(slow, bundle=POLICY):
             pass
         return re.sub("within .* s:", "within TIME s:", str(caught.value))
 

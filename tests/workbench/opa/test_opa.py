@@ -15,7 +15,6 @@ import pytest
 from pdp.errors import UsageError
 from pdp.workbench.opa.install import OpaInstallError, install_opa, release_asset
 from pdp.workbench.opa.program import OPA_VERSION, cached_opa, find_opa, opa_version
-from tests.support import PATIENCE
 from tests.support.hostile_opa import HostileOpa, http
 
 if TYPE_CHECKING:
@@ -180,28 +179,31 @@ WRONG = checksum(OTHER)
         pytest.param(answered(b"junk\r\n\r\n"), f"{PATH}: download failed: ", id="not HTTP"),
         pytest.param(answered(b""), f"{PATH}: download failed: ", id="closed"),
         pytest.param(hang, f"{PATH}.sha256: download failed: timed out", id="hangs"),
-        pytest.param(answered(http(b"x" * 50_001)), f"{PATH}: download failed: it has more than 50000 bytes",
-            id="too large"),
     ],
 )  # fmt: skip
-def test_a_release_that_is_not_whole_is_refused(behave: Callable[[Peer], None], message: str) -> None:
-    patience = 0.2 if behave is hang else PATIENCE
+def test_a_release_that_is_not_whole_is_refused(
+    behave: Callable[[Peer], None], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if behave is hang:
+        monkeypatch.setattr("pdp.workbench.opa.install._PATIENCE", 0.2)
     with HostileOpa(behave) as server, pytest.raises(OpaInstallError) as caught:
-        install_opa(lambda _: None, base_url=server.url, patience=patience, largest=50_000)
+        install_opa(lambda _: None, base_url=server.url)
 
     assert caught.value.message.startswith(f"OPA 1.22.0 could not be installed: {server.url}{message}")
     assert find_opa() is None
 
 
 @pytest.mark.parametrize("begin", [b"HTTP/1.1 200 OK\r\nX: ", http(b"x")[:-1]], ids=["head", "body"])
-def test_a_server_that_drips_has_one_deadline(begin: bytes) -> None:
+def test_a_server_that_drips_has_one_deadline(begin: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pdp.workbench.opa.install._LONGEST", 0.3)
+
     def drip(peer: Peer) -> None:
         peer.request()
         peer.send(begin.replace(b"Content-Length: 1", b"Content-Length: 9999"))
         peer.drip(b"x" * 9999)
 
     with HostileOpa(drip) as server, pytest.raises(OpaInstallError) as caught:
-        install_opa(lambda _: None, base_url=server.url, longest=0.3)
+        install_opa(lambda _: None, base_url=server.url)
 
     assert caught.value.message == (
         f"OPA 1.22.0 could not be installed: {server.url}{PATH}: download failed: not done within 0.3 s"
@@ -259,8 +261,9 @@ def test_an_installation_replaces_what_is_damaged() -> None:
 
 INSTALLING = """
 import sys
-from pdp.workbench.opa.install import install_opa
-install_opa(lambda line: None, base_url=sys.argv[1], patience=600, longest=600)
+from pdp.workbench.opa import install
+install._PATIENCE = install._LONGEST = 600
+install.install_opa(lambda line: None, base_url=sys.argv[1])
 """
 
 
