@@ -19,7 +19,6 @@ from pdp.workbench.engines import ENGINE_TIMEOUT, LATE
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
-    from typing import Self
 
     from pdp.engine.bundle.file import Bundle
 
@@ -140,7 +139,7 @@ class Difference:
     new: Decision
 
 
-class Comparison:
+class Comparison(ExitStack):
     """Two bundles, each with an engine in this process: `engines`, the old one first. Close it when done.
 
     `manifests`: documents of more manifests by digest; `old_data`, `new_data`: laid over the data of each.
@@ -160,18 +159,11 @@ class Comparison:
         new_data: Mapping[str, Any] | None = None,
         engine_timeout: float = ENGINE_TIMEOUT,
     ) -> None:
-        with ExitStack() as stack:
-            self.engines = (
-                stack.enter_context(_engine(old, manifests, old_data, engine_timeout)),
-                stack.enter_context(_engine(new, manifests, new_data, engine_timeout)),
-            )
-            self._stack = stack.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        super().__init__()
+        self.engines = (
+            self.enter_context(_engine(old, manifests, old_data, engine_timeout)),
+            self.enter_context(_engine(new, manifests, new_data, engine_timeout)),
+        )
 
     def decide(self, call: ComparedCall) -> tuple[Decision, Decision]:
         """Return both decisions on one call."""

@@ -6,9 +6,10 @@ It is no way to decide a call: an engine does that, by a bundle that was built a
 from __future__ import annotations
 
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -60,7 +61,7 @@ def canonical_answer(document: Any) -> bytes:
     )
 
 
-class Evaluator:
+class Evaluator(ExitStack):
     """Modules and data staged for OPA, to be evaluated again and again, each time with some modules exchanged.
 
     Safe to share between threads: a run writes only into a folder of its own.
@@ -79,16 +80,10 @@ class Evaluator:
         self, opa: Path, modules: Mapping[str, str], data: Mapping[str, Any], *, timeout: float = _TIMEOUT
     ) -> None:
         self._opa, self._modules, self._timeout = opa, frozenset(modules), timeout
-        self._staged = tempfile.TemporaryDirectory(prefix="pdp-evaluate-")
-        self._folder = Path(self._staged.name)
+        super().__init__()
+        self._folder = Path(self.enter_context(tempfile.TemporaryDirectory(prefix="pdp-evaluate-")))
         write_texts(self._folder, modules)
         (self._folder / "data.json").write_bytes(canonical(dict(data)))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._staged.cleanup()
 
     def evaluate(
         self,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +22,7 @@ from pdp.workbench.scenarios.running.runner import Runner, agreed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from pdp.evaluation import Evaluation
 
@@ -54,8 +53,7 @@ class ScenarioModule(pytest.File):
     """A scenario file. Its engines run from before the first of its scenarios until after the last one."""
 
     suite: Suite
-    runners: Sequence[Runner] = ()
-    _open: ExitStack | None = None
+    runners: Sequence[Runner]
 
     def collect(self) -> Iterable[ScenarioItem]:
         """Load the file and yield its scenarios, in their order."""
@@ -68,18 +66,12 @@ class ScenarioModule(pytest.File):
             yield ScenarioItem.from_parent(self, name=name, title=title, index=index)
 
     def setup(self) -> None:
-        """Open the engines."""
-        with _no_traceback(), ExitStack() as stack:
-            engines = [stack.enter_context(open_suite_engine(self.suite, name)) for name in _engines(self.config)]
-            self.runners = [Runner(self.suite, engine) for engine in engines]
-            self._open = stack.pop_all()
-
-    def teardown(self) -> None:
-        """Close the engines."""
-        self.runners = ()
-        # pytest also ends what it could not begin.
-        if self._open is not None:
-            self._open.close()
+        """Open the engines. pytest closes them, also those before one that cannot be opened."""
+        engines = ExitStack()
+        self.addfinalizer(engines.close)
+        with _no_traceback():
+            opened = [engines.enter_context(open_suite_engine(self.suite, name)) for name in _engines(self.config)]
+            self.runners = [Runner(self.suite, engine) for engine in opened]
 
 
 class ScenarioItem(pytest.Item):
@@ -193,4 +185,4 @@ def _no_traceback() -> Iterator[None]:
 def _shown_path(path: Path, config: pytest.Config) -> Path:
     """Return the path as people name it: from where pytest was started, if it is somewhere below."""
     start = config.invocation_params.dir
-    return Path(os.path.relpath(path, start)) if path.is_relative_to(start) else path
+    return path.relative_to(start) if path.is_relative_to(start) else path
