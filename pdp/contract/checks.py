@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.json import canonical, digest
-from pdp.manifest.schema.compile import lines_of_faults
 from pdp.proposal import Proposal, ProposalRejectedError, Rejection, RejectionCode
 
 if TYPE_CHECKING:
@@ -143,8 +142,8 @@ def schema_fault(tool: CompiledTool, arguments: dict[str, Any], size: int) -> tu
     """Return why a tool takes no such arguments, of `size` bytes, in words and for programs; None: it takes them."""
     if size > tool.max_bytes:
         return f"arguments have {size} bytes, at most {tool.max_bytes} are admitted", []
-    faults, details = tool.validator.explained(arguments)
-    return "; ".join(lines_of_faults(faults, "arguments")[:_MOST_FAULTS]) or None, details[:_MOST_FAULTS]
+    lines, details = tool.validator.explained(arguments, "arguments")
+    return "; ".join(lines[:_MOST_FAULTS]) or None, details[:_MOST_FAULTS]
 
 
 def _corrected(

@@ -25,7 +25,7 @@ from pdp.contract.sensitive import Mask
 from pdp.execution.failures import ToolArgumentError, ToolResultError, ToolUnavailableError, failure_of
 from pdp.json import JsonTooLargeError, JsonValueError, canonical, check_json
 from pdp.manifest.fields import duration_seconds
-from pdp.manifest.schema.compile import compile_schema, lines_of_faults
+from pdp.manifest.schema.compile import compile_schema
 from pdp.manifest.schema.walk import argument_schemas
 from pdp.proposal import Execution, Failure, FailureCode
 
@@ -151,9 +151,9 @@ class ToolRunner:
             raise ToolResultError(f"the result has {size} bytes, at most {MAX_RESULT} are admitted", "too_large")
         validator = self._validator
         if validator is not None and (size > validator.free_bytes or not validator.is_valid(result)):
-            faults = lines_of_faults(validator.faults(result), "result")
-            if faults:
-                message = "the result does not match its schema: " + "; ".join(faults[:_SHOWN])
+            lines = validator.lines(result, "result")
+            if lines:
+                message = "the result does not match its schema: " + "; ".join(lines[:_SHOWN])
                 raise ToolResultError(message, result=result)
 
     # A function that says "not available" in the middle of its work may have had an effect. A program is believed: its

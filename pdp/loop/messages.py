@@ -89,7 +89,5 @@ def answer_of(text: str, validator: SchemaValidator) -> tuple[Any, str]:
         value = parse_json(text, most=MAX_VALUES)
     except JsonValueError as error:
         return None, str(error)
-    for path, message in validator.faults(value):
-        at = "/".join(str(step) for step in path)
-        return None, f"{at or 'the whole'}: {message}"
-    return value, ""
+    lines = validator.lines(value, "value")
+    return (None, lines[0]) if lines else (value, "")

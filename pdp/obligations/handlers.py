@@ -103,9 +103,8 @@ class _Baseline(ObligationHandler):
         self._on_result = on_result
 
     def check(self, parameters: Mapping[str, Any]) -> None:
-        for path, message in self._validator.faults(thawed(parameters)):
-            at = "".join(f"{step}: " for step in path)
-            raise ObligationError(f"its parameters cannot be used: {at}{message}")
+        for line in self._validator.lines(thawed(parameters), "parameters"):
+            raise ObligationError(f"its parameters cannot be used: {line}")
 
     def on_result(self, parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:
         return delivery if self._on_result is None else self._on_result(parameters, delivery)

@@ -519,8 +519,8 @@ async def test_a_loop_can_end_in_json_without_tools(registered: Pep) -> None:
 @pytest.mark.parametrize(
     ("turn", "fault"),
     [
-        (Turn('{"sum": "3"}'), 'sum: "3" is not of type "number"'),
-        (Turn("{}"), 'the whole: "sum" is a required property'),
+        (Turn('{"sum": "3"}'), 'value.sum: "3" is not of type "number"'),
+        (Turn("{}"), 'value: "sum" is a required property'),
         (Turn('{"sum": 3}', (add("c9"),)), "no tools are to be called any more"),
         (Turn(f'"{"a" * 2**20}"'), "value: it has 1048578 bytes, at most 1048576 are admitted"),
     ],

@@ -62,26 +62,26 @@ def called(*obligations: dict[str, Any], result: Any = None, own: Any = None) ->
     return pep.call(wire(), session())
 
 
-UNEXPECTED = "Additional properties are not allowed ({!r} was unexpected)"
-NO_POINTER = 'fields: 0: "{}" does not match "^(/([^~/]|~[01])*)*$"'
-NO_LEVEL = 'level: {} is not one of "debug", "error" or 2 other candidates'
+UNEXPECTED = "parameters: Additional properties are not allowed ({!r} was unexpected)"
+NO_POINTER = 'parameters.fields[0]: "{}" does not match "^(/([^~/]|~[01])*)*$"'
+NO_LEVEL = 'parameters.level: {} is not one of "debug", "error" or 2 other candidates'
 WRONG: list[tuple[str, dict[str, Any], str]] = [
-    ("redact", {}, '"fields" is a required property'),
-    ("redact", {"fields": []}, "fields: [] has less than 1 item"),
-    ("redact", {"fields": "/a"}, 'fields: "/a" is not of type "array"'),
-    ("redact", {"fields": ["/a", 1]}, 'fields: 1: 1 is not of type "string"'),
+    ("redact", {}, 'parameters: "fields" is a required property'),
+    ("redact", {"fields": []}, "parameters.fields: [] has less than 1 item"),
+    ("redact", {"fields": "/a"}, 'parameters.fields: "/a" is not of type "array"'),
+    ("redact", {"fields": ["/a", 1]}, 'parameters.fields[1]: 1 is not of type "string"'),
     *(("redact", {"fields": [at]}, NO_POINTER.format(at)) for at in ("a", "/a~2")),
     ("redact", {"fields": ["/a"], "field": 1}, UNEXPECTED.format("field")),
-    ("mark_result", {}, '"markings" is a required property'),
-    ("mark_result", {"markings": []}, "markings: [] has less than 1 item"),
-    ("mark_result", {"markings": {"pii": True}}, 'markings: {"pii":true} is not of type "array"'),
-    ("log_level", {}, '"level" is a required property'),
+    ("mark_result", {}, 'parameters: "markings" is a required property'),
+    ("mark_result", {"markings": []}, "parameters.markings: [] has less than 1 item"),
+    ("mark_result", {"markings": {"pii": True}}, 'parameters.markings: {"pii":true} is not of type "array"'),
+    ("log_level", {}, 'parameters: "level" is a required property'),
     *(("log_level", {"level": json.loads(level)}, NO_LEVEL.format(level)) for level in ('"loud"', '["info"]', "30")),
     ("draft_only", {"state": "draft"}, UNEXPECTED.format("state")),
     ("pin_retrieval_snapshot", {"id": "x"}, UNEXPECTED.format("id")),
-    ("transform", {}, "{} has less than 1 property"),
-    ("transform", {"set": []}, 'set: [] is not of type "object"'),
-    ("transform", {"tool": 1}, 'tool: 1 is not of type "string"'),
+    ("transform", {}, "parameters: {} has less than 1 property"),
+    ("transform", {"set": []}, 'parameters.set: [] is not of type "object"'),
+    ("transform", {"tool": 1}, 'parameters.tool: 1 is not of type "string"'),
     ("transform", {"arguments": {}}, UNEXPECTED.format("arguments")),
 ]
 

@@ -96,7 +96,7 @@ class SchemaValidator:
 
     Attributes:
         free_bytes: a value of at most so many bytes, as JSON, is never too much work.
-        is_valid: whether a value passes. It cannot be interrupted: for a larger value than `free_bytes`, ask `faults`.
+        is_valid: whether a value passes. It cannot be interrupted: for a larger value than `free_bytes`, ask `lines`.
     """
 
     def __init__(self, schema: dict[str, Any]) -> None:
@@ -110,32 +110,31 @@ class SchemaValidator:
         self.free_bytes = self._cost.free_bytes
         self.is_valid: Callable[[Any], bool] = _validator(schema).is_valid
 
-    def faults(self, value: Any) -> list[tuple[list[str | int], str]]:
-        """Return where and why a value does not pass, sorted; of a large value only one fault.
+    def lines(self, value: Any, name: str) -> list[str]:
+        """Return where and why a value does not pass, sorted, as `NAME.PATH: message`; of a large value only one line.
 
-        What is too much work to check does not pass. The faults are the same for the same value, which the library
+        What is too much work to check does not pass. The lines are the same for the same value, which the library
         does not promise, and quote little of it.
         """
-        return self._found(value)[0]
+        return self.explained(value, name)[0]
 
-    def explained(self, value: Any) -> tuple[list[tuple[list[str | int], str]], list[dict[str, Any]]]:
-        """Return `faults`, and `{argument, rule, expected, found}` of each that has a place, for programs.
+    def explained(self, value: Any, name: str) -> tuple[list[str], list[dict[str, Any]]]:
+        """Return `lines`, and `{argument, rule, expected, found}` of each that has a place, for programs.
 
         `argument` is where it is, `rule` the keyword, `expected` what the keyword demands (null where that is long),
         `found` the type of what is there: never a value.
         """
-        faults, errors = self._found(value)
-        return faults, sorted(map(_detail, errors), key=orjson.dumps)
-
-    def _found(self, value: Any) -> tuple[list[tuple[list[str | int], str]], list[ValidationError]]:
         cost = self._cost.of(value)
         if cost > MAX_COST:
-            return [([], f"too much to check: the schema may take {cost} steps, at most {MAX_COST} are admitted")], []
+            return [f"{name}: too much to check: the schema may take {cost} steps, at most {MAX_COST} are admitted"], []
         if self.is_valid(value):
             return [], []
         errors = list(self._errors(value, cost))
-        faults = sorted(((list(error.instance_path), _shortened(error.message)) for error in errors), key=_in_order)
-        return faults or [([], "is refused by the schema, and too large to say where")], errors
+        lines = sorted(
+            f"{name}{_shortened(_path_text(error.instance_path))}: {_shortened(error.message)}" for error in errors
+        )
+        details = sorted(map(_detail, errors), key=orjson.dumps)
+        return lines or [f"{name}: is refused by the schema, and too large to say where"], details
 
     def _errors(self, value: Any, cost: int) -> Iterable[ValidationError]:
         if cost * (_OF_MESSAGE + len(orjson.dumps(value)) + len(str(self._schema))) <= _MOST_MESSAGES:
@@ -167,17 +166,8 @@ def _detail(error: ValidationError) -> dict[str, Any]:
     return {"argument": at, "rule": rule, "expected": expected, "found": _TYPES.get(type(instance), "other")}
 
 
-def _path_text(path: list[str | int]) -> str:
+def _path_text(path: Iterable[str | int]) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
-
-
-def lines_of_faults(faults: Iterable[tuple[list[str | int], str]], name: str) -> list[str]:
-    """Return the faults of `SchemaValidator.faults` as `NAME.PATH: message`, sorted."""
-    return sorted(f"{name}{_shortened(_path_text(path))}: {message}" for path, message in faults)
-
-
-def _in_order(fault: tuple[list[str | int], str]) -> tuple[list[str], str]:
-    return [f"{step:9}" if isinstance(step, int) else step for step in fault[0]], fault[1]
 
 
 def _first_error(validator: Draft202012Validator, value: Any) -> list[ValidationError]:

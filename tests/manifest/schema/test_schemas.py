@@ -36,10 +36,10 @@ def test_a_number_is_a_number(amount: object, valid: bool) -> None:
 def test_errors_name_what_is_wrong_and_where() -> None:
     validator = compile_schema(closed_schema({**NUMBER, "required": ["amount", "to"]}))
 
-    assert validator.faults({"amount": "1", "x": 2}) == [
-        ([], '"to" is a required property'),
-        ([], "Additional properties are not allowed ('x' was unexpected)"),
-        (["amount"], '"1" is not of type "number"'),
+    assert validator.lines({"amount": "1", "x": 2}, "arguments") == [
+        'arguments.amount: "1" is not of type "number"',
+        'arguments: "to" is a required property',
+        "arguments: Additional properties are not allowed ('x' was unexpected)",
     ]
 
 
@@ -59,14 +59,14 @@ def test_errors_name_what_is_wrong_and_where() -> None:
 def test_a_fault_is_told_to_programs_without_the_value(schema: Any, value: Any, detail: tuple[Any, ...]) -> None:
     argument, rule, expected, found = detail
 
-    assert compile_schema(schema).explained(value)[1] == [
+    assert compile_schema(schema).explained(value, "arguments")[1] == [
         {"argument": argument, "rule": rule, "expected": expected, "found": found}
     ]
 
 
 def test_bounds_of_any_size_are_stated_in_faults() -> None:
     """An application's own schema, as that of a loop's answer, may hold numbers that no manifest has."""
-    assert compile_schema({"minimum": 10**30}).faults(5) == [([], f"5 is less than the minimum of {10**30}")]
+    assert compile_schema({"minimum": 10**30}).lines(5, "value") == [f"value: 5 is less than the minimum of {10**30}"]
 
 
 def test_formats_are_asserted() -> None:
