@@ -2,5 +2,5 @@
 
 chain: what an event holds; the append-only stream of events, in memory; the check of a whole chain
 file: the stream in a file, which several processes append to; its rotation, its key, and its head, which names the
-    last event
+    last event; locking a file, and writing one whole or not at all
 """

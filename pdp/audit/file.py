@@ -13,6 +13,7 @@ import fcntl
 import logging
 import os
 import stat
+import tempfile
 import time
 from contextlib import contextmanager, suppress
 from errno import ENOSPC
@@ -203,33 +204,22 @@ class FileAudit(AuditLog):
         kept = _rotated_name(self.path, self._checked(_first_line(self._file))["seq"])
         if not (kept.exists() and os.path.samestat(kept.stat(), status)):
             return False
-        path = self.path.resolve()
-        draft = path.with_name(path.name + ".next")
         line, _ = self._chained({"time": to_milliseconds(time.time()), "type": ROTATED})
         try:
-            draft.unlink(missing_ok=True)
-            file = os.open(draft, _FLAGS | os.O_CREAT | os.O_EXCL, stat.S_IMODE(status.st_mode))
-            try:
-                self._write_line(file, line)
-            finally:
-                os.close(file)
-            draft.rename(path)
+            replace_file(self.path.resolve(), line + b"\n", mode=stat.S_IMODE(status.st_mode))
         except OSError:
             _log.exception("audit file %s cannot be rotated, and goes on", self.path)
             return False
-        if self._fsync:
-            folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
         return True
 
     def _write(self, line: bytes, line_hash: str) -> None:
         if len(line) >= LINE_BYTES:
             raise AuditError(f"audit event of {len(line)} bytes is too large to be continued after")
         try:
-            self._write_line(self._file, line)
+            if os.write(self._file, line + b"\n") <= len(line):
+                raise OSError(ENOSPC, os.strerror(ENOSPC))  # noqa: TRY301 - as if writing raised it
+            if self._fsync:
+                os.fsync(self._file)
             if self._head is not None:
                 self._head.write(self._seq, line_hash, fsync=self._fsync)
         except (OSError, AuditError):
@@ -239,12 +229,6 @@ class FileAudit(AuditLog):
             raise
         self._size += len(line) + 1
         self._last = line + b"\n"
-
-    def _write_line(self, file: int, line: bytes) -> None:
-        if os.write(file, line + b"\n") <= len(line):
-            raise OSError(ENOSPC, os.strerror(ENOSPC))
-        if self._fsync:
-            os.fsync(file)
 
     def _adopt(self, file: int) -> None:
         """Take a file in the place of the one that is open."""
@@ -310,6 +294,34 @@ def _next_file(path: Path, seq: int) -> int:
 
 def _first_line(file: int) -> bytes:
     return os.pread(file, LINE_BYTES, 0).partition(b"\n")[0]
+
+
+def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Write a file aside, wait until the disk has it, and put it in its place at once or not at all; OSError if not.
+
+    It is dated later, in whole seconds, than the one that it replaces: web servers make an ETag of seconds and size,
+    and two releases may have one size and come within a second.
+    """
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        draft = Path(file.name)
+        try:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            # Temporary files are for their owner alone, but engines of other users read bundles.
+            draft.chmod(mode)
+            with suppress(FileNotFoundError):
+                later = max(int(draft.stat().st_mtime), int(path.stat().st_mtime) + 1)
+                os.utime(draft, (later, later))
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def locked(file: int, until: float | None) -> bool:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 from platformdirs import user_cache_path
 
 from pdp import __version__
-from pdp.engine.bundle.file import Bundle, baseline_bundle_path, read_bundle, replace_file
+from pdp.audit.file import replace_file
+from pdp.engine.bundle.file import Bundle, baseline_bundle_path, read_bundle
 from pdp.engine.protocol import ENGINES, EngineName
 from pdp.errors import BundleError, UsageError
 from pdp.json import canonical, digest

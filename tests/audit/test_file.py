@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -703,11 +705,14 @@ def test_a_hard_link_of_another_name_requests_nothing(path: Path, opened: Append
 
 
 def test_a_stream_that_cannot_be_rotated_goes_on(
-    path: Path, opened: Appended, caplog: pytest.LogCaptureFixture
+    path: Path, opened: Appended, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def refused(**_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     log = opened(1)
     request_rotation(path)
-    path.with_name("audit.jsonl.next").mkdir()
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", refused)
     log.append(event())
 
     assert verified(path) == 2

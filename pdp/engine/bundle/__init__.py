@@ -1,6 +1,6 @@
 """Bundles: what engines decide by.
 
-file       the bundle file, its container, and writing a file whole or not at all
+file       the bundle file, and its container
 signature  OPA's signature, and the public keys that verify it
 trust      which bundles an engine accepts, and the events of it for the audit stream
 follow     an engine that follows one file, by path or URL, and never decides by a bad one

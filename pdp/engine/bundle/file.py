@@ -15,15 +15,11 @@ signature says who built the bundle. There is one container for each content, `p
 from __future__ import annotations
 
 import io
-import os
 import re
 import struct
 import tarfile
-import tempfile
 import zlib
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import BundleError
@@ -32,6 +28,7 @@ from pdp.json import MAX_NUMBER, JsonValueError, canonical, digest, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from pdp.engine.bundle.signature import Signature, VerificationKey
 
@@ -160,34 +157,6 @@ def read_packed(path: Path) -> bytes:
             return file.read(MAX_BUNDLE + 1)
     except OSError as error:
         raise BundleError(f"{path}: cannot be read: {error.strerror}", hint="name a bundle file") from error
-
-
-def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Write a file aside, wait until the disk has it, and put it in its place at once or not at all; OSError if not.
-
-    It is dated later, in whole seconds, than the one that it replaces: web servers make an ETag of seconds and size,
-    and two releases may have one size and come within a second.
-    """
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        draft = Path(file.name)
-        try:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-            # Temporary files are for their owner alone, but engines of other users read bundles.
-            draft.chmod(mode)
-            with suppress(FileNotFoundError):
-                later = max(int(draft.stat().st_mtime), int(path.stat().st_mtime) + 1)
-                os.utime(draft, (later, later))
-            draft.replace(path)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _take(files: dict[str, bytes], name: str) -> bytes:

@@ -13,9 +13,9 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from pdp.audit.file import locked
+from pdp.audit.file import locked, replace_file
 from pdp.clock import to_milliseconds
-from pdp.engine.bundle.file import Bundle, read_bundle, replace_file
+from pdp.engine.bundle.file import Bundle, read_bundle
 from pdp.errors import BundleError
 from pdp.json import MAX_NUMBER, JsonValueError, canonical, parse_json
 

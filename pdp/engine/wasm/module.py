@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 import wasmtime
 
-from pdp.engine.bundle.file import replace_file
 from pdp.errors import BundleError
 
 if TYPE_CHECKING:
@@ -129,6 +128,8 @@ def _compile(wasm: bytes) -> bytes:
 
 
 def _store(file: Path, content: bytes) -> None:
+    from pdp.audit.file import replace_file  # noqa: PLC0415 - once for each policy
+
     with suppress(OSError):
         replace_file(file, content)
         stored = sorted(file.parent.glob("policy_*"), key=lambda policy: policy.stat().st_mtime)

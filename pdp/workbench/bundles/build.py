@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pdp.audit.file import replace_file
 from pdp.documents import read_document
-from pdp.engine.bundle.file import pack_bundle, read_bundle, replace_file
+from pdp.engine.bundle.file import pack_bundle, read_bundle
 from pdp.engine.data import merged_data, read_data
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN
 from pdp.engine.wasm.engine import EmbeddedEngine

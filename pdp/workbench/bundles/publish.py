@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pdp.audit.chain import AuditLog, recordable
-from pdp.audit.file import locked
+from pdp.audit.file import locked, replace_file
 from pdp.clock import to_milliseconds, to_seconds
-from pdp.engine.bundle.file import Bundle, pack_bundle, read_bundle, read_packed, replace_file
+from pdp.engine.bundle.file import Bundle, pack_bundle, read_bundle, read_packed
 from pdp.errors import BundleError, PdpError, UsageError
 from pdp.json import MAX_NUMBER, canonical, digest
 from pdp.workbench.bundles.sign import SigningKey, sign_bundle
