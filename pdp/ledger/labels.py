@@ -57,7 +57,7 @@ class ResultReader:
         # Of two that label a field, the later one counts: that of a name over that of any member.
         rules.sort(key=lambda rule: [step != _ANY for step in rule[0]])
         trusted = result.integrity == "trusted" and not self.is_write
-        self._labelled, self._stranger = _Field(rules, "trusted" if trusted else UNTRUSTED), _Field([], UNTRUSTED)
+        self._labelled = _Field(rules, "trusted" if trusted else UNTRUSTED)
 
     def read(self, result: Any, prompt: Prompt, *, failed: bool = False, lowered: bool = False) -> Reading:
         """Return the labels of a result's values, those within its texts as well, and the texts of strangers.
@@ -67,7 +67,10 @@ class ResultReader:
         JsonValueError: it is not JSON, and nobody knows what it says.
         """
         walk = _Walk(prompt, is_write=self.is_write, lowered=lowered)
-        walk.read(result, self._stranger if failed else self._labelled)
+        if failed:
+            walk.read_text(result, UNTRUSTED)
+        else:
+            walk.read(result, self._labelled)
         return walk.labels, walk.prose
 
 
@@ -107,7 +110,7 @@ class _Walk:
         if kind is str:
             parsed = _parsed(value, depth) if value.startswith(("{", "[")) else None
             if parsed is None:
-                self._read_text(value, field.label, named=named)
+                self.read_text(value, field.label, named=named)
                 return
             if field.is_plain and not self._is_write:
                 # Nobody has said what its keys are: they are somebody's words as well.
@@ -132,7 +135,7 @@ class _Walk:
             if type(key) is not str:
                 raise JsonValueError("a key is not a string")
             if field.is_map or not key.isidentifier() or len(key) > _LONGEST_KEY:
-                self._read_text(key, field.label, named=named)
+                self.read_text(key, field.label, named=named)
             self.read(item, field if field.is_plain else field.below(key), depth, named=named)
 
     def _is_named(self, members: dict[str, Any], field: _Field) -> bool:
@@ -149,7 +152,7 @@ class _Walk:
         if value and _RANKS[label] <= _RANKS[self.labels.get(value, UNTRUSTED)]:
             self.labels[value] = label
 
-    def _read_text(self, text: str, label: str, *, named: bool) -> None:
+    def read_text(self, text: str, label: str, *, named: bool = False) -> None:
         if label == "party" and not _is_name_like(text):
             label = UNTRUSTED
         self._add(normal(text), "named" if named and label in _NAMEABLE else label, text)
