@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from platformdirs import user_cache_path
@@ -12,12 +13,12 @@ from pdp.engine.bundle.file import Bundle, baseline_bundle_path, read_bundle
 from pdp.engine.protocol import ENGINES, EngineName
 from pdp.errors import BundleError, UsageError
 from pdp.json import canonical, digest
+from pdp.workbench.opa.modules import Module, baseline_folder, baseline_policies_path, collect
+from pdp.workbench.opa.program import OPA_VERSION, needed_opa
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-
-    from pdp.workbench.opa.modules import Module
 
 ENGINE_TIMEOUT: Final = 10.0
 """Default time that an engine has for one answer where scenarios are run and bundles compared, in seconds.
@@ -50,8 +51,6 @@ def policy_bundle(policies: Sequence[Path] = ()) -> Bundle:
         FileFaultsError: a module is faulty.
         BundleError: the bundle cannot be used.
     """
-    from pdp.workbench.opa.modules import baseline_folder, baseline_policies_path, collect  # noqa: PLC0415
-
     baseline = baseline_policies_path()
     folders = [baseline, *policies]
     baseline_folder(folders)
@@ -62,13 +61,9 @@ def policy_bundle(policies: Sequence[Path] = ()) -> Bundle:
             return released
     unit_tests = collect(baseline, folders, tests=True) if policies else {}
     stored = user_cache_path("tool-pdp") / "compiled" / f"{_sources(baseline, {**modules, **unit_tests})}.tar.gz"
-    if stored.is_file():
-        try:
-            return read_bundle(stored)
-        except BundleError:
-            pass  # half written, or by another version: it is made again
+    with suppress(BundleError):  # not there, half written, or by another version: it is made
+        return read_bundle(stored)
     from pdp.workbench.bundles.build import compile_bundle  # noqa: PLC0415 - only what compiles needs it
-    from pdp.workbench.opa.program import needed_opa  # noqa: PLC0415
 
     packed = compile_bundle(policies=folders, release=1, opa=needed_opa("compiling policies"))
     _store(stored, packed)
@@ -77,20 +72,14 @@ def policy_bundle(policies: Sequence[Path] = ()) -> Bundle:
 
 def _sources(baseline: Path, modules: Mapping[str, Module]) -> str:
     """A name for all that the compiled bundle depends on."""
-    from pdp.workbench.opa.program import OPA_VERSION  # noqa: PLC0415
-
-    beside = [
-        (baseline / name).read_text(encoding="utf-8") if (baseline / name).is_file() else None for name in _READ_BESIDE
-    ]
+    beside = [(baseline / name).read_text(encoding="utf-8") for name in _READ_BESIDE]
     texts = {path: digest(module.text.encode()) for path, module in modules.items()}
     return digest(canonical([__version__, OPA_VERSION, texts, beside])).removeprefix("sha256:")
 
 
 def _store(path: Path, packed: bytes) -> None:
-    try:
+    with suppress(OSError):  # a cache that cannot be written only takes time
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, packed, mode=0o600)
         for old in sorted(path.parent.glob("*.tar.gz"), key=lambda bundle: bundle.stat().st_mtime)[:-_MOST_STORED]:
             old.unlink(missing_ok=True)
-    except OSError:
-        pass  # a cache that cannot be written only takes time

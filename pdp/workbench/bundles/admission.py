@@ -149,13 +149,9 @@ def staged_policies(policies: Sequence[Path], opa: Path, *, names: KnownNames) -
     baseline = baseline_folder(policies)
     modules = collect(baseline, policies)
     unit_tests = collect(baseline, policies, tests=True)
-    capabilities = baseline / "capabilities.json"
-    if not capabilities.is_file():
-        raise UsageError(
-            f"{capabilities}: missing", hint="it lists the builtins that policies may use; take it from the baseline"
-        )
     with tempfile.TemporaryDirectory(prefix="pdp-policies-") as temporary:
-        tool = OpaTool(opa, Path(temporary, "policies"), modules, capabilities=capabilities.resolve())
+        capabilities = (baseline / "capabilities.json").resolve()
+        tool = OpaTool(opa, Path(temporary, "policies"), modules, capabilities=capabilities)
         trees = parse_modules(opa, modules)
         # What a request is, the enforcement point says, whatever the policies are.
         request = orjson.loads((baseline_policies_path() / "schemas/request.json").read_bytes())

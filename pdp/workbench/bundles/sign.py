@@ -7,6 +7,7 @@ import re
 import stat
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.engine.bundle.file import SIGNATURES, pack_members, read_bundle, unpack_bundle
@@ -106,12 +107,11 @@ def sign_bundle(packed: bytes, key: SigningKey) -> bytes:
 
     BundleError: not a whole bundle of this version.
     """
-    # What is signed must be worth it: never put a signature under something that no engine could use.
-    read_bundle(packed)
     files = {name: content for name, content in unpack_bundle(packed).items() if name != SIGNATURES}
     header = {"alg": ALGORITHM, "kid": key.public.id}
     token = jws.serialize_compact(header, canonical({"files": signed_files(files)}), key.jwk, algorithms=[ALGORITHM])
     signed = pack_members({**files, SIGNATURES: signatures_file(token)})
+    # What is signed must be worth it: nobody is given a signature under something that no engine could use.
     read_bundle(signed, keys=[key.public])
     return signed
 
@@ -119,16 +119,12 @@ def sign_bundle(packed: bytes, key: SigningKey) -> bytes:
 def _write_new(path: Path, content: bytes, mode: int) -> None:
     try:
         # Made with its mode: at no time may others read it. Never over a key that is there, which may be the only copy.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with open(path, "xb", opener=partial(os.open, mode=mode)) as file:
+            file.write(content)
     except FileExistsError:
         raise UsageError(f"{path}: there already", hint="name another file; a key is never overwritten") from None
     except OSError as error:
-        raise UsageError(
-            f"{path}: cannot be written: {error.strerror}", hint="name a file in a folder of yours"
-        ) from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise UsageError(f"{path}: cannot be written: {error.strerror}", hint="check the disk's space") from error
+        with suppress(OSError):
+            path.unlink()
+        hint = "name a file in a folder of yours, and check the disk's space"
+        raise UsageError(f"{path}: cannot be written: {error.strerror}", hint=hint) from error
