@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pdp.cli import Exit, options
+from pdp.cli.display import print_evaluation
 from pdp.cli.files import needed, open_audit, project_with, read_proposal, read_rules, read_session
 from pdp.cli.output import print_json
 from pdp.decision import Verdict
@@ -53,8 +54,6 @@ def decide(
     if as_json:
         print_json(evaluation.as_json())
     else:
-        from pdp.cli.display import print_evaluation  # noqa: PLC0415
-
         print_evaluation(evaluation)
     raise typer.Exit(exit_code(evaluation))
 

@@ -199,8 +199,6 @@ class _Checks:
             for digest, document in self._manifests.items()
             if digest not in self._before and digest not in examined
         ]
-        if not self._gate.suites:
-            reasons.append("no scenario file was named")
         return f"{_number(len(self._run.suites), 'scenario file')}, decided by {self._bundle.revision}", reasons
 
     def scenarios(self) -> _Outcome:

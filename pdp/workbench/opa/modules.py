@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 DECISION: Final = "authz/decision.rego"
 """The module by which a folder is known to be the baseline."""
 
-_MAX_BYTES: Final = 1024 * 1024
 _TEST: Final = "_test.rego"
 _FILE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -125,8 +124,5 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
 
 
 def _text(file: Path) -> str:
-    content = read_bytes(file)
-    if len(content) > _MAX_BYTES:
-        raise UsageError(f"{file}: larger than {_MAX_BYTES} bytes", hint="is this Rego?")
     # Line ends differ between checkouts of one source, and must not make another bundle of it.
-    return decode(content, str(file)).replace("\r\n", "\n")
+    return decode(read_bytes(file), str(file)).replace("\r\n", "\n")

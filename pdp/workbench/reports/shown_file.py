@@ -41,8 +41,6 @@ def line_ranges(lines: Iterable[int]) -> str:
 
 def printable(text: str) -> str:
     r"""Return `text` with all that does not print as escapes such as `\x1b`."""
-    if text.isprintable():
-        return text
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode() for letter in text
     )

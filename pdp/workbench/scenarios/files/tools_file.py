@@ -7,7 +7,7 @@ import traceback
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.documents import shown_name
+from pdp.documents import read_bytes, shown_name
 from pdp.errors import Fault, FileFaultsError, Place, UsageError
 from pdp.patterns.run import Deployment
 
@@ -67,9 +67,7 @@ def _called(module: ModuleType, name: str) -> Any:
 
 def _compiled(path: Path) -> CodeType:
     try:
-        return compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}", hint="name a Python file") from None
+        return compile(read_bytes(path), str(path), "exec", dont_inherit=True)
     except SyntaxError as error:
         place = Place(str(path), error.lineno or 1, error.offset or 1)
         source = (error.text or "").rstrip("\n")

@@ -101,13 +101,9 @@ class Diagnoses:
             return (), ": enough others are traced already; select this one with -k"
         self._left -= 1
         try:
-            return trace(opa, self._modules, {} if opa is None else self._data, body)
+            return trace(opa, self._modules, {} if opa is None else whole_data(self._suite), body)
         except (UsageError, EngineError, BundleError) as error:
             return (), f": {error}"
-
-    @cached_property
-    def _data(self) -> dict[str, Any]:
-        return whole_data(self._suite)
 
 
 def _stops(failed: StepResult) -> Iterator[str]:

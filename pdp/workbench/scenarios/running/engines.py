@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -45,14 +46,12 @@ class RecordingEngine(Engine):
     def __init__(self, engine: Engine) -> None:
         self.name = engine.name
         self._engine = engine
-        self._answers: list[EngineAnswer] = []
-        self._plans: list[EngineAnswer] = []
+        self._answers: dict[str, list[EngineAnswer]] = defaultdict(list)
 
     def take(self) -> tuple[tuple[EngineAnswer, ...], tuple[EngineAnswer, ...]]:
         """Return the requests and the plans that were decided since they were last taken."""
-        taken = tuple(self._answers), tuple(self._plans)
-        self._answers, self._plans = [], []
-        return taken
+        taken, self._answers = self._answers, defaultdict(list)
+        return tuple(taken[DECISION]), tuple(taken[PLAN])
 
     def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
         """Evaluate a request; see `Engine`. It is not recorded."""
@@ -61,6 +60,5 @@ class RecordingEngine(Engine):
     def decide_body(self, body: bytes, document: str = DECISION) -> Decision:
         """Decide a request or a plan; see `Engine`."""
         decision = self._engine.decide_body(body, document)
-        answers = self._plans if document == PLAN else self._answers
-        answers.append(EngineAnswer(body, decision))
+        self._answers[document].append(EngineAnswer(body, decision))
         return decision
