@@ -132,7 +132,7 @@ class OpaClient:
             try:
                 return self._attempt(self._idle_connection(), method, path, body, deadline)
             except (ConnectionResetError, BrokenPipeError):
-                return self._attempt(_Deadlined(self.address, self.tls), method, path, body, deadline)
+                return self._attempt(_Deadlined(self), method, path, body, deadline)
         except (OSError, HTTPException, MalformedAnswerError) as error:
             raise self._failure(error, seconds) from error
 
@@ -178,7 +178,7 @@ class OpaClient:
         connection.deadline = deadline
         try:
             if connection.sock is None:
-                self._connect(connection)
+                connection.connect()
             connection.request(method, path, body, self.headers)
             with connection.getresponse() as response:
                 answer = Answer(response.status, _body(response))
@@ -190,16 +190,6 @@ class OpaClient:
             self._close_idle(0 if self._closed else self.connections)
         return answer
 
-    def _connect(self, connection: _Deadlined) -> None:
-        left = _left(connection.deadline)
-        connection.timeout = min(left, self.connect_timeout)
-        try:
-            connection.connect()
-        except TimeoutError as error:
-            if left > self.connect_timeout:
-                raise OSError(NO_CONNECTION) from error
-            raise
-
     def _idle_connection(self) -> _Deadlined:
         """Return a kept connection that is still good, the last used first, or else a new one."""
         with suppress(IndexError):
@@ -208,7 +198,7 @@ class OpaClient:
                 if is_quiet(connection.sock):
                     return connection
                 connection.close()
-        return _Deadlined(self.address, self.tls)
+        return _Deadlined(self)
 
     def _close_idle(self, most: int) -> None:
         """Close idle connections until at most `most` are left, the last used last."""
@@ -237,23 +227,30 @@ class _Deadlined(HTTPConnection):
     deadline = 0.0
     _outgoing = b""
 
-    def __init__(self, address: Address, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, client: OpaClient) -> None:
         # The head states every port but this one.
-        self.default_port = _PORTS["http" if tls is None else "https"]
-        super().__init__(address.host, address.port or None)
-        self._path, self._tls = address.path, tls
+        self.default_port = _PORTS["http" if client.tls is None else "https"]
+        super().__init__(client.address.host, client.address.port or None)
+        self._client = client
 
     def connect(self) -> None:
-        until = time.monotonic() + (self.timeout or 0)
-        if self._path is None:
-            super().connect()
-        else:
-            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self.sock.settimeout(self.timeout)
-            self.sock.connect(self._path)
-        if self._tls is not None:
-            self.sock.settimeout(_left(until))
-            self.sock = self._tls.wrap_socket(self.sock, server_hostname=self.host)
+        client = self._client
+        until = min(self.deadline, time.monotonic() + client.connect_timeout)
+        self.timeout = _left(until)
+        try:
+            if client.address.path is None:
+                super().connect()
+            else:
+                self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                self.sock.settimeout(self.timeout)
+                self.sock.connect(client.address.path)
+            if client.tls is not None:
+                self.sock.settimeout(_left(until))
+                self.sock = client.tls.wrap_socket(self.sock, server_hostname=self.host)
+        except TimeoutError as error:
+            if until < self.deadline:
+                raise OSError(NO_CONNECTION) from error
+            raise
 
     def send(self, data: Any) -> None:
         # Collected: head and body leave in one piece, which is worth a twentieth of a decision's time.
