@@ -61,7 +61,7 @@ class WasmInstance:
         self._store.set_limits(memory_size=self._limit)
 
     def evaluate(self, entrypoint: int, body: bytes, ticks: int) -> bytes:
-        """Evaluate one entrypoint for an input, and stop after so many calls of `WasmModule.tick`.
+        """Evaluate one entrypoint for an input, and stop after so many steps of the engine's epoch.
 
         A `body` that is not JSON is an undefined input, for the policy to deny. What is returned is the result set as
         OPA writes it: `[{"result": document}]`, or `[]` where the document is undefined.

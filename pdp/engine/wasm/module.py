@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PAGE: Final = 65536  # the unit in which a module's memory grows, in bytes
-TICK: Final = 0.01  # seconds: evaluations are timed in this unit, and who evaluates calls `WasmModule.tick` so often
+TICK: Final = (
+    0.01  # seconds: evaluations are timed in this unit, and who evaluates counts the engine's epoch up so often
+)
 REBUILD: Final = "build the bundle again with `pdp bundle build`"  # what to do about a module that cannot be used
 
 _CHECKSUM: Final = 32
@@ -92,10 +94,6 @@ class WasmModule:
         for name, shape in _EXPORTS.items():
             if _shape(exports.get(name)) != shape:
                 raise BundleError(f"the policy does not export {name} as OPA's policies do", hint=REBUILD)
-
-    def tick(self) -> None:
-        """Let `TICK` of the time of every running evaluation pass."""
-        self.engine.increment_epoch()
 
 
 def _config() -> wasmtime.Config:

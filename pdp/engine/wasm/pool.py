@@ -206,7 +206,7 @@ class _Clock:
         idle = 0
         while self._busy() or not self._ended:
             time.sleep(TICK)
-            self._module.tick()
+            self._module.engine.increment_epoch()
             idle = 0 if self._busy() else idle + 1
             if idle >= _IDLE_TICKS:
                 self._rest()

@@ -107,7 +107,7 @@ def pool(make_pool: MakePool) -> Iterator[InstancePool]:
 def let_time_pass(pool: InstancePool, running: Sequence[Future[Any]]) -> None:
     """Let the pool's clock tick until evaluations are over, however long their deadline is."""
     while not all(evaluation.done() for evaluation in running):
-        pool._module.tick()
+        pool._module.engine.increment_epoch()
 
 
 def test_a_policy_with_more_static_data_than_its_first_memory_starts(calls: type[WasmInstance]) -> None:
