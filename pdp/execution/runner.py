@@ -267,7 +267,10 @@ async def arun_once(
             return task.result() if task.done() else timed_out(timeout)
         finally:
             if not task.done():
-                await _stop(task)
+                task.cancel()
+                await asyncio.wait((task,), timeout=STOP_SECONDS)
+                # Its later outcome is nobody's; read here, so that asyncio does not report it as never retrieved.
+                task.add_done_callback(lambda done: done.cancelled() or done.exception())
     work = _in_thread(partial(_called, function, arguments))
     waiting = asyncio.wrap_future(work)
     try:
@@ -295,13 +298,6 @@ async def _acall(function: Callable[..., Any], arguments: Mapping[str, Any]) -> 
         return _failed(error)
     except Exception as error:  # noqa: BLE001 - a tool may raise anything, and all of it is a failure
         return _failed(error)
-
-
-async def _stop(task: asyncio.Task[Execution]) -> None:
-    task.cancel()
-    await asyncio.wait((task,), timeout=STOP_SECONDS)
-    # Its later outcome is nobody's; read here, so that asyncio does not report it as never retrieved.
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 # A thread of its own, and a daemon: in a pool, tools that hang would keep others from running and the program from

@@ -254,7 +254,10 @@ def _is_free_text(node: SchemaNode) -> bool:
                 continue
             seen.add(id(form))
             kinds = _EVERY if form.types is None else form.types
-            if "string" in kinds and _may_say_anything(form):
+            short = any(
+                isinstance(most, int | float) and most <= LONGEST_NAME for most in form.rest.get("maxLength", ())
+            )
+            if "string" in kinds and not short and not bounds_text(form):
                 return True
             inner = [form.items] if "array" in kinds else []
             if "object" in kinds:
@@ -263,12 +266,6 @@ def _is_free_text(node: SchemaNode) -> bool:
                 inner += [form.members, *(named.values() if len(named) == 1 else ())]
             pending += filter(None, inner)
     return False
-
-
-def _may_say_anything(form: Alternative) -> bool:
-    if any(isinstance(most, int | float) and most <= LONGEST_NAME for most in form.rest.get("maxLength", ())):
-        return False
-    return not bounds_text(form)
 
 
 def bounds_text(form: Alternative) -> bool:
