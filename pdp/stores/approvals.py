@@ -9,12 +9,13 @@ Source: tool pattern library, pattern 7 (an approval request is a task): its sub
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import orjson
 
+from pdp.clock import to_seconds
 from pdp.decision import new_id
 from pdp.json import digest
 from pdp.manifest.fields import SUBJECT, EffectClass, duration_seconds, normal_duration
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 
     from pdp.manifest.model import Tool
 
-_FORM: Final = "%Y-%m-%dT%H:%M:%SZ"
-_LAST: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+_LAST: Final = 253_402_300_799  # the last second of the year 9999
 _TOKEN_CLAIMS: Final = {"token": ("jti",), "client": ("azp", "client_id"), "session": ("sid",)}
 
 TokenMarks = dict[str, tuple[str, ...]]
@@ -144,6 +144,8 @@ class Approval:
         approvers = entry.approval.approvers or ()
         if not agents or entry.effect_class is EffectClass.COMMIT_HIGH:
             approvers = tuple(role for role in approvers if role != SUBJECT)
+        # Rounded down: an approval may end a little too early, and never too late.
+        ends = datetime.fromisoformat(context["time"]).timestamp() + int(duration_seconds(entry.approval.expires))
         return cls(
             id=new_id(),
             state=ApprovalState.PENDING,
@@ -158,7 +160,7 @@ class Approval:
             approvers=tuple(approvers),
             quorum=entry.approval.quorum,
             opened_at=context["time"],
-            expires_at=_later(context["time"], duration_seconds(entry.approval.expires)),
+            expires_at=to_seconds(min(ends, _LAST)),
             body=body,
             reasons=tuple(reasons),
             idempotency_key=context.get("idempotency_key"),
@@ -245,13 +247,6 @@ class ApprovalStore(Protocol):
 
         `within`: the transaction to do it in, for a store of the same database.
         """
-
-
-def _later(start: str, seconds: float) -> str:
-    # Rounded down: an approval may end a little too early, and never too late.
-    begin = datetime.fromisoformat(start)
-    room = (_LAST - begin).total_seconds()
-    return (begin + timedelta(seconds=int(min(seconds, room)))).strftime(_FORM)
 
 
 def _requesters(subject: dict[str, Any], agent: str | None) -> Iterator[Person]:
