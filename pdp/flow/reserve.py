@@ -68,7 +68,8 @@ def key_of(asked: Asked, checked: Checked) -> IdempotencyKey | None:
     if checked.idempotency_key is None:
         return None
     if asked.received.compensates is not None:
-        return IdempotencyKey.of_compensation(asked.received.compensates.id)
+        # Without an owner: an action is compensated once for all.
+        return IdempotencyKey("", "", "", "", f"compensation:{asked.received.compensates.id}")
     if not checked.tool.reserves_key:
         return None
     session = asked.session

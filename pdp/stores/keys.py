@@ -52,11 +52,6 @@ class IdempotencyKey(NamedTuple):
         """Return the key of a call of this entry."""
         return cls(tenant, subject, entry.name, (entry.version or "").partition(".")[0], key)
 
-    @classmethod
-    def of_compensation(cls, action_id: str) -> Self:
-        """Return the key of an action's compensation. It has no owner: an action is compensated once for all."""
-        return cls("", "", "", "", f"compensation:{action_id}")
-
     @property
     def id(self) -> str:
         """A digest of all five."""
