@@ -139,16 +139,13 @@ class ShadowEngine(Engine):
         finally:
             # A forked child has neither the thread nor, perhaps, anybody who lets the lock go.
             if os.getpid() == self._process:
-                self._close_shadow()
-
-    def _close_shadow(self) -> None:
-        with self._lock:
-            if self._closed_at is None:
-                self._closed_at = time.monotonic()
-                self._queue.put(None)
-        # An observer that closes the engine runs in the very thread that it would wait for.
-        if self._thread is not threading.current_thread():
-            self._thread.join(max(0.0, self._closed_at + self._closing - time.monotonic()))
+                with self._lock:
+                    if self._closed_at is None:
+                        self._closed_at = time.monotonic()
+                        self._queue.put(None)
+                # An observer that closes the engine runs in the very thread that it would wait for.
+                if self._thread is not threading.current_thread():
+                    self._thread.join(max(0.0, self._closed_at + self._closing - time.monotonic()))
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
