@@ -19,7 +19,7 @@ from pdp.workbench.diff.comparison import ComparedCall, Comparison, DecisionChan
 from pdp.workbench.diff.exercise import not_shown
 from pdp.workbench.diff.generated import GeneratedCalls
 from pdp.workbench.diff.groups import grouped
-from pdp.workbench.diff.known import DecisionLog, log_calls, scenario_calls
+from pdp.workbench.diff.known import DecisionLog, known_call, scenario_calls
 from pdp.workbench.diff.policies import BundlePair
 from pdp.workbench.diff.result import BundleDiff, KnownCalls
 from pdp.workbench.diff.review import review
@@ -67,9 +67,11 @@ def bundle_diff(
     decided = _Decided(progress)
     generated = GeneratedCalls(pair, whole, beside=beside, engine_timeout=engine_timeout)
     with generated.comparison as comparison:
-        logged = (decided.known(comparison, log_calls(log, pair.manifests)) for log in logs)
+        logged = (known_call(request, pair.manifests, source) for log in logs for source, request in log.requests)
         of_scenarios = _of_scenarios(pair, suites, decided, engine_timeout)
-        known_groups = grouped(decided.noted(chain(of_scenarios, *logged)), structure, comparison.decide)
+        known_groups = grouped(
+            decided.noted(chain(of_scenarios, decided.known(comparison, logged))), structure, comparison.decide
+        )
         calls = generated.calls(most, allowed=map(orjson.loads, decided.allowed)) if most else ()
         differences = decided.noted(comparison.differences(decided.generated(calls)))
         groups = grouped(differences, structure, comparison.decide)

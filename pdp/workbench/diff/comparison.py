@@ -179,12 +179,11 @@ class Comparison(ExitStack):
         rest = iter(calls)
         with ThreadPoolExecutor(WORKERS, thread_name_prefix="pdp-diff") as pool:
             pending: deque[Future[list[Difference]]] = deque()
-            while True:
-                while len(pending) < 2 * WORKERS and (chunk := list(islice(rest, _CHUNK))):
+            while (chunk := list(islice(rest, _CHUNK))) or pending:
+                if chunk:
                     pending.append(pool.submit(self._differing, chunk))
-                if not pending:
-                    return
-                yield from pending.popleft().result()
+                if not chunk or len(pending) == 2 * WORKERS:
+                    yield from pending.popleft().result()
 
     def _differing(self, calls: list[ComparedCall]) -> list[Difference]:
         differences = []

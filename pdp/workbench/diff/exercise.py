@@ -28,29 +28,16 @@ _MOST: Final = 1500
 _TIMEOUT: Final = 30.0
 
 
-class NotShown(NamedTuple):
-    """A changed rule, the begin of its text, and what no call shows of it, in words."""
-
-    rule: str
-    text: str
-    words: str
-
-    @property
-    def line(self) -> str:
-        """The rule in words."""
-        return f"{self.rule}: `{self.text}`: no call shows {self.words}"
-
-
 class _Part(NamedTuple):
-    """A change, and the module's text with it undone."""
+    """A change in words, and the module's text with it undone."""
 
-    change: NotShown
+    change: str
     module: str
     text: str
 
 
-def not_shown(pair: BundlePair, data: Mapping[str, Any], calls: Sequence[bytes]) -> tuple[NotShown, ...]:
-    """Return the changed rules that no call shows; the new bundle decided `calls` by `data`, the likeliest first.
+def not_shown(pair: BundlePair, data: Mapping[str, Any], calls: Sequence[bytes]) -> tuple[str, ...]:
+    """Return in words what no call shows of changed rules; the new bundle decided `calls`, the likeliest first.
 
     UsageError, EngineError: OPA cannot be run, or cannot decide the calls.
     """
@@ -113,7 +100,7 @@ def _parts(pair: BundlePair) -> Iterator[_Part]:
             for start, end in sorted(spans, reverse=True):
                 text = text[:start] + ("\n\n".join(texts) if start == spans[0][0] else "") + text[end:]
             more = gone if after else [*gone, *texts]
-            change = NotShown(name, _begin(side, first), "that it is not what it was")
+            change = f"{name}: `{_begin(side, first)}`: no call shows that it is not what it was"
             yield _Part(change, first.module, "\n\n".join((text, *more)))
 
 
@@ -124,7 +111,7 @@ def _without(name: str, new: BundleRules, rule: ComparedRule) -> _Part:
     for edit in reversed(edits({"rules": [rule.node]}, Source(new.modules[rule.module].file, text))):
         if edit.kind == "rule dropped":
             text = text[: edit.span[0]] + edit.text + text[edit.span[1] :]
-    return _Part(NotShown(name, _begin(new, rule), "that it is there"), rule.module, text)
+    return _Part(f"{name}: `{_begin(new, rule)}`: no call shows that it is there", rule.module, text)
 
 
 def rule_text(side: BundleRules, rule: ComparedRule) -> str:

@@ -73,11 +73,6 @@ def _decidable(record: Mapping[str, Any]) -> bool:
     )
 
 
-def log_calls(log: DecisionLog, manifests: Manifests) -> Iterator[ComparedCall]:
-    """Return the requests of a log as calls."""
-    return (_call(request, manifests, source) for source, request in log.requests)
-
-
 def scenario_calls(
     suites: Sequence[Suite], engines: Iterable[EmbeddedEngine], manifests: Manifests
 ) -> Iterator[ComparedCall]:
@@ -94,12 +89,13 @@ def scenario_calls(
                 for step in result.steps:
                     answers = [*((answer, False) for answer in step.answers), *((plan, True) for plan in step.plans)]
                     for answer, plan in answers:
-                        call = _call(orjson.loads(answer.body), manifests, source, plan=plan)
+                        call = known_call(orjson.loads(answer.body), manifests, source, plan=plan)
                         if (key := (call.old, call.new)) not in seen:
                             seen.add(key)
                             yield call
 
 
-def _call(request: Any, manifests: Manifests, source: str, *, plan: bool = False) -> ComparedCall:
+def known_call(request: Any, manifests: Manifests, source: str, *, plan: bool = False) -> ComparedCall:
+    """Return a request, or a plan, as a call of both bundles; `source` says where it comes from."""
     old, new = (canonical(request), canonical(request)) if plan else manifests.requests(request)
     return ComparedCall("a plan" if plan else tool_of(request) or "unknown", old, new, source=source, plan=plan)

@@ -62,9 +62,9 @@ def test_every_back_door_is_shown_or_reported(tmp_path: Path, opa: Path) -> None
 
     found = bundle_diff(BUNDLE, new, suites=[load_suite(EXAMPLE / "scenarios.yaml")], most=CALLS)
 
-    assert found.loosens
-    reported = {rule.text: rule.words for rule in found.not_shown}
-    assert [reported.get(f"_clear if {{ {door} }}") for door in HIDDEN.values()] == ["that it is there"] * len(HIDDEN)
+    assert found.loosenings()
+    reported = {f"`_clear if {{ {door} }}`: no call shows that it is there" for door in HIDDEN.values()}
+    assert reported <= {line.partition(": ")[2] for line in found.not_shown}
     places = {name: what for name, what in found.unseen().items() if "no call shows" in what}
     assert len(places) == len(found.not_shown)
     assert f"{len(found.unseen())} places where a loosening would not be seen" in verdict(found)
@@ -75,9 +75,9 @@ def test_every_back_door_is_shown_or_reported(tmp_path: Path, opa: Path) -> None
 
 @pytest.mark.parametrize(
     ("approval", "missed"),
-    [pytest.param(None, [], id="admitted"), pytest.param({}, ["that it is there"], id="denied for something else")],
+    [pytest.param(None, 0, id="admitted"), pytest.param({}, 1, id="denied for something else")],
 )
-def test_a_call_that_stays_denied_shows_no_loosening(opa: Path, approval: Any, missed: list[str]) -> None:
+def test_a_call_that_stays_denied_shows_no_loosening(opa: Path, approval: Any, missed: int) -> None:
     bundle = read_bundle(BUNDLE)
     (digest, document), *_ = bundle.data["manifests"].items()
     tool = next(tool for tool in called_tools(document, digest) if tool.name == "initiate_wire")
@@ -89,7 +89,8 @@ def test_a_call_that_stays_denied_shows_no_loosening(opa: Path, approval: Any, m
 
     found = not_shown(BundlePair.of(opa, bundle, replace(bundle, modules=opened)), bundle.data, [canonical(call)])
 
-    assert [each.words for each in found if each.text == door] == missed
+    ours = f"`{door}`: no call shows that it is there"
+    assert [line.partition(": ")[2] for line in found if door in line] == [ours] * missed
 
 
 RENAMED = [f"_part_{number:02}" for number in range(40)]

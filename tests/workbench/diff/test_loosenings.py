@@ -183,7 +183,7 @@ def test_a_cap_that_rises_counts_as_loosening(tmp_path: Path, opa: Path) -> None
     assert group.call.endswith(": ALLOW as before, otherwise in transform")
     assert group.change.direction == "loosens"
     assert found.review[0].direction == "loosens"
-    assert (found.loosens, found.fails("loosening"), list(found.loosenings())) == (True, True, [group.id])
+    assert (found.as_json()["loosens"], found.fails("loosening"), list(found.loosenings())) == (True, True, [group.id])
 
 
 def gate_reasons(bundle: Path, last: Path) -> tuple[str, ...]:
