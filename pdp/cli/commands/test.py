@@ -137,7 +137,7 @@ def _lines(coverage: Coverage) -> Iterator[str]:
         for file in coverage.lines:
             if file.missed:
                 yield f"  {shown_file(file.file)}: not reached {line_ranges(file.missed)}"
-    counted = [code for code in coverage.codes if code.counts]
+    counted = [code for code in coverage.codes if code.file is not None]
     reached = sum(code.scenario is not None for code in counted)
     if counted:
         yield f"reason codes: {reached} of {len(counted)} reached"

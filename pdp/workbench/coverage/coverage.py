@@ -59,18 +59,14 @@ class FileLines:
 class CodeReached:
     """One code that METADATA names: its first rule, and the first scenario that reached it, as `FILE: NAME`.
 
-    The code of an obligation is reached by the obligation's id. `file` is the first scenario file that answers for it.
+    The code of an obligation is reached by the obligation's id. `file` is the first scenario file that answers for it;
+    None: none of these does, and it does not count.
     """
 
     code: str
     site: RuleSite
     scenario: str | None
     file: str | None
-
-    @property
-    def counts(self) -> bool:
-        """Whether these suites answer for it."""
-        return self.file is not None
 
     @property
     def exempt(self) -> str | None:
@@ -164,7 +160,7 @@ class Coverage:
                 {
                     "code": reached.code, "part": reached.site.part, "file": shown_file(reached.site.file),
                     "line": reached.site.line, "scenario": reached.scenario, "exempt": reached.exempt,
-                    "counts": reached.counts,
+                    "counts": reached.file is not None,
                 }
                 for reached in self.codes
             ],

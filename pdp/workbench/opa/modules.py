@@ -77,10 +77,9 @@ def collect(baseline: Path, folders: Sequence[Path], *, tests: bool = False) -> 
                 )
             path = "/".join(("custom", *parts) if custom and parts[0] != "custom" else parts)
             if path in modules:
-                if modules[path].file.resolve() == file.resolve():
-                    raise UsageError(f"{folder}: the folder is named twice", hint="name it once")
                 raise UsageError(
-                    f"{file}: {modules[path].file} would have the same place in the bundle", hint="rename one of them"
+                    f"{file}: {modules[path].file} would have the same place in the bundle",
+                    hint="name each folder once, and files otherwise that have one path in two of them",
                 )
             modules[path] = Module(file, _text(file), custom)
     return dict(sorted(modules.items()))
