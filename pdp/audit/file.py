@@ -209,8 +209,8 @@ class FileAudit(AuditLog):
             replace_file(self.path.resolve(), line + b"\n", mode=stat.S_IMODE(status.st_mode))
         except OSError:
             _log.exception("audit file %s cannot be rotated, and goes on", self.path)
-            return False
-        return True
+        # It may be there all the same, where only the folder could not be waited for.
+        return not os.path.samestat(self.path.stat(), status)
 
     def _write(self, line: bytes, line_hash: str) -> None:
         if len(line) >= LINE_BYTES:

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -717,6 +718,25 @@ def test_a_stream_that_cannot_be_rotated_goes_on(
 
     assert verified(path) == 2
     assert [record.getMessage() for record in caplog.records] == [f"audit file {path} cannot be rotated, and goes on"]
+
+
+def test_a_stream_whose_folder_cannot_be_waited_for_is_rotated_all_the_same(
+    path: Path, opened: Appended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fsync(file: int) -> None:
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    log = opened(1)
+    request_rotation(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        log.append(event())
+    log.append(event())
+
+    (old,) = path.parent.glob("audit.jsonl.0*")
+    lines = [line for file in (old, path) for line in file.read_bytes().splitlines()]
+    assert verify_chain(lines, KEY) == len(lines) == 4
 
 
 def test_a_rotated_stream_that_is_held_is_waited_for_off_the_event_loop(path: Path, opened: Appended) -> None:

@@ -117,14 +117,16 @@ def sign_bundle(packed: bytes, key: SigningKey) -> bytes:
 
 
 def _write_new(path: Path, content: bytes, mode: int) -> None:
+    made = False
     try:
         # Made with its mode: at no time may others read it. Never over a key that is there, which may be the only copy.
         with open(path, "xb", opener=partial(os.open, mode=mode)) as file:
+            made = True
             file.write(content)
     except FileExistsError:
         raise UsageError(f"{path}: there already", hint="name another file; a key is never overwritten") from None
     except OSError as error:
-        with suppress(OSError):
-            path.unlink()
+        if made:
+            path.unlink(missing_ok=True)
         hint = "name a file in a folder of yours, and check the disk's space"
         raise UsageError(f"{path}: cannot be written: {error.strerror}", hint=hint) from error

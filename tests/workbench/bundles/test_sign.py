@@ -8,6 +8,7 @@ import gzip
 import json
 import os
 import random
+import resource
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -283,6 +284,20 @@ def test_a_generated_pair_is_for_its_owner_and_is_never_overwritten(tmp_path: Pa
     with pytest.raises(UsageError, match=r"other\.pub: there already"):
         generate_key(tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+def test_a_key_that_is_there_stays_where_no_file_can_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "k").write_text("mine")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open(tmp_path, os.O_RDONLY)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+    try:
+        with pytest.raises(UsageError, match="Too many open files"):
+            generate_key(tmp_path / "k")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert (tmp_path / "k").read_text() == "mine"
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o601, 0o777])
