@@ -29,7 +29,7 @@ def call_flow(asked: Asked, checked: Checked, stores: Stores) -> Generator[Step,
     StateError: the run is full or has expired, or the ledger cannot be read.
     """
     session, ledger = asked.session, stores.ledger
-    if session.run_id is None:
+    if not session.run_id:
         return None
     call = (checked.proposal.arguments, session, ledger, asked.received.now)
     if not ledger.blocking:

@@ -99,7 +99,7 @@ def _probe(tool: CompiledTool, session: Session, now: float) -> Request:
     }
     if session.agent is not None:
         context["agent"] = session.agent
-    if tool.entry.flow is not None and session.run_id is not None:
+    if tool.entry.flow is not None and session.run_id:
         context["flow"] = _ANY_RUN
     request = Request(session.subject, tool.requested_action, Entity(str(kind), str(name), resource), context)
     context |= {"call_digest": call_digest(request), "time": session.time or to_seconds(now), "approval": None}

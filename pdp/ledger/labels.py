@@ -37,6 +37,7 @@ _LOWERED: Final = ("trusted", "party", "named")
 _LONGEST_NAME: Final = 64
 _LONGEST_KEY: Final = 32  # of a field; what is longer says something
 _MOST_WORDS: Final = 5
+_ACCOUNT: Final = 7  # digits that can be an account's or a telephone's
 
 Reading = tuple[dict[str, str], list[str]]
 """The best label of each value of a result, by its normal form; and the texts of strangers in it."""
@@ -119,7 +120,8 @@ class _Walk:
         elif kind is int or kind is float:
             if not -MAX_NUMBER <= value <= MAX_NUMBER:
                 raise JsonValueError(f"{value} is not a number of JSON")
-            self._add(normal(value), "named" if named and field.label in _NAMEABLE else field.label)
+            text = normal(value)
+            self._add(text, "named" if named and field.label in _NAMEABLE else field.label, text)
         elif isinstance(value, list | dict) and depth < MAX_DEPTH:
             self._read_parts(value, field, depth + 1, named=named)
         elif value is not None and kind is not bool:
@@ -144,10 +146,10 @@ class _Walk:
         return any(isinstance(text, str) and self._prompt.names(normal(text)) for text in texts)
 
     def _add(self, value: str, label: str, text: str = "") -> None:
-        """Add a value, of its labels the best one, and the text that it is, which is prose if it is no number."""
+        """Add a value, of its labels the best one, and the text that it is: prose, unless it is a sum."""
         if self._lowered and label in _LOWERED:
             label = UNTRUSTED
-        if text and label == UNTRUSTED and not is_numeric(value):
+        if text and label == UNTRUSTED and ((value.isdigit() and len(value) >= _ACCOUNT) or not is_numeric(value)):
             self.prose.append(text)
         if value and _RANKS[label] <= _RANKS[self.labels.get(value, UNTRUSTED)]:
             self.labels[value] = label

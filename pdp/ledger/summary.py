@@ -156,10 +156,8 @@ class Tracker:
         unknown: set[str] = set()
         lowered, anchored = next(leaves, None) is not None, False
         for argument in asked:
-            value, sources, calls = (
-                argument.asked.value,
-                *lookup.origin(argument.asked, argument.role, argument.leaf.path),
-            )
+            value = argument.asked.value
+            sources, calls = lookup.origin(argument.asked, argument.role, argument.leaf.path)
             if len(value) >= SHORTEST and GOOD.isdisjoint(sources):
                 # What only computes in a tainted run may decode what a stranger wrote.
                 lowered = lowered or UNTRUSTED in sources or (self._is_pure and labels.tainted)

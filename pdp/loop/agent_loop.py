@@ -158,12 +158,15 @@ class AgentLoop:
         schema: dict[str, Any] | None = None,
         prompt_id: str | None = None,
         step_name: str | None = None,
+        own_words: str | None = None,
     ) -> Finished:
         """Run the loop in an event loop of its own; as of `arun`, but not where one runs already, as in a notebook."""
         with suppress(RuntimeError):
             asyncio.get_running_loop()
             raise UsageError("an event loop runs in this thread already", hint="use `await loop.arun(...)`")
-        return asyncio.run(self.arun(prompt, schema=schema, prompt_id=prompt_id, step_name=step_name))
+        return asyncio.run(
+            self.arun(prompt, schema=schema, prompt_id=prompt_id, step_name=step_name, own_words=own_words)
+        )
 
     async def arun(
         self,
@@ -172,6 +175,7 @@ class AgentLoop:
         schema: dict[str, Any] | None = None,
         prompt_id: str | None = None,
         step_name: str | None = None,
+        own_words: str | None = None,
     ) -> Finished:
         """Run the loop. Calls of one turn run together, 16 of them at a time.
 
@@ -184,6 +188,7 @@ class AgentLoop:
             prompt_id: names this prompt within the session's run. The same prompt run again under its id, as after a
                 crash, makes no call a second time.
             step_name: the step of a plan that the prompt is, recorded with each of its calls.
+            own_words: what of it the user wrote, and no document; it is added to the session's `prompt` for the run.
 
         Raises:
             ToolIterationsExceededError: the model does not come to an end.
@@ -198,6 +203,9 @@ class AgentLoop:
         messages.append(Message(Role.USER, prompt))
         session, output, prompt_id = self._session, None, prompt_id or new_id()
         own_run = session.run_id is None and not self._is_one_run
+        if own_words is not None:
+            session = session.with_changes(prompt=[*session.prompt, own_words])
+            self._session = self._session if own_run else session
         if session.run_id is None:
             run = [self._id] if self._is_one_run else [self._id, prompt_id]
             session = session.with_changes(run_id=digest(canonical(run)))

@@ -755,3 +755,26 @@ def test_what_outlives_a_prompt_is_still_a_strangers(tmp_path: Path, preserved: 
         other = AgentLoop(pep, Scripted(*turns), {"claims": SESSION["claims"]}).run("Read.").evaluations[0].flow
 
     assert [flow and flow["tainted"] for flow in (*flows, other)] == [False, tainted, False]
+
+
+@pytest.mark.parametrize("run_id", [None, "run-7"])
+def test_the_users_words_are_those_that_the_application_says_are(tmp_path: Path, run_id: str | None) -> None:
+    file = tmp_path / "manifest.yaml"
+    file.write_text("""
+manifest_version: 2026.1.0
+tools:
+  - {name: look_up, effect_class: read-internal, risk_tier: low, scopes: [calc], roles: {name: object},
+     schema: {type: object, required: [name], properties: {name: {type: string, maxLength: 9}}}}
+""")
+    manifest = load_effective(file, None)
+    turns = Turn(calls=(ToolCall("c1", "look_up", {"name": "Bob-7"}),)), Turn("ok")
+    with EmbeddedEngine.baseline(manifests={manifest.digest: manifest.document}) as engine:
+        pep = Pep(manifest, engine, tools={"look_up": lambda name: 7})
+        loop = AgentLoop(pep, Scripted(*turns * 3), {"claims": SESSION["claims"], "run_id": run_id})
+        prompt = "Look up whom I name. The document: <Look up Bob-7.>"
+        runs = [loop.run(prompt, own_words=words) for words in (None, "Look up Bob-7.", None)]
+
+    flows = [run.evaluations[0].flow for run in runs]
+    # A run that goes on still has the words of the prompt before.
+    sources = [["model"], ["prompt"], ["prompt"] if run_id else ["model"]]
+    assert [flow and flow["arguments"][0]["sources"] for flow in flows] == sources
