@@ -31,10 +31,8 @@ def call_flow(asked: Asked, checked: Checked, stores: Stores) -> Generator[Step,
     session, ledger = asked.session, stores.ledger
     if not session.run_id:
         return None
-    call = (checked.proposal.arguments, session, ledger, asked.received.now)
-    if not ledger.blocking:
-        return checked.tool.tracker.call_flow(*call)
-    return (yield Work(partial(checked.tool.tracker.call_flow, *call), blocking=True))
+    work = partial(checked.tool.tracker.call_flow, checked.proposal.arguments, session, ledger, asked.received.now)
+    return (yield Work(work, blocking=ledger.blocking))
 
 
 def endorse(prepared: Prepared, stores: Stores) -> Generator[Step, None, None]:
@@ -60,10 +58,8 @@ def follow(executed: Executed, prepared: Prepared, stores: Stores) -> Generator[
     try:
         labels, sources = tracker.learned(flow, arguments, shown, _call_id(prepared), failed=failure is not None)
         new = labels.joined(RunLabels(markings=executed.markings)).beyond(flow.labels)
-        if not ledger.blocking:
-            ledger.write(flow.run, new, sources, now)
-        elif sources or new != RunLabels():
-            yield Work(lambda: ledger.write(flow.run, new, sources, now), blocking=True)
+        if sources or new != RunLabels():
+            yield Work(lambda: ledger.write(flow.run, new, sources, now), blocking=ledger.blocking)
     except Exception as error:  # noqa: BLE001 - whatever it was: nobody would know any more what the run has seen
         _log.error("a result could not be written to the run's ledger, and is withheld: %s", place_of(error))
         execution = withheld(execution, _WITHHELD)

@@ -178,6 +178,15 @@ def test_no_call_goes_on_where_nobody_knows_what_the_run_has_read(
     assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
+def test_a_call_that_brings_nothing_in_takes_no_room_of_another_run(base: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "MOST_RUNS", 1)
+    pep = with_tools(base, MemoryLedger())
+    pep.call(READ, session(), tool_call_id="call-1")
+    assert pep.call(LOOK_UP, session(run_id="run-2")).executed
+
+    assert flow(pep.call(LOOK_UP, session())) == TAINTED
+
+
 def test_a_result_that_memory_has_no_room_for_is_withheld(base: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_module, "MOST_OVER", 0)
 
