@@ -160,10 +160,13 @@ class Comparison(ExitStack):
         engine_timeout: float = ENGINE_TIMEOUT,
     ) -> None:
         super().__init__()
-        self.engines = (
-            self.enter_context(_engine(old, manifests, old_data, engine_timeout)),
-            self.enter_context(_engine(new, manifests, new_data, engine_timeout)),
-        )
+        # Where the second cannot be opened, the first is closed at once.
+        with ExitStack() as opened:
+            self.engines = (
+                opened.enter_context(_engine(old, manifests, old_data, engine_timeout)),
+                opened.enter_context(_engine(new, manifests, new_data, engine_timeout)),
+            )
+            self.push(opened.pop_all())
 
     def decide(self, call: ComparedCall) -> tuple[Decision, Decision]:
         """Return both decisions on one call."""
