@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
 
+LAST_SECOND: Final = 253_402_300_799  # of the year 9999: no time has a later one
+
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 
 

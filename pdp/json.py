@@ -327,6 +327,16 @@ def _rewritten(match: re.Match[bytes]) -> bytes:
     return match[0] if first is None else small_sign + b"0.00000" + first + (others or b"")
 
 
+def pointer(key: str) -> str:
+    """Return the JSON Pointer (RFC 6901) of a member."""
+    return f"/{key.replace('~', '~0').replace('/', '~1')}"
+
+
+def pointer_steps(text: str) -> tuple[str, ...]:
+    """Return the steps of a JSON Pointer; none for the empty one, which is the whole."""
+    return tuple(step.replace("~1", "/").replace("~0", "~") for step in text.split("/")[1:])
+
+
 def digest(data: bytes) -> str:
     """Return `sha256:` and the hexadecimal SHA-256 of `data`."""
     return "sha256:" + hashlib.sha256(data).hexdigest()

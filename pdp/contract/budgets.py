@@ -11,7 +11,7 @@ from decimal import Decimal
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pdp.clock import to_seconds
+from pdp.clock import LAST_SECOND, to_seconds
 from pdp.json import canonical, digest
 from pdp.manifest.fields import duration_seconds
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pdp.session import Session
 
 MOST: Final = 10**15  # how many units a sum may have: up to here, each has a JSON number of its own
-_LAST: Final = 253_402_300_799  # the last second of the year 9999; no time in a request is later
 RUN_SECONDS: Final = 30 * 86_400.0  # how long what a run has spent is remembered
 _UNIT: Final = "0.01"
 _DAY: Final = 86_400.0
@@ -112,7 +111,7 @@ class Spending(NamedTuple):
         if take is None or problem:
             return {"limit": self.limit, "problem": problem}
         until = take.window.end(now) if take.window.calendar else spent.until
-        ends = None if take.window.seconds is None or until is None else to_seconds(min(math.ceil(until), _LAST))
+        ends = None if take.window.seconds is None or until is None else to_seconds(min(math.ceil(until), LAST_SECOND))
         return {
             "limit": self.limit,
             "used": self.number(spent.used),

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import PdpError
-from pdp.json import MAX_DEPTH, MAX_NUMBER, JsonValueError, parse_json
+from pdp.json import MAX_DEPTH, MAX_NUMBER, JsonValueError, parse_json, pointer_steps
 from pdp.ledger.values import Prompt, is_numeric, normal, within
 from pdp.manifest.model import ResultLabels
 
@@ -54,7 +54,7 @@ class ResultReader:
         paths = {"created": result.created, "name": result.names}
         if not self.is_write:
             paths = {"trusted": result.trusted, "party": result.parties, **paths}
-        rules = [(_steps(path), label) for label in paths for path in paths[label] or ()]
+        rules = [(pointer_steps(path), label) for label in paths for path in paths[label] or ()]
         # Of two that label a field, the later one counts: that of a name over that of any member.
         rules.sort(key=lambda rule: [step != _ANY for step in rule[0]])
         trusted = result.integrity == "trusted" and not self.is_write
@@ -164,10 +164,6 @@ class _Walk:
                 self._add(inner, inner_label)
                 self._most -= 1
             self._left = max(0, self._left - len(text))
-
-
-def _steps(path: str) -> tuple[str, ...]:
-    return tuple(step.replace("~1", "/").replace("~0", "~") for step in path.split("/")[1:])
 
 
 def _is_name_like(text: str) -> bool:

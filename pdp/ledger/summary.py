@@ -11,11 +11,12 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pdp.json import MAX_BYTES, JsonValueError, canonical
+from pdp.json import MAX_BYTES, JsonValueError, canonical, pointer
 from pdp.ledger.labels import LABELS, UNTRUSTED, ResultReader
 from pdp.ledger.ledger import LedgerStore, Origin, RunIds, RunLabels, run_of
 from pdp.ledger.values import (
     SHORTEST,
+    WORD,
     Leaf,
     Prompt,
     domain_of,
@@ -25,7 +26,6 @@ from pdp.ledger.values import (
     links,
     names_something,
     normal,
-    pointer,
 )
 from pdp.manifest.fields import EffectClass
 
@@ -51,7 +51,6 @@ _ADDRESSES: Final = ("url", "address")
 _TARGETS: Final = ("destination", "object")
 _LAST: Final = len(_TARGETS)
 _SHORT_STATUS: Final = 64
-_WORD: Final = re.compile(r"[^\W\d_]{3,}")
 _CAMEL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _VERBS: Final = tuple(
     frozenset(stems.split())
@@ -135,7 +134,7 @@ class Tracker:
         self._reader, self._is_pure = ResultReader(entry), entry.effect_class is EffectClass.PURE
         self._stems = _stems(entry.name)
         told = f"{entry.name} {entry.description} {canonical(entry.schema_).decode()}"
-        self._own_words = frozenset(_WORD.findall(told.casefold()))
+        self._own_words = frozenset(WORD.findall(told.casefold()))
 
     def call_flow(self, arguments: Mapping[str, Any], session: Session, store: LedgerStore, now: float) -> CallFlow:
         """Return what the ledger says of a call; `session` has a `run_id`. Errors as of `LedgerStore.read`."""
@@ -166,8 +165,7 @@ class Tracker:
             anchored = anchored or lookup.anchors(argument, sources)
             if argument.role is not None:
                 labelled.append(lookup.entry(argument, sources, calls))
-        if len(labelled) > 1:
-            labelled.sort(key=lambda entry: str(entry["path"]))
+        labelled.sort(key=lambda entry: str(entry["path"]))
         if len(labelled) > MOST_ARGUMENTS or len(asked) == _MOST_LEAVES:
             rest = {"path": "", "role": "destination", "sources": [UNTRUSTED], "from": [], "home": False, "links": []}
             rests = [rest]
@@ -257,7 +255,7 @@ class _Lookup:
         self.sources: Mapping[str, Origin] = {}
         self._run_ids, self._tool, self._stems, self._tool_words = ids, tool, stems, words
         self._home = session.home_domains
-        self._facts = session.facts and {normal(leaf.value) for leaf in leaf_values(session.facts)}
+        self._facts = {normal(leaf.value) for leaf in leaf_values(session.facts)}
 
     def ask(self, leaf: Leaf, role: str | None, beside: Iterable[str]) -> _Argument:
         """Return what is asked for a leaf of the arguments; `beside`: what it is endorsed together with."""
@@ -308,7 +306,7 @@ class _Lookup:
         value = asked.value
         if self.prompt.says(value) and self._can_name(value, role, path):
             sources.add("prompt")
-        if self._facts and value and value in self._facts:
+        if value and value in self._facts:
             sources.add("fact")
         for name in asked.ids:
             if (source := self.sources.get(name)) is not None:
@@ -337,7 +335,7 @@ class _Lookup:
             return True
         if not isinstance(argument.leaf.value, str) or argument.leaf.value.isalnum():
             return False
-        words = {word for word in _WORD.findall(argument.leaf.value.casefold()) if len(word) > SHORTEST}
+        words = {word for word in WORD.findall(argument.leaf.value.casefold()) if len(word) > SHORTEST}
         return len(words) > 1 and len(words & self.prompt.words) >= _ANCHORING * len(words)
 
 
@@ -363,7 +361,7 @@ def _is_intended(tool: tuple[str, ...], prompt: Prompt) -> bool:
 @lru_cache(1024)
 def _stems(name: str) -> tuple[str, ...]:
     """Return the words of a tool's name without their endings."""
-    return tuple(_stem(word) for word in _WORD.findall(_CAMEL.sub(" ", name).casefold()))
+    return tuple(_stem(word) for word in WORD.findall(_CAMEL.sub(" ", name).casefold()))
 
 
 def _stem(word: str) -> str:

@@ -13,6 +13,8 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pdp.json import pointer
+
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
 
@@ -59,7 +61,7 @@ _FUNCTION_WORD: Final = re.compile(
     "them|then|there|these|they|this|those|through|too|two|until|use|very|want|was|way|were|what|when|where|which|while|"
     "who|why|will|with|would|write|yes|you|your"
 )
-_WORD: Final = re.compile(r"[^\W\d_]{3,}")
+WORD: Final = re.compile(r"[^\W\d_]{3,}")
 
 
 def normal(value: Any) -> str:
@@ -175,11 +177,6 @@ class Leaf(NamedTuple):
     value: str | float
 
 
-def pointer(key: str) -> str:
-    """Return the JSON Pointer of a member."""
-    return f"/{key.replace('~', '~0').replace('/', '~1')}"
-
-
 def leaf_values(value: Any, path: str = "", names: Container[str] | None = None) -> Iterator[Leaf]:
     """Yield the texts and numbers of a JSON value; with `names`, keys that are none of them are data as well."""
     if isinstance(value, dict):
@@ -239,7 +236,7 @@ class Prompt:
         self._values = frozenset(within(whole))
         self._numbers = frozenset(_normal_number(match.group()) for match in _AMOUNT.finditer(plain))
         self._dates, self._times = frozenset(_dates(plain)), frozenset(_times(plain))
-        self.words = frozenset(_WORD.findall(plain))
+        self.words = frozenset(WORD.findall(plain))
 
     def says(self, value: str) -> bool:
         """Return whether the user wrote this value (a normal form): all of it, and not as a part of another."""

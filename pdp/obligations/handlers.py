@@ -26,7 +26,7 @@ import orjson
 from pdp.contract.sensitive import place_of
 from pdp.decision import Decision, Obligation, Verdict
 from pdp.errors import PdpError, UsageError
-from pdp.json import canonical, check_json, thawed
+from pdp.json import canonical, check_json, pointer_steps, thawed
 from pdp.manifest.schema.compile import compile_schema
 from pdp.proposal import Execution, Failure, FailureCode, Proposal
 
@@ -144,8 +144,7 @@ def _redacted(parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:
     # In a list, so that the whole result can be replaced like any part of it.
     holder = [orjson.loads(canonical(delivery.result))]
     for pointer in parameters["fields"]:
-        steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
-        _redact(holder, ["0", *steps])
+        _redact(holder, ["0", *pointer_steps(pointer)])
     return replace(delivery, result=holder[0])
 
 

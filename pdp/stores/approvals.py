@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import orjson
 
-from pdp.clock import to_seconds
+from pdp.clock import LAST_SECOND, to_seconds
 from pdp.decision import new_id
 from pdp.json import digest
 from pdp.manifest.fields import SUBJECT, EffectClass, duration_seconds, normal_duration
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from pdp.manifest.model import Tool
 
-_LAST: Final = 253_402_300_799  # the last second of the year 9999
 _TOKEN_CLAIMS: Final = {"token": ("jti",), "client": ("azp", "client_id"), "session": ("sid",)}
 
 TokenMarks = dict[str, tuple[str, ...]]
@@ -160,7 +159,7 @@ class Approval:
             approvers=tuple(approvers),
             quorum=entry.approval.quorum,
             opened_at=context["time"],
-            expires_at=to_seconds(min(ends, _LAST)),
+            expires_at=to_seconds(min(ends, LAST_SECOND)),
             body=body,
             reasons=tuple(reasons),
             idempotency_key=context.get("idempotency_key"),

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PAGE: Final = 65536  # the unit in which a module's memory grows, in bytes
-TICK: Final = (
-    0.01  # seconds: evaluations are timed in this unit, and who evaluates counts the engine's epoch up so often
-)
+TICK: Final = 0.01  # seconds: the unit in which evaluations are timed; who evaluates counts the engine's epoch up by it
 REBUILD: Final = "build the bundle again with `pdp bundle build`"  # what to do about a module that cannot be used
 
 _CHECKSUM: Final = 32

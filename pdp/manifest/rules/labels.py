@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from pdp.documents import nearest, shown_name
+from pdp.json import pointer_steps
 from pdp.manifest.expressions.expression import ANY
 from pdp.manifest.fields import SINKS, EffectClass, Integrity
 from pdp.manifest.findings import Finding
@@ -44,9 +45,9 @@ def label_findings(stated: Governable, entry: Tool) -> Iterator[Finding]:
     if stated.result is None or entry.result is None:
         return
     root = None if entry.result_schema is None else walk(entry.result_schema)
-    lists = {name: tuple(map(_steps, getattr(entry.result, name) or ())) for name in _LISTS}
+    lists = {name: tuple(map(pointer_steps, getattr(entry.result, name) or ())) for name in _LISTS}
     for name, at, path in _paths(stated.result):
-        place, steps = ("result", name, at), _steps(path)
+        place, steps = ("result", name, at), pointer_steps(path)
         nodes = [] if root is None else [root]
         for step in steps:
             forms = _objects(nodes)
@@ -103,10 +104,6 @@ def label_doubts(tool: Tool) -> Iterator[Finding]:
 def _paths(labels: ResultLabels) -> Iterator[tuple[str, int, str]]:
     for name in _LISTS:
         yield from ((name, at, path) for at, path in enumerate(getattr(labels, name) or ()))
-
-
-def _steps(path: str) -> Steps:
-    return tuple(step.replace("~1", "/").replace("~0", "~") for step in path.split("/")[1:])
 
 
 def _covers(path: Steps, other: Steps) -> bool:

@@ -11,6 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
+from pdp.json import pointer_steps
 from pdp.manifest.findings import Finding
 
 if TYPE_CHECKING:
@@ -89,8 +90,7 @@ def referred(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
 def resolve(schema: Mapping[str, Any], pointer: str) -> Any:
     """Return what a reference such as `#/$defs/Money` means inside of a schema; None when it leads nowhere."""
     target: Any = schema
-    for raw in pointer.removeprefix("#").split("/")[1:]:
-        step = raw.replace("~1", "/").replace("~0", "~")
+    for step in pointer_steps(pointer.removeprefix("#")):
         if isinstance(target, dict) and step in target:
             target = target[step]
         elif isinstance(target, list) and step.isdecimal() and int(step) < len(target):
