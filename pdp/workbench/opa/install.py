@@ -36,6 +36,7 @@ _BASE_URL: Final = "https://openpolicyagent.org/downloads"
 # Seconds to wait for a connection, and then for each further piece; and those for the whole download.
 _PATIENCE: Final = 5.0
 _LONGEST: Final = 900.0
+_LARGEST: Final = 200 * 1024 * 1024  # bytes that a file may have
 _LOOPBACK: Final = ("127.0.0.1", "::1")
 
 
@@ -105,14 +106,19 @@ async def _download(base_url: str, progress: Callable[[str], None]) -> bytes:
 
 
 async def _content(client: httpx.AsyncClient, url: str) -> bytes:
+    content = bytearray()
     try:
-        response = await client.get(url)
+        async with client.stream("GET", url) as response:
+            if not response.is_success:
+                raise OpaInstallError(f"{url}: download failed: the server answered {response.status_code}")
+            async for piece in response.aiter_bytes():
+                content += piece
+                if len(content) > _LARGEST:
+                    raise OpaInstallError(f"{url}: download failed: it has more than {_LARGEST} bytes")
     except httpx.HTTPError as error:
         # A time-out has no words.
         raise OpaInstallError(f"{url}: download failed: {str(error) or 'timed out'}") from error
-    if not response.is_success:
-        raise OpaInstallError(f"{url}: download failed: the server answered {response.status_code}")
-    return response.content
+    return bytes(content)
 
 
 async def _check_place(request: httpx.Request) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 DECISION: Final = "authz/decision.rego"
+_MAX_BYTES: Final = 1024 * 1024  # of a module
 """The module by which a folder is known to be the baseline."""
 
 _TEST: Final = "_test.rego"
@@ -124,4 +125,7 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
 
 def _text(file: Path) -> str:
     # Line ends differ between checkouts of one source, and must not make another bundle of it.
-    return decode(read_bytes(file), str(file)).replace("\r\n", "\n")
+    content = read_bytes(file)
+    if len(content) > _MAX_BYTES:
+        raise UsageError(f"{file}: larger than {_MAX_BYTES} bytes", hint="is this Rego?")
+    return decode(content, str(file)).replace("\r\n", "\n")

@@ -490,6 +490,7 @@ def test_folders_that_cannot_be_built_are_named(opa: Path, tiny: Path, tmp_path:
     empty, spaced = tmp_path / "empty", written(tmp_path / "spaced", {"a b.rego": NIGHT})
     empty.mkdir()
     twice = [written(tmp_path / name, {"x.rego": NIGHT}) for name in ("one", "two")]
+    large = written(tmp_path / "large", {"x.rego": "#" * 2**21})
 
     name_folders = "name folders with Rego files"
     name_once = "name the baseline's folder once, and your own beside it"
@@ -505,6 +506,7 @@ def test_folders_that_cannot_be_built_are_named(opa: Path, tiny: Path, tmp_path:
         "(name each folder once, and files otherwise that have one path in two of them)"
     )
     assert usage(opa, tiny, twice[0], twice[0]).startswith("one/x.rego: one/x.rego would have the same place")
+    assert usage(opa, tiny, large) == "large/x.rego: larger than 1048576 bytes (is this Rego?)"
 
 
 def test_a_concern_that_is_required_and_not_there_is_named(opa: Path, tiny: Path) -> None:

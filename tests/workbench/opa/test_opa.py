@@ -176,6 +176,8 @@ WRONG = checksum(OTHER)
         pytest.param(answered(http(PROGRAM)[:-5]), f"{PATH}: download failed: ", id="truncated"),
         pytest.param(answered(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc"),
             f"{PATH}: download failed: ", id="half a chunk"),
+        pytest.param(answered(http(b"x" * 50_001)), f"{PATH}: download failed: it has more than 50000 bytes",
+            id="too large"),
         pytest.param(answered(b"junk\r\n\r\n"), f"{PATH}: download failed: ", id="not HTTP"),
         pytest.param(answered(b""), f"{PATH}: download failed: ", id="closed"),
         pytest.param(hang, f"{PATH}.sha256: download failed: timed out", id="hangs"),
@@ -184,6 +186,7 @@ WRONG = checksum(OTHER)
 def test_a_release_that_is_not_whole_is_refused(
     behave: Callable[[Peer], None], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("pdp.workbench.opa.install._LARGEST", 50_000)
     if behave is hang:
         monkeypatch.setattr("pdp.workbench.opa.install._PATIENCE", 0.2)
     with HostileOpa(behave) as server, pytest.raises(OpaInstallError) as caught:

@@ -63,6 +63,10 @@ class Diagnoses:
         return policy_modules(self._suite)
 
     @cached_property
+    def _data(self) -> dict[str, Any]:
+        return whole_data(self._suite)
+
+    @cached_property
     def _sites(self) -> dict[str, tuple[RuleSite, ...]]:
         return sites_by_code(rule_sites(self._modules))
 
@@ -101,7 +105,7 @@ class Diagnoses:
             return (), ": enough others are traced already; select this one with -k"
         self._left -= 1
         try:
-            return trace(opa, self._modules, {} if opa is None else whole_data(self._suite), body)
+            return trace(opa, self._modules, {} if opa is None else self._data, body)
         except (UsageError, EngineError, BundleError) as error:
             return (), f": {error}"
 
