@@ -22,7 +22,6 @@ from pdp.json import MAX_NUMBER
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
 MAX_FILE_BYTES: Final = 32 * 1024 * 1024  # largest that is read: ten thousand richly described tools have about 12 MiB
 
 _RIGHT_FILE: Final = "check that this is the right file"

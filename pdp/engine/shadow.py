@@ -25,7 +25,6 @@ from pdp.json import canonical
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
 WAITING: Final = 1000  # default limit of the decisions that wait for the shadow
 CLOSING: Final = 5.0  # default time to wait at the end for the shadow, in seconds
 

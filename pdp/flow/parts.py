@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pdp.stores.budgets import BudgetStore
     from pdp.stores.keys import IdempotencyStore
 
-
 _IN_MEMORY: Final = {
     "keys": ("pdp.stores.memory", "MemoryIdempotency"),
     "actions": ("pdp.stores.memory", "MemoryActions"),

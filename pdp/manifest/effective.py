@@ -50,7 +50,6 @@ from pdp.manifest.model import (
 if TYPE_CHECKING:
     from enum import StrEnum
 
-
 _Join = Callable[[Any, Any], Any]
 Terms = tuple[Any, ...] | None
 

@@ -33,7 +33,6 @@ from pdp.proposal import Execution, Failure, FailureCode, Proposal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-
 _log = logging.getLogger("pdp.pep")
 
 REDACTED: Final = "[redacted]"

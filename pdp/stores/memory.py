@@ -16,7 +16,6 @@ from pdp.stores.keys import IdempotencyStore, KeyRecord, KeyRows, KeyState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-
 Record = TypeVar("Record", Action, Approval)
 
 CAPACITY: Final = 100_000

@@ -19,7 +19,6 @@ from pdp.project.file import engine_of_project
 if TYPE_CHECKING:
     from pdp.evaluation import Evaluation
 
-
 app = options.command_app()
 
 

@@ -23,7 +23,6 @@ from pdp.manifest.schema.differences import Bump
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-
 _BUMPS: Final = {Bump.PATCH: "dim", Bump.MINOR: "yellow", Bump.MAJOR: "bold red"}
 _DIRECTIONS: Final = {"loosens": "bold red", "unclear": "yellow", "tightens": "green"}
 

@@ -33,7 +33,6 @@ from pdp.json import digest
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-
 EVERY: Final = 60.0  # default time between two looks, in seconds
 TIMEOUT: Final = 30.0  # default time for one answer over HTTP, from the address' lookup to the last byte, in seconds
 JITTER: Final = 0.2  # by which part the time between two looks varies, lest a thousand engines come at once

@@ -31,7 +31,6 @@ with extra("sidecar"):
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-
 _LARGE: Final = 1024 * 1024  # bytes; aiohttp warns of more that is not a file
 # The connections that the running exchange has taken.
 _taken: ContextVar[list[asyncio.Transport]] = ContextVar("_taken")

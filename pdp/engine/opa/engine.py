@@ -27,7 +27,6 @@ from pdp.json import MAX_BYTES, JsonValueError, canonical, has_unique_keys
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
 TIMEOUT: Final = 1.0  # default time for one decision, in seconds
 TOKEN_VARIABLE: Final = "PDP_OPA_TOKEN"  # noqa: S105 - the variable with the token for an OPA that runs already
 CONNECT_TIMEOUT: Final = 0.5  # default time to wait for a connection, in seconds

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
 
-
 DEADLINE: Final = 0.5  # default time for one evaluation, in seconds; usual ones take 0.0001
 MEMORY_LIMIT: Final = 64 * 1024 * 1024  # default memory for one evaluation beyond what policy and data occupy, in bytes
 

@@ -27,7 +27,6 @@ from pdp.stores.sql.tables import check_schema, upgrade_schema
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
 BUSY_SECONDS: Final = 10  # how long one step waits for another process that holds the database, before it fails
 TURN_SECONDS: Final = 3 * BUSY_SECONDS
 """How long one step waits for other threads of its process that use the database, before it fails."""

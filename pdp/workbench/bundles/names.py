@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from enum import StrEnum
 
-
 _RESOURCE: Final = ("type", "id")
 _ENTRY: Final = "data.authz.lib.manifest.entry"
 _ENTRY_MEMBERS: Final = {

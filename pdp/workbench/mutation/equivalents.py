@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-
 _NAME: Final = "mutants.yaml"
 _SHAPE: Final = "write `- {mutant: ID, reason: why nothing can notice it}`"
 Holds = Literal["always", "loader", "embedded"]

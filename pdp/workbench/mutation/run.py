@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from pathlib import Path
 
-
 MOST_SEARCHED: Final = 30
 """For how many survivors a scenario is searched: where there are more, those will show what to do."""
 

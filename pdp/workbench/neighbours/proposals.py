@@ -13,7 +13,6 @@ from pdp.workbench.neighbours.values import as_dict, as_list, is_number
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-
 _DEEPEST: Final = 8
 _MOST_ITEMS: Final = 8
 _LONGEST: Final = 64

@@ -13,7 +13,6 @@ from pdp.workbench.neighbours.values import GONE, Edit, as_dict, as_list, at, ed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-
 FLOW: Final = ("context", "flow")
 _OF: Final = "made.read:"
 _MARKING: Final = "made.unadmitted"

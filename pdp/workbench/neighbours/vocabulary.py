@@ -19,7 +19,6 @@ from pdp.workbench.opa.syntax import Node, imports_of, nodes, operator, package_
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-
 Constant = str | float
 Name = tuple[str | int, ...] | str
 """A part of a request by its path, or by its last step alone; `ANY` is a step that is open."""
