@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pdp.audit.chain import AuditLog
     from pdp.ledger.ledger import LedgerStore
     from pdp.stores.actions import ActionStore
     from pdp.stores.approvals import ApprovalStore
@@ -23,6 +25,7 @@ class OpenStores(NamedTuple):
     approvals: ApprovalStore
     ledger: LedgerStore
     budgets: BudgetStore
+    open_audit: Callable[[bytes | None], AuditLog]
     close: Callable[[], object]
 
 
@@ -31,6 +34,7 @@ def open_stores(url: str, *, upgrade: bool = False) -> OpenStores:
 
     MissingExtraError: what a database needs is not installed.
     """
+    from pdp.stores.sql.audit import SqlAudit  # noqa: PLC0415 - an optional extra
     from pdp.stores.sql.budgets import SqlBudgets  # noqa: PLC0415 - an optional extra
     from pdp.stores.sql.database import Database  # noqa: PLC0415 - an optional extra
     from pdp.stores.sql.keys import SqlIdempotency  # noqa: PLC0415
@@ -45,5 +49,6 @@ def open_stores(url: str, *, upgrade: bool = False) -> OpenStores:
         SqlApprovals(database),
         SqlLedger(database),
         SqlBudgets(database),
+        partial(SqlAudit, database),
         database.close,
     )

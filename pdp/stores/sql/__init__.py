@@ -4,6 +4,7 @@
 * tables: the tables, their revision, and the upgrade to it (migrations/)
 * keys: idempotency keys
 * records: actions and approvals
+* audit: the stream of events
 * ledger: runs of agents, and where their values came from
 * budgets: the sums of cumulative limits
 """

@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from pdp.errors import StoreSchemaError
 from pdp.installed import extra
 
-SCHEMA: Final = "0002"  # the revision of the tables below: the newest under `migrations/versions`
+SCHEMA: Final = "0003"  # the revision of the tables below: the newest under `migrations/versions`
 VERSIONS: Final = "pdp_schema"  # the table in which Alembic stores the revision
 _MIGRATIONS: Final = Path(__file__).with_name("migrations")
 _LOCK: Final = 0x7064705F64620001  # a number that no other program takes a lock of PostgreSQL with
@@ -63,6 +63,24 @@ reservations = table(
 )
 """One row for each amount that counts in a budget; committed: nothing is running."""
 
+remote_calls = table(
+    "pdp_remote_calls",
+    *(column(name, Text) for name in ("id", "request_digest", "state", "record", "answer")),
+    *(column(name, Double) for name in ("started_at", "running_until")),
+)
+"""One row for each call that a remote enforcement point has begun."""
+
+audit = table("pdp_audit", column("seq", BigInteger), *(column(name, Text) for name in ("type", "approval_id", "line")))
+"""One row for each event of the stream."""
+
+tokens = table(
+    "pdp_tokens", *(column(name, Text) for name in ("id", "secret_digest", "record")), column("expires_at", Double)
+)
+"""One row for each access token of the service; the token itself is not stored."""
+
+webhooks = table("pdp_webhooks", column("id", Text), column("seq", BigInteger), column("held_until", Double))
+"""One row for each webhook: the last event that was sent, and until when a process holds it."""
+
 
 def dialect_insert(connection: Connection) -> Any:
     """Return the INSERT that knows what to do where a row is there already; SQLite and PostgreSQL have one each."""
@@ -82,7 +100,7 @@ def insert_if_absent(connection: Connection, into: TableClause, values: dict[str
 
 
 def revision_of(connection: Connection) -> str | None:
-    """Return the revision of the tables, such as `0002`; None when there are none of ours."""
+    """Return the revision of the tables, such as `0003`; None when there are none of ours."""
     if not inspect(connection).has_table(VERSIONS):
         return None
     revision: str | None = connection.execute(select(column("version_num")).select_from(table(VERSIONS))).scalar()

@@ -1,0 +1,15 @@
+"""The decision service: decisions, approvals and tool lists over HTTP, for agents in any language. Extra `service`.
+
+settings   configuration, from a file and the environment
+server     what `pdp serve` starts: processes, TLS, the first token
+app        the HTTP application: routes, error answers, start and end
+tenant     what one tenant has: project, engine, stores, audit stream
+requests   reading a request: who calls, the bounded body; errors with their status
+proposals  calls of remote enforcement points: begun, finished, planned
+tools      what a subject's model may see; the manifest
+health     alive, ready, and the record of events
+telemetry  metrics, logs with request ids, traces
+security   a folder: tokens, OpenID Connect, limits
+authzen    a folder: the AuthZEN 1.0 endpoints
+approvals  a folder: approvals over HTTP, server-sent events, webhooks
+"""

@@ -1,0 +1,155 @@
+"""The HTTP application: routes, error answers, start and end."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from contextlib import ExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from pdp import __version__
+from pdp.errors import AuditError, EngineError, PdpError, StoreError, UsageError
+from pdp.service import health, proposals, tools
+from pdp.service.approvals import inbox
+from pdp.service.approvals import routes as approvals
+from pdp.service.authzen import routes as authzen
+from pdp.service.requests import HttpError
+from pdp.service.security import routes as token_routes
+from pdp.service.security.limits import RateLimiter
+from pdp.service.security.tokens import COOKIE, authenticators_of
+from pdp.service.tenant import Tenant, open_tenant
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from pdp.service.security.principal import Authenticator, Principal
+    from pdp.service.settings import ServiceSettings
+
+_log = logging.getLogger("pdp.service")
+
+_LONGEST_ID: Final = 256
+_HEADERS: Final = (
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+)
+
+
+class Service:
+    """What all requests share: settings, tenants, who knows tokens, the limits."""
+
+    def __init__(self, settings: ServiceSettings, owned: ExitStack) -> None:
+        self.settings = settings
+        self.tenants: dict[str, Tenant] = {
+            name: open_tenant(name, tenant, owned) for name, tenant in settings.tenants.items()
+        }
+        self.limiter = RateLimiter(settings.limits.requests_per_second, settings.limits.burst)
+        self.authenticators: list[Authenticator] = authenticators_of(settings, self.tenants, owned)
+
+    async def authenticated(self, request: Request) -> Principal:
+        """Return the holder of the request's token; HttpError 401 without a valid one, 503 where nobody can say."""
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not token.strip():
+            token = request.cookies.get(COOKIE, "") if request.method == "GET" else ""
+        for authenticator in self.authenticators if token else ():
+            principal = await authenticator.principal(token.strip())
+            if principal is not None and principal.tenant in self.tenants:
+                return principal
+        problem = ' error="invalid_token"' if token else ""
+        raise HttpError(
+            401,
+            "the token is not valid, or no longer" if token else "no access token",
+            hint="send Authorization: Bearer TOKEN",
+            headers={"WWW-Authenticate": f"Bearer{problem}"},
+        )
+
+
+def create_app(settings: ServiceSettings) -> FastAPI:
+    """Return the application of one process. It opens what it needs when it starts, and closes it when it ends."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        with ExitStack() as owned:
+            app.state.service = Service(settings, owned)
+            yield
+
+    app = FastAPI(
+        title="Policy decisions for tool calls",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
+    for module in (health, tools, proposals, approvals, inbox, token_routes, authzen):
+        app.include_router(module.router)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(PdpError, _pdp_error)
+    app.add_exception_handler(Exception, _unexpected)
+    app.add_middleware(Envelope)
+    return app
+
+
+def _answer(request: Request, error: HttpError) -> Response:
+    authzen = request.url.path.startswith(("/access/", "/.well-known/"))
+    body: Any = error.message if authzen else error.as_json()
+    return JSONResponse(body, status_code=error.status, headers=error.headers)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Answer what Starlette refuses: a path that is not there, another method."""
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
+    status = error.status_code if error.status_code in (404, 405) else 400
+    return _answer(request, HttpError(status, str(error.detail), headers=dict(error.headers or {})))
+
+
+async def _pdp_error(request: Request, error: Exception) -> Response:
+    """Answer an error of our own: bad input is 400, what is down is 503."""
+    if isinstance(error, HttpError):
+        return _answer(request, error)
+    if isinstance(error, StoreError | AuditError | EngineError):
+        _log.error("a request could not be served: %s", error.code, exc_info=error)
+        down = HttpError(503, "a store or engine cannot be used", hint="try again", headers={"Retry-After": "1"})
+        return _answer(request, down)
+    if isinstance(error, UsageError):
+        return _answer(request, HttpError(400, error.message, hint=error.hint))
+    return await _unexpected(request, error)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    _log.error("a request failed, which is a fault of the service", exc_info=error)
+    return _answer(request, HttpError(500, "the service failed; its log says how"))
+
+
+class Envelope:
+    """ASGI middleware around every answer: its request id, and headers that keep browsers from guessing.
+
+    The id is in `scope["state"]["request_id"]`.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        request_id = given if 0 < len(given) <= _LONGEST_ID else uuid.uuid4().hex.encode()
+        scope.setdefault("state", {})["request_id"] = request_id.decode("latin-1")
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id), *_HEADERS]
+            await send(message)
+
+        await self._app(scope, receive, sending)

@@ -1,0 +1,8 @@
+"""The AuthZEN Authorization API 1.0: what any AuthZEN client can ask.
+
+evaluation  one request, or several with their semantics
+search      subjects, resources and actions that a decision permits, page by page
+entities    reading and completing subject, action, resource and context
+profile     what drafts beside the specification say: reasons, obligations, access requests
+routes      the endpoints, and the metadata
+"""

@@ -1,0 +1,7 @@
+"""Alive, ready, and the record of events."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+router = APIRouter()

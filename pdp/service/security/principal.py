@@ -1,0 +1,45 @@
+"""Who calls the service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Scope(StrEnum):
+    """What a token is good for. ASSERT: to state the claims, facts and prompt of those for whom its holder calls."""
+
+    DECIDE = "decide"
+    PROPOSE = "propose"
+    APPROVE = "approve"
+    AUDIT = "audit"
+    ADMIN = "admin"
+    ASSERT = "assert"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The verified holder of a token.
+
+    Attributes:
+        id: unique in the service: the token's own id, or issuer and subject. What was begun by one is not another's.
+        claims: verified, as of `Session.claims`; empty for a token that stands for no person.
+        cookie: whether it came as the cookie of a browser, which only reads.
+    """
+
+    id: str
+    tenant: str
+    scopes: frozenset[Scope]
+    claims: Mapping[str, Any]
+    cookie: bool = False
+
+
+class Authenticator(Protocol):
+    """What knows tokens of one kind."""
+
+    async def principal(self, token: str) -> Principal | None:
+        """Return who holds a token; None: it is not one, or no longer. StoreError: nobody can say."""

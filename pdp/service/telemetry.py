@@ -1,0 +1,1 @@
+"""Metrics, logs with request ids, traces that continue the caller's."""

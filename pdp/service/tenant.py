@@ -1,0 +1,74 @@
+"""What one tenant has, and no other sees: an enforcement point for calls that others run, stores, audit stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pdp.approvals.approvals import Approvals
+from pdp.pep import Pep
+from pdp.project.file import engine_of_project, manifest_of_project, read_project
+from pdp.stores.url import OpenStores, open_stores
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from pdp.engine.protocol import Engine
+    from pdp.manifest.effective import EffectiveManifest
+    from pdp.service.settings import TenantSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A tenant, opened by `open_tenant`."""
+
+    name: str
+    settings: TenantSettings
+    pep: Pep
+    stores: OpenStores
+
+    @property
+    def manifest(self) -> EffectiveManifest:
+        """The effective manifest."""
+        return self.pep.manifest
+
+    @property
+    def engine(self) -> Engine:
+        """Who decides."""
+        return self.pep.engine
+
+    @property
+    def approvals(self) -> Approvals:
+        """The rules of approvals, over the tenant's store."""
+        approvals = self.pep.approvals
+        assert approvals is not None  # noqa: S101 - made so below
+        return approvals
+
+
+def open_tenant(name: str, settings: TenantSettings, owned: ExitStack) -> Tenant:
+    """Open what a tenant has, closed with `owned`. A SQLite file is made or brought up to date.
+
+    UsageError: a file is missing or faulty; BundleError, EngineError, StoreError: what they name cannot be used.
+    """
+    project = read_project(settings.project)
+    if settings.engine is not None or settings.opa_url is not None:
+        project = project.model_copy(
+            update={"engine": settings.engine or "sidecar", "opa_url": settings.opa_url or project.opa_url}
+        )
+    manifest = manifest_of_project(settings.project, project)
+    stores = open_stores(settings.store, upgrade=settings.store.startswith("sqlite"))
+    owned.callback(stores.close)
+    key = None if settings.audit_key_file is None else settings.audit_key_file.read_bytes().strip()
+    audit = stores.open_audit(key)
+    owned.callback(audit.close)
+    pep = Pep(
+        manifest,
+        engine_of_project(project, manifest, owned),
+        audit=audit,
+        keys=stores.keys,
+        actions=stores.actions,
+        approvals=Approvals(stores.approvals),
+        ledger=stores.ledger,
+        budgets=stores.budgets,
+    )
+    return Tenant(name, settings, pep, stores)

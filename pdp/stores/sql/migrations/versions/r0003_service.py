@@ -1,0 +1,50 @@
+"""The decision service: calls that others run, the audit stream, access tokens, where webhooks stand."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+
+
+def upgrade() -> None:
+    """Make its tables."""
+    op.create_table(
+        "pdp_remote_calls",
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("request_digest", sa.Text, nullable=False),
+        sa.Column("state", sa.Text, nullable=False),
+        sa.Column("started_at", sa.Double, nullable=False),
+        sa.Column("running_until", sa.Double, nullable=False),
+        sa.Column("record", sa.Text, nullable=False),
+        sa.Column("answer", sa.Text),
+        sa.CheckConstraint("state IN ('started', 'finished')", name="pdp_remote_calls_state"),
+    )
+    op.create_index("ix_pdp_remote_calls_running_until", "pdp_remote_calls", ["state", "running_until"])
+    op.create_table(
+        "pdp_audit",
+        sa.Column("seq", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=False),
+        sa.Column("type", sa.Text, nullable=False),
+        # Absent where an event is of no approval: what waits for approvals reads only the others.
+        sa.Column("approval_id", sa.Text),
+        sa.Column("line", sa.Text, nullable=False),
+    )
+    of_approvals = sa.text("approval_id IS NOT NULL")
+    op.create_index(
+        "ix_pdp_audit_approvals", "pdp_audit", ["seq"], sqlite_where=of_approvals, postgresql_where=of_approvals
+    )
+    op.create_table(
+        "pdp_tokens",
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("secret_digest", sa.Text, nullable=False, unique=True),
+        sa.Column("expires_at", sa.Double, nullable=False),
+        sa.Column("record", sa.Text, nullable=False),
+    )
+    op.create_table(
+        "pdp_webhooks",
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("seq", sa.BigInteger, nullable=False),
+        sa.Column("held_until", sa.Double, nullable=False),
+    )
