@@ -8,6 +8,7 @@ requests   reading a request: who calls, the bounded body; errors with their sta
 proposals  calls of remote enforcement points: begun, finished, planned
 tools      what a subject's model may see; the manifest
 health     alive, ready, and the record of events
+openapi    the OpenAPI document, which openapi.yaml holds
 telemetry  metrics, logs with request ids, traces
 security   a folder: tokens, OpenID Connect, limits
 authzen    a folder: the AuthZEN 1.0 endpoints

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from pdp import __version__
 from pdp.errors import AuditError, EngineError, PdpError, StoreError, UsageError
-from pdp.service import health, proposals, tools
+from pdp.service import health, openapi, proposals, tools
 from pdp.service.approvals import inbox
 from pdp.service.approvals import routes as approvals
 from pdp.service.authzen import routes as authzen
@@ -89,7 +89,7 @@ def create_app(settings: ServiceSettings) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
     )
-    for module in (health, tools, proposals, approvals, inbox, token_routes, authzen):
+    for module in (health, openapi, tools, proposals, approvals, inbox, token_routes, authzen):
         app.include_router(module.router)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(PdpError, _pdp_error)

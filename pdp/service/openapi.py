@@ -1,0 +1,39 @@
+"""The OpenAPI document of the HTTP API: the file beside this module, as JSON."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+import yaml
+from fastapi import APIRouter
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotation
+from starlette.responses import Response
+
+from pdp.service.requests import caller
+
+if TYPE_CHECKING:
+    from typing import Any
+
+router = APIRouter()
+
+
+@cache
+def openapi_document() -> dict[str, Any]:
+    """Return the document, without what its parts share by YAML's anchors alone."""
+    text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
+    return {name: part for name, part in yaml.safe_load(text).items() if not name.startswith("x-")}
+
+
+@cache
+def _encoded() -> bytes:
+    return orjson.dumps(openapi_document())
+
+
+@router.get("/openapi.json")
+async def document(request: Request) -> Response:
+    """Answer with the document, to whoever has a valid token."""
+    await caller(request)
+    return Response(_encoded(), media_type="application/json")
