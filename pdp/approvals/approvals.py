@@ -320,6 +320,11 @@ class Approvals:
         """Return the approvals in the order of being opened. One whose time is over may still say pending."""
         return self.store.list(state=state)
 
+    def sweep(self, at: str | None = None) -> None:
+        """Mark those whose time is over as expired. StoreError: the store cannot be used."""
+        for state in _OPEN:
+            self._in_time(self.store.list(state=state), _now(at))
+
     def _with_action(self, approval: Approval) -> Approval:
         """Approve or deny the action of an approval that was granted, or denied or withdrawn; return the approval.
 
@@ -360,8 +365,19 @@ class Approvals:
         """Return those whose time is not over, and mark the others: a clock that goes back revives none of them."""
         for approval in approvals:
             if approval.expired(now):
-                self.store.replace(approval, replace(approval, state=ApprovalState.EXPIRED))
+                self._expire(approval)
         return [approval for approval in approvals if not approval.expired(now)]
+
+    def _expire(self, approval: Approval) -> None:
+        try:
+            with self._turn():
+                # Another thread may have marked it meanwhile: no event says so twice.
+                if self.store.get(approval.id) == approval:
+                    over = replace(approval, state=ApprovalState.EXPIRED)
+                    self._swapped("expired", approval, over, approval.subject)
+        except AuditError:
+            # It counts as expired all the same, and is marked when it can be recorded.
+            _log.exception("that approval %s has expired could not be recorded", approval.id)
 
     def _check_room(self, new: Approval) -> None:
         pending = self._in_time(self.store.list(state=ApprovalState.PENDING, subject=new.subject), new.opened_at)

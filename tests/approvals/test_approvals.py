@@ -548,6 +548,38 @@ def test_every_step_is_an_event() -> None:
     ]
 
 
+def test_what_expires_is_recorded_once_by_whoever_sees_it() -> None:
+    approvals = Approvals()
+    granted = approvals.grant(opened(approvals).id, APPROVER, SOON)
+    pending = opened(approvals, body(purpose="another"))
+    approvals.sweep(SOON)
+    assert [each.state for each in approvals.list()] == ["granted", "pending"]
+
+    approvals.sweep(END)
+    approvals.sweep(END)
+    assert approvals.usable(granted.call_digest, END) is None
+    assert refusal(lambda: approvals.grant(pending.id, APPROVER, END)) is Refusal.EXPIRED
+
+    assert [each.state for each in approvals.list()] == ["expired", "expired"]
+    over = [event for event in log_of(approvals) if event["type"] == "approval.expired"]
+    assert {(event["approval_id"], event["subject"], event["status"], event["outcome"]) for event in over} == {
+        (each.id, "officer-123", "expired", None) for each in (granted, pending)
+    }
+    assert len(over) == 2
+
+
+def test_what_expires_and_cannot_be_recorded_lets_nothing_through() -> None:
+    log = FullLog(2)
+    approvals = Approvals(audit=log)
+    granted = approvals.grant(opened(approvals).id, APPROVER, SOON)
+
+    assert approvals.usable(granted.call_digest, END) is None
+    assert approvals.get(granted.id).state is ApprovalState.GRANTED
+    log.takes = 1
+    approvals.sweep(END)
+    assert approvals.get(granted.id).state is ApprovalState.EXPIRED
+
+
 class FullLog(MemoryAudit):
     """Takes as many events as it is told."""
 

@@ -1,7 +1,171 @@
-"""Approvals over HTTP: list, show and wait, grant, deny, withdraw."""
+"""Approvals over HTTP: list, show and wait, grant, deny, withdraw.
+
+Who decides is who the token stands for: no body names anybody else.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import re
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
 from fastapi import APIRouter
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
+from starlette.responses import JSONResponse
+
+from pdp.approvals.approvals import ApprovalRefusedError, Refusal
+from pdp.clock import to_seconds
+from pdp.service.requests import Caller, HttpError, caller, known_fields, read_object, service_of
+from pdp.service.security.principal import Scope
+from pdp.stores.approvals import Approval, ApprovalState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 router = APIRouter()
+
+_FILTERS: Final = ("subject", "tool", "run_id")
+_WAIT: Final = re.compile(r"(\d{1,2})s?", re.ASCII)
+_TICK: Final = 0.25  # seconds
+_STATUS: Final = {
+    Refusal.UNKNOWN: 404,
+    Refusal.NO_SUBJECT: 403,
+    Refusal.AGENT: 403,
+    Refusal.REQUESTER: 403,
+    Refusal.SAME_TOKEN: 403,
+    Refusal.NOT_AN_APPROVER: 403,
+    Refusal.NOT_A_REQUESTER: 403,
+}
+
+
+@router.get("/v1/approvals")
+async def approvals_page(request: Request) -> JSONResponse:
+    """Answer with the approvals that the caller may see, in the order of being opened, page by page.
+
+    The last of a page may be among those whose time is over, which a list of pending ones leaves out.
+    """
+    who = await caller(request, Scope.APPROVE, Scope.PROPOSE)
+    asked = _query(request, "state", "limit", "after", *_FILTERS)
+    most = service_of(request).settings.limits.page
+    limit, state = asked.get("limit", str(most)), asked.get("state")
+    if not (limit.isascii() and limit.isdigit() and 0 < int(limit) <= most):
+        raise HttpError(400, "limit is not valid", hint=f"a number from 1 to {most}")
+    if state is not None and state not in set(ApprovalState):
+        raise HttpError(400, "state is not valid", hint=f"one of {', '.join(ApprovalState)}")
+    texts = {name: asked.get(name) for name in _FILTERS}
+    if not _sees_all(who):
+        own = who.principal.claims.get("sub")
+        if not isinstance(own, str) or texts["subject"] not in (None, own):
+            return JSONResponse({"approvals": [], "next": None})
+        texts["subject"] = own
+    page = await asyncio.to_thread(
+        who.tenant.approvals.store.list,
+        state=None if state is None else ApprovalState(state), after=asked.get("after"), limit=int(limit), **texts,
+    )  # fmt: skip
+    shown = [_shown(each) for each in page if may_see(who, each)]
+    following = page[-1].id if len(page) == int(limit) else None
+    return JSONResponse({"approvals": [each for each in shown if state in (None, each["state"])], "next": following})
+
+
+@router.get("/v1/approvals/{approval_id}")
+async def awaited(request: Request, approval_id: str) -> JSONResponse:
+    """Answer with one approval; with `wait`, once it is decided, or pending as it is when the time is over."""
+    who = await caller(request, Scope.APPROVE, Scope.PROPOSE)
+    most = service_of(request).settings.limits.wait_seconds
+    wait = _WAIT.fullmatch(_query(request, "wait").get("wait", "0"))
+    if wait is None or int(wait[1]) > most:
+        raise HttpError(400, "wait is not valid", hint=f"at most {most:g}s")
+    until = time.monotonic() + int(wait[1])
+    while True:
+        approval = await asyncio.to_thread(_stored, who, approval_id)
+        if approval.standing(_now()) is not ApprovalState.PENDING or time.monotonic() >= until:
+            return JSONResponse(_shown(approval))
+        await asyncio.sleep(_TICK)
+
+
+@router.post("/v1/approvals/{approval_id}/grant")
+async def grant(request: Request, approval_id: str) -> JSONResponse:
+    """Count the caller's approval."""
+    who = await caller(request, Scope.APPROVE)
+    known_fields(await read_object(request, optional=True))
+    return await _step(who, approval_id, lambda claims: who.tenant.approvals.grant(approval_id, claims))
+
+
+@router.post("/v1/approvals/{approval_id}/deny")
+async def deny(request: Request, approval_id: str) -> JSONResponse:
+    """Deny it, with a `reason` for the record."""
+    who = await caller(request, Scope.APPROVE)
+    body = await read_object(request, optional=True)
+    known_fields(body, "reason")
+    why = body.get("reason")
+    if why is not None and not isinstance(why, str):
+        raise HttpError(400, "reason is not a text")
+    return await _step(who, approval_id, lambda claims: who.tenant.approvals.deny(approval_id, claims, why=why))
+
+
+@router.post("/v1/approvals/{approval_id}/withdraw")
+async def withdraw(request: Request, approval_id: str) -> JSONResponse:
+    """Take it back, as one who asked for it."""
+    who = await caller(request, Scope.PROPOSE, Scope.APPROVE)
+    known_fields(await read_object(request, optional=True))
+    return await _step(who, approval_id, lambda claims: who.tenant.approvals.withdraw(approval_id, claims))
+
+
+def may_see(who: Caller, approval: Approval) -> bool:
+    """Return whether the caller may see an approval: approvers see all of the tenant, who proposes their own."""
+    claims = who.principal.claims
+    return _sees_all(who) or (claims.get("iss"), claims.get("sub")) in approval.requesters
+
+
+def _sees_all(who: Caller) -> bool:
+    # Who states for whom it asks may have asked for any of them.
+    return who.may(Scope.APPROVE) or who.may(Scope.PROPOSE, Scope.ASSERT)
+
+
+def _stored(who: Caller, approval_id: str) -> Approval:
+    with _refusals():
+        approval = who.tenant.approvals.get(approval_id)
+    if not may_see(who, approval):
+        raise _refused(ApprovalRefusedError(approval_id, Refusal.UNKNOWN))
+    return approval
+
+
+async def _step(who: Caller, approval_id: str, step: Callable[[dict[str, Any]], Approval]) -> JSONResponse:
+    def decided() -> Approval:
+        _stored(who, approval_id)
+        with _refusals():
+            return step({**who.principal.claims})
+
+    return JSONResponse(_shown(await asyncio.to_thread(decided)))
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except ApprovalRefusedError as error:
+        raise _refused(error) from error
+
+
+def _refused(error: ApprovalRefusedError) -> HttpError:
+    return HttpError(_STATUS.get(error.reason, 409), error.message, code=f"approvals.{error.reason}")
+
+
+def _shown(approval: Approval) -> dict[str, Any]:
+    return {**approval.as_json(), "state": approval.standing(_now())}
+
+
+def _now() -> str:
+    return to_seconds(time.time())
+
+
+def _query(request: Request, *names: str) -> dict[str, str]:
+    """Return the parameters of a request; HttpError 400 for another one, or one that is there twice."""
+    stated = request.query_params.multi_items()
+    asked = dict(stated)
+    known_fields(asked, *names)
+    if len(asked) < len(stated):
+        raise HttpError(400, "a parameter is there twice")
+    return asked

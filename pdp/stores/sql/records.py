@@ -61,11 +61,16 @@ class _SqlRecords(Generic[Record]):
                     return stored
         return record
 
-    def _all(self, within: str | None = None, **columns: str | None) -> Sequence[Record]:
-        """Return the records with these columns, and with the text `within` in their JSON."""
-        query = select(self._table.c.record).order_by(self._table.c.seq)
-        if within is not None:
-            query = query.where(self._table.c.record.contains(within, autoescape=True))
+    def _all(
+        self, within: Sequence[str] = (), after: str | None = None, limit: int | None = None, **columns: str | None
+    ) -> Sequence[Record]:
+        """Return the records with these columns and the texts `within` in their JSON, page by page."""
+        query = select(self._table.c.record).order_by(self._table.c.seq).limit(limit)
+        if after is not None:
+            older = select(self._table.c.seq).filter_by(id=after).correlate(None).scalar_subquery()
+            query = query.where(self._table.c.seq > older)
+        for text in within:
+            query = query.where(self._table.c.record.contains(text, autoescape=True))
         query = query.filter_by(**{name: value for name, value in columns.items() if value is not None})
         with self._database.read() as connection:
             return [self._read(text) for text in connection.execute(query).scalars()]
@@ -117,10 +122,21 @@ class SqlApprovals(_SqlRecords[Approval]):
         return self._add(approval, {"call_digest": call, "state": ApprovalState.PENDING}, call_digest=call)
 
     def list(
-        self, *, call_digest: str | None = None, state: ApprovalState | None = None, subject: str | None = None
+        self,
+        *,
+        call_digest: str | None = None,
+        state: ApprovalState | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+        **texts: str | None,
     ) -> Sequence[Approval]:
         """Return the approvals in the order of being added."""
-        # The database leaves out what cannot be of this subject; case counts here, and not there.
-        within = None if subject is None else f'"subject":{to_json(subject).decode()}'
-        approvals = self._all(within, call_digest=call_digest, state=state)
-        return [approval for approval in approvals if subject is None or approval.subject == subject]
+        # The database leaves out what cannot have these texts; case counts here, and not there.
+        within = [f'"{name}":{to_json(text).decode()}' for name, text in texts.items() if text is not None]
+        found: list[Approval] = []
+        while True:
+            page = self._all(within, after, limit, call_digest=call_digest, state=state)
+            found += [approval for approval in page if approval.has(texts)]
+            if limit is None or len(page) < limit or len(found) >= limit:
+                return found[:limit]
+            after = page[-1].id

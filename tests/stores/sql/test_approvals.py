@@ -101,6 +101,25 @@ def test_a_call_has_one_pending_approval(kept: ApprovalStore) -> None:
     assert [(each.id, each.state) for each in kept.list()] == [(first.id, "expired"), ("another", "pending")]
 
 
+def test_approvals_are_listed_page_by_page(kept: ApprovalStore) -> None:
+    first = approval()
+    odd = 'officer "1"%_'
+    subjects = [odd, odd.upper(), odd, "another", odd]
+    stored = [
+        replace(first, id=f"a{number}", call_digest=str(number), subject=subject, run_id=f"run-{number % 2}")
+        for number, subject in enumerate(subjects)
+    ]
+    for each in stored:
+        kept.add(each)
+
+    assert kept.list(after="a1", limit=2) == stored[2:4]
+    assert kept.list(subject=odd, limit=2) == [stored[0], stored[2]]
+    assert kept.list(subject=odd, after="a2", limit=2) == [stored[4]]
+    assert kept.list(subject=odd.upper(), limit=1) == [stored[1]]
+    assert kept.list(run_id="run-1", tool="initiate_wire", state=ApprovalState.PENDING) == [stored[1], stored[3]]
+    assert kept.list(run_id=None, tool="another") == kept.list(after="a4") == kept.list(after="none") == []
+
+
 def test_only_what_is_as_it_was_is_replaced(kept: ApprovalStore) -> None:
     first = kept.add(approval())
     once = replace(first, grants=(Grant(None, "boss", ("r",), NOW),))

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from pdp.session import Person
 
-_WAITING = (ApprovalState.PENDING, ApprovalState.GRANTED)
-
 app = command_app(
     "Decide on calls that wait for a person. Whoever can write to the store is trusted: the session file says who "
     "decides, and nobody checks that it is the person at the terminal."
@@ -150,9 +148,7 @@ def _fields(approval: Approval) -> Iterator[tuple[str, str]]:
 
 
 def _standing(approval: Approval) -> ApprovalState:
-    """Return the state that an approval is in now; where its time is over, the store may not have it yet."""
-    expired = approval.state in _WAITING and approval.expired(to_seconds(time.time()))
-    return ApprovalState.EXPIRED if expired else approval.state
+    return approval.standing(to_seconds(time.time()))
 
 
 def _as_json(approval: Approval) -> dict[str, Any]:
