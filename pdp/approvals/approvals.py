@@ -399,14 +399,14 @@ class Approvals:
         """Record that `who` makes a step, and make it; where it is not made after all, record that as well."""
         log = self._log()
         event = _event(step, new, who, log)
-        log.append(event)
+        log.append_within(event, within)
         try:
             done = self.store.add(new) == new if old is None else self.store.replace(old, new, within=within)
         except Exception:
-            log.append({**event, "outcome": "unknown"})
+            log.append_within({**event, "outcome": "unknown"}, within)
             raise
         if not done:
-            log.append({**event, "outcome": "failed"})
+            log.append_within({**event, "outcome": "failed"}, within)
         return done
 
 

@@ -10,12 +10,14 @@ stream can write all of it anew; its hashes say so (`sha256:` instead of `hmac-s
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import os
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Required, TypedDict
 
 import orjson
@@ -141,10 +143,26 @@ class AuditLog(ABC):
         with self._lock:
             self._record(event)
 
-    def offer(self, event: AuditEvent) -> Callable[[], object] | None:
-        """Record one event as `append` does, and return None; or what records it, if that may have to wait."""
+    def append_within(self, event: AuditEvent, transaction: object) -> None:  # noqa: ARG002 - of databases
+        """Record one event as `append` does, while a transaction of a store is open, if it is not None."""
+        self.append(event)
+
+    def offer(self, event: AuditEvent) -> Callable[[], object] | Future[None] | None:
+        """Record one event as `append` does, and return None; or, if that may have to wait, what records it.
+
+        A Future: it is being recorded.
+        """
         self.append(event)
         return None
+
+    async def aappend(self, *events: AuditEvent) -> None:
+        """Async variant of `append`, for events that belong together: if it fails, some may be recorded."""
+        for event in events:
+            waiting = self.offer(event)
+            if isinstance(waiting, Future):
+                await asyncio.wrap_future(waiting)
+            elif waiting is not None:
+                await asyncio.to_thread(waiting)
 
     def _record(self, event: AuditEvent) -> None:
         """Chain and write one event. The caller holds the stream."""

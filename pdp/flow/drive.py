@@ -12,6 +12,7 @@ from pdp.engine.protocol import DECISION, Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from concurrent.futures import Future
 
     from pdp.execution.runner import ToolRunner
 
@@ -35,11 +36,12 @@ class Work(NamedTuple):
 
     It is done as a whole: a cancellation that arrives meanwhile is raised at the first later step that is not work, or
     at the end, so that the flow always knows what it has taken from a store. What is `blocking` waits for a disk or a
-    network, so that an event loop hands it to a thread.
+    network, so that an event loop hands it to a thread; or awaits `future`, which is done when it is, instead.
     """
 
     do: Callable[[], Any]
     blocking: bool
+    future: Future[Any] | None = None
 
 
 class Pause(NamedTuple):
@@ -112,7 +114,11 @@ async def _adone(step: Step, engine: Engine, late: list[asyncio.CancelledError])
     if isinstance(step, Work) and not step.blocking:
         return step.do()
     if isinstance(step, Work):
-        work = asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, step.do)
+        work = (
+            asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, step.do)
+            if step.future is None
+            else asyncio.wrap_future(step.future)
+        )
         while not work.done():
             try:
                 await asyncio.wait((work,))

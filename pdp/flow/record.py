@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.audit.chain import AuditEvent, AuditLog, recordable
@@ -81,7 +82,9 @@ def record_plan(plan: CheckedPlan, decision: Decision, asked: Unread, log: Audit
 
 def _write(event: AuditEvent, log: AuditLog) -> Generator[Step, Any, None]:
     waiting = log.offer(event)
-    if waiting is not None:
+    if isinstance(waiting, Future):
+        yield Work(waiting.result, blocking=True, future=waiting)
+    elif waiting is not None:
         yield Work(waiting, blocking=True)
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdp.audit.chain import AuditLog
     from pdp.ledger.ledger import LedgerStore
     from pdp.stores.actions import ActionStore
     from pdp.stores.approvals import ApprovalStore
     from pdp.stores.budgets import BudgetStore
     from pdp.stores.keys import IdempotencyStore
+    from pdp.stores.sql.audit import SqlAudit
 
 
 class OpenStores(NamedTuple):
@@ -25,7 +25,7 @@ class OpenStores(NamedTuple):
     approvals: ApprovalStore
     ledger: LedgerStore
     budgets: BudgetStore
-    open_audit: Callable[[bytes | None], AuditLog]
+    open_audit: Callable[[bytes | None], SqlAudit]
     close: Callable[[], object]
 
 

@@ -1,45 +1,204 @@
-"""The stream of events in a database, which several processes append to."""
+"""The stream of events in a database, which several processes append to.
+
+What comes while a transaction runs is written by the next one, all of it together. The stream ends at the row with the
+largest number, which every transaction reads anew, under a lock, as another process may have appended.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import logging
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import orjson
-from sqlalchemy import select, text
+from sqlalchemy import Connection, func, select, text
 
-from pdp.audit.chain import AuditEvent, AuditLog
-from pdp.errors import AuditError, StoreError
+from pdp.audit.chain import GENESIS, AuditEvent, AuditLog, checked_event
+from pdp.errors import AuditError, PdpError
 from pdp.stores.sql.tables import audit
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pdp.stores.sql.database import Database
 
-_LOCK = 0x7064705F61756400  # a number that no other program takes a lock of PostgreSQL with
+_log = logging.getLogger("pdp.audit")
+
+_LOCK: Final = text(f"SELECT pg_advisory_xact_lock({0x7064705F61756400})")  # no other program has this number
+_LAST: Final = select(audit.c.seq, audit.c.line).order_by(audit.c.seq.desc()).limit(1)
+_EVIDENCE: Final = "see `pdp audit verify`; keep the database as evidence, and start again with a new one"
+
+
+class AuditRow(NamedTuple):
+    """One event: its number, its type, the approval that it is a step of, if any, and the event itself as JSON."""
+
+    seq: int
+    type: str
+    approval_id: str | None
+    line: str
+
+
+class _End(NamedTuple):
+    seq: int
+    hash: str
+    line: str | None
+
+
+_EMPTY: Final = _End(-1, GENESIS, None)
 
 
 class SqlAudit(AuditLog):
-    """A stream in a database. Its events are committed when `append` returns."""
+    """A stream in a database, open until `close`. What is recorded is committed: as `Database.write`, not `durable`.
+
+    One thread writes for all others of its process, and waits as `Database` does. An event that cannot be written is
+    not in the stream, unless the AuditError says that it may be: the database failed while it committed.
+    """
 
     may_wait = True
 
     def __init__(self, database: Database, key: bytes | None = None) -> None:
         super().__init__(key)
         self._database = database
+        self._process = os.getpid()
+        self._end = _EMPTY  # the last event that was seen committed
+        self._waiting: list[tuple[Sequence[AuditEvent], Future[None]]] = []
+        self._lines: list[str] = []
+        self._writer = ThreadPoolExecutor(1, "pdp-audit")
 
-    def _record(self, event: AuditEvent) -> None:
+    def append(self, event: AuditEvent) -> None:
+        """As `AuditLog.append`; not while this thread has a transaction on the same SQLite file open."""
+        self._submit((event,)).result()
+
+    def append_within(self, event: AuditEvent, transaction: object) -> None:
+        """As `AuditLog.append_within`; the event becomes a part of a transaction on the same SQLite file."""
+        own = isinstance(transaction, Connection) and self._database.owns(transaction)
+        if not own or self._database.dialect != "sqlite":
+            # In PostgreSQL the stream would be locked until that transaction ends, which may wait for who appends.
+            self.append(event)
+            return
+        # Another transaction could not begin before this one ends.
+        assert isinstance(transaction, Connection)  # noqa: S101 - see above
+        self._take_up(transaction)
+        transaction.execute(audit.insert(), self._rows((event,)))
+
+    def offer(self, event: AuditEvent) -> Future[None]:
+        """Have one event recorded; what is returned is done when it is, or has failed."""
+        return self._submit((event,))
+
+    async def aappend(self, *events: AuditEvent) -> None:
+        """Async variant of `append`, in one transaction: all of the events are recorded, or none."""
+        await asyncio.wrap_future(self._submit(events))
+
+    def lines(self, after: int, limit: int, *, approvals_only: bool = False) -> Sequence[AuditRow]:
+        """Return events after the one with the number `after` (-1: from the first), or those that approvals made."""
+        query = select(audit).where(audit.c.seq > after).order_by(audit.c.seq).limit(limit)
+        if approvals_only:
+            query = query.where(audit.c.approval_id.is_not(None))
+        with self._database.read() as connection:
+            return [AuditRow(*row) for row in connection.execute(query)]
+
+    def last_seq(self) -> int:
+        """Return the number of the last event; -1 when there is none."""
+        with self._database.read() as connection:
+            last: int | None = connection.execute(select(func.max(audit.c.seq))).scalar()
+        return -1 if last is None else last
+
+    def close(self) -> None:
+        """Write what waits, and end. Appending afterwards is an AuditError."""
+        if os.getpid() == self._process:
+            self._writer.shutdown()
+
+    def _submit(self, events: Sequence[AuditEvent]) -> Future[None]:
+        if os.getpid() != self._process:
+            raise self._fault("was opened before this process was forked", "open it again")
+        done: Future[None] = Future()
+        with self._lock:
+            if not self._waiting:
+                try:
+                    self._writer.submit(self._write_waiting)
+                except RuntimeError:
+                    raise self._fault("is closed") from None
+            self._waiting.append((events, done))
+        return done
+
+    def _write_waiting(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        waiting = [(events, done) for events, done in waiting if done.set_running_or_notify_cancel()]
+        faults: list[AuditError | None] = []
+        doubt = ""
         try:
             with self._database.write(durable=False) as connection:
-                if connection.dialect.name == "postgresql":
-                    connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-                last = connection.execute(select(audit.c.line).order_by(audit.c.seq.desc()).limit(1)).scalar()
-                if last is not None:
-                    before = orjson.loads(last)
-                    self._seq, self._prev = before["seq"] + 1, before["hash"]
-                line, _ = self._chained(event)
-                row = {"seq": self._seq, "type": event["type"], "approval_id": event.get("approval_id")}
-                connection.execute(audit.insert(), {**row, "line": line.decode()})
-        except StoreError as error:
-            raise AuditError(error.message, hint=error.hint) from error
+                self._end = self._take_up(connection)
+                rows: list[dict[str, Any]] = []
+                for events, _ in waiting:
+                    try:
+                        rows += self._rows(events)
+                        faults.append(None)
+                    except AuditError as error:
+                        faults.append(error)
+                end = self._end
+                if rows:
+                    connection.execute(audit.insert(), rows)
+                    end = _End(self._seq - 1, self._prev, rows[-1]["line"])
+                    doubt = ", and may have the event or not"
+            self._end = end
+        except PdpError as error:
+            faults = [self._fault(f"cannot be appended to{doubt}: {error.message}", error.hint)] * len(waiting)
+        except BaseException:  # noqa: BLE001 - whoever waits has to know
+            _log.exception("events could not be recorded, which is a fault of the stream")
+            faults = [self._fault(f"failed{doubt}; the log says how")] * len(waiting)
+        for (_, done), failed in zip(waiting, faults, strict=True):
+            if failed is None:
+                done.set_result(None)
+            else:
+                done.set_exception(failed)
 
-    def _write(self, line: bytes, line_hash: str) -> None:
-        raise NotImplementedError
+    def _take_up(self, connection: Connection) -> _End:
+        """Lock the stream and take it up at its end, which is returned."""
+        if connection.dialect.name == "postgresql":
+            connection.execute(_LOCK)
+        row = connection.execute(_LAST).first()
+        end = _EMPTY if row is None else self._end_at(row.seq, row.line)
+        if end.seq < self._end.seq:
+            raise self._fault("has lost events that this process has seen", _EVIDENCE)
+        self._seq, self._prev = end.seq + 1, end.hash
+        return end
+
+    def _end_at(self, seq: int, line: str) -> _End:
+        if (seq, line) == (self._end.seq, self._end.line):
+            return self._end
+        try:
+            event = checked_event(line.encode(), self._hash)
+        except AuditError as error:
+            raise self._fault(f"cannot be continued: {error.message}", _EVIDENCE) from error
+        if event["seq"] != seq or seq == self._end.seq:
+            raise self._fault("cannot be continued: its last event was changed", _EVIDENCE)
+        return _End(seq, event["hash"], line)
+
+    def _rows(self, events: Sequence[AuditEvent]) -> list[dict[str, Any]]:
+        """Chain events, and return their rows. AuditError: one cannot be written, and none of them is chained."""
+        first, before = self._seq, self._prev
+        self._lines = []
+        try:
+            for event in events:
+                self._record(event)
+        except AuditError:
+            self._seq, self._prev = first, before
+            raise
+        return [
+            {
+                "seq": seq,
+                "type": event["type"],
+                "approval_id": event.get("approval_id") if event["type"].startswith("approval.") else None,
+                "line": line,
+            }
+            for seq, (event, line) in enumerate(zip(events, self._lines, strict=True), first)
+        ]
+
+    def _write(self, line: bytes, line_hash: str) -> None:  # noqa: ARG002 - as every stream does
+        self._lines.append(line.decode())
+
+    def _fault(self, message: str, hint: str | None = None) -> AuditError:
+        return AuditError(f"audit stream of {self._database.name} {message}", hint=hint)
