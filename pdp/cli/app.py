@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "keys": "stores.keys",
     "budgets": "stores.budgets",
     "audit": "audit",
+    "serve": "service.serve",
 }
 """The module below `pdp.cli.commands` whose `app` is a command, or a group of them; in the order of the help."""
 

@@ -6,7 +6,7 @@ What cannot be used is a UsageError, which ends a command with exit code 2.
 import os
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -17,7 +17,7 @@ from pdp.documents import decode, faults_of, read_bytes, read_document
 from pdp.documents.parse import Parser, is_json
 from pdp.errors import AuditError, Fault, FileFaultsError, UsageError
 from pdp.manifest.load import load_effective
-from pdp.project.file import PROJECT_FILE, Project, find_project, read_project
+from pdp.project.file import PROJECT_FILE, Project, chosen_project, read_project
 from pdp.project.resources import check_choice
 from pdp.session import Session
 
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 Stated = TypeVar("Stated")
 
-PROJECT_VARIABLE: Final = "PDP_PROJECT"
-"""Names the project file, instead of looking for one; when it is empty, there is none."""
-
 
 def project_with(**options: Any) -> Project:
     """Return the project that a command is run in, if any, with options in the place of its fields of the same names.
@@ -38,8 +35,7 @@ def project_with(**options: Any) -> Project:
     A manifest that is named takes the place of both halves, and of `bundle` and `policies` the one that is named.
     """
     given = {name: value for name, value in options.items() if value}
-    named = os.environ.get(PROJECT_VARIABLE)
-    file = find_project(Path.cwd()) if named is None else Path(named) if named else None
+    file = chosen_project()
     fields: dict[str, Any] = {}
     if file is not None:
         fields = dict(read_project(file))

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pdp.manifest.effective import EffectiveManifest
 
 PROJECT_FILE: Final = "pdp.yaml"
+PROJECT_VARIABLE: Final = "PDP_PROJECT"
+"""Names the project file, instead of looking for one; when it is empty, there is none."""
 
 _SQLITE: Final = "sqlite:///"
 
@@ -47,6 +49,7 @@ def _store(value: Any, info: ValidationInfo) -> Any:
 
 
 ProjectPath = Annotated[Path, BeforeValidator(_path)]
+ProjectStore = Annotated[StrictStr, BeforeValidator(_store)]
 
 
 class Project(BaseModel):
@@ -61,7 +64,7 @@ class Project(BaseModel):
     scenarios: tuple[ProjectPath, ...] = ()
     bundle: ProjectPath | None = None
     session: ProjectPath | None = None
-    store: Annotated[StrictStr | None, BeforeValidator(_store)] = None
+    store: ProjectStore | None = None
     engine: EngineName = "embedded"
     opa_url: StrictStr | None = None
 
@@ -99,6 +102,12 @@ def engine_of_project(
         return engine_of_files(manifest, owned, engine=named, opa_url=opa_url)
     policies = () if project.bundle else project.policies
     return engine_of_files(manifest, owned, engine=named, bundle=project.bundle, policies=policies, data=project.data)
+
+
+def chosen_project() -> Path | None:
+    """Return the project file that the environment names, or that is found from the current folder; None: neither."""
+    named = os.environ.get(PROJECT_VARIABLE)
+    return find_project(Path.cwd()) if named is None else Path(named) if named else None
 
 
 def find_project(folder: Path) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from contextlib import ExitStack, asynccontextmanager
@@ -51,6 +52,7 @@ class Service:
         self.tenants: dict[str, Tenant] = {
             name: open_tenant(name, tenant, owned) for name, tenant in settings.tenants.items()
         }
+        self.ending = asyncio.Event()  # set when the process is told to end: what waits answers now
         self.limiter = RateLimiter(settings.limits.requests_per_second, settings.limits.burst)
         self.authenticators: list[Authenticator] = authenticators_of(settings, self.tenants, owned)
 
@@ -76,10 +78,10 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     """Return the application of one process. It opens what it needs when it starts, and closes it when it ends."""
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, object]]:
         with ExitStack() as owned:
             app.state.service = Service(settings, owned)
-            yield
+            yield {"ending": app.state.service.ending}
 
     app = FastAPI(
         title="Policy decisions for tool calls",

@@ -1,12 +1,18 @@
 """Configuration of the service: a YAML file, variables `PDP_SERVICE_...` over it, options of `pdp serve` over both."""
 
+import os
+from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import EnvSettingsSource
+from pydantic_settings.exceptions import SettingsError
 
+from pdp.documents import Document, Part, faults_of, nearest, read_document
 from pdp.engine.protocol import EngineName
+from pdp.errors import FileFaultsError, UsageError
+from pdp.project.file import PROJECT_FILE, ProjectPath, ProjectStore, chosen_project, read_project
 
 DEFAULT_TENANT: Final = "default"
 PREFIX: Final = "PDP_SERVICE_"
@@ -18,6 +24,18 @@ def _https(url: str) -> str:
     if not url.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
         raise ValueError("has to begin with https://")
     return url.rstrip("/")
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _network(addresses: str) -> str:
+    ip_network(addresses)
+    return addresses
 
 
 SecureUrl = Annotated[str, AfterValidator(_https)]
@@ -38,6 +56,7 @@ class LimitSettings(_Part):
     burst: int = Field(2000, ge=1)
     wait_seconds: float = Field(55, ge=0, le=55)
     waiting: int = Field(1000, ge=1)
+    connections: int = Field(2000, ge=1)
 
 
 class OidcSettings(_Part):
@@ -79,17 +98,17 @@ class AuthzenSettings(_Part):
 class TenantSettings(_Part):
     """One tenant: its project file, and where its approvals, keys and audit stream are stored."""
 
-    project: Path
-    store: str
+    project: ProjectPath
+    store: ProjectStore
     engine: EngineName | None = None
     opa_url: str | None = None
-    audit_key_file: Path | None = None
+    audit_key_file: ProjectPath | None = None
     webhooks: tuple[WebhookSettings, ...] = ()
     authzen: AuthzenSettings = AuthzenSettings()
 
 
-class ServiceSettings(BaseSettings):
-    """What `pdp serve` runs with.
+class ServiceSettings(_Part):
+    """What `pdp serve` runs with; made by `read_settings`.
 
     Attributes:
         tenants: by name; a service for one has the tenant `default`.
@@ -98,23 +117,15 @@ class ServiceSettings(BaseSettings):
         proxies: addresses whose `X-Forwarded-...` headers count; needed to bind another interface without TLS files.
     """
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX,
-        env_nested_delimiter="__",
-        extra="forbid",
-        frozen=True,
-        nested_model_default_partial_update=True,
-    )
-
     host: str = "127.0.0.1"
     port: int = Field(8181, ge=0, le=65535)
     workers: int = Field(1, ge=1, le=64)
     public_url: SecureUrl | None = None
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    proxies: tuple[str, ...] = ()
+    tls_cert: ProjectPath | None = None
+    tls_key: ProjectPath | None = None
+    proxies: tuple[Annotated[str, AfterValidator(_network)], ...] = ()
     tenants: dict[Annotated[str, Field(pattern=_TENANT)], TenantSettings] = {}
-    store: str | None = None
+    store: ProjectStore | None = None
     oidc: tuple[OidcSettings, ...] = ()
     limits: LimitSettings = LimitSettings()
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -125,9 +136,88 @@ class ServiceSettings(BaseSettings):
         """Check what fields say together."""
         if not self.tenants:
             raise ValueError("tenants: at least one is needed")
+        if self.tls_key and not self.tls_cert:
+            raise ValueError("tls_key: needs tls_cert beside it")
+        if not (_is_local(self.host) or self.tls_cert or self.proxies):
+            raise ValueError(f"host: {self.host} can be reached from elsewhere: state tls_cert, or proxies before it")
 
     @property
     def url(self) -> str:
         """How clients reach the service."""
         scheme = "https" if self.tls_cert else "http"
         return self.public_url or f"{scheme}://{self.host}:{self.port}"
+
+
+def read_settings(file: Path | None, options: dict[str, Any]) -> ServiceSettings:
+    """Return what a configuration file states, the environment over it, and `options`, in the file's shape, over both.
+
+    Paths in the file are relative to its folder. Where no tenant is stated, `default` has the project that is found
+    from the current folder; a tenant without a store has the project's, or `pdp.db` beside the project file.
+
+    UsageError: anything in it cannot be used; FileFaultsError where it stands in the file.
+    """
+    document = Document("", "", Part({}, 1, 1)) if file is None else read_document(file)
+    over = _over(_environment(), options)
+    folder = Path() if file is None else file.parent
+    values = document.value
+    if isinstance(values, dict):
+        values = _over({"tenants": {DEFAULT_TENANT: {}}} if not values.get("tenants") else {}, _over(values, over))
+        if isinstance(values["tenants"], dict):
+            tenants = {name: _completed(name, tenant, folder) for name, tenant in values["tenants"].items()}
+            values["tenants"] = tenants
+    try:
+        return ServiceSettings.model_validate(values, context=folder)
+    except ValidationError as error:
+        for fault in error.errors(include_url=False, include_input=False):
+            if file is None or _stands(fault["loc"], over):
+                name = "__".join(map(str, fault["loc"]))
+                what = f"{PREFIX}{name.upper()}, or its option" if name else "settings"
+                raise UsageError(f"{what}: {fault['msg']}", hint="see docs/service.md") from None
+        raise FileFaultsError(faults_of(error, document, ServiceSettings)) from None
+
+
+def _over(below: Any, above: Any) -> Any:
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return above
+    return {**below, **{name: _over(below.get(name), value) for name, value in above.items()}}
+
+
+def _stands(path: tuple[int | str, ...], values: Any) -> bool:
+    for step in path:
+        if not isinstance(values, dict) or step not in values:
+            return False
+        values = values[step]
+    return bool(path)
+
+
+def _environment() -> dict[str, Any]:
+    """Return what variables state; UsageError for one that nothing reads, and for one with half a JSON value."""
+    known = [f"{PREFIX}{name}".upper() for name in ServiceSettings.model_fields]
+    for name in os.environ:
+        field = PREFIX + name.removeprefix(PREFIX).partition("__")[0]
+        if name.startswith(PREFIX) and field not in known:
+            raise UsageError(f"variable {name}: there is no such setting", hint=nearest(field, known))
+    try:
+        return EnvSettingsSource(
+            cast("Any", ServiceSettings), case_sensitive=False, env_prefix=PREFIX, env_nested_delimiter="__"
+        )()
+    except SettingsError as error:
+        raise UsageError(f"a variable {PREFIX}...: {error}", hint="lists and mappings are written as JSON") from None
+
+
+def _completed(name: str, tenant: Any, folder: Path) -> Any:
+    """Return a tenant with project and store, where they are not stated."""
+    if not isinstance(tenant, dict) or ("project" in tenant and "store" in tenant):
+        return tenant
+    file = folder / tenant["project"] if isinstance(tenant.get("project"), str | Path) else None
+    if file is None and name == DEFAULT_TENANT:
+        file = chosen_project()
+        if file is None:
+            raise UsageError("no project is named, and none is here", hint=f"name its {PROJECT_FILE} with --project")
+    if file is None:
+        return tenant
+    beside = file.absolute().parent
+    if Path(__file__).parents[1] in beside.resolve().parents:
+        beside = Path.cwd()  # what is installed stays as it is
+    store = tenant.get("store") or read_project(file).store or f"sqlite:///{beside / 'pdp.db'}"
+    return {**tenant, "project": file.absolute(), "store": store}

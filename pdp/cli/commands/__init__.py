@@ -14,4 +14,5 @@ release    whether a bundle may go out
 opa        the OPA program, and the Rego that it is given
 stores     a folder: approvals, idempotency keys, the database's tables
 audit      show, verify and rotate an audit stream
+service    a folder: the decision service
 """

@@ -1,0 +1,4 @@
+"""Commands around the decision service.
+
+serve   the service itself
+"""

@@ -1,0 +1,151 @@
+"""What `pdp serve` starts: a bound port, processes that serve it, TLS, bounds on slow and large requests."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import socket
+import ssl
+import sys
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.supervisors import Multiprocess
+
+from pdp.errors import UsageError
+from pdp.service.app import Service, create_app
+from pdp.service.telemetry import log_config
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from pdp.service.settings import ServiceSettings
+
+_HEAD_SECONDS: Final = 10.0
+_HEAD_BYTES: Final = 64 * 1024
+_GRACE_SECONDS: Final = 20
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """HTTP/1.1 of one connection. A request whose head is not whole in 10 s, or longer than 64 KiB, ends it.
+
+    When the process is told to end, `ending` in the application's state is set: what waits answers then.
+    """
+
+    _head_bytes = 0
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin with the first request's head."""
+        super().connection_made(transport)
+        self._head_timer = self.loop.call_later(_HEAD_SECONDS, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        """Read on; while no head is whole, count its bytes and its time."""
+        super().data_received(data)
+        if self.cycle is None or self.cycle.response_complete:
+            self._head_bytes += len(data)
+            if self._head_bytes > _HEAD_BYTES:
+                self.transport.close()
+            elif self._head_timer is None:
+                self._head_timer = self.loop.call_later(_HEAD_SECONDS, self.transport.close)
+
+    def on_headers_complete(self) -> None:
+        """Start the request."""
+        self._head_bytes = 0
+        self._end_timer()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._end_timer()
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """Let the open request end, and no further one begin."""
+        self.app_state["ending"].set()
+        super().shutdown()
+
+    def _end_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
+def check_service(settings: ServiceSettings) -> None:
+    """Open all that the service would use, and close it: what is wrong with it is raised as `Service` raises it."""
+    if settings.tls_cert is not None:
+        _check_tls(settings)
+    with ExitStack() as owned:
+        Service(settings, owned)
+
+
+def serve_until_ended(settings: ServiceSettings, started: Callable[[ServiceSettings], object]) -> None:
+    """Serve until a signal ends it: open requests are answered, for 20 s at most; what waits answers at once.
+
+    With several workers a parent process restarts those that die. `started` is told the settings with the bound port.
+
+    UsageError: the address cannot be bound.
+    """
+    # The server raises the signal again when all has ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with _bound(settings) as bound:
+        settings = settings.model_copy(update={"port": bound.getsockname()[1]})
+        started(settings)
+        config = uvicorn.Config(
+            partial(create_app, settings),
+            factory=True,
+            host=settings.host,
+            port=settings.port,
+            http=BoundedHttp,
+            loop="uvloop",
+            ws="none",
+            lifespan="on",
+            workers=settings.workers,
+            log_config=log_config(settings),
+            access_log=False,
+            proxy_headers=bool(settings.proxies),
+            forwarded_allow_ips=list(settings.proxies),
+            server_header=False,
+            limit_concurrency=_most_connections(settings),
+            timeout_graceful_shutdown=_GRACE_SECONDS,
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
+        )
+        if settings.workers > 1:
+            Multiprocess(config, sockets=[bound]).run()
+        else:
+            uvicorn.Server(config).run(sockets=[bound])
+
+
+def _bound(settings: ServiceSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        bound = socket.create_server((settings.host, settings.port), family=family)
+    except OSError as error:
+        raise UsageError(
+            f"{settings.host}, port {settings.port}: cannot be bound: {error.strerror}",
+            hint="choose another with --port",
+        ) from None
+    bound.set_inheritable(True)
+    return bound
+
+
+def _most_connections(settings: ServiceSettings) -> int:
+    """Return how many connections one process has, with the files that it may open raised to the system's limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return settings.limits.connections
+
+
+def _check_tls(settings: ServiceSettings) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(str(settings.tls_cert), settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(
+            f"tls_cert, tls_key: cannot be used: {error}", hint="PEM files, the key without a password"
+        ) from None
