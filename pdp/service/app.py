@@ -21,7 +21,7 @@ from pdp.service.authzen import routes as authzen
 from pdp.service.requests import HttpError
 from pdp.service.security import routes as token_routes
 from pdp.service.security.limits import RateLimiter
-from pdp.service.security.tokens import COOKIE, authenticators_of
+from pdp.service.security.tokens import COOKIE, open_tokens
 from pdp.service.tenant import Tenant, open_tenant
 
 if TYPE_CHECKING:
@@ -54,16 +54,18 @@ class Service:
         }
         self.ending = asyncio.Event()  # set when the process is told to end: what waits answers now
         self.limiter = RateLimiter(settings.limits.requests_per_second, settings.limits.burst)
-        self.authenticators: list[Authenticator] = authenticators_of(settings, self.tenants, owned)
+        self.tokens = open_tokens(settings, owned)
+        self.authenticators: list[Authenticator] = [self.tokens]
 
     async def authenticated(self, request: Request) -> Principal:
         """Return the holder of the request's token; HttpError 401 without a valid one, 503 where nobody can say."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not token.strip():
+        by_cookie = scheme.lower() != "bearer" or not token.strip()
+        if by_cookie:
             token = request.cookies.get(COOKIE, "") if request.method == "GET" else ""
         for authenticator in self.authenticators if token else ():
             principal = await authenticator.principal(token.strip())
-            if principal is not None and principal.tenant in self.tenants:
+            if principal is not None and principal.cookie is by_cookie and principal.tenant in self.tenants:
                 return principal
         problem = ' error="invalid_token"' if token else ""
         raise HttpError(

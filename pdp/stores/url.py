@@ -1,4 +1,4 @@
-"""The stores that a URL names: of keys, actions, approvals, runs and budgets, in one place."""
+"""The stores that a URL names: of keys, actions, approvals, runs, budgets and tokens, in one place."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pdp.stores.budgets import BudgetStore
     from pdp.stores.keys import IdempotencyStore
     from pdp.stores.sql.audit import SqlAudit
+    from pdp.stores.sql.tokens import SqlTokens
 
 
 class OpenStores(NamedTuple):
@@ -25,6 +26,7 @@ class OpenStores(NamedTuple):
     approvals: ApprovalStore
     ledger: LedgerStore
     budgets: BudgetStore
+    tokens: SqlTokens
     open_audit: Callable[[bytes | None], SqlAudit]
     close: Callable[[], object]
 
@@ -40,6 +42,7 @@ def open_stores(url: str, *, upgrade: bool = False) -> OpenStores:
     from pdp.stores.sql.keys import SqlIdempotency  # noqa: PLC0415
     from pdp.stores.sql.ledger import SqlLedger  # noqa: PLC0415
     from pdp.stores.sql.records import SqlActions, SqlApprovals  # noqa: PLC0415
+    from pdp.stores.sql.tokens import SqlTokens  # noqa: PLC0415
 
     database = Database.open(url, upgrade=upgrade)
     return OpenStores(
@@ -49,6 +52,7 @@ def open_stores(url: str, *, upgrade: bool = False) -> OpenStores:
         SqlApprovals(database),
         SqlLedger(database),
         SqlBudgets(database),
+        SqlTokens(database),
         partial(SqlAudit, database),
         database.close,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -28,13 +29,15 @@ class Principal:
     Attributes:
         id: unique in the service: the token's own id, or issuer and subject. What was begun by one is not another's.
         claims: verified, as of `Session.claims`; empty for a token that stands for no person.
-        cookie: whether it came as the cookie of a browser, which only reads.
+        expires_at: when the token counts no longer, seconds since 1970.
+        cookie: whether the token is of a browser session, which only reads.
     """
 
     id: str
     tenant: str
     scopes: frozenset[Scope]
     claims: Mapping[str, Any]
+    expires_at: float = math.inf
     cookie: bool = False
 
 

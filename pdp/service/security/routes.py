@@ -2,6 +2,102 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.responses import JSONResponse
+
+from pdp.audit.chain import recordable
+from pdp.clock import to_milliseconds
+from pdp.service.requests import Caller, HttpError, caller, known_fields, read_object, service_of
+from pdp.service.security.principal import Scope
+from pdp.service.security.tokens import COOKIE, LIFETIME, issue_token
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 router = APIRouter()
+
+
+class TokenOrder(BaseModel):
+    """What a new token shall be good for. `claims`: of the person whom it stands for; `expires_in`: seconds."""
+
+    model_config = ConfigDict(strict=True)
+
+    name: str
+    scopes: list[str]
+    claims: dict[str, Any] = {}
+    expires_in: int = LIFETIME
+
+
+@router.post("/v1/tokens")
+async def create_token(request: Request) -> Response:
+    """Make a token of the administrator's tenant. It is in this answer, and nowhere else."""
+    by = await caller(request, Scope.ADMIN)
+    body = await read_object(request)
+    known_fields(body, *TokenOrder.model_fields)
+    try:
+        order = TokenOrder.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        raise HttpError(400, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    store = service_of(request).tokens.tokens
+    record, token = await asyncio.to_thread(
+        issue_token, store, by.tenant.name, order.name, order.scopes, order.claims, seconds=order.expires_in
+    )
+    await _recorded(request, by, "token.created", record.id, record.scopes)
+    return JSONResponse({**record.as_json(), "token": token}, status_code=201)
+
+
+@router.get("/v1/tokens")
+async def list_tokens(request: Request) -> Response:
+    """Return the tokens of the administrator's tenant, revoked and expired ones too; not the tokens themselves."""
+    by = await caller(request, Scope.ADMIN)
+    records = await asyncio.to_thread(service_of(request).tokens.tokens.list, by.tenant.name)
+    return JSONResponse({"tokens": [record.as_json() for record in records]})
+
+
+@router.delete("/v1/tokens/{token_id}")
+async def revoke_token(request: Request, token_id: str) -> Response:
+    """Revoke a token of the administrator's tenant, and its browser sessions. Processes notice within five seconds."""
+    by = await caller(request, Scope.ADMIN)
+    if not await service_of(request).tokens.revoke(token_id, by.tenant.name):
+        raise HttpError(404, "the tenant has no token of that id")
+    await _recorded(request, by, "token.revoked", token_id)
+    return Response(status_code=204)
+
+
+@router.post("/v1/session")
+async def open_session(request: Request) -> Response:
+    """Give a browser a cookie by which it reads for an hour, as the holder of the token that is sent."""
+    by = await caller(request)
+    service = service_of(request)
+    record, token = await service.tokens.open_session(by.principal)
+    answer = JSONResponse({"scopes": list(record.scopes), "expires_at": record.expires_at})
+    secure = service.settings.url.startswith("https:")
+    answer.set_cookie(COOKIE, token, secure=secure, httponly=True, samesite="strict")
+    return answer
+
+
+@router.delete("/v1/session")
+async def end_session(request: Request) -> Response:
+    """End the session of the browser that asks, by its cookie; without one that counts, 401."""
+    tokens = service_of(request).tokens
+    token = request.cookies.get(COOKIE, "")
+    principal = await tokens.principal(token)
+    if principal is None or not principal.cookie:
+        raise HttpError(401, "no browser session", headers={"WWW-Authenticate": "Bearer"})
+    await tokens.revoke(token.removeprefix("pdp_")[:16], principal.tenant)
+    answer = Response(status_code=204)
+    answer.delete_cookie(COOKIE)
+    return answer
+
+
+async def _recorded(request: Request, by: Caller, kind: str, token_id: str, scopes: Sequence[str] = ()) -> None:
+    await asyncio.to_thread(by.tenant.pep.audit.append, {
+        "time": to_milliseconds(time.time()), "type": kind, "request_id": recordable(request.state.request_id),
+        "subject": recordable(by.principal.claims.get("sub", by.principal.id)), "reason": token_id, "codes": scopes,
+    })  # fmt: skip

@@ -1,20 +1,185 @@
-"""Tokens of our own: made, hashed, stored, looked up, revoked."""
+"""Tokens of our own: made, hashed, looked up, revoked.
+
+A token is `pdp_`, the 16 hexadecimal digits of its id, and 256 random bits in base64url. Only its SHA-256 is stored: of
+what is so random no slow hash is needed.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import asyncio
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from pdp.errors import UsageError
+from pdp.json import JsonValueError, canonical, check_json
+from pdp.service.security.principal import Principal, Scope
+from pdp.session import LONGEST_TEXT, Session
+from pdp.stores.sql.tokens import SqlTokens, TokenRecord
+from pdp.stores.url import open_stores
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from contextlib import ExitStack
 
-    from pdp.service.security.principal import Authenticator
     from pdp.service.settings import ServiceSettings
-    from pdp.service.tenant import Tenant
 
 COOKIE: Final = "pdp_session"
+LIFETIME: Final = 365 * 24 * 3600
+"""Seconds that a token counts for where nothing else is asked for."""
+
+_LONGEST: Final = 10 * LIFETIME
+_SESSION_SECONDS: Final = 3600
+_REMEMBERED_SECONDS: Final = 5.0  # so long at most a token counts that another process has revoked
+_MOST: Final = 10_000  # tokens that are remembered
+_ID: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
+_TOKEN: Final = re.compile(r"pdp_([0-9a-f]{16})[A-Za-z0-9_-]{43}", re.ASCII)
 
 
-def authenticators_of(settings: ServiceSettings, tenants: dict[str, Tenant], owned: ExitStack) -> list[Authenticator]:
-    """Return who knows the tokens that count."""
-    del settings, tenants, owned
-    return []
+class TokenAuthenticator:
+    """Who knows tokens of our own, for one process and all its tenants. `tokens`: where they are stored."""
+
+    def __init__(self, tokens: SqlTokens) -> None:
+        self.tokens = tokens
+        self._remembered: OrderedDict[str, tuple[TokenRecord, float]] = OrderedDict()
+
+    async def principal(self, token: str) -> Principal | None:
+        """Return who holds a token; None: it is not one, or no longer. StoreError: nobody can say."""
+        match = _TOKEN.fullmatch(token)
+        if match is None:
+            return None
+        digest = _digest(token)
+        record, until = self._remembered.get(digest, (None, 0.0))
+        if record is None or until < time.monotonic():
+            asked_at = time.monotonic()
+            record = await asyncio.to_thread(self.tokens.get, match[1])
+            if record is None or not hmac.compare_digest(record.secret_digest, digest):
+                return None
+            self._remembered[digest] = (record, asked_at + _REMEMBERED_SECONDS)
+            self._remembered.move_to_end(digest)
+            if len(self._remembered) > _MOST:
+                self._remembered.popitem(last=False)
+        return _principal(record) if record.counts(time.time()) else None
+
+    async def revoke(self, token_id: str, tenant: str) -> bool:
+        """Revoke a token of a tenant, and the browser sessions made by it; return whether there is one.
+
+        It counts no longer in this process, and in others after five seconds.
+        """
+        if not _ID.fullmatch(token_id):
+            return False
+        revoked = await asyncio.to_thread(self.tokens.revoke, token_id, time.time(), tenant)
+        self._remembered.clear()
+        return revoked
+
+    async def open_session(self, principal: Principal) -> tuple[TokenRecord, str]:
+        """Return a token for the browser of a principal: for an hour, and no longer than theirs."""
+        scopes = sorted(principal.scopes - {Scope.ADMIN, Scope.ASSERT})
+        seconds = min(_SESSION_SECONDS, principal.expires_at - time.time())
+        made = _new(
+            principal.tenant, "browser session", scopes, principal.claims, seconds=seconds, principal=principal.id
+        )
+        await asyncio.to_thread(self.tokens.add, made[0])
+        return made
+
+
+def open_tokens(settings: ServiceSettings, owned: ExitStack) -> TokenAuthenticator:
+    """Open where a service has its tokens, closed with `owned`; errors as of `open_stores`."""
+    url = token_store_url(settings)
+    stores = open_stores(url, upgrade=url.startswith("sqlite"))
+    owned.callback(stores.close)
+    return TokenAuthenticator(stores.tokens)
+
+
+def token_store_url(settings: ServiceSettings) -> str:
+    """Return the database with the tokens of a service: its own, else that of the tenant `default` or the first one."""
+    tenants = settings.tenants
+    return settings.store or tenants.get("default", next(iter(tenants.values()))).store
+
+
+def issue_token(
+    tokens: SqlTokens,
+    tenant: str,
+    name: str,
+    scopes: Iterable[str],
+    claims: Mapping[str, Any],
+    *,
+    seconds: int = LIFETIME,
+) -> tuple[TokenRecord, str]:
+    """Store a new token; return its record, and the token, which stands nowhere else.
+
+    UsageError: a name that is empty, too long or no text, no scope or an unknown one, claims that no session takes, or
+    a lifetime that is not between a second and ten years.
+    """
+    try:
+        check_json(name)
+    except JsonValueError as error:
+        raise UsageError(f"name: {error}") from None
+    if not 0 < len(name) <= LONGEST_TEXT:
+        raise UsageError(f"name: has {len(name)} characters", hint=f"1 to {LONGEST_TEXT} are admitted")
+    wanted = set(scopes)
+    if not wanted or not wanted <= set(Scope):
+        unknown = ", ".join(sorted(wanted - set(Scope)))
+        raise UsageError(f"scopes: unknown: {unknown:.60}" if unknown else "scopes: none", hint=", ".join(Scope))
+    if not 0 < seconds <= _LONGEST:
+        raise UsageError(f"expires_in: {seconds} s", hint=f"1 to {_LONGEST} seconds are admitted")
+    session = Session.read({"claims": claims})
+    if claims:
+        _ = session.subject  # refuses claims that name no person
+    made = _new(tenant, name, sorted(wanted), session.claims, seconds=seconds)
+    tokens.add(made[0])
+    return made
+
+
+def first_token(tokens: SqlTokens, tenant: str) -> str | None:
+    """Return a new token with every scope, for a tenant that has never had one; else None.
+
+    Of several processes that ask, one gets it.
+    """
+    # The same id from all who ask: one of them is stored.
+    token_id = hashlib.sha256(f"the first token of {tenant}".encode()).hexdigest()[:16]
+    record, token = _new(tenant, "first", sorted(Scope), {}, seconds=LIFETIME, token_id=token_id)
+    return token if tokens.add(record, first=True) else None
+
+
+def _new(
+    tenant: str,
+    name: str,
+    scopes: Iterable[str],
+    claims: Mapping[str, Any],
+    *,
+    seconds: float,
+    principal: str | None = None,
+    token_id: str | None = None,
+) -> tuple[TokenRecord, str]:
+    token_id = token_id or secrets.token_hex(8)
+    token = f"pdp_{token_id}{secrets.token_urlsafe(32)}"
+    now = time.time()
+    return TokenRecord(
+        token_id, tenant, _digest(token), name, tuple(scopes), orjson.loads(canonical(claims)), now, now + seconds,
+        principal=principal,
+    ), token  # fmt: skip
+
+
+def _principal(record: TokenRecord) -> Principal:
+    claims = record.claims
+    if claims and record.principal is None:
+        claims = {**claims, "jti": record.id}  # tells two tokens of one person apart, where they approve
+    return Principal(
+        record.principal or record.id,
+        record.tenant,
+        frozenset(scope for scope in Scope if scope in record.scopes),
+        claims,
+        expires_at=record.expires_at,
+        cookie=record.principal is not None,
+    )
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

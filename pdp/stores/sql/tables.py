@@ -74,9 +74,11 @@ audit = table("pdp_audit", column("seq", BigInteger), *(column(name, Text) for n
 """One row for each event of the stream."""
 
 tokens = table(
-    "pdp_tokens", *(column(name, Text) for name in ("id", "secret_digest", "record")), column("expires_at", Double)
+    "pdp_tokens",
+    *(column(name, Text) for name in ("id", "tenant", "secret_digest", "principal", "record")),
+    *(column(name, Double) for name in ("expires_at", "revoked_at")),
 )
-"""One row for each access token of the service; the token itself is not stored."""
+"""One row for each access token of the service, itself not stored. `principal`: whose browser session it is."""
 
 webhooks = table("pdp_webhooks", column("id", Text), column("seq", BigInteger), column("held_until", Double))
 """One row for each webhook: the last event that was sent, and until when a process holds it."""

@@ -38,8 +38,11 @@ def upgrade() -> None:
     op.create_table(
         "pdp_tokens",
         sa.Column("id", sa.Text, primary_key=True),
-        sa.Column("secret_digest", sa.Text, nullable=False, unique=True),
+        sa.Column("tenant", sa.Text, nullable=False),
+        sa.Column("secret_digest", sa.Text, nullable=False),
+        sa.Column("principal", sa.Text),
         sa.Column("expires_at", sa.Double, nullable=False),
+        sa.Column("revoked_at", sa.Double),
         sa.Column("record", sa.Text, nullable=False),
     )
     op.create_table(

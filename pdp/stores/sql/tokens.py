@@ -1,0 +1,108 @@
+"""Access tokens of the service in a database: digests of them, and what they are good for."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from sqlalchemy import delete, select, update
+
+from pdp.stores.sql.tables import insert_if_absent
+from pdp.stores.sql.tables import tokens as table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pdp.stores.sql.database import Database
+
+_IN_JSON = ("name", "scopes", "claims", "created_at")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRecord:
+    """What is stored of a token; times in seconds since 1970.
+
+    Attributes:
+        id: public; unique in the database.
+        secret_digest: SHA-256 of the whole token, hexadecimal.
+        claims: of whom it stands for, as of `Session.claims`; empty: of no person.
+        principal: whose browser session it is; None: not one, but a token of its own.
+    """
+
+    id: str
+    tenant: str
+    secret_digest: str = field(repr=False)
+    name: str
+    scopes: tuple[str, ...]
+    claims: Mapping[str, Any]
+    created_at: float
+    expires_at: float
+    revoked_at: float | None = None
+    principal: str | None = None
+
+    def counts(self, now: float) -> bool:
+        """Return whether it is neither revoked nor over."""
+        return self.revoked_at is None and now < self.expires_at
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what people may see of it."""
+        shown = asdict(self)
+        del shown["secret_digest"], shown["principal"]
+        return {**shown, "scopes": list(self.scopes)}
+
+
+class SqlTokens:
+    """Tokens in a database. Safe to share between threads; errors as of `Database`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def get(self, token_id: str) -> TokenRecord | None:
+        """Return the token of an id, revoked and expired ones too."""
+        with self._database.read() as connection:
+            row = connection.execute(select(table).filter_by(id=token_id)).mappings().first()
+        return None if row is None else _of_row(row)
+
+    def add(self, record: TokenRecord, *, first: bool = False) -> bool:
+        """Store a token, unless its id is taken; with `first`, unless its tenant has any. Return whether it is stored.
+
+        Browser sessions that are over are forgotten.
+        """
+        row = asdict(record)
+        whole = orjson.dumps({name: row.pop(name) for name in _IN_JSON}).decode()
+        with self._database.write() as connection:
+            over = table.c.principal.is_not(None) & (table.c.expires_at <= record.created_at)
+            connection.execute(delete(table).where(over))
+            any_stored = select(table.c.id).filter_by(tenant=record.tenant).limit(1)
+            if first and connection.execute(any_stored).first() is not None:
+                return False
+            return insert_if_absent(connection, table, {**row, "record": whole})
+
+    def list(self, tenant: str | None = None) -> Sequence[TokenRecord]:
+        """Return the tokens of a tenant, or of all, without browser sessions, in the order of being made."""
+        query = select(table).where(table.c.principal.is_(None))
+        if tenant is not None:
+            query = query.filter_by(tenant=tenant)
+        with self._database.read() as connection:
+            records = [_of_row(row) for row in connection.execute(query).mappings()]
+        return sorted(records, key=lambda record: (record.created_at, record.id))
+
+    def revoke(self, token_id: str, now: float, tenant: str | None = None) -> bool:
+        """Revoke a token, of a tenant where one is named, and its browser sessions; return whether there is one."""
+        query = update(table).where((table.c.id == token_id) | (table.c.principal == token_id))
+        if tenant is not None:
+            query = query.filter_by(tenant=tenant)
+        with self._database.write() as connection:
+            known = select(table.c.tenant).filter_by(id=token_id)
+            owner = connection.execute(known).scalar()
+            if owner is None or tenant not in (None, owner):
+                return False
+            connection.execute(query.where(table.c.revoked_at.is_(None)).values(revoked_at=now))
+        return True
+
+
+def _of_row(row: Mapping[Any, Any]) -> TokenRecord:
+    fields = dict(row)
+    whole = orjson.loads(fields.pop("record"))
+    return TokenRecord(**{**fields, **whole, "scopes": tuple(whole["scopes"])})

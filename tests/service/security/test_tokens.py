@@ -1,0 +1,241 @@
+"""Access tokens: who holds one, what it is good for, how long; and the browser sessions made by them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from pdp.errors import UsageError
+from pdp.service.security import tokens as tokens_module
+from pdp.service.security.principal import Principal, Scope
+from pdp.service.security.tokens import TokenAuthenticator, first_token, issue_token
+from pdp.stores.sql.database import Database
+from pdp.stores.url import open_stores
+from tests.support import at_once
+from tests.support.postgres import DATABASES, empty_database
+from tests.support.service import OFFICER, ServedApp, service
+
+
+@pytest.fixture(params=DATABASES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    url = empty_database(request.param, tmp_path)
+    Database.open(url, upgrade=True).close()
+    return url
+
+
+@pytest.fixture(params=DATABASES)
+async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ServedApp]:
+    async with service(tmp_path, request.param) as opened:
+        yield opened
+
+
+async def test_a_token_is_whom_it_was_made_for_and_is_not_stored(url: str) -> None:
+    with closing(open_stores(url)) as stores:
+        record, token = issue_token(stores.tokens, "default", "ci", ["propose", "decide"], OFFICER, seconds=60)
+        knows = TokenAuthenticator(stores.tokens)
+        expected = Principal(
+            record.id, "default", frozenset({Scope.DECIDE, Scope.PROPOSE}), {**OFFICER, "jti": record.id},
+            expires_at=record.expires_at,
+        )  # fmt: skip
+
+        assert await knows.principal(token) == await knows.principal(token) == expected
+        assert stores.tokens.list() == [record]
+        assert record.as_json() == {
+            "id": token[4:20], "tenant": "default", "name": "ci", "scopes": ["decide", "propose"], "claims": OFFICER,
+            "created_at": record.created_at, "expires_at": record.created_at + 60, "revoked_at": None,
+        }  # fmt: skip
+    with Database.open(url) as database, database.read() as connection:
+        row = str(connection.execute(text("SELECT * FROM pdp_tokens")).all())
+    assert token[20:] not in row
+    assert hashlib.sha256(token.encode()).hexdigest() in row
+    assert record.secret_digest not in repr(record)
+
+
+async def test_what_is_not_the_token_is_nobodys(url: str) -> None:
+    with closing(open_stores(url)) as stores:
+        _, token = issue_token(stores.tokens, "default", "ci", ["decide"], {})
+        changed = token[:-1] + ("A" if token[-1] != "A" else "B")
+        others = [
+            changed, token[:20], token[:-1], token + "A", "", "pdp_", token.upper(), f"pdp_{'0' * 16}{token[20:]}",
+            token.replace("pdp_", "pdp-"), f"{token}\n", token[:30] + "\0" + token[31:], "x" * 100_000,
+        ]  # fmt: skip
+        for knows in (TokenAuthenticator(stores.tokens), remembering := TokenAuthenticator(stores.tokens)):
+            assert [await knows.principal(other) for other in others] == [None] * len(others)
+            assert await remembering.principal(token) is not None
+
+
+async def test_a_token_counts_until_it_is_over(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(open_stores(url)) as stores:
+        record, token = issue_token(stores.tokens, "default", "ci", ["decide"], {}, seconds=60)
+        knows = TokenAuthenticator(stores.tokens)
+
+        monkeypatch.setattr(time, "time", lambda: record.expires_at - 0.001)
+        assert await knows.principal(token) is not None
+        monkeypatch.setattr(time, "time", lambda: record.expires_at)
+        assert await knows.principal(token) is None
+
+
+async def test_a_revoked_token_counts_no_longer_here_and_elsewhere_after_seconds(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(open_stores(url)) as stores:
+        record, token = issue_token(stores.tokens, "default", "ci", ["decide"], {})
+        here, elsewhere = TokenAuthenticator(stores.tokens), TokenAuthenticator(stores.tokens)
+        assert None not in (await here.principal(token), await elsewhere.principal(token))
+
+        assert [
+            await here.revoke(record.id, "other"), await here.revoke("0" * 16, "default"),
+            await here.revoke("\0", "default"),
+        ] == [False] * 3  # fmt: skip
+        assert await here.principal(token) is not None
+        assert await here.revoke(record.id, "default")
+
+        assert await here.principal(token) is None
+        assert await elsewhere.principal(token) is not None
+        later = time.monotonic() + tokens_module._REMEMBERED_SECONDS
+        monkeypatch.setattr(time, "monotonic", lambda: later)
+        assert await elsewhere.principal(token) is None
+
+
+def test_the_first_token_is_given_once(url: str) -> None:
+    with closing(open_stores(url)) as first, closing(open_stores(url)) as second:
+        given = at_once([partial(first_token, stores.tokens, "default") for stores in (first, second) * 4])
+        one = [token for token in given if token]
+        again = first_token(first.tokens, "default")
+        first.tokens.revoke(one[0][4:20], time.time())
+
+        assert (len(one), again, first_token(first.tokens, "default")) == (1, None, None)
+        other = first_token(first.tokens, "other")
+        assert [(record.tenant, record.scopes) for record in first.tokens.list("other")] == [
+            ("other", tuple(sorted(Scope)))
+        ]
+        assert other is not None
+        issue_token(first.tokens, "third", "ci", ["decide"], {})
+        assert first_token(first.tokens, "third") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": ""}, "name: has 0 characters (1 to 1024 are admitted)"),
+        ({"name": "\ud800"}, "name: "),
+        ({"scopes": []}, "scopes: none (decide, propose, approve, audit, admin, assert)"),
+        ({"scopes": ["decide", "root"]}, "scopes: unknown: root (decide, propose, approve, audit, admin, assert)"),
+        ({"claims": {"roles": ["x"]}}, "session: claims.sub is missing: no subject, no decision"),
+        ({"claims": {"sub": "a\u202eb"}}, "session: claims.sub is "),
+        ({"seconds": 0}, "expires_in: 0 s (1 to 315360000 seconds are admitted)"),
+        ({"seconds": 10**12}, "expires_in: 1000000000000 s (1 to 315360000 seconds are admitted)"),
+    ],
+)
+def test_what_no_token_can_be(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with closing(open_stores(f"sqlite:///{tmp_path}/t.db", upgrade=True)) as stores:
+        order = {"name": "ci", "scopes": ["decide"], "claims": {}, **changes}
+        with pytest.raises(UsageError) as caught:
+            issue_token(stores.tokens, "default", **order)
+
+        assert str(caught.value).startswith(message)
+        assert stores.tokens.list() == []
+
+
+async def test_tokens_over_http(served: ServedApp) -> None:
+    admin = served.client([Scope.ADMIN], {})
+    made = await admin.post("/v1/tokens", json={"name": "ci", "scopes": ["admin"], "claims": OFFICER, "expires_in": 60})
+    answer = made.json()
+    token = answer.pop("token")
+    listed = (await admin.get("/v1/tokens")).json()["tokens"]
+
+    assert made.status_code == 201
+    assert answer == listed[1]
+    assert answer == {
+        "id": token[4:20], "tenant": "default", "name": "ci", "scopes": ["admin"], "claims": OFFICER,
+        "created_at": answer["created_at"], "expires_at": answer["created_at"] + 60, "revoked_at": None,
+    }  # fmt: skip
+    other = served.client(token=token)
+    assert (await other.get("/v1/tokens")).json()["tokens"] == listed
+    assert (await admin.delete(f"/v1/tokens/{answer['id']}")).status_code == 204
+    refused = await other.get("/v1/tokens")
+    assert (refused.status_code, refused.headers["WWW-Authenticate"], refused.json()) == (
+        401, 'Bearer error="invalid_token"',
+        {"error": {
+            "code": "service.unauthenticated", "message": "the token is not valid, or no longer",
+            "hint": "send Authorization: Bearer TOKEN",
+        }},
+    )  # fmt: skip
+    assert (await admin.get("/v1/tokens")).json()["tokens"][1]["revoked_at"] is not None
+    assert (await admin.delete("/v1/tokens/0000")).json()["error"]["code"] == "service.not_found"
+    with Database.open(served.service.settings.tenants["default"].store) as database, database.read() as connection:
+        events = [json.loads(line) for (line,) in connection.execute(text("SELECT line FROM pdp_audit ORDER BY seq"))]
+    by = admin.headers["Authorization"][len("Bearer pdp_") :][:16]
+    assert [(event["type"], event["subject"], event["reason"], event["codes"]) for event in events] == [
+        ("token.created", by, answer["id"], ["admin"]), ("token.revoked", by, answer["id"], []),
+    ]  # fmt: skip
+
+
+async def test_a_browser_reads_by_its_cookie(served: ServedApp) -> None:
+    bearer = served.client([Scope.AUDIT, Scope.APPROVE, Scope.ADMIN, Scope.ASSERT])
+    opened = await bearer.post("/v1/session")
+    cookie = opened.headers["Set-Cookie"]
+    token = opened.cookies["pdp_session"]
+    held, root = [await served.service.tokens.principal(t) for t in (token, bearer.headers["Authorization"][7:])]
+    assert held is not None
+    assert root is not None
+
+    assert cookie == f"pdp_session={token}; HttpOnly; Path=/; SameSite=strict"
+    assert opened.json() == {"scopes": ["approve", "audit"], "expires_at": held.expires_at}
+    assert held == Principal(
+        root.id, "default", frozenset({Scope.APPROVE, Scope.AUDIT}), root.claims, held.expires_at, cookie=True
+    )
+    assert root.claims == {**OFFICER, "jti": root.id}
+    browser, as_bearer = served.client(token=""), served.client(token=token)
+    browser.cookies.set("pdp_session", token)
+    in_cookie = served.client(token="")
+    in_cookie.cookies.set("pdp_session", bearer.headers["Authorization"][7:])
+    answers = [
+        await browser.get("/v1/tokens"), await browser.post("/v1/session"), await as_bearer.get("/v1/tokens"),
+        await as_bearer.post("/v1/session"), await in_cookie.get("/v1/tokens"), await in_cookie.delete("/v1/session"),
+        await browser.delete("/v1/session"), await browser.get("/v1/tokens"),
+    ]  # fmt: skip
+    assert [answer.status_code for answer in answers] == [403, 401, 401, 401, 401, 401, 204, 401]
+
+
+async def test_browser_sessions_end_with_their_token(served: ServedApp) -> None:
+    admin, bearer = served.client(), served.client()
+    token = (await bearer.post("/v1/session")).cookies["pdp_session"]
+    await admin.delete(f"/v1/tokens/{bearer.headers['Authorization'][11:27]}")
+
+    assert await served.service.tokens.principal(token) is None
+    assert len((await admin.get("/v1/tokens")).json()["tokens"]) == 2
+
+
+async def test_a_cookie_is_secure_where_the_service_is(tmp_path: Path) -> None:
+    async with service(tmp_path, public_url="https://pdp.example.com") as served:
+        opened = await served.client().post("/v1/session")
+
+    assert opened.headers["Set-Cookie"].endswith("; Path=/; SameSite=strict; Secure")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"scopes": ["decide"]}, "name: Field required"),
+        ({"name": "a", "scopes": "decide"}, "scopes: Input should be a valid list"),
+        ({"name": "a", "scopes": ["decide"], "expires_in": "1"}, "expires_in: Input should be a valid integer"),
+        ({"name": "a", "scopes": ["decide"], "tenant": "b"}, "unknown field 'tenant'"),
+        ({"name": "a", "scopes": ["decide"], "claims": {"sub": 1}}, "session: claims.sub is not text"),
+    ],
+)  # fmt: skip
+async def test_bad_orders_of_tokens(body: dict[str, Any], message: str, tmp_path: Path) -> None:
+    async with service(tmp_path) as served:
+        answer = await served.client().post("/v1/tokens", json=body)
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "service.bad_request")
+    assert answer.json()["error"]["message"].startswith(message)

@@ -1,0 +1,84 @@
+"""The decision service, as tests use it: on the payments example, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from pdp.service.app import Service, create_app
+from pdp.service.security.principal import Scope
+from pdp.service.security.tokens import issue_token
+from pdp.service.settings import ServiceSettings
+from pdp.stores.sql.database import Database
+from tests.support.payments import EXAMPLE
+from tests.support.postgres import empty_database
+
+OFFICER = {
+    "sub": "officer-123",
+    "emts": {"payments.lookup": True, "payments.validate": True, "payments.wire.initiate": True},
+    "limits": {"wire.auto_approved": 25000},
+}
+"""The claims of who asks for wires in the payments example."""
+
+APPROVER = {"sub": "approver-7", "roles": ["payments.approver"]}
+"""The claims of who may approve them."""
+
+
+class ServedApp:
+    """A service whose application is called in this process, without a network."""
+
+    def __init__(self, app: FastAPI, clients: AsyncExitStack) -> None:
+        self.app = app
+        self._clients = clients
+
+    @property
+    def service(self) -> Service:
+        service: Service = self.app.state.service
+        return service
+
+    def token(
+        self, scopes: Iterable[str] = Scope, claims: Mapping[str, Any] = OFFICER, *, tenant: str = "default"
+    ) -> str:
+        """A new token."""
+        return issue_token(self.service.tokens.tokens, tenant, "test", scopes, claims)[1]
+
+    def client(
+        self,
+        scopes: Iterable[str] = Scope,
+        claims: Mapping[str, Any] = OFFICER,
+        *,
+        tenant: str = "default",
+        token: str | None = None,
+    ) -> httpx.AsyncClient:
+        """A client with a new token, or with the one that is given; none is sent where that is empty."""
+        bearer = self.token(scopes, claims, tenant=tenant) if token is None else token
+        headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+        client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8181", headers=headers)
+        self._clients.push_async_callback(client.aclose)
+        return client
+
+
+def tenant_on(url: str, **settings: Any) -> dict[str, Any]:
+    """The settings of a tenant with the payments example, its stores in a database, which gets its tables."""
+    Database.open(url, upgrade=True).close()
+    return {"project": EXAMPLE / "pdp.yaml", "store": url, **settings}
+
+
+def settings_on(url: str, **settings: Any) -> ServiceSettings:
+    """The settings of a service with the one tenant `default`, unless others are given."""
+    return ServiceSettings(**{"tenants": {"default": tenant_on(url)}, **settings})
+
+
+@asynccontextmanager
+async def service(folder: Path, database: str = "sqlite", **settings: Any) -> AsyncIterator[ServedApp]:
+    """Serve the payments example from a new, empty database of one of `DATABASES`; `url` in its place names one."""
+    url = settings.pop("url", None) or empty_database(database, folder)
+    app = create_app(settings_on(url, **settings))
+    async with app.router.lifespan_context(app), AsyncExitStack() as clients:
+        yield ServedApp(app, clients)
