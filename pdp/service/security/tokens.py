@@ -78,15 +78,15 @@ class TokenAuthenticator:
         self._remembered.clear()
         return revoked
 
-    async def open_session(self, principal: Principal) -> tuple[TokenRecord, str]:
+    async def open_session(self, principal: Principal) -> str:
         """Return a token for the browser of a principal: for an hour, and no longer than theirs."""
         scopes = sorted(principal.scopes - {Scope.ADMIN, Scope.ASSERT})
         seconds = min(_SESSION_SECONDS, principal.expires_at - time.time())
-        made = _new(
+        record, token = _new(
             principal.tenant, "browser session", scopes, principal.claims, seconds=seconds, principal=principal.id
         )
-        await asyncio.to_thread(self.tokens.add, made[0])
-        return made
+        await asyncio.to_thread(self.tokens.add, record)
+        return token
 
 
 def open_tokens(settings: ServiceSettings, owned: ExitStack) -> TokenAuthenticator:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from sqlalchemy import delete, select, update
 
+from pdp.clock import to_seconds
 from pdp.stores.sql.tables import insert_if_absent
 from pdp.stores.sql.tables import tokens as table
 
@@ -47,9 +48,11 @@ class TokenRecord:
 
     def as_json(self) -> dict[str, Any]:
         """Return what people may see of it."""
-        shown = asdict(self)
-        del shown["secret_digest"], shown["principal"]
-        return {**shown, "scopes": list(self.scopes)}
+        return {
+            "id": self.id, "tenant": self.tenant, "name": self.name, "scopes": list(self.scopes), "claims": self.claims,
+            "created_at": to_seconds(self.created_at), "expires_at": to_seconds(self.expires_at),
+            "revoked": self.revoked_at is not None,
+        }  # fmt: skip
 
 
 class SqlTokens:

@@ -21,15 +21,15 @@ from pdp.engine.opa.engine import SidecarEngine
 from pdp.engine.protocol import PLAN, Engine
 from pdp.errors import BundleError, UsageError
 from pdp.workbench.bundles.publish import publish_bundle, roll_back
+from tests.engine.bundle.bundle_server import BundleServer, serving
 from tests.support import PATIENCE, until
 from tests.support.bundle_releases import bundle, key, tiny
-from tests.support.bundle_server import BundleServer, serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.support.bundle_server import Fault
+    from tests.engine.bundle.bundle_server import Fault
 
 NEVER = 3600.0
 

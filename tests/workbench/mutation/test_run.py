@@ -19,8 +19,8 @@ from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import load_suite, policy_modules
 from tests.support import PATIENCE, ROOT, until
 from tests.support.command_line import environment, pdp
-from tests.support.mutation_project import CONDITION, MODULE, REGO, mutated, weak_project, wire
 from tests.support.scenario_files import READ, one, project
+from tests.workbench.mutation.weak_project import CONDITION, MODULE, REGO, mutated, weak_project, wire
 
 if TYPE_CHECKING:
     from pdp.workbench.mutation.mutant import Judgement
