@@ -10,9 +10,10 @@ import asyncio
 import logging
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from itertools import count
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, func, select
 
 from pdp.audit.chain import GENESIS, AuditEvent, AuditLog, checked_event
 from pdp.errors import AuditError, PdpError
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pdp.audit")
 
-_LOCK: Final = text(f"SELECT pg_advisory_xact_lock({0x7064705F61756400})")  # no other program has this number
-_LAST: Final = select(audit.c.seq, audit.c.line).order_by(audit.c.seq.desc()).limit(1)
+# Given to the driver as they are: compiling them would take twice the time of a small transaction.
+_LOCK: Final = f"SELECT pg_advisory_xact_lock({0x7064705F61756400})"  # no other program has this number
+_LAST: Final = "SELECT seq, line FROM pdp_audit ORDER BY seq DESC LIMIT 1"
+_INSERT: Final = "INSERT INTO pdp_audit (seq, type, approval_id, line) VALUES (%s, %s, %s, %s)"
 _EVIDENCE: Final = "see `pdp audit verify`; keep the database as evidence, and start again with a new one"
 
 
@@ -80,7 +83,7 @@ class SqlAudit(AuditLog):
         # Another transaction could not begin before this one ends.
         assert isinstance(transaction, Connection)  # noqa: S101 - see above
         self._take_up(transaction)
-        transaction.execute(audit.insert(), self._rows((event,)))
+        self._insert(transaction, self._rows((event,)))
 
     def offer(self, event: AuditEvent) -> Future[None]:
         """Have one event recorded; what is returned is done when it is, or has failed."""
@@ -131,7 +134,7 @@ class SqlAudit(AuditLog):
         try:
             with self._database.write(durable=False) as connection:
                 self._end = self._take_up(connection)
-                rows: list[dict[str, Any]] = []
+                rows: list[AuditRow] = []
                 for events, _ in waiting:
                     try:
                         rows += self._rows(events)
@@ -140,8 +143,8 @@ class SqlAudit(AuditLog):
                         faults.append(error)
                 end = self._end
                 if rows:
-                    connection.execute(audit.insert(), rows)
-                    end = _End(self._seq - 1, self._prev, rows[-1]["line"])
+                    self._insert(connection, rows)
+                    end = _End(self._seq - 1, self._prev, rows[-1].line)
                     doubt = ", and may have the event or not"
             self._end = end
         except PdpError as error:
@@ -157,10 +160,13 @@ class SqlAudit(AuditLog):
 
     def _take_up(self, connection: Connection) -> _End:
         """Lock the stream and take it up at its end, which is returned."""
-        if connection.dialect.name == "postgresql":
-            connection.execute(_LOCK)
-        row = connection.execute(_LAST).first()
-        end = _EMPTY if row is None else self._end_at(row.seq, row.line)
+        cursor = connection.connection.cursor()
+        if self._database.dialect == "postgresql":
+            cursor.execute(_LOCK)
+        cursor.execute(_LAST)
+        row = cursor.fetchone()
+        cursor.close()
+        end = _EMPTY if row is None else self._end_at(*row)
         if end.seq < self._end.seq:
             raise self._fault("has lost events that this process has seen", _EVIDENCE)
         self._seq, self._prev = end.seq + 1, end.hash
@@ -177,7 +183,7 @@ class SqlAudit(AuditLog):
             raise self._fault("cannot be continued: its last event was changed", _EVIDENCE)
         return _End(seq, event["hash"], line)
 
-    def _rows(self, events: Sequence[AuditEvent]) -> list[dict[str, Any]]:
+    def _rows(self, events: Sequence[AuditEvent]) -> list[AuditRow]:
         """Chain events, and return their rows. AuditError: one cannot be written, and none of them is chained."""
         first, before = self._seq, self._prev
         self._lines = []
@@ -187,15 +193,14 @@ class SqlAudit(AuditLog):
         except AuditError:
             self._seq, self._prev = first, before
             raise
-        return [
-            {
-                "seq": seq,
-                "type": event["type"],
-                "approval_id": event.get("approval_id") if event["type"].startswith("approval.") else None,
-                "line": line,
-            }
-            for seq, (event, line) in enumerate(zip(events, self._lines, strict=True), first)
-        ]
+        of_approvals = (event.get("approval_id") if event["type"].startswith("approval.") else None for event in events)
+        types = (event["type"] for event in events)
+        return list(map(AuditRow, count(first), types, of_approvals, self._lines))
+
+    def _insert(self, connection: Connection, rows: list[AuditRow]) -> None:
+        cursor = connection.connection.cursor()
+        cursor.executemany(_INSERT if self._database.dialect == "postgresql" else _INSERT.replace("%s", "?"), rows)
+        cursor.close()
 
     def _write(self, line: bytes, line_hash: str) -> None:  # noqa: ARG002 - as every stream does
         self._lines.append(line.decode())

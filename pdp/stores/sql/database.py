@@ -129,9 +129,10 @@ class Database:
         try:
             with engine.begin() as connection:
                 yield connection
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as error:
             # The driver's words alone: SQLAlchemy's hold the statement's parameters too.
-            words = str(getattr(error, "orig", None) or type(error).__name__).strip().split("\n")[0]
+            driver = getattr(error, "orig", None) if isinstance(error, SQLAlchemyError) else error
+            words = str(driver or type(error).__name__).strip().split("\n")[0]
             raise StoreError(
                 f"database {self.name}: {words}", hint="check that it is there, and not held by another"
             ) from error
@@ -230,8 +231,10 @@ def _begin_sqlite(connection: Connection) -> None:
     # A transaction that began by reading could not become one that writes when another has written since.
     options = connection.get_execution_options()
     if not options.get(_READS):
-        connection.exec_driver_sql(f"PRAGMA synchronous = {'FULL' if options.get(_DURABLE, True) else 'NORMAL'}")
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        # By the driver alone, as half of a small transaction's time would else be SQLAlchemy's.
+        driver: Any = connection.connection.driver_connection
+        driver.execute(f"PRAGMA synchronous = {'FULL' if options.get(_DURABLE, True) else 'NORMAL'}")
+        driver.execute("BEGIN IMMEDIATE")
 
 
 def _place_of(url: URL) -> str:
