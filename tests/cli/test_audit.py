@@ -15,7 +15,7 @@ from tests.support.command_line import pdp
 
 KEY = "k" * 32
 NO_HEAD = "note: without --head, it does not show whether events were cut off at the end\n"
-UNKEYED = "note: the chain is not keyed: whoever can write the file could have written all of it anew\n"
+UNKEYED = "note: the chain is not keyed: whoever can write the stream could have written all of it anew\n"
 ROTATED = "note: it begins with a rotation: the files before were not checked\n"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -11,6 +12,7 @@ import typer
 from pdp.audit.chain import ROTATED, chained_events
 from pdp.audit.file import LINE_BYTES, Head, key_bytes, request_rotation
 from pdp.cli import Exit
+from pdp.cli.commands.stores.named import URL_VARIABLE, stores_named
 from pdp.cli.files import key_of_environment
 from pdp.cli.options import AsJson, command_app, file_argument, file_option
 from pdp.cli.output import print_answer, tell
@@ -23,33 +25,41 @@ if TYPE_CHECKING:
 
 app = command_app("Streams of audit events: show them, check them, and have them rotated.")
 
-_UNKEYED: Final = "the chain is not keyed: whoever can write the file could have written all of it anew"
+_UNKEYED: Final = "the chain is not keyed: whoever can write the stream could have written all of it anew"
 _NO_HEAD: Final = "without --head, it does not show whether events were cut off at the end"
 _NO_KEY: Final = "PDP_AUDIT_KEY is not set: a keyed stream cannot be checked without its key"
 _UNFINISHED: Final = "check that this is a stream; without the unfinished line, the events before it can be read"
+_PAGE: Final = 1000
 _LATER: Final = "it begins with a rotation: the files before were not checked"
 
 
-Files = Annotated[list[Path], file_argument("FILE...", help="The stream: its rotated files in order, then it.")]
+Streams = Annotated[
+    list[str] | None,
+    file_argument(
+        "[FILE...]",
+        help="The stream: its rotated files in order, then it; or its database's URL, which may "
+        f"stand in {URL_VARIABLE} instead, or in the project.",
+    ),
+]
 
 
 @app.command("show")
 def show(
-    files: Files,
+    streams: Streams = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as JSON, one on a line.")] = False,
 ) -> None:
     """Show events, one on a line, for `grep`. What was changed shows in `audit verify`.
 
     Exit code: 0 shown, 2 bad usage or file, 1 a line is not an event.
     """
-    for line in _lines(files):
+    for line in _lines(streams):
         event = _read(line)
         tell(json.dumps(event) if as_json else printable(_shown(event)))
 
 
 @app.command("verify")
 def verify(
-    files: Files,
+    streams: Streams = None,
     head: Annotated[Path | None, file_option("--head", help="The head that the stream has elsewhere.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -57,7 +67,7 @@ def verify(
 
     Exit code: 0 intact, 1 not, 2 bad usage or file.
     """
-    stream = files[-1]
+    stream = Path(streams[-1] if streams else "database://stream")
     try:
         secret = key_of_environment()
         key = None if secret is None else key_bytes(secret, stream)
@@ -69,7 +79,7 @@ def verify(
     reached = named is None
     fault: str | None = None
     try:
-        for event in chained_events(_lines(files), key):
+        for event in chained_events(_lines(streams), key):
             first, last = first or event, event
             reached = reached or (event["seq"], event["hash"]) == named
     except AuditError as error:
@@ -133,10 +143,21 @@ def _shown(event: dict[str, Any]) -> str:
     return "  ".join((f"{event['seq']:6}  {event['time']}  {event['type']}", *shown))
 
 
-def _lines(files: list[Path]) -> Iterator[bytes]:
-    for file in files:
+def _stored_lines(url: str | None) -> Iterator[bytes]:
+    with stores_named(url) as stores, closing(stores.open_audit(None)) as log:
+        after = -1
+        while rows := log.lines(after, _PAGE):
+            yield from (row.line.encode() for row in rows)
+            after = rows[-1].seq
+
+
+def _lines(streams: list[str] | None) -> Iterator[bytes]:
+    for file in streams or (None,):
+        if file is None or "://" in file:
+            yield from _stored_lines(file)
+            continue
         try:
-            with file.open("rb") as lines:
+            with Path(file).open("rb") as lines:
                 while line := lines.readline(LINE_BYTES):
                     if not line.endswith(b"\n"):
                         raise AuditError(

@@ -109,7 +109,7 @@ def _decide(
     step: Callable[[Approvals, Any], Approval], session: Path, store: str | None, audit: Path | None, *, as_json: bool
 ) -> None:
     claims = read_session(session).claims
-    with stores_named(store) as stores, step_audit(audit) as log:
+    with stores_named(store) as stores, step_audit(audit, stores) as log:
         rules = Approvals(stores.approvals)
         rules.attach(log, stores.actions)
         approval = step(rules, claims)

@@ -51,7 +51,7 @@ def settle(
 
     Exit code: 0 settled, 2 bad usage or id, 1 the store cannot be reached.
     """
-    with stores_named(store) as stores, step_audit(audit) as log:
+    with stores_named(store) as stores, step_audit(audit, stores) as log:
         now = time.time()
         held = [entry.as_json() for entry in stores.budgets.unknown(now) if entry.id == reservation_id]
         event: AuditEvent = {

@@ -77,7 +77,7 @@ def settle(
         if not done:
             raise UsageError("--result says nothing with --outcome not-done", hint="leave one of them out")
         execution = Execution(result=read_document(result).value)
-    with stores_named(store) as stores, step_audit(audit) as log:
+    with stores_named(store) as stores, step_audit(audit, stores) as log:
         now = time.time()
         record = next((record for record in stores.keys.unknown(now) if record.id == key_id), None)
         if record is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from pdp.cli.files import open_audit, project_with
+from pdp.cli.files import key_of_environment, open_audit, project_with
 from pdp.cli.options import file_option
 from pdp.cli.output import complain
 from pdp.errors import PdpError, StoreError, UsageError
@@ -29,7 +29,10 @@ DatabaseUrl = Annotated[str | None, typer.Argument(metavar="[URL]", help=_URL)]
 StoreUrl = Annotated[str | None, typer.Option("--store", metavar="URL", help=_URL)]
 StepAudit = Annotated[
     Path | None,
-    file_option("--audit", help="The application's audit stream, to record the step; its head in PDP_AUDIT_HEAD."),
+    file_option(
+        "--audit",
+        help="The application's audit stream; its head in PDP_AUDIT_HEAD. The database's, if it has one, if absent.",
+    ),
 ]
 
 
@@ -42,9 +45,15 @@ def stores_named(url: str | None, *, upgrade: bool = False) -> AbstractContextMa
     return closing(open_stores(stated, upgrade=upgrade))
 
 
-def step_audit(audit: Path | None) -> AbstractContextManager[AuditLog]:
-    """Open the stream of events of a step; without one, it is said that no stream has it."""
+def step_audit(audit: Path | None, stores: OpenStores) -> AbstractContextManager[AuditLog]:
+    """Open the stream of events of a step: the file that is named, else the database's, if a service writes one there.
+
+    Without one, it is said that no stream has it.
+    """
     if audit is None:
+        own = stores.open_audit(key_of_environment())
+        if own.last_seq() >= 0:
+            return closing(own)
         complain("note: no audit stream records this step; name the application's with --audit")
     return closing(open_audit(audit))
 
