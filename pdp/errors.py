@@ -114,6 +114,10 @@ class AnswerInvalidError(EngineError):
     code = "engine.answer_invalid"
 
 
+class UndefinedDocumentError(AnswerInvalidError):
+    """The policy leaves the document undefined that was asked for, or OPA does not have it."""
+
+
 class RequestRefusedError(EngineError):
     """The request is too large for the engine, or no JSON. The policy gives this code to requests it cannot read."""
 

@@ -253,6 +253,11 @@ class Pep:
         return self._parts.engine
 
     @property
+    def newest(self) -> NewestRelease:
+        """The newest release that has decided here."""
+        return self._parts.newest
+
+    @property
     def audit(self) -> AuditLog:
         """Where events go."""
         return self._parts.audit

@@ -14,7 +14,7 @@ from pdp.errors import FileFaultsError, UsageError
 from pdp.json import JsonValueError, canonical, check_json, digest, parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 RUN_TIME_ROOTS: Final = ("directory", "settings")
@@ -61,6 +61,7 @@ def _faults(value: Any) -> list[tuple[tuple[str, ...], str, str | None]]:
             faults.append(((root,), f"the root {shown_name(root)} is not admitted", f"only {admitted} are"))
         elif type(item) is not dict:
             faults.append(((root,), f"{root} must be a mapping", None))
+    faults += directory_faults(value.get("directory"))
     try:
         check_json(value)
     except JsonValueError as error:
@@ -81,6 +82,8 @@ def merged_data(
         for _, message, hint in _faults(data):
             raise UsageError(f"data: {message}", hint=hint)
         merged = _laid_over(merged, data)
+    for _, message, hint in directory_faults(merged.get("directory")):
+        raise UsageError(f"data: {message}", hint=hint)
     if manifests:
         known = dict(merged.get("manifests", {}))
         for name, document in manifests.items():
@@ -101,6 +104,23 @@ def merged_data(
             merged.get("directory"), {tool for document in known.values() for tool in document.get("tools", ())}
         )
     return merged
+
+
+def directory_faults(directory: Any) -> Iterator[tuple[tuple[str, ...], str, str | None]]:
+    """Yield what is wrong with `subjects` and `resources`, `{type: {id: {property: value}}}`: where, what, what to do.
+
+    Whatever else a directory holds, the policy checks.
+    """
+    stated = directory if type(directory) is dict else {}
+    places: list[tuple[tuple[str, ...], Any]] = [
+        ((kind,), stated[kind]) for kind in ("subjects", "resources") if kind in stated
+    ]
+    for steps, value in places:
+        if type(value) is not dict:
+            place = ".".join(map(shown_name, steps))
+            yield ("directory", *steps), f"directory.{place} must be a mapping", "write {TYPE: {ID: {PROPERTY: VALUE}}}"
+        elif len(steps) <= 2:  # noqa: PLR2004 - kind, type, id: what is below are properties
+            places += [((*steps, name), item) for name, item in value.items()]
 
 
 def _check_planning(directory: Any, tools: set[str]) -> None:

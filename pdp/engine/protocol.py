@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Final, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
 
 from pdp.decision import Decision, denied, parse_decision
 from pdp.errors import BundleError, EngineError, RequestRefusedError, UsageError
 from pdp.json import JsonValueError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pdp.request import Request
 
@@ -66,6 +66,13 @@ class Engine(ABC):
     async def aevaluate(self, body: bytes, document: str = DECISION) -> bytes:
         """Async variant of `evaluate`: unless an engine does better, it blocks the event loop for one evaluation."""
         return self.evaluate(body, document)
+
+    async def adirectory(self) -> Mapping[str, Any]:
+        """Return the data `directory` that it decides by: who and what is known; EngineError where it cannot be asked.
+
+        An engine that does not say has none.
+        """
+        return {}
 
     def close(self) -> None:  # noqa: B027 - an engine that holds nothing has nothing to do
         """Release what the engine holds. Deciding afterwards is a DENY."""

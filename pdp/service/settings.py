@@ -38,6 +38,7 @@ def _network(addresses: str) -> str:
     return addresses
 
 
+RulePath = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*$")]
 SecureUrl = Annotated[str, AfterValidator(_https)]
 
 
@@ -87,12 +88,27 @@ class WebhookSettings(_Part):
 
 
 class AuthzenSettings(_Part):
-    """Which documents of the policy answer AuthZEN requests; the baseline's when `entrypoint` is absent."""
+    """Which policy answers AuthZEN requests; the tenant's own, which decides its tool calls, when this is absent.
 
-    entrypoint: str | None = None
-    subject_search: str | None = None
-    resource_search: str | None = None
-    action_search: str | None = None
+    Attributes:
+        entrypoint: of another policy: true, or `{decision | allow | verdict, context?}`.
+        bundle, opa_url: where that policy is: a file of `opa build -t wasm`, or an OPA. One of them.
+        subject_search...: documents that list ids, or names of actions, for a request; each is then evaluated.
+    """
+
+    entrypoint: RulePath | None = None
+    bundle: Path | None = None
+    opa_url: str | None = None
+    subject_search: RulePath | None = None
+    resource_search: RulePath | None = None
+    action_search: RulePath | None = None
+
+    def model_post_init(self, _: Any) -> None:
+        """Check what fields say together."""
+        if (self.bundle is not None) + (self.opa_url is not None) != (self.entrypoint is not None):
+            raise ValueError("entrypoint: goes with one of bundle and opa_url")
+        if self.entrypoint is None and (self.subject_search or self.resource_search or self.action_search):
+            raise ValueError("entrypoint: is missing, and searches of its policy are there")
 
 
 class TenantSettings(_Part):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pdp.approvals.approvals import Approvals
 from pdp.pep import Pep
 from pdp.project.file import engine_of_project, manifest_of_project, read_project
+from pdp.service.authzen.policy import AccessPolicy
 from pdp.stores.url import OpenStores, open_stores
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Tenant:
     settings: TenantSettings
     pep: Pep
     stores: OpenStores
+    access: AccessPolicy
 
     @property
     def manifest(self) -> EffectiveManifest:
@@ -71,4 +73,5 @@ def open_tenant(name: str, settings: TenantSettings, owned: ExitStack) -> Tenant
         ledger=stores.ledger,
         budgets=stores.budgets,
     )
-    return Tenant(name, settings, pep, stores)
+    access = AccessPolicy(pep, settings.authzen, key or name.encode(), owned)
+    return Tenant(name, settings, pep, stores, access)

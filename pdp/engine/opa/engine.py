@@ -15,17 +15,18 @@ import re
 import ssl
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from pdp.engine.data import directory_faults
 from pdp.engine.opa.client import Answer, OpaClient, parse_address
-from pdp.engine.protocol import DECISION, FINDINGS, PLAN, Engine, check_seconds
-from pdp.errors import AnswerInvalidError, EngineError, RequestRefusedError, UsageError
-from pdp.json import MAX_BYTES, JsonValueError, canonical, has_unique_keys
+from pdp.engine.protocol import DECISION, Engine, check_seconds
+from pdp.errors import AnswerInvalidError, EngineError, RequestRefusedError, UndefinedDocumentError, UsageError
+from pdp.json import MAX_BYTES, JsonValueError, canonical, has_unique_keys, parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 TIMEOUT: Final = 1.0  # default time for one decision, in seconds
 TOKEN_VARIABLE: Final = "PDP_OPA_TOKEN"  # noqa: S105 - the variable with the token for an OPA that runs already
@@ -35,13 +36,15 @@ FAILURES: Final = 5  # default number of failures in a row that open the circuit
 PAUSE: Final = 1.0  # default time between two trials while the circuit is open, in seconds
 
 # Strict, as otherwise a builtin that fails is undefined, and a deny that leans on it is lost (OPA's default).
-_PATHS: Final = {name: f"/v1/data/{name}?strict-builtin-errors=true" for name in (DECISION, FINDINGS, PLAN)}
+_PATH: Final = "/v1/data/{}?strict-builtin-errors=true"
 # As RFC 6750 writes it.
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _OK: Final = 200
 _REFUSED: Final = frozenset((401, 403))
 _NOT_READY: Final = frozenset((429, 502, 503, 504))
 _SHOWN: Final = 200
+_NOTHING: Final = b"{}"
+_DIRECTORY_SECONDS: Final = 10
 _MEMBERS: Final = frozenset(("result", "decision_id"))  # the latter where OPA logs decisions
 _NULL: Final = b'{"input":null}'  # OPA warns that the input is missing, and decides
 
@@ -149,13 +152,15 @@ class SidecarEngine(Engine):
             token=token,
             tls=(tls or ssl.create_default_context()) if address.tls else None,
         )
+        self._directory: Mapping[str, Any] = {}
+        self._directory_ends = 0.0
         self._circuit = Circuit(failures=failures, pause=pause)
 
     def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
         """Evaluate a document, as `Engine.evaluate` does; EngineError by the module's table."""
         content = self._content(body)
         try:
-            answer = self._client.exchange("POST", _PATHS[document], content, self._timeout)
+            answer = self._client.exchange("POST", _PATH.format(document), content, self._timeout)
         except EngineError as error:
             self._note(error)
             raise
@@ -165,11 +170,23 @@ class SidecarEngine(Engine):
         """Async variant of `evaluate`."""
         content = self._content(body)
         try:
-            answer = await self._client.aexchange("POST", _PATHS[document], content, self._timeout)
+            answer = await self._client.aexchange("POST", _PATH.format(document), content, self._timeout)
         except EngineError as error:
             self._note(error)
             raise
         return self._document(document, content, answer)
+
+    async def adirectory(self) -> Mapping[str, Any]:
+        """Return OPA's `directory`, as it was at most ten seconds ago; EngineError: no answer, or a mistyped one."""
+        if time.monotonic() >= self._directory_ends:
+            try:
+                directory = parse_json(await self.aevaluate(_NOTHING, "directory"))
+            except UndefinedDocumentError:
+                directory = {}
+            for _, message, hint in directory_faults(directory):
+                raise AnswerInvalidError(f"{self._name}: {message}", hint=hint)
+            self._directory, self._directory_ends = directory, time.monotonic() + _DIRECTORY_SECONDS
+        return self._directory
 
     def close(self) -> None:
         """Close all connections; deciding afterwards is a DENY `engine.unavailable`."""
@@ -217,7 +234,7 @@ class SidecarEngine(Engine):
         if not is_sure or type(envelope) is not dict or not envelope.keys() <= members:
             raise self._not_opa("something that is no answer of OPA's", answer)
         if "result" not in envelope:
-            raise AnswerInvalidError(
+            raise UndefinedDocumentError(
                 f"{self._name} has no document {document}", hint="load the bundle into it, and look into its log"
             )
         try:

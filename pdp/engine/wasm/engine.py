@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.engine.bundle.file import Bundle, baseline_bundle_path, read_bundle
 from pdp.engine.data import merged_data
 from pdp.engine.protocol import DECISION, Engine, check_seconds
-from pdp.errors import AnswerInvalidError, BundleError, EngineError, RequestRefusedError, UsageError
+from pdp.errors import (
+    AnswerInvalidError,
+    BundleError,
+    EngineError,
+    RequestRefusedError,
+    UndefinedDocumentError,
+    UsageError,
+)
 from pdp.json import MAX_BYTES, canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Self
 
 DEADLINE: Final = 0.5  # default time for one evaluation, in seconds; usual ones take 0.0001
@@ -36,9 +43,10 @@ class EmbeddedEngine(Engine):
         data: the roots `directory` and `settings`, laid over the bundle's.
         deadline: seconds after which an evaluation is stopped: a DENY `engine.timeout`.
         memory_limit: bytes that an evaluation may use beyond what policy and data occupy.
+        entrypoints: what the policy has to have; other ones than `authz/decision` are for `evaluate` alone.
 
     Raises:
-        BundleError: the bundle's module is not a policy with `authz/decision`, or cannot read its data.
+        BundleError: the bundle's module is not a policy with these entrypoints, or cannot read its data.
         UsageError: data that is not admitted, or a limit out of range.
         EngineError: the machine has no room for the policy.
     """
@@ -53,22 +61,25 @@ class EmbeddedEngine(Engine):
         data: Mapping[str, Any] | None = None,
         deadline: float = DEADLINE,
         memory_limit: int = MEMORY_LIMIT,
+        entrypoints: Sequence[str] = (DECISION,),
     ) -> None:
         check_seconds("deadline", deadline)
         if type(memory_limit) is not int or not _LEAST_MEMORY <= memory_limit <= _MOST_MEMORY:
             raise UsageError(
                 f"memory_limit: {memory_limit!r:.40} bytes are out of range", hint=f"{_LEAST_MEMORY} to {_MOST_MEMORY}"
             )
-        documents = canonical(merged_data(bundle.data, manifests=manifests, data=data))
+        merged = merged_data(bundle.data, manifests=manifests, data=data)
+        documents = canonical(merged)
         # wasmtime takes 40 ms to import: only who makes an engine pays for it.
         from pdp.engine.wasm.pool import InstancePool  # noqa: PLC0415
 
         self._pool = InstancePool(bundle.wasm, documents, deadline=deadline, memory_limit=memory_limit)
-        if DECISION not in self._pool.entrypoints:
+        missing = next((name for name in entrypoints if name not in self._pool.entrypoints), None)
+        if missing is not None:
             self._pool.close()
-            raise BundleError(
-                f"the bundle's policy has no entrypoint {DECISION}", hint="build it with `pdp bundle build`"
-            )
+            hint = "build it with `pdp bundle build`" if missing == DECISION else f"build it with `-e {missing}`"
+            raise BundleError(f"the bundle's policy has no entrypoint {missing}", hint=hint)
+        self._directory: Mapping[str, Any] = merged.get("directory", {})
 
     @classmethod
     def baseline(cls, *, manifests: Mapping[str, Any] | None = None, data: Mapping[str, Any] | None = None) -> Self:
@@ -91,13 +102,17 @@ class EmbeddedEngine(Engine):
             raise EngineError(f"the bundle has no entrypoint {document}", hint="build it again: pdp bundle build")
         text = self._pool.evaluate(entrypoint, body)
         if text == _UNDEFINED:
-            raise AnswerInvalidError(
+            raise UndefinedDocumentError(
                 "the policy leaves its decision undefined", hint=f"{document} must be defined for every input"
             )
         # Whoever gets the document parses it: it is JSON by itself only where the set has this one result.
         if not (text.startswith(_BEFORE) and text.endswith(_AFTER)):
             raise AnswerInvalidError("the policy's answer is not a result set of OPA")
         return text[len(_BEFORE) : -len(_AFTER)]
+
+    async def adirectory(self) -> Mapping[str, Any]:
+        """Return the bundle's `directory` with what is laid over it."""
+        return self._directory
 
     def close(self) -> None:
         """Give all memory back and end the engine's clock; deciding afterwards is a DENY `engine.unavailable`."""

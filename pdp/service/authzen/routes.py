@@ -2,6 +2,74 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+import orjson
 from fastapi import APIRouter
+from starlette.responses import Response
+
+from pdp.service.authzen.evaluation import evaluate, evaluate_all
+from pdp.service.authzen.search import Searched, search
+from pdp.service.requests import HttpError, caller, read_object, service_of
+from pdp.service.security.principal import Scope
+from pdp.service.settings import DEFAULT_TENANT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.requests import Request
+
+_METADATA: Final = "/.well-known/authzen-configuration"
 
 router = APIRouter()
+
+
+async def _evaluation(request: Request) -> Response:
+    asking, body = await caller(request, Scope.DECIDE), await read_object(request)
+    return _json(await evaluate(asking, body, request.state.request_id, service_of(request).settings.url))
+
+
+async def _evaluations(request: Request) -> Response:
+    asking, body = await caller(request, Scope.DECIDE), await read_object(request)
+    settings = service_of(request).settings
+    answer = await evaluate_all(asking, body, request.state.request_id, settings.url, settings.limits.batch)
+    return _json(answer)
+
+
+async def _search(kind: Searched, request: Request) -> Response:
+    asking, body = await caller(request, Scope.DECIDE), await read_object(request)
+    return _json(await search(asking, kind, body, request.state.request_id, service_of(request).settings.limits))
+
+
+async def _metadata(request: Request) -> Response:
+    service = service_of(request)
+    url, name = service.settings.url, request.path_params.get("tenant")
+    tenant = service.tenants.get(DEFAULT_TENANT if name is None else name)
+    if name is not None and tenant is None:
+        raise HttpError(404, "there is no such tenant")
+    return _json(
+        {
+            "policy_decision_point": url if name is None else f"{url}/{name}",
+            "access_evaluation_endpoint": f"{url}/access/v1/evaluation",
+            "access_evaluations_endpoint": f"{url}/access/v1/evaluations",
+            **{
+                f"search_{kind}_endpoint": f"{url}/access/v1/search/{kind}"
+                for kind in get_args(Searched)
+                if tenant is None or tenant.access.can_search(kind)
+            },
+        }
+    )
+
+
+def _json(value: Mapping[str, Any]) -> Response:
+    return Response(orjson.dumps(value), media_type="application/json")
+
+
+# Routes of Starlette's, as FastAPI's would only look for parameters that there are not.
+router.add_route("/access/v1/evaluation", _evaluation, ["POST"])
+router.add_route("/access/v1/evaluations", _evaluations, ["POST"])
+for searched in get_args(Searched):
+    router.add_route(f"/access/v1/search/{searched}", partial(_search, searched), ["POST"])
+router.add_route(_METADATA, _metadata, ["GET"])
+router.add_route(f"{_METADATA}/{{tenant}}", _metadata, ["GET"])

@@ -1,0 +1,117 @@
+"""Reading and completing subject, action, resource and context, which become the policy's input."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.clock import to_seconds
+from pdp.errors import UsageError
+from pdp.json import JsonValueError, canonical, digest
+from pdp.request import Entity, Request, RequestedAction, bounded
+from pdp.service.requests import HttpError
+from pdp.service.security.principal import Scope
+from pdp.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdp.service.requests import Caller
+
+KEYS: Final = ("subject", "action", "resource", "context")
+
+_RESERVED: Final = frozenset(("approval", "call_digest", "flow", "spent", "time"))
+_OWN: Final = "without the scope assert, a token asks for its own subject: type user, id its claim sub"
+
+
+class AccessRequest:
+    """One question: what is asked for `caller`, complete.
+
+    HttpError: 400 for what is missing or mistyped, 403 for somebody else's subject. What only the service knows is
+    refused from a caller, unless the policy is not the baseline's, which reads other things.
+    """
+
+    def __init__(
+        self, caller: Caller, stated: Mapping[str, Any], directory: Mapping[str, Any], request_id: str
+    ) -> None:
+        policy = caller.tenant.access
+        subject = read_entity(stated, "subject")
+        if not caller.may(Scope.ASSERT):
+            subject = _own_subject(caller, subject)
+        else:
+            subject = _filled(subject, directory, "subjects")
+        resource = _filled(read_entity(stated, "resource"), directory, "resources")
+        action = read_action(stated)
+        context = stated_object(stated, "context")
+        if policy.is_baseline:
+            for name in _RESERVED.intersection(context):
+                raise HttpError(400, f"context.{name} is the service's to state", hint="leave it out")
+            action = action._replace(properties={**policy.entry_properties(action), **action.properties})
+        whole = Request(subject, action, resource, context)
+        self.request = whole
+        self.stable = canonical(whole.as_json())
+        """All of it but times and ids."""
+        if policy.is_baseline:
+            filled = {
+                "request_id": request_id,
+                **context,
+                "approval": None,
+                "call_digest": digest(self.stable),
+                "time": to_seconds(time.time()),
+            }
+            self.request = whole._replace(context=filled)
+        try:
+            self.body = bounded(canonical(self.request.as_json()) if policy.is_baseline else self.stable)
+        except JsonValueError as error:
+            raise HttpError(400, str(error), hint="send less") from None
+
+
+def read_entity(stated: Mapping[str, Any], name: str, *, searched: bool = False) -> Entity:
+    """Return subject or resource as it is stated; of one that is `searched`, the id is empty, whatever is stated."""
+    value = _required(stated, name)
+    return Entity(
+        _text(value, name, "type"), "" if searched else _text(value, name, "id"), stated_object(value, "properties")
+    )
+
+
+def read_action(stated: Mapping[str, Any]) -> RequestedAction:
+    """Return the action as it is stated."""
+    value = _required(stated, "action")
+    return RequestedAction(_text(value, "action", "name"), stated_object(value, "properties"))
+
+
+def _required(stated: Mapping[str, Any], name: str) -> dict[str, Any]:
+    if name not in stated:
+        raise HttpError(400, f"{name} is missing")
+    return stated_object(stated, name)
+
+
+def stated_object(stated: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a field that has to be an object, empty where it is not stated."""
+    value = stated.get(name, {})
+    if type(value) is not dict:
+        raise HttpError(400, f"{name} has to be an object")
+    return value
+
+
+def _text(value: Mapping[str, Any], name: str, field: str) -> str:
+    text = value.get(field)
+    if type(text) is not str or not text:
+        raise HttpError(400, f"{name}.{field} has to be a text that is not empty")
+    return text
+
+
+def _own_subject(caller: Caller, stated: Entity) -> Entity:
+    try:
+        own = Session(claims=dict(caller.principal.claims)).subject
+    except (UsageError, ValueError):
+        raise HttpError(403, "the token stands for no person", hint=_OWN) from None
+    if stated[:2] != own[:2]:
+        raise HttpError(403, "the subject is somebody else", hint=_OWN)
+    return own
+
+
+def _filled(stated: Entity, directory: Mapping[str, Any], kind: str) -> Entity:
+    """Return an entity with what the directory knows of it and the request does not state."""
+    known = directory.get(kind, {}).get(stated.type, {}).get(stated.id)
+    return stated._replace(properties={**known, **stated.properties}) if known else stated

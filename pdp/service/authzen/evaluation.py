@@ -1,0 +1,136 @@
+"""One request, or several with their semantics: completed, decided, recorded, answered."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.audit.chain import AuditEvent, recordable
+from pdp.clock import to_milliseconds
+from pdp.decision import Verdict, denied
+from pdp.engine.protocol import REQUEST_INVALID
+from pdp.flow.reasons import explained
+from pdp.service.authzen.entities import KEYS, AccessRequest
+from pdp.service.authzen.policy import AccessAnswer
+from pdp.service.authzen.profile import answer_context, fulfillable
+from pdp.service.requests import HttpError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pdp.decision import Decision
+    from pdp.service.requests import Caller
+
+_STOPS: Final = {"execute_all": None, "deny_on_first_deny": False, "permit_on_first_permit": True}
+"""By semantic, the decision that ends a batch."""
+
+
+async def evaluate(caller: Caller, body: Mapping[str, Any], request_id: str, url: str) -> dict[str, Any]:
+    """Return the answer to one request; HttpError 400 or 403: it cannot be asked. AuditError: it cannot be recorded."""
+    asked = AccessRequest(caller, body, await caller.tenant.access.directory(), request_id)
+    decided = (await decide_all(caller, [asked]))[0]
+    await caller.tenant.pep.audit.aappend(access_event(caller, asked, decided.decision, request_id))
+    return _answer(caller, asked, decided, url)
+
+
+async def evaluate_all(caller: Caller, body: Mapping[str, Any], request_id: str, url: str, most: int) -> dict[str, Any]:
+    """Return the answers to several requests, at most `most`; to that of the body itself where it states none.
+
+    An item that cannot be asked is answered false, with its error.
+    """
+    items, stop = _items(body, most), _semantic(body)
+    if not items:
+        return await evaluate(caller, body, request_id, url)
+    defaults = {name: body[name] for name in KEYS if name in body}
+    directory = await caller.tenant.access.directory()
+    read: list[AccessRequest | HttpError] = []
+    for item in items:
+        try:
+            read.append(AccessRequest(caller, {**defaults, **item}, directory, request_id))
+        except HttpError as error:
+            read.append(error)
+    decided = iter(await decide_all(caller, [asked for asked in read if isinstance(asked, AccessRequest)]))
+    answers, events = [], []
+    for asked in read:
+        if isinstance(asked, HttpError):
+            answer = {"decision": False, "context": {"error": {"status": asked.status, "message": asked.message}}}
+            decision = denied(REQUEST_INVALID, asked.message)
+            events.append(access_event(caller, None, decision, request_id))
+        else:
+            answered = next(decided)
+            answer = _answer(caller, asked, answered, url)
+            events.append(access_event(caller, asked, answered.decision, request_id))
+        answers.append(answer)
+        if answer["decision"] is stop:
+            break
+    await caller.tenant.pep.audit.aappend(*events)
+    return {"evaluations": answers}
+
+
+async def decide_all(caller: Caller, asked: Sequence[AccessRequest]) -> list[AccessAnswer]:
+    """Return the policy's answers, held against what the caller can fulfil, and explained."""
+    policy = caller.tenant.access
+    answers = await policy.decide([one.body for one in asked]) if asked else []
+    if not policy.is_baseline:
+        return answers
+    for at, (one, answer) in enumerate(zip(asked, answers, strict=True)):
+        decision = fulfillable(answer.decision, one.request.context)
+        if decision.verdict is not Verdict.ALLOW:
+            decision = explained(decision, {}, one.request, set())
+        answers[at] = AccessAnswer(decision)
+    return answers
+
+
+def _items(body: Mapping[str, Any], most: int) -> list[dict[str, Any]]:
+    items = body.get("evaluations", [])
+    if type(items) is not list or not all(type(item) is dict for item in items):
+        raise HttpError(400, "evaluations has to be a list of objects")
+    if len(items) > most:
+        raise HttpError(413, f"there are {len(items)} evaluations, at most {most} are admitted", hint="send fewer")
+    for name in KEYS if items else ():
+        if type(body.get(name, {})) is not dict:
+            raise HttpError(400, f"{name} has to be an object")
+    return items
+
+
+def _semantic(body: Mapping[str, Any]) -> bool | None:
+    options = body.get("options", {})
+    if type(options) is not dict:
+        raise HttpError(400, "options has to be an object")
+    semantic = options.get("evaluations_semantic", "execute_all")
+    if type(semantic) is not str or semantic not in _STOPS:
+        raise HttpError(400, f"evaluations_semantic has to be one of {', '.join(_STOPS)}")
+    return _STOPS[semantic]
+
+
+def _answer(caller: Caller, asked: AccessRequest, answered: AccessAnswer, url: str) -> dict[str, Any]:
+    policy = caller.tenant.access
+    context = answered.context
+    if answered.decision.reasons:
+        context = answer_context(answered.decision, policy.entry_of(asked.request.action), url)
+    answer: dict[str, Any] = {"decision": answered.decision.verdict is Verdict.ALLOW}
+    return {**answer, "context": context} if context else answer
+
+
+def access_event(caller: Caller, asked: AccessRequest | None, decision: Decision, request_id: str) -> AuditEvent:
+    """Return the event of one evaluation; of one that could not be asked, without what it is about."""
+    event: AuditEvent = {
+        "time": to_milliseconds(time.time()),
+        "type": "access.evaluation",
+        "request_id": recordable(request_id),
+        "outcome": "not_executed",
+        "verdict": decision.verdict,
+        "codes": decision.codes,
+        "decision_id": decision.decision_id,
+        "bundle_revision": decision.bundle_revision,
+    }
+    if asked is not None:
+        request = asked.request
+        action, act = request.action, request.subject.properties.get("act")
+        event["subject"] = recordable(request.subject.id)
+        event["agent"] = recordable(act.get("sub") if isinstance(act, dict) else None)
+        event["pdp_action"] = recordable(action.name)
+        event["arguments_digest"] = caller.tenant.pep.audit.digest(asked.stable)
+        for name in ("tool", "manifest_version", "manifest_digest"):
+            event[name] = recordable(action.properties.get(name))
+    return event

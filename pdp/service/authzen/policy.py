@@ -1,0 +1,151 @@
+"""The policy that answers: the one that decides the tenant's tool calls, or any other by its entrypoint."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from pdp.audit.chain import keyed_hash
+from pdp.decision import Decision, Verdict, denied, new_id, parse_decision
+from pdp.engine.protocol import DECISION, Engine
+from pdp.errors import AnswerInvalidError, BundleError, EngineError, UndefinedDocumentError
+from pdp.json import canonical
+from pdp.project.resources import engine_of_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from contextlib import ExitStack
+
+    from pdp.manifest.model import Tool
+    from pdp.pep import Pep
+    from pdp.request import RequestedAction
+    from pdp.service.settings import AuthzenSettings
+
+_THREADS: Final = 4
+_AT_ONCE: Final = 16
+_VERDICTS: Final[Mapping[object, Verdict]] = {True: Verdict.ALLOW, False: Verdict.DENY} | {one: one for one in Verdict}
+
+
+class AccessAnswer(NamedTuple):
+    """What the policy answers, and the context that it states itself; the baseline states none."""
+
+    decision: Decision
+    context: Mapping[str, Any] | None = None
+
+
+class AccessPolicy:
+    """What answers the AuthZEN requests of one tenant; what it opens is closed with `owned`.
+
+    Attributes:
+        is_baseline: whether the policy decides tool calls, and its input is completed for that.
+        seal: returns what proves that a page token was made with `key`.
+
+    Errors as of `open_tenant`.
+    """
+
+    def __init__(self, pep: Pep, settings: AuthzenSettings, key: bytes, owned: ExitStack) -> None:
+        self._pep = pep
+        self._engine, self._document = pep.engine, settings.entrypoint or DECISION
+        self._revision: str | None = None
+        self._searches = {name: getattr(settings, f"{name}_search") for name in ("subject", "resource", "action")}
+        self.is_baseline = settings.entrypoint is None
+        self.seal = keyed_hash(key, b"tool-pdp search page")
+        self._entries: dict[str, Tool] = {}
+        for entry in pep.manifest.tools.values():
+            self._entries.setdefault(entry.pdp_action, entry)
+        if settings.opa_url is not None:
+            self._engine = engine_of_files(pep.manifest, owned, engine="sidecar", opa_url=settings.opa_url)
+        elif settings.bundle is not None:
+            from pdp.engine.bundle.foreign import read_foreign_bundle  # noqa: PLC0415 - only where it is configured
+            from pdp.engine.wasm.engine import EmbeddedEngine  # noqa: PLC0415 - likewise
+
+            bundle = read_foreign_bundle(settings.bundle)
+            self._revision = bundle.revision
+            asked = [self._document, *filter(None, self._searches.values())]
+            self._engine = owned.enter_context(EmbeddedEngine(bundle, entrypoints=asked))
+
+    def can_search(self, kind: str) -> bool:
+        """Return whether there are candidates: the actions of another policy it must list itself."""
+        return self.is_baseline or kind != "action" or self._searches[kind] is not None
+
+    def entry_of(self, action: RequestedAction) -> Tool | None:
+        """Return the manifest's entry that an action is about; where several have it, the first, or the one named."""
+        named = action.properties.get("tool")
+        return self._entries.get(action.name) if named is None else self._pep.manifest.tools.get(str(named))
+
+    def entry_properties(self, action: RequestedAction) -> dict[str, str]:
+        """Return what the policy has to know of an action: the manifest, and the entry with that action."""
+        manifest, entry = self._pep.manifest, self._entries.get(action.name)
+        tool = action.name if entry is None else entry.name  # the policy denies an action that no entry has
+        return {"tool": tool, "manifest_version": manifest.version, "manifest_digest": manifest.digest}
+
+    async def directory(self) -> Mapping[str, Any]:
+        """Return what the policy's data knows of subjects and resources, by type and id; EngineError: no answer."""
+        return await self._engine.adirectory()
+
+    async def candidates(self, kind: str, stated: Mapping[str, Any]) -> Iterable[str]:
+        """Return what may be permitted: what the policy lists, else ids of the directory, or the manifest's actions."""
+        document = self._searches[kind]
+        if document is None:
+            known = (await self.directory()).get(f"{kind}s", {})
+            return self._entries if kind == "action" else known.get(stated[kind]["type"], {})
+        try:
+            listed = orjson.loads(await self._engine.aevaluate(canonical(stated), document))
+        except UndefinedDocumentError:
+            return ()
+        if type(listed) is not list or not all(type(name) is str and name for name in listed):
+            raise AnswerInvalidError(f"{document} is not a list of names")
+        return set(listed)
+
+    async def decide(self, bodies: Sequence[bytes]) -> list[AccessAnswer]:
+        """Return an answer to each request, in their order; where the engine has none, it is a DENY."""
+        if type(self._engine).aevaluate is Engine.aevaluate and len(bodies) > 1:
+            # It evaluates in the calling thread, and lets others run meanwhile.
+            size = -(-len(bodies) // _THREADS)
+            parts = [bodies[start : start + size] for start in range(0, len(bodies), size)]
+            answers = await asyncio.gather(*(asyncio.to_thread(self._decide_all, part) for part in parts))
+            return [answer for part in answers for answer in part]
+        room = asyncio.Semaphore(_AT_ONCE)
+
+        async def answer(body: bytes) -> AccessAnswer:
+            async with room:
+                try:
+                    return self._parsed(await self._engine.aevaluate(body, self._document))
+                except (EngineError, BundleError) as error:
+                    return self._failed(error)
+
+        return [await answer(bodies[0])] if len(bodies) == 1 else await asyncio.gather(*map(answer, bodies))
+
+    def _decide_all(self, bodies: Sequence[bytes]) -> list[AccessAnswer]:
+        answers = []
+        for body in bodies:
+            try:
+                answers.append(self._parsed(self._engine.evaluate(body, self._document)))
+            except (EngineError, BundleError) as error:
+                answers.append(self._failed(error))
+        return answers
+
+    def _parsed(self, text: bytes) -> AccessAnswer:
+        """Return what the engine answered; AnswerInvalidError where that is no decision."""
+        if not self.is_baseline:
+            return self._parsed_other(text)
+        decision = parse_decision(text)
+        if self._pep.newest.is_stale(decision):
+            decision = denied("bundle.stale", f"release {decision.release} decided, and a later one has decided before")
+        return AccessAnswer(decision)
+
+    def _parsed_other(self, text: bytes) -> AccessAnswer:
+        value, context = orjson.loads(text), None
+        if type(value) is dict:
+            context = value.get("context")
+            value = next((value[name] for name in ("decision", "allow", "verdict") if name in value), None)
+        if type(value) not in (bool, str) or value not in _VERDICTS or type(context) not in (dict, type(None)):
+            raise AnswerInvalidError(f"{self._document} is no decision", hint="true, or {decision, context}")
+        return AccessAnswer(Decision(_VERDICTS[value], (), (), new_id(), self._revision, None), context)
+
+    def _failed(self, error: EngineError | BundleError) -> AccessAnswer:
+        if isinstance(error, UndefinedDocumentError) and not self.is_baseline:  # a rule that does not hold
+            return AccessAnswer(Decision(Verdict.DENY, (), (), new_id(), self._revision, None))
+        return AccessAnswer(denied(error.code, error.message))

@@ -1,0 +1,68 @@
+"""The answer's context: what drafts beside the specification say of reasons, obligations and access requests.
+
+Their names still change (AuthZEN Obligations and Access Request profiles, 2026), and stand in this module alone.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.clock import to_seconds
+from pdp.decision import Verdict, denied
+from pdp.manifest.fields import duration_seconds
+from pdp.obligations.handlers import ObligationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdp.decision import Decision
+    from pdp.manifest.model import Tool
+
+_FULFILLED: Final = frozenset(("log_level", "note"))  # by the service itself: its event says it
+
+
+def fulfillable(decision: Decision, context: Mapping[str, Any]) -> Decision:
+    """Return an ALLOW whose obligations the caller has named in `context.supported_obligations`; another one denied.
+
+    A caller that knows nothing of obligations would go on without fulfilling them.
+    """
+    if decision.verdict is not Verdict.ALLOW or not decision.obligations:
+        return decision
+    stated = context.get("supported_obligations")
+    supported = {name for name in stated if isinstance(name, str)} if isinstance(stated, list) else set()
+    missing = sorted({duty.id for duty in decision.obligations} - supported - _FULFILLED)
+    if not missing:
+        return decision
+    return denied(ObligationError.code, f"{', '.join(missing)}: not among context.supported_obligations")
+
+
+def answer_context(decision: Decision, entry: Tool | None, url: str) -> dict[str, Any]:
+    """Return `context` of an answer; empty for an ALLOW without obligations.
+
+    A STEP_UP has an obligation of type step-up, and says where an approval is asked for: by a proposal of the call. The
+    draft's own endpoint for that, with its tasks, is not offered.
+    """
+    context: dict[str, Any] = {}
+    obligations = [
+        {"id": f"{decision.decision_id}-{at}", "type": duty.id, "properties": duty.as_json()["parameters"]}
+        for at, duty in enumerate(decision.obligations)
+        if duty.id not in _FULFILLED
+    ]
+    if decision.verdict is not Verdict.ALLOW:
+        now = time.time()
+        words = " ".join(reason.text for reason in decision.reasons)
+        context = {
+            "verdict": decision.verdict,
+            "evaluation_id": decision.decision_id,
+            "evaluated_at": to_seconds(now),
+            "reason_admin": {"403": words},
+            "reasons": [reason.as_json() for reason in decision.reasons],
+        }
+        if decision.verdict is Verdict.STEP_UP and entry is not None:
+            approval = entry.approval
+            needed = {"acr_value": "approval", "approvers": approval.approvers, "quorum": approval.quorum}
+            obligations.append({"id": f"{decision.decision_id}-approval", "type": "step-up", "properties": needed})
+            expires = to_seconds(now + duration_seconds(approval.expires))
+            context["access_request"] = {"endpoint": f"{url}/v1/proposals", "expires_at": expires}
+    return {**context, "obligations": obligations} if obligations else context

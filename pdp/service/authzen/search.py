@@ -1,0 +1,130 @@
+"""Subjects, resources and actions that a decision permits, page by page.
+
+Every candidate is evaluated as if it were asked about, so that a search and an evaluation agree.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import time
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import orjson
+
+from pdp.audit.chain import recordable
+from pdp.clock import to_milliseconds
+from pdp.decision import Verdict
+from pdp.json import canonical
+from pdp.service.authzen.entities import KEYS, AccessRequest, read_action, read_entity, stated_object
+from pdp.service.authzen.evaluation import decide_all
+from pdp.service.requests import HttpError
+from pdp.service.security.principal import Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pdp.service.requests import Caller
+    from pdp.service.settings import LimitSettings
+
+Searched = Literal["subject", "resource", "action"]
+
+_ROUNDS: Final = 10  # of as many evaluations as a batch may have; what is left then is for the next page
+_SECONDS: Final = 2.0
+_AGAIN: Final = "begin the search again, without page.token"
+
+
+class _Page(NamedTuple):
+    """What is asked for: at most `limit` results, of candidates after one, as decided by one revision of the policy."""
+
+    limit: int
+    after: str | None = None
+    revision: str | None = None
+
+
+async def search(
+    caller: Caller, kind: Searched, body: Mapping[str, Any], request_id: str, limits: LimitSettings
+) -> dict[str, Any]:
+    """Return `{page?, results}`; `page` where the request has one, or this is not the whole result.
+
+    HttpError: 400 it cannot be asked, 403 the subject is not the token's own. AuditError: it cannot be recorded.
+    """
+    policy, audit = caller.tenant.access, caller.tenant.pep.audit
+    if not policy.can_search(kind):
+        raise HttpError(404, "this search is not offered")
+    if kind == "subject" and not caller.may(Scope.ASSERT):
+        raise HttpError(403, "subjects are searched with the scope assert", hint="ask for a token that has it")
+    stated = {name: body[name] for name in KEYS if name in body}
+    form = _searched(kind, stated)
+    question = canonical([caller.tenant.name, caller.principal.id, kind, {**stated, kind: form}])
+    page = _asked_page(stated_object(body, "page"), limits.page, question, policy.seal)
+    directory = await policy.directory()
+    names = sorted(await policy.candidates(kind, {**stated, kind: form}))
+    left = [name for name in names if page.after is None or name > page.after]
+    found: list[dict[str, str]] = []
+    at, revision, ends = 0, page.revision, time.monotonic() + _SECONDS
+    while at < min(len(left), _ROUNDS * limits.batch) and len(found) < page.limit and time.monotonic() < ends:
+        entities = [{**form, "name" if kind == "action" else "id": name} for name in left[at : at + limits.batch]]
+        asked = [AccessRequest(caller, {**stated, kind: entity}, directory, request_id) for entity in entities]
+        for entity, answer in zip(entities, await decide_all(caller, asked), strict=True):
+            if len(found) == page.limit:
+                break
+            at, decided_by = at + 1, answer.decision.bundle_revision or revision
+            if page.revision not in (None, decided_by):
+                raise HttpError(400, "the policy has changed since the page before", hint=_AGAIN)
+            revision = decided_by
+            if answer.decision.verdict is Verdict.ALLOW:
+                found.append(entity)
+    subject, action = stated["subject"], stated.get("action", {})
+    await audit.aappend(
+        {
+            "time": to_milliseconds(time.time()),
+            "type": "access.search",
+            "request_id": recordable(request_id),
+            "subject": recordable(subject.get("id") if kind != "subject" else None),
+            "pdp_action": recordable(action.get("name") if kind != "action" else None),
+            "arguments_digest": audit.digest(question),
+            "result_digest": audit.digest(canonical(found)),
+            "bundle_revision": revision,
+            "outcome": "not_executed",
+        }
+    )
+    if at == len(left):
+        return {"page": {"next_token": ""}, "results": found} if "page" in body else {"results": found}
+    page = page._replace(after=left[at - 1] if at else page.after, revision=revision)
+    return {"page": {"next_token": _token(page, question, policy.seal)}, "results": found}
+
+
+def _searched(kind: Searched, stated: dict[str, Any]) -> dict[str, str]:
+    """Return what is known of the entity that is searched; HttpError 400 unless the others are complete."""
+    for name in {"subject", "resource"} - {kind}:
+        read_entity(stated, name)
+    stated_object(stated, "context")
+    if kind == "action":
+        return {}
+    read_action(stated)
+    return {"type": read_entity(stated, kind, searched=True).type}
+
+
+def _asked_page(stated: Mapping[str, Any], most: int, question: bytes, seal: Callable[[bytes], str]) -> _Page:
+    limit, token = stated.get("limit"), stated.get("token", "")
+    if limit is not None and (type(limit) is not int or limit < 0):
+        raise HttpError(400, "page.limit has to be an integer from 0 upwards")
+    if type(token) is not str:
+        raise HttpError(400, "page.token has to be a text")
+    if not token:
+        return _Page(most if limit is None else min(limit, most))
+    try:
+        page = _Page(*orjson.loads(base64.urlsafe_b64decode(token.partition(".")[0])))
+    except (ValueError, TypeError):
+        page = _Page(0)
+    if not hmac.compare_digest(_token(page, question, seal).encode(), token.encode()):
+        raise HttpError(400, "page.token is not of this search", hint=_AGAIN)
+    if limit is not None and min(limit, most) != page.limit:
+        raise HttpError(400, "page.limit is another one than before", hint=_AGAIN)
+    return page
+
+
+def _token(page: _Page, question: bytes, seal: Callable[[bytes], str]) -> str:
+    content = base64.urlsafe_b64encode(canonical(list(page)))
+    return f"{content.decode()}.{seal(content + b'.' + question)}"

@@ -1,0 +1,35 @@
+"""A service whose policy knows a directory, and clients of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.service.authzen.questions import project_in
+from tests.support.postgres import empty_database
+from tests.support.service import ServedApp, service, tenant_on
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[ServedApp]:
+    url = empty_database("sqlite", tmp_path)
+    tenant = tenant_on(url) | {"project": project_in(tmp_path)}
+    async with service(tmp_path, url=url, tenants={"default": tenant}) as opened:
+        yield opened
+
+
+@pytest.fixture
+def client(served: ServedApp) -> httpx.AsyncClient:
+    """Of an enforcement point that may ask for everybody."""
+    return served.client(["decide", "assert"], {})
+
+
+def events(served: ServedApp) -> list[dict[str, Any]]:
+    """The record of the tenant so far."""
+    lines: Any = served.service.tenants["default"].pep.audit
+    return [json.loads(row.line) for row in lines.lines(-1, 1000)]

@@ -1,0 +1,59 @@
+"""Questions of AuthZEN clients about the payments example, and a directory of who and what there is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.support.payments import BUNDLE, EXAMPLE
+from tests.support.service import OFFICER
+
+SCOPED = {"scopes": sorted(OFFICER["emts"]), "limits": OFFICER["limits"]}
+"""The officer's properties, as the claims give them."""
+
+ME = {"type": "user", "id": "officer-123"}
+PAYEE = {"type": "wire_payment", "id": "bene-acme-441"}
+WIRE = {"name": "initiate_wire"}
+
+DIRECTORY = {
+    "directory": {
+        "subjects": {
+            "user": {
+                "officer-123": SCOPED,
+                "officer-124": {**SCOPED, "limits": {"wire.auto_approved": 10}},
+                "officer-125": SCOPED,
+                "clerk-1": {"scopes": ["payments.lookup"]},
+            },
+            "service": {},
+        },
+        "resources": {
+            "wire_payment": {"bene-acme-441": {}, "bene-acme-442": {}, "bene-globex-1": {"markings": ["secret"]}}
+        },
+    }
+}
+
+
+def wire(amount: float = 20000, **changes: Any) -> dict[str, Any]:
+    """The officer's question about a wire."""
+    context = {
+        "arguments": {"amount": amount, "beneficiary_id": "bene-acme-441"},
+        "sanctions_status": "clear",
+        "looked_up_beneficiary": "bene-acme-441",
+        "idempotency_key": "idm-4a2b",
+    }
+    return {"subject": ME, "action": WIRE, "resource": PAYEE, "context": context, **changes}
+
+
+def project_in(folder: Path, data: dict[str, Any] = DIRECTORY) -> Path:
+    """A project file of the payments example, with a directory."""
+    (folder / "directory.json").write_text(json.dumps(data))
+    file = folder / "pdp.yaml"
+    stated = {
+        "manifest": str(EXAMPLE / "manifest.json"),
+        "governance": str(EXAMPLE / "governance.yaml"),
+        "bundle": str(BUNDLE),
+        "data": ["directory.json"],
+    }
+    file.write_text(json.dumps(stated))
+    return file

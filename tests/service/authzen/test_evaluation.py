@@ -1,0 +1,316 @@
+"""One request and several, as AuthZEN 1.0 says (sections 5 to 7 and 10)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from pdp.json import canonical
+from tests.service.authzen.conftest import events
+from tests.service.authzen.questions import ME, PAYEE, SCOPED, WIRE, wire
+from tests.support.payments import REMEDY
+from tests.support.service import OFFICER, ServedApp
+
+EVALUATION = "/access/v1/evaluation"
+EVALUATIONS = "/access/v1/evaluations"
+FLY = {"name": "fly"}
+
+EXCEEDED = {
+    "code": "limits.exceeded",
+    "message": "The amount is above what the subject may do without approval.",
+    "details": {
+        "approval": {
+            "approvers": ["payments.approver"], "expires": "PT1H", "expires_seconds": 3600, "quorum": 1,
+            "unless_within_limits": True,
+        },
+        "argument": "amount", "held": 25000, "limit": "wire.auto_approved", "value": 47500,
+    },
+    "remedy": REMEDY,
+}  # fmt: skip
+
+
+async def test_an_allow_is_true_and_nothing_else_and_is_recorded_before_the_answer(
+    served: ServedApp, client: httpx.AsyncClient
+) -> None:
+    answer = await client.post(EVALUATION, json=wire(), headers={"X-Request-ID": "req-7"})
+
+    assert (answer.status_code, answer.json()) == (200, {"decision": True})
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-request-id"] == "req-7"
+    tenant = served.service.tenants["default"]
+    manifest = tenant.manifest
+    whole = wire(
+        subject={**ME, "properties": SCOPED},
+        action={
+            **WIRE,
+            "properties": {
+                "tool": "initiate_wire", "manifest_version": manifest.version, "manifest_digest": manifest.digest,
+            },
+        },
+        resource={**PAYEE, "properties": {}},
+    )  # fmt: skip
+    [event] = events(served)
+    stated = {name: event[name] for name in event if event[name] not in (None, [])}
+    assert stated == {
+        "type": "access.evaluation", "request_id": "req-7", "subject": "officer-123", "pdp_action": "initiate_wire",
+        "tool": "initiate_wire", "manifest_version": manifest.version, "manifest_digest": manifest.digest,
+        "arguments_digest": tenant.pep.audit.digest(canonical(whole)), "verdict": "ALLOW", "outcome": "not_executed",
+        "codes": ["effects.gate_satisfied", "risk.acceptable"], "seq": 0,
+        **{name: event[name] for name in ("time", "decision_id", "bundle_revision", "prev_hash", "hash")},
+    }  # fmt: skip
+
+
+async def test_a_step_up_is_false_with_reason_obligation_and_where_an_approval_is_asked_for(
+    client: httpx.AsyncClient,
+) -> None:
+    answer = (await client.post(EVALUATION, json=wire(47500))).json()
+
+    context = answer["context"]
+    assert answer == {
+        "decision": False,
+        "context": {
+            "verdict": "STEP_UP",
+            "evaluation_id": context["evaluation_id"],
+            "evaluated_at": context["evaluated_at"],
+            "reason_admin": {"403": f"limits.exceeded: {EXCEEDED['message']} {REMEDY}"},
+            "reasons": [EXCEEDED],
+            "obligations": [
+                {
+                    "id": f"{context['evaluation_id']}-approval",
+                    "type": "step-up",
+                    "properties": {"acr_value": "approval", "approvers": ["payments.approver"], "quorum": 1},
+                }
+            ],
+            "access_request": {
+                "endpoint": "http://127.0.0.1:8181/v1/proposals",
+                "expires_at": context["access_request"]["expires_at"],
+            },
+        },
+    }
+
+
+async def test_without_assert_the_subject_is_the_tokens_own_with_the_claims_properties(served: ServedApp) -> None:
+    own = served.client(["decide"], OFFICER)
+    boast = {**ME, "properties": {"limits": {"wire.auto_approved": 1e9}}}
+
+    assert (await own.post(EVALUATION, json=wire())).json() == {"decision": True}
+    assert not (await own.post(EVALUATION, json=wire(47500, subject=boast))).json()["decision"]
+    for subject, client in (
+        ({"type": "user", "id": "officer-124"}, own),
+        ({"type": "service", "id": "officer-123"}, own),
+        (ME, served.client(["decide"], {})),
+    ):
+        answer = await client.post(EVALUATION, json=wire(subject=subject))
+        why = "the token stands for no person" if subject is ME else "the subject is somebody else"
+        assert (answer.status_code, answer.json()) == (403, why)
+
+
+async def test_the_directory_fills_what_a_request_does_not_state(client: httpx.AsyncClient) -> None:
+    async def decision(**changes: Any) -> Any:
+        return (await client.post(EVALUATION, json=wire(**changes))).json()["decision"]
+
+    other, stated = {"type": "user", "id": "officer-124"}, {"limits": {"wire.auto_approved": 20000}}
+    assert not await decision(subject=other)
+    assert await decision(subject={**other, "properties": stated})
+    assert not await decision(subject={**other, "properties": {**stated, "scopes": []}})
+    assert not await decision(subject={"type": "user", "id": "nobody"})
+    secret = {"type": "wire_payment", "id": "bene-globex-1"}
+    assert not await decision(resource=secret)
+    assert await decision(resource={**secret, "properties": {"markings": []}})
+
+
+@pytest.mark.parametrize("name", ["approval", "call_digest", "flow", "spent", "time"])
+async def test_what_only_the_service_knows_is_refused(client: httpx.AsyncClient, name: str) -> None:
+    body = wire()
+    body["context"][name] = None
+
+    answer = await client.post(EVALUATION, json=body)
+
+    assert (answer.status_code, answer.json()) == (400, f"context.{name} is the service's to state")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"subject": None}, "subject has to be an object"),
+        ({"subject": {"type": "user"}}, "subject.id has to be a text that is not empty"),
+        ({"subject": {"type": "user", "id": 7}}, "subject.id has to be a text that is not empty"),
+        ({"subject": {**ME, "properties": []}}, "properties has to be an object"),
+        ({"action": {"name": 123}}, "action.name has to be a text that is not empty"),
+        ({"action": "fly"}, "action has to be an object"),
+        ({"resource": {"id": "x"}}, "resource.type has to be a text that is not empty"),
+        ({"context": "x"}, "context has to be an object"),
+    ],
+)
+async def test_what_is_mistyped_is_400_as_a_text(
+    client: httpx.AsyncClient, changes: dict[str, Any], message: str
+) -> None:
+    for path in (EVALUATION, EVALUATIONS):
+        answer = await client.post(path, json=wire(**changes), headers={"X-Request-ID": "e"})
+        assert (answer.status_code, answer.json(), answer.headers["x-request-id"]) == (400, message, "e")
+
+
+@pytest.mark.parametrize("name", ["subject", "action", "resource"])
+async def test_what_is_missing_is_400(client: httpx.AsyncClient, name: str) -> None:
+    body = {part: value for part, value in wire().items() if part != name}
+
+    answer = await client.post(EVALUATION, json=body)
+
+    assert (answer.status_code, answer.json()) == (400, f"{name} is missing")
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"), [(b"{}", "text/plain"), (b"{", "application/json"), (b"", "application/json")]
+)
+async def test_what_is_no_json_is_400(client: httpx.AsyncClient, content: bytes, kind: str) -> None:
+    answer = await client.post(EVALUATION, content=content, headers={"Content-Type": kind})
+
+    assert (answer.status_code, type(answer.json())) == (400, str)
+
+
+async def test_unknown_fields_are_ignored_at_every_level(client: httpx.AsyncClient) -> None:
+    body = wire(47500) | {"evaluations": [{}], "x": 1}
+    for name in ("subject", "action", "resource"):
+        body[name] = body[name] | {"unknown": {}}
+
+    answer = (await client.post(EVALUATION, json=body)).json()
+
+    assert [reason["code"] for reason in answer["context"]["reasons"]] == ["limits.exceeded"]
+
+
+async def test_no_or_a_foreign_token_is_401_and_another_scope_403(served: ServedApp) -> None:
+    for token in ("", "pdp_x"):
+        answer = await served.client(token=token).post(EVALUATION, json=wire())
+        assert (answer.status_code, answer.headers["www-authenticate"][:6]) == (401, "Bearer")
+    assert (await served.client(["propose"]).post(EVALUATION, json=wire())).status_code == 403
+
+
+async def test_items_override_whole_entities_and_inherit_the_rest(served: ServedApp, client: httpx.AsyncClient) -> None:
+    items = [{}, {"action": FLY}, {"context": {}}, {"subject": {"type": "user", "id": "clerk-1"}}, wire(47500)]
+
+    answer = (await client.post(EVALUATIONS, json={**wire(), "evaluations": items})).json()
+
+    codes = [
+        [reason["code"] for reason in item.get("context", {}).get("reasons", ())] for item in answer["evaluations"]
+    ]
+    assert list(answer) == ["evaluations"]
+    assert codes[:2] == [[], ["manifest.unknown_action"]]
+    assert "idempotency.key_missing" in codes[2]
+    assert codes[3:] == [["scopes.missing"], ["limits.exceeded"]]
+    recorded = events(served)
+    assert [event["codes"] for event in recorded[1:]] == codes[1:]
+    assert [event["decision_id"] for event in recorded[1:]] == [
+        item["context"]["evaluation_id"] for item in answer["evaluations"][1:]
+    ]
+
+
+async def test_an_item_that_cannot_be_asked_is_false_and_the_others_are_answered(
+    served: ServedApp, client: httpx.AsyncClient
+) -> None:
+    body = {name: value for name, value in wire().items() if name != "action"}
+
+    answer = await client.post(EVALUATIONS, json={**body, "evaluations": [{}, {"action": WIRE}, {"action": {}}]})
+
+    def refused(message: str) -> dict[str, Any]:
+        return {"decision": False, "context": {"error": {"status": 400, "message": message}}}
+
+    assert (answer.status_code, answer.json()) == (
+        200,
+        {
+            "evaluations": [
+                refused("action is missing"),
+                {"decision": True},
+                refused("action.name has to be a text that is not empty"),
+            ]
+        },
+    )
+    assert [(event["verdict"], event["codes"]) for event in events(served)] == [
+        ("DENY", ["decision.request_invalid"]),
+        ("ALLOW", ["effects.gate_satisfied", "risk.acceptable"]),
+        ("DENY", ["decision.request_invalid"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("semantic", "items", "decisions"),
+    [
+        ("execute_all", [{}, {"action": FLY}, {}], [True, False, True]),
+        ("deny_on_first_deny", [{}, {"action": FLY}, {}], [True, False]),
+        ("deny_on_first_deny", [{}, {"action": {}}, {}], [True, False]),
+        ("deny_on_first_deny", [{}, {}], [True, True]),
+        ("permit_on_first_permit", [{"action": FLY}, {}, {}], [False, True]),
+        ("permit_on_first_permit", [{"action": FLY}], [False]),
+    ],
+)
+async def test_a_batch_ends_with_the_item_that_stops_it(
+    served: ServedApp, client: httpx.AsyncClient, semantic: str, items: list[Any], decisions: list[bool]
+) -> None:
+    body = {**wire(), "evaluations": items, "options": {"evaluations_semantic": semantic, "other": 1}}
+
+    answer = (await client.post(EVALUATIONS, json=body)).json()
+
+    assert [item["decision"] for item in answer["evaluations"]] == decisions
+    assert len(events(served)) == len(decisions)
+
+
+@pytest.mark.parametrize("absent", [{}, {"evaluations": []}])
+async def test_without_items_it_is_one_evaluation(client: httpx.AsyncClient, absent: dict[str, Any]) -> None:
+    assert (await client.post(EVALUATIONS, json=wire() | absent)).json() == {"decision": True}
+    assert (await client.post(EVALUATIONS, json=absent)).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({"evaluations": {}}, 400),
+        ({"evaluations": [1]}, 400),
+        ({"evaluations": [{}], "options": []}, 400),
+        ({"evaluations": [{}], "options": {"evaluations_semantic": "any"}}, 400),
+        ({"evaluations": [{}], "options": {"evaluations_semantic": []}}, 400),
+        ({"evaluations": [{}], "resource": 1}, 400),
+        ({"evaluations": [{}] * 101}, 413),
+    ],
+)
+async def test_a_batch_that_is_malformed_or_too_long_is_refused_whole(
+    served: ServedApp, client: httpx.AsyncClient, changes: dict[str, Any], status: int
+) -> None:
+    assert (await client.post(EVALUATIONS, json=wire() | changes)).status_code == status
+    assert events(served) == []
+
+
+async def test_a_default_that_no_item_uses_may_be_empty(client: httpx.AsyncClient) -> None:
+    body = wire(resource={}) | {"evaluations": [{"resource": PAYEE}]}
+
+    assert (await client.post(EVALUATIONS, json=body)).json() == {"evaluations": [{"decision": True}]}
+
+
+async def test_a_hundred_are_answered_in_their_order_and_recorded_as_one_chain(
+    served: ServedApp, client: httpx.AsyncClient
+) -> None:
+    items = [{"context": {**wire(24950 + at)["context"]}} for at in range(100)]
+
+    bodies = [client.post(EVALUATIONS, json={**wire(), "evaluations": items}) for _ in range(3)]
+    for answer in await asyncio.gather(*bodies):
+        assert [item["decision"] for item in answer.json()["evaluations"]] == [True] * 51 + [False] * 49
+    assert [event["seq"] for event in events(served)] == list(range(300))
+
+
+async def test_what_cannot_be_recorded_is_not_answered(served: ServedApp, client: httpx.AsyncClient) -> None:
+    served.service.tenants["default"].pep.audit.close()
+
+    for path, body in ((EVALUATION, wire()), (EVALUATIONS, wire() | {"evaluations": [{}, {}]})):
+        answer = await client.post(path, json=body)
+        assert (answer.status_code, answer.json()) == (503, "a store or engine cannot be used")
+
+
+async def test_an_engine_that_gives_no_decision_is_a_deny(served: ServedApp, client: httpx.AsyncClient) -> None:
+    served.service.tenants["default"].engine.close()
+
+    answer = (await client.post(EVALUATION, json=wire())).json()
+    batch = (await client.post(EVALUATIONS, json=wire() | {"evaluations": [{}, {}]})).json()
+
+    for item in (answer, *batch["evaluations"]):
+        assert (item["decision"], item["context"]["reasons"][0]["code"]) == (False, "engine.unavailable")
