@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "approvals": "stores.approvals",
     "keys": "stores.keys",
     "budgets": "stores.budgets",
+    "token": "stores.token",
     "audit": "audit",
     "serve": "service.serve",
 }

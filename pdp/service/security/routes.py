@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.responses import JSONResponse
 
-from pdp.audit.chain import recordable
-from pdp.clock import to_milliseconds
 from pdp.service.requests import Caller, HttpError, caller, known_fields, read_object, service_of
 from pdp.service.security.principal import Scope
-from pdp.service.security.tokens import COOKIE, LIFETIME, issue_token
+from pdp.service.security.tokens import COOKIE, LIFETIME, issue_token, token_event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,7 +94,6 @@ async def end_session(request: Request) -> Response:
 
 
 async def _recorded(request: Request, by: Caller, kind: str, token_id: str, scopes: Sequence[str] = ()) -> None:
-    await asyncio.to_thread(by.tenant.pep.audit.append, {
-        "time": to_milliseconds(time.time()), "type": kind, "request_id": recordable(request.state.request_id),
-        "subject": recordable(by.principal.claims.get("sub", by.principal.id)), "reason": token_id, "codes": scopes,
-    })  # fmt: skip
+    who = str(by.principal.claims.get("sub", by.principal.id))
+    event = token_event(kind, who, token_id, scopes, request.state.request_id)
+    await by.tenant.pep.audit.aappend(event)

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from pdp.audit.chain import recordable
+from pdp.clock import to_milliseconds
 from pdp.errors import UsageError
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.service.security.principal import Principal, Scope
@@ -25,9 +27,10 @@ from pdp.stores.sql.tokens import SqlTokens, TokenRecord
 from pdp.stores.url import open_stores
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from contextlib import ExitStack
 
+    from pdp.audit.chain import AuditEvent
     from pdp.service.settings import ServiceSettings
 
 COOKIE: Final = "pdp_session"
@@ -135,6 +138,16 @@ def issue_token(
     made = _new(tenant, name, sorted(wanted), session.claims, seconds=seconds)
     tokens.add(made[0])
     return made
+
+
+def token_event(
+    kind: str, by: str, token_id: str, scopes: Sequence[str] = (), request_id: str | None = None
+) -> AuditEvent:
+    """Return the event of a token that `by` has made or revoked, for the stream of its tenant."""
+    return {
+        "time": to_milliseconds(time.time()), "type": kind, "request_id": recordable(request_id),
+        "subject": recordable(by), "reason": recordable(token_id), "codes": scopes,
+    }  # fmt: skip
 
 
 def first_token(tokens: SqlTokens, tenant: str) -> str | None:

@@ -4,5 +4,6 @@ db         the database's tables
 approvals  what people are asked to approve, and their decisions on it
 keys       idempotency keys whose outcome is unknown, and settling them
 budgets    what calls of unknown outcome hold of cumulative limits, and settling it
+token      access tokens of the decision service
 named      the stores that a command names, and its step recorded in a stream
 """
