@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import uuid
 from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from pdp import __version__
 from pdp.errors import AuditError, EngineError, PdpError, StoreError, UsageError
+from pdp.execution.telemetry import SCOPE
 from pdp.service import health, openapi, proposals, tools
 from pdp.service.approvals import inbox
 from pdp.service.approvals import routes as approvals
@@ -22,12 +25,12 @@ from pdp.service.requests import HttpError
 from pdp.service.security import routes as token_routes
 from pdp.service.security.limits import RateLimiter
 from pdp.service.security.tokens import COOKIE, open_tokens
+from pdp.service.telemetry import AUDIT_FAILURES, request_observed, tracer_provider
 from pdp.service.tenant import Tenant, open_tenant
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from pdp.service.security.principal import Authenticator, Principal
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pdp.service")
 
-_LONGEST_ID: Final = 256
+_REQUEST_ID: Final = re.compile(rb"[!-~]{1,256}")
 _HEADERS: Final = (
     (b"cache-control", b"no-store"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -49,9 +52,12 @@ class Service:
 
     def __init__(self, settings: ServiceSettings, owned: ExitStack) -> None:
         self.settings = settings
+        provider = tracer_provider(settings, owned)
+        self.tracer = provider and provider.get_tracer(SCOPE)
         self.tenants: dict[str, Tenant] = {
-            name: open_tenant(name, tenant, owned) for name, tenant in settings.tenants.items()
+            name: open_tenant(name, tenant, owned, provider) for name, tenant in settings.tenants.items()
         }
+        self.readiness = health.Readiness(self.tenants)
         self.ending = asyncio.Event()  # set when the process is told to end: what waits answers now
         self.limiter = RateLimiter(settings.limits.requests_per_second, settings.limits.burst)
         self.tokens = open_tokens(settings, owned)
@@ -97,7 +103,6 @@ def create_app(settings: ServiceSettings) -> FastAPI:
         app.include_router(module.router)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(PdpError, _pdp_error)
-    app.add_exception_handler(Exception, _unexpected)
     app.add_middleware(Envelope)
     return app
 
@@ -119,24 +124,21 @@ async def _pdp_error(request: Request, error: Exception) -> Response:
     """Answer an error of our own: bad input is 400, what is down is 503."""
     if isinstance(error, HttpError):
         return _answer(request, error)
+    if isinstance(error, AuditError):
+        AUDIT_FAILURES.inc()
     if isinstance(error, StoreError | AuditError | EngineError):
         _log.error("a request could not be served: %s", error.code, exc_info=error)
         down = HttpError(503, "a store or engine cannot be used", hint="try again", headers={"Retry-After": "1"})
         return _answer(request, down)
     if isinstance(error, UsageError):
         return _answer(request, HttpError(400, error.message, hint=error.hint))
-    return await _unexpected(request, error)
-
-
-async def _unexpected(request: Request, error: Exception) -> Response:
-    _log.error("a request failed, which is a fault of the service", exc_info=error)
-    return _answer(request, HttpError(500, "the service failed; its log says how"))
+    raise error
 
 
 class Envelope:
-    """ASGI middleware around every answer: its request id, and headers that keep browsers from guessing.
+    """ASGI middleware around every request: its id, what is counted and logged of it, the headers of its answer.
 
-    The id is in `scope["state"]["request_id"]`.
+    The id is in `scope["state"]["request_id"]`. What fails without a reason is a 500, and in the log.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -148,12 +150,21 @@ class Envelope:
             await self._app(scope, receive, send)
             return
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-        request_id = given if 0 < len(given) <= _LONGEST_ID else uuid.uuid4().hex.encode()
-        scope.setdefault("state", {})["request_id"] = request_id.decode("latin-1")
+        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex.encode()
+        scope.setdefault("state", {})["request_id"] = request_id.decode()
+        with request_observed(scope, scope["app"].state.service.tracer) as answer:
 
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id), *_HEADERS]
-            await send(message)
+            async def sending(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    answer["status"] = message["status"]
+                    message["headers"] = [*message["headers"], (b"x-request-id", request_id), *_HEADERS]
+                await send(message)
 
-        await self._app(scope, receive, sending)
+            try:
+                await self._app(scope, receive, sending)
+            except Exception as error:
+                if answer["status"] is not None:
+                    raise  # half an answer: the connection is closed
+                _log.error("a request failed, which is a fault of the service", exc_info=error)
+                failed = _answer(Request(scope), HttpError(500, "the service failed; its log says how"))
+                await failed(scope, receive, sending)

@@ -1,7 +1,122 @@
-"""Alive, ready, and the record of events."""
+"""Alive, ready, what is counted, and the record of events."""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
 from fastapi import APIRouter
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
+from starlette.responses import JSONResponse, Response
+
+from pdp.errors import PdpError
+from pdp.service.requests import HttpError, caller, service_of
+from pdp.service.security.principal import Scope
+from pdp.service.telemetry import metrics_text
+from pdp.stores.approvals import ApprovalState
+
+if TYPE_CHECKING:
+    from pdp.service.tenant import Tenant
 
 router = APIRouter()
+
+_MOST_PENDING: Final = 1000  # that are counted
+
+
+class Readiness:
+    """Whether all tenants' engines and stores can be used, asked at most once a second, however many want to know.
+
+    A tenant's part is shown where the service has no other: nobody sees what another tenant has.
+    """
+
+    def __init__(self, tenants: dict[str, Tenant]) -> None:
+        self._tenants = list(tenants.values())
+        self._turn = asyncio.Lock()
+        self._until = 0.0
+        self._answer: dict[str, Any] = {}
+        self._since: dict[tuple[str, str], float] = {}
+
+    async def answer(self) -> dict[str, Any]:
+        """Return `status`, `ready` or `unready`; and of a single tenant `engine`, and `store` with the audit stream."""
+        async with self._turn:
+            if time.monotonic() >= self._until:
+                parts = await asyncio.gather(*map(self._part, self._tenants))
+                ready = all(state["status"] == "ready" for part in parts for state in part.values())
+                shown = parts[0] if len(parts) == 1 else {}
+                self._answer = {"status": "ready" if ready else "unready", **shown}
+                self._until = time.monotonic() + 1
+        return self._answer
+
+    async def _part(self, tenant: Tenant) -> dict[str, dict[str, Any]]:
+        return {
+            "engine": await self._engine(tenant),
+            "store": await asyncio.to_thread(_store, tenant),
+        }
+
+    async def _engine(self, tenant: Tenant) -> dict[str, Any]:
+        # No request at all: the policy denies it, and says which one it is.
+        decision = await tenant.engine.adecide_body(b"{}")
+        if decision.bundle_revision is None:
+            return {"status": "unready", "name": tenant.engine.name, "code": decision.reasons[0].code}
+        since = self._since.setdefault((tenant.name, decision.bundle_revision), time.time())
+        return {
+            "status": "ready",
+            "name": tenant.engine.name,
+            "bundle_revision": decision.bundle_revision,
+            "release": decision.release,
+            "age_seconds": round(time.time() - since),
+        }
+
+
+@router.get("/healthz")
+async def alive() -> JSONResponse:
+    """Answer, which is all that it says."""
+    return JSONResponse({"status": "ok"})
+
+
+@router.get("/readyz")
+async def ready(request: Request) -> JSONResponse:
+    """Answer 200 when calls can be decided and recorded, else 503."""
+    answer = await service_of(request).readiness.answer()
+    return JSONResponse(answer, status_code=200 if answer["status"] == "ready" else 503)
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Answer with what is counted, of all tenants together; of approvals those of the caller's tenant."""
+    who = await caller(request, Scope.AUDIT)
+    store = who.tenant.approvals.store
+    pending = await asyncio.to_thread(store.list, state=ApprovalState.PENDING, limit=_MOST_PENDING)
+    text = await asyncio.to_thread(metrics_text, len(pending))
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@router.get("/v1/audit")
+async def audit_page(request: Request) -> Response:
+    """Answer with the events of the tenant after a `seq`, as they stand in the stream."""
+    who = await caller(request, Scope.AUDIT)
+    most = service_of(request).settings.limits.page
+    after, limit = _number(request, "after", -1, -1, 2**63 - 1), _number(request, "limit", most, 1, most)
+    rows = await asyncio.to_thread(who.tenant.stream.lines, after, limit)
+    last = rows[-1].seq if rows else after
+    events = ",".join(row.line for row in rows)
+    return Response(f'{{"events":[{events}],"last":{last}}}', media_type="application/json")
+
+
+def _number(request: Request, name: str, absent: int, least: int, most: int) -> int:
+    given = request.query_params.get(name)
+    if given is None:
+        return absent
+    with suppress(ValueError):
+        if len(given) < len(str(most)) + 1 and given.isascii() and least <= int(given) <= most:
+            return int(given)
+    raise HttpError(400, f"{name} is not valid", hint=f"a number from {least} to {most}")
+
+
+def _store(tenant: Tenant) -> dict[str, Any]:
+    try:
+        return {"status": "ready", "revision": tenant.stores.check()}
+    except PdpError as error:
+        return {"status": "unready", "code": error.code}

@@ -77,6 +77,7 @@ async def caller(request: Request, *scopes: Scope) -> Caller:
     """
     service = service_of(request)
     principal = await service.authenticated(request)
+    request.scope["state"]["principal"] = principal  # for the log
     if scopes and principal.scopes.isdisjoint(scopes):
         needed = " or ".join(scopes)
         raise HttpError(

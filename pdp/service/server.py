@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 import socket
@@ -9,6 +10,7 @@ import ssl
 import sys
 from contextlib import ExitStack
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 import uvicorn
@@ -17,7 +19,8 @@ from uvicorn.supervisors import Multiprocess
 
 from pdp.errors import UsageError
 from pdp.service.app import Service, create_app
-from pdp.service.telemetry import log_config
+from pdp.service.security.tokens import first_token
+from pdp.service.telemetry import WORKERS_FOLDER, log_config
 
 if TYPE_CHECKING:
     import asyncio
@@ -84,18 +87,22 @@ def check_service(settings: ServiceSettings) -> None:
         Service(settings, owned)
 
 
-def serve_until_ended(settings: ServiceSettings, started: Callable[[ServiceSettings], object]) -> None:
+def serve_until_ended(settings: ServiceSettings, started: Callable[[ServiceSettings, dict[str, str]], object]) -> None:
     """Serve until a signal ends it: open requests are answered, for 20 s at most; what waits answers at once.
 
-    With several workers a parent process restarts those that die. `started` is told the settings with the bound port.
+    With several workers a parent process restarts those that die. `started` is told the settings with the bound port,
+    and by tenant the token that the first start makes.
 
     UsageError: the address cannot be bound.
     """
     # The server raises the signal again when all has ended.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with _bound(settings) as bound:
+    with _bound(settings) as bound, TemporaryDirectory(prefix="pdp-metrics-") as counted:
         settings = settings.model_copy(update={"port": bound.getsockname()[1]})
-        started(settings)
+        with ExitStack() as owned:
+            store = Service(settings, owned).tokens.tokens
+            tokens = {tenant: first_token(store, tenant) for tenant in settings.tenants}
+        started(settings, {tenant: token for tenant, token in tokens.items() if token is not None})
         config = uvicorn.Config(
             partial(create_app, settings),
             factory=True,
@@ -117,6 +124,7 @@ def serve_until_ended(settings: ServiceSettings, started: Callable[[ServiceSetti
             ssl_keyfile=settings.tls_key,
         )
         if settings.workers > 1:
+            os.environ[WORKERS_FOLDER] = counted
             Multiprocess(config, sockets=[bound]).run()
         else:
             uvicorn.Server(config).run(sockets=[bound])

@@ -1,17 +1,146 @@
-"""Metrics, logs with request ids, traces that continue the caller's."""
+"""Metrics, logs with request ids, traces that continue the caller's.
+
+Nothing that a caller writes becomes a metric's label, and the log has no query, body or token.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import time
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+from opentelemetry.trace import SpanKind, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest, multiprocess
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from contextlib import ExitStack
+
+    from opentelemetry.sdk.trace import TracerProvider
+    from starlette.types import Scope
+
+    from pdp.decision import Verdict
     from pdp.service.settings import ServiceSettings
 
-_PLAIN: Final = frozenset(vars(logging.makeLogRecord({})))
+_log = logging.getLogger("pdp.service.requests")
+
+_PLAIN: Final = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "color_message"))
+WORKERS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"  # the library's own name, for what the workers of one service count
+
+_PENDING: Final = (
+    b"# HELP pdp_approvals_pending Approvals of the token's tenant that wait for people, at most 1000\n"
+    b"# TYPE pdp_approvals_pending gauge\npdp_approvals_pending %d\n"
+)
+
+_requests = Counter("pdp_http_requests", "Requests that have ended", ("route", "status"))
+_seconds = Histogram("pdp_http_request_seconds", "How long requests took, waits included", ("route",))
+_decisions = Counter("pdp_decisions", "Decisions, by the concern of their first reason", ("verdict", "family"))
+AUDIT_FAILURES = Counter("pdp_audit_failures", "Requests and calls that could not be recorded, and were refused")
+
+
+@cache
+def _counted(route: str, status: str) -> tuple[Any, Any]:
+    return _requests.labels(route, status), _seconds.labels(route)
+
+
+@cache
+def _decided(verdict: str, family: str) -> Any:
+    return _decisions.labels(verdict, family)
+
+
+def count_decision(verdict: Verdict, codes: Iterable[str]) -> None:
+    """Count one decision; its family is what stands before the dot in the first of its reason codes."""
+    family = next(iter(codes), "none").partition(".")[0]
+    _decided(verdict, family).inc()
+    if family == "audit":
+        AUDIT_FAILURES.inc()
+
+
+def metrics_text(pending: int) -> bytes:
+    """Return all metrics, of all workers, in Prometheus' text format; `pending`: approvals that somebody waits for."""
+    registry = REGISTRY
+    if WORKERS_FOLDER in os.environ:
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return generate_latest(registry) + _PENDING % pending
+
+
+@contextmanager
+def request_observed(scope: Scope, tracer: Tracer | None) -> Iterator[dict[str, Any]]:
+    """Count, log and, with a tracer, trace one request; what is yielded takes the answer's `status`."""
+    answer: dict[str, Any] = {"status": None}
+    began = time.perf_counter()
+    try:
+        if tracer is None:
+            yield answer
+        else:
+            with _span(scope, tracer, answer):
+                yield answer
+    finally:
+        seconds = time.perf_counter() - began
+        state = scope["state"]
+        principal = state.get("principal")
+        route, status = _route(scope), answer["status"]
+        count, duration = _counted(route, str(status or "none"))
+        count.inc()
+        duration.observe(seconds)
+        if _log.isEnabledFor(logging.INFO):
+            request = {
+                "request_id": state["request_id"],
+                "tenant": principal and principal.tenant,
+                "principal": principal and principal.id,
+                "method": scope["method"],
+                "route": route,
+                "status": status,
+                "ms": round(seconds * 1000, 1),
+            }
+            _log.info("%s %s %s", scope["method"], route, status, extra=request)
+
+
+@contextmanager
+def _span(scope: Scope, tracer: Tracer, answer: dict[str, Any]) -> Iterator[None]:
+    carrier = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    caller = TraceContextTextMapPropagator().extract(carrier)
+    with tracer.start_as_current_span(scope["method"], context=caller, kind=SpanKind.SERVER) as span:
+        try:
+            yield
+        finally:
+            route = _route(scope)
+            span.update_name(f"{scope['method']} {route}")
+            span.set_attributes(
+                {
+                    "http.request.method": scope["method"],
+                    "http.route": route,
+                    "http.response.status_code": answer["status"] or 0,
+                    "pdp.request_id": scope["state"]["request_id"],
+                }
+            )
+
+
+def _route(scope: Scope) -> str:
+    """Return the path as the application states it, not as it was asked for."""
+    return getattr(scope.get("route"), "path", "none")
+
+
+def tracer_provider(settings: ServiceSettings, owned: ExitStack) -> TracerProvider | None:
+    """Return what makes spans and exports them, until `owned` is closed; None where no endpoint is configured."""
+    if settings.otlp_endpoint is None:
+        return None
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - only then
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - likewise
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - likewise
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - likewise
+
+    provider = TracerProvider(resource=Resource.create({"service.name": "pdp"}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=settings.otlp_endpoint)))
+    owned.callback(provider.shutdown)
+    return provider
 
 
 class JsonLines(logging.Formatter):
@@ -20,15 +149,15 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "time": datetime.fromtimestamp(record.created, UTC),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **{name: value for name, value in vars(record).items() if name not in _PLAIN and name != "color_message"},
+            **{name: value for name, value in vars(record).items() if name not in _PLAIN},
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return orjson.dumps(line, default=str).decode(errors="replace")
+        return orjson.dumps(line, default=str, option=orjson.OPT_UTC_Z).decode(errors="replace")
 
 
 def log_config(settings: ServiceSettings) -> dict[str, Any]:

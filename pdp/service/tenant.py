@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pdp.approvals.approvals import Approvals
+from pdp.execution.telemetry import Telemetry
 from pdp.pep import Pep
 from pdp.project.file import engine_of_project, manifest_of_project, read_project
 from pdp.service.authzen.policy import AccessPolicy
@@ -14,9 +15,12 @@ from pdp.stores.url import OpenStores, open_stores
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
+    from opentelemetry.sdk.trace import TracerProvider
+
     from pdp.engine.protocol import Engine
     from pdp.manifest.effective import EffectiveManifest
     from pdp.service.settings import TenantSettings
+    from pdp.stores.sql.audit import SqlAudit
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class Tenant:
     pep: Pep
     stores: OpenStores
     access: AccessPolicy
+    stream: SqlAudit
 
     @property
     def manifest(self) -> EffectiveManifest:
@@ -47,7 +52,9 @@ class Tenant:
         return approvals
 
 
-def open_tenant(name: str, settings: TenantSettings, owned: ExitStack) -> Tenant:
+def open_tenant(
+    name: str, settings: TenantSettings, owned: ExitStack, provider: TracerProvider | None = None
+) -> Tenant:
     """Open what a tenant has, closed with `owned`. A SQLite file is made or brought up to date.
 
     UsageError: a file is missing or faulty; BundleError, EngineError, StoreError: what they name cannot be used.
@@ -72,6 +79,7 @@ def open_tenant(name: str, settings: TenantSettings, owned: ExitStack) -> Tenant
         approvals=Approvals(stores.approvals),
         ledger=stores.ledger,
         budgets=stores.budgets,
+        telemetry=None if provider is None else Telemetry(tracer_provider=provider),
     )
     access = AccessPolicy(pep, settings.authzen, key or name.encode(), owned)
-    return Tenant(name, settings, pep, stores, access)
+    return Tenant(name, settings, pep, stores, access, audit)

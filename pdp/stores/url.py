@@ -28,6 +28,7 @@ class OpenStores(NamedTuple):
     budgets: BudgetStore
     tokens: SqlTokens
     open_audit: Callable[[bytes | None], SqlAudit]
+    check: Callable[[], str]
     close: Callable[[], object]
 
 
@@ -54,5 +55,6 @@ def open_stores(url: str, *, upgrade: bool = False) -> OpenStores:
         SqlBudgets(database),
         SqlTokens(database),
         partial(SqlAudit, database),
+        database.check,
         database.close,
     )

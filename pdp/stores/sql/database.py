@@ -22,7 +22,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from pdp.errors import StoreError, UsageError
 from pdp.installed import extra
-from pdp.stores.sql.tables import check_schema, upgrade_schema
+from pdp.stores.sql.tables import SCHEMA, audit, check_schema, upgrade_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,6 +109,16 @@ class Database:
         StoreError: it could not be begun, or not committed. Then what was written may or may not be there.
         """
         return self._opened(self._engine if durable else self._not_durable, self._turn)
+
+    def check(self) -> str:
+        """Return the revision of the tables, which can be written to.
+
+        StoreSchemaError: they are of another release than this; StoreError: they cannot be written to.
+        """
+        with self.write(durable=False) as connection:
+            check_schema(connection, self.name)
+            connection.execute(audit.delete().where(audit.c.seq < 0))
+        return SCHEMA
 
     def owns(self, connection: Connection) -> bool:
         """Return whether a connection is one to this database: opened here, or by the same URL."""

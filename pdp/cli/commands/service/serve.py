@@ -53,8 +53,8 @@ def serve(
     tenant = _stated(project=project and project.absolute(), store=store, engine=engine, opa_url=opa_url)
     options = _stated(tenants=tenant and {DEFAULT_TENANT: tenant}, host=host, port=port, workers=workers)
     settings = read_settings(config, options)
-    check_service(settings)
     if check_config:
+        check_service(settings)
         answer = {"url": settings.url, "tenants": list(settings.tenants)}
         print_answer(answer, [f"sound: {', '.join(settings.tenants)} at {settings.url}"], as_json=as_json)
     else:
@@ -65,6 +65,7 @@ def _stated(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None and value != {}}
 
 
-def _greet(settings: ServiceSettings, *, as_json: bool) -> None:
-    print_answer({"url": settings.url}, [f"serving {settings.url}"], as_json=as_json)
+def _greet(settings: ServiceSettings, tokens: dict[str, str], *, as_json: bool) -> None:
+    shown = [f"first token of tenant {tenant}, shown this once: {token}" for tenant, token in tokens.items()]
+    print_answer({"url": settings.url, "tokens": tokens}, [*shown, f"serving {settings.url}"], as_json=as_json)
     sys.stdout.flush()
