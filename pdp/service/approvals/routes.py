@@ -108,7 +108,7 @@ async def deny(request: Request, approval_id: str) -> JSONResponse:
 @router.post("/v1/approvals/{approval_id}/withdraw")
 async def withdraw(request: Request, approval_id: str) -> JSONResponse:
     """Take it back, as one who asked for it."""
-    who = await caller(request, Scope.PROPOSE, Scope.APPROVE)
+    who = await caller(request, Scope.PROPOSE)
     known_fields(await read_object(request, optional=True))
     return await _step(who, approval_id, lambda claims: who.tenant.approvals.withdraw(approval_id, claims))
 
