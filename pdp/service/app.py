@@ -20,6 +20,8 @@ from pdp.execution.telemetry import SCOPE
 from pdp.service import health, openapi, proposals, tools
 from pdp.service.approvals import inbox
 from pdp.service.approvals import routes as approvals
+from pdp.service.approvals.feed import ApprovalFeed
+from pdp.service.approvals.sweep import background
 from pdp.service.authzen import routes as authzen
 from pdp.service.requests import HttpError
 from pdp.service.security import routes as token_routes
@@ -59,6 +61,10 @@ class Service:
         }
         self.readiness = health.Readiness(self.tenants)
         self.ending = asyncio.Event()  # set when the process is told to end: what waits answers now
+        self.feeds = {
+            name: ApprovalFeed(tenant.stream, settings.limits.waiting, self.ending)
+            for name, tenant in self.tenants.items()
+        }
         self.limiter = RateLimiter(settings.limits.requests_per_second, settings.limits.burst)
         self.tokens = open_tokens(settings, owned)
         self.authenticators: list[Authenticator] = [self.tokens]
@@ -88,8 +94,9 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, object]]:
         with ExitStack() as owned:
-            app.state.service = Service(settings, owned)
-            yield {"ending": app.state.service.ending}
+            service = app.state.service = Service(settings, owned)
+            async with background(service):
+                yield {"ending": service.ending}
 
     app = FastAPI(
         title="Policy decisions for tool calls",
@@ -99,7 +106,7 @@ def create_app(settings: ServiceSettings) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
     )
-    for module in (health, openapi, tools, proposals, approvals, inbox, token_routes, authzen):
+    for module in (health, openapi, tools, proposals, inbox, approvals, token_routes, authzen):
         app.include_router(module.router)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(PdpError, _pdp_error)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pdp.stores.keys import IdempotencyStore
     from pdp.stores.sql.audit import SqlAudit
     from pdp.stores.sql.tokens import SqlTokens
+    from pdp.stores.sql.webhooks import SqlWebhooks
 
 
 class OpenStores(NamedTuple):
@@ -27,6 +28,7 @@ class OpenStores(NamedTuple):
     ledger: LedgerStore
     budgets: BudgetStore
     tokens: SqlTokens
+    webhooks: SqlWebhooks
     open_audit: Callable[[bytes | None], SqlAudit]
     check: Callable[[], str]
     close: Callable[[], object]
@@ -44,6 +46,7 @@ def open_stores(url: str, *, upgrade: bool = False) -> OpenStores:
     from pdp.stores.sql.ledger import SqlLedger  # noqa: PLC0415
     from pdp.stores.sql.records import SqlActions, SqlApprovals  # noqa: PLC0415
     from pdp.stores.sql.tokens import SqlTokens  # noqa: PLC0415
+    from pdp.stores.sql.webhooks import SqlWebhooks  # noqa: PLC0415
 
     database = Database.open(url, upgrade=upgrade)
     return OpenStores(
@@ -54,6 +57,7 @@ def open_stores(url: str, *, upgrade: bool = False) -> OpenStores:
         SqlLedger(database),
         SqlBudgets(database),
         SqlTokens(database),
+        SqlWebhooks(database),
         partial(SqlAudit, database),
         database.check,
         database.close,

@@ -4,5 +4,5 @@ feed      what happens to approvals, in the order of the audit stream: for those
 routes    list, show and wait, grant, deny, withdraw
 inbox     server-sent events
 webhooks  signed messages to other systems
-sweep     approvals whose time is over
+sweep     what is done by itself: approvals whose time is over, webhooks
 """

@@ -1,7 +1,90 @@
-"""Server-sent events: what happens to approvals, ids only."""
+"""Server-sent events: what happens to approvals, ids only. Whoever is told reads the approval with their own rights."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import orjson
 from fastapi import APIRouter
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette.sse import SendTimeoutError
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
+
+from pdp.errors import PdpError
+from pdp.service.approvals.routes import SCOPES, feed_of, may_see, query
+from pdp.service.requests import Caller, HttpError, caller, service_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.types import Receive, Scope, Send
+
+    from pdp.service.approvals.feed import ApprovalFeed
 
 router = APIRouter()
+
+_log = logging.getLogger("pdp.service")
+
+_QUIET_SECONDS: Final = 15.0  # after which a comment says that the stream lives
+_SEND_SECONDS: Final = 30.0
+_LONGEST: Final = 18  # digits of a number that every database holds
+
+
+class InboxStream(EventSourceResponse):
+    """A stream of events that ends where a client reads nothing for 30 s."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve it."""
+        with suppress(SendTimeoutError):
+            await super().__call__(scope, receive, send)
+
+
+@router.get("/v1/approvals/events")
+async def approval_events(request: Request) -> InboxStream:
+    """Answer with a stream of what happens from now on, or after `Last-Event-ID`."""
+    who = await caller(request, *SCOPES)
+    query(request)
+    feed = feed_of(request, who)
+    last = request.headers.get("last-event-id")
+    if last is not None and not (last.isascii() and last.isdigit() and len(last) <= _LONGEST):
+        raise HttpError(400, "Last-Event-ID is not the id of an event")
+    seq = await feed.end() if last is None else int(last)
+    with feed.place():
+        pass  # taken in the stream itself, which may never begin
+    return InboxStream(_stream(request, who, feed, seq), ping=0, send_timeout=_SEND_SECONDS)
+
+
+async def _stream(request: Request, who: Caller, feed: ApprovalFeed, seq: int) -> AsyncIterator[ServerSentEvent]:
+    try:
+        with feed.place():
+            while not feed.ending.is_set():
+                events = await feed.after(seq, _QUIET_SECONDS)
+                if not events:
+                    who = await _still(request, who)
+                    yield ServerSentEvent(comment="waiting")
+                for event in events:
+                    seq = event.seq
+                    who = await _still(request, who)
+                    approval_id = str(event.approval_id)
+                    if await asyncio.to_thread(_is_theirs, who, approval_id):
+                        data = orjson.dumps({"id": approval_id}).decode()
+                        yield ServerSentEvent(data, event=event.type, id=str(seq))
+    except PdpError as error:
+        # Also: the token does not count any more. The client comes again, and is told.
+        _log.info("a stream of approvals ends: %s", error.message)
+
+
+async def _still(request: Request, who: Caller) -> Caller:
+    """Return who listens, with the rights of this moment; HttpError where the token does not count any more."""
+    now = await service_of(request).authenticated(request)
+    if now.id != who.principal.id or now.scopes.isdisjoint(SCOPES):
+        raise HttpError(403, "the token has lost its scope")
+    return Caller(now, who.tenant)
+
+
+def _is_theirs(who: Caller, approval_id: str) -> bool:
+    approval = who.tenant.approvals.store.get(approval_id)
+    return approval is not None and may_see(who, approval)

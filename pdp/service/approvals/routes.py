@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse
 
 from pdp.approvals.approvals import ApprovalRefusedError, Refusal
 from pdp.clock import to_seconds
+from pdp.service.approvals.feed import TICK
 from pdp.service.requests import Caller, HttpError, caller, known_fields, read_object, service_of
 from pdp.service.security.principal import Scope
 from pdp.stores.approvals import Approval, ApprovalState
@@ -24,11 +25,16 @@ from pdp.stores.approvals import Approval, ApprovalState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pdp.service.approvals.feed import ApprovalFeed
+
 router = APIRouter()
+
+SCOPES: Final = (Scope.APPROVE, Scope.PROPOSE)
+"""Of which one is needed to see approvals."""
 
 _FILTERS: Final = ("subject", "tool", "run_id")
 _WAIT: Final = re.compile(r"(\d{1,2})s?", re.ASCII)
-_TICK: Final = 0.25  # seconds
+_LONGEST_PAUSE: Final = 5.0  # seconds
 _STATUS: Final = {
     Refusal.UNKNOWN: 404,
     Refusal.NO_SUBJECT: 403,
@@ -46,12 +52,15 @@ async def approvals_page(request: Request) -> JSONResponse:
 
     The last of a page may be among those whose time is over, which a list of pending ones leaves out.
     """
-    who = await caller(request, Scope.APPROVE, Scope.PROPOSE)
-    asked = _query(request, "state", "limit", "after", *_FILTERS)
+    who = await caller(request, *SCOPES)
+    asked = query(request, "state", "limit", "after", *_FILTERS)
     most = service_of(request).settings.limits.page
     limit, state = asked.get("limit", str(most)), asked.get("state")
     if not (limit.isascii() and limit.isdigit() and 0 < int(limit) <= most):
         raise HttpError(400, "limit is not valid", hint=f"a number from 1 to {most}")
+    after = asked.get("after")
+    if after is not None and not (after.isascii() and after.isalnum()):
+        raise HttpError(400, "after is not valid", hint="the `next` of the page before")
     if state is not None and state not in set(ApprovalState):
         raise HttpError(400, "state is not valid", hint=f"one of {', '.join(ApprovalState)}")
     texts = {name: asked.get(name) for name in _FILTERS}
@@ -62,7 +71,7 @@ async def approvals_page(request: Request) -> JSONResponse:
         texts["subject"] = own
     page = await asyncio.to_thread(
         who.tenant.approvals.store.list,
-        state=None if state is None else ApprovalState(state), after=asked.get("after"), limit=int(limit), **texts,
+        state=None if state is None else ApprovalState(state), after=after, limit=int(limit), **texts,
     )  # fmt: skip
     shown = [_shown(each) for each in page if may_see(who, each)]
     following = page[-1].id if len(page) == int(limit) else None
@@ -72,17 +81,31 @@ async def approvals_page(request: Request) -> JSONResponse:
 @router.get("/v1/approvals/{approval_id}")
 async def awaited(request: Request, approval_id: str) -> JSONResponse:
     """Answer with one approval; with `wait`, once it is decided, or pending as it is when the time is over."""
-    who = await caller(request, Scope.APPROVE, Scope.PROPOSE)
+    who = await caller(request, *SCOPES)
     most = service_of(request).settings.limits.wait_seconds
-    wait = _WAIT.fullmatch(_query(request, "wait").get("wait", "0"))
+    wait = _WAIT.fullmatch(query(request, "wait").get("wait", "0"))
     if wait is None or int(wait[1]) > most:
         raise HttpError(400, "wait is not valid", hint=f"at most {most:g}s")
-    until = time.monotonic() + int(wait[1])
+    approval = await asyncio.to_thread(_stored, who, approval_id)
+    if approval.standing(_now()) is ApprovalState.PENDING and int(wait[1]):
+        feed = feed_of(request, who)
+        with feed.place():
+            approval = await _decided(who, feed, approval_id, int(wait[1]))
+    return JSONResponse(_shown(approval))
+
+
+async def _decided(who: Caller, feed: ApprovalFeed, approval_id: str, seconds: int) -> Approval:
+    """Return an approval once it is decided, or as it is when the time is over or the service ends."""
+    until = time.monotonic() + seconds
+    seq, pause = await feed.end(), TICK
     while True:
         approval = await asyncio.to_thread(_stored, who, approval_id)
-        if approval.standing(_now()) is not ApprovalState.PENDING or time.monotonic() >= until:
-            return JSONResponse(_shown(approval))
-        await asyncio.sleep(_TICK)
+        left = until - time.monotonic()
+        if approval.standing(_now()) is not ApprovalState.PENDING or left <= 0 or feed.ending.is_set():
+            return approval
+        # An event may be there before the record says so, and an end comes without one: it is looked at also then.
+        events = await feed.after(seq, min(left, pause), approval_id)
+        seq, pause = (events[-1].seq, TICK) if events else (seq, min(2 * pause, _LONGEST_PAUSE))
 
 
 @router.post("/v1/approvals/{approval_id}/grant")
@@ -111,6 +134,11 @@ async def withdraw(request: Request, approval_id: str) -> JSONResponse:
     who = await caller(request, Scope.PROPOSE)
     known_fields(await read_object(request, optional=True))
     return await _step(who, approval_id, lambda claims: who.tenant.approvals.withdraw(approval_id, claims))
+
+
+def feed_of(request: Request, who: Caller) -> ApprovalFeed:
+    """Return the feed of the caller's tenant."""
+    return service_of(request).feeds[who.tenant.name]
 
 
 def may_see(who: Caller, approval: Approval) -> bool:
@@ -161,7 +189,7 @@ def _now() -> str:
     return to_seconds(time.time())
 
 
-def _query(request: Request, *names: str) -> dict[str, str]:
+def query(request: Request, *names: str) -> dict[str, str]:
     """Return the parameters of a request; HttpError 400 for another one, or one that is there twice."""
     stated = request.query_params.multi_items()
     asked = dict(stated)

@@ -7,6 +7,7 @@
 * audit: the stream of events
 * ledger: runs of agents, and where their values came from
 * budgets: the sums of cumulative limits
+* webhooks: how far each webhook has come
 * tokens: access tokens of the service
 """
 

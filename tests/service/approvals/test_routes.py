@@ -1,0 +1,231 @@
+"""Approvals over HTTP: who sees them, who decides, and what waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from pdp.stores.approvals import Approval
+from tests.support.payments import session, wire
+from tests.support.postgres import DATABASES
+from tests.support.service import APPROVER, OFFICER, ServedApp, service
+
+CLERK = {**OFFICER, "sub": "officer-9"}
+
+
+async def opened(served: ServedApp, *, claims: dict[str, Any] = OFFICER, **changes: Any) -> Approval:
+    """A pending approval of the worked example's wire, asked for now."""
+    tenant = served.service.tenants["default"]
+    evaluation = await tenant.pep.acall(wire(), session(**{"time": None, "claims": claims, **changes}))
+    assert evaluation.approval is not None
+    return evaluation.approval
+
+
+def error(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+async def test_an_approval_is_shown_as_it_is_and_decided_by_who_the_token_stands_for(tmp_path: Path) -> None:
+    async with service(tmp_path) as served:
+        approval = await opened(served)
+        approver, officer = served.client(["approve"], APPROVER), served.client(["propose"])
+        path = f"/v1/approvals/{approval.id}"
+
+        shown = await approver.get(path)
+        assert (shown.status_code, shown.json()) == (200, approval.as_json())
+        assert (await officer.get(path)).json() == shown.json()
+        granted = await approver.post(f"{path}/grant")
+        assert granted.status_code == 200
+        [grant] = granted.json()["grants"]
+        assert granted.json() == {**shown.json(), "state": "granted", "grants": [grant]}
+        assert {**grant, "at": None} == {
+            "iss": None, "sub": "approver-7", "roles": ["payments.approver"], "at": None, "token": {},
+        }  # fmt: skip
+        assert error(await approver.post(f"{path}/grant", json={})) == (409, "approvals.not_pending")
+
+        denied = await approver.post(f"{path}/deny", json={"reason": "not this supplier"})
+        assert {name: denied.json()[name] for name in ("state", "why", "closed_by")} == {
+            "state": "denied", "why": "not this supplier", "closed_by": {"iss": None, "sub": "approver-7"},
+        }  # fmt: skip
+        other = await opened(served, purpose="another")
+        withdrawn = await officer.post(f"/v1/approvals/{other.id}/withdraw")
+        assert (withdrawn.status_code, withdrawn.json()["state"]) == (200, "withdrawn")
+        assert error(await officer.post(f"/v1/approvals/{other.id}/withdraw")) == (409, "approvals.not_pending")
+
+
+async def test_who_may_not_is_refused(tmp_path: Path) -> None:
+    async with service(tmp_path) as served:
+        path = f"/v1/approvals/{(await opened(served)).id}"
+        acting = {**APPROVER, "act": {"sub": "agent:payments"}}
+        refused: list[tuple[list[str], dict[str, Any], str, str]] = [
+            (["approve"], {}, "grant", "approvals.no_subject"),
+            (["approve"], acting, "grant", "approvals.agent"),
+            (["approve"], {**OFFICER, "roles": ["payments.approver"]}, "grant", "approvals.requester"),
+            (["approve"], {**APPROVER, "roles": ["teller"]}, "grant", "approvals.not_an_approver"),
+            (["approve", "assert"], {}, "grant", "approvals.no_subject"),
+            (["approve", "propose"], APPROVER, "withdraw", "approvals.not_a_requester"),
+            (["propose", "decide", "audit", "admin", "assert"], APPROVER, "grant", "service.forbidden"),
+            (["approve"], OFFICER, "withdraw", "service.forbidden"),
+        ]
+        for scopes, claims, step, code in refused:
+            assert error(await served.client(scopes, claims).post(f"{path}/{step}")) == (403, code)
+        for method, url in (("GET", path), ("POST", f"{path}/grant"), ("GET", "/v1/approvals")):
+            none = await served.client(token="").request(method, url)
+            assert error(none) == (401, "service.unauthenticated")
+            forbidden = await served.client(["decide", "audit", "admin"]).request(method, url)
+            assert error(forbidden) == (403, "service.forbidden")
+        assert (await served.client(["approve"], APPROVER).get(path)).json()["state"] == "pending"
+
+
+async def test_who_proposes_sees_their_own_alone(tmp_path: Path) -> None:
+    async with service(tmp_path) as served:
+        own, others = await opened(served), await opened(served, claims=CLERK)
+        officer, clerk = served.client(["propose"]), served.client(["propose"], CLERK)
+        robot = served.client(["propose"], {})
+
+        async def listed(client: httpx.AsyncClient, query: str = "") -> list[str]:
+            return [each["id"] for each in (await client.get(f"/v1/approvals{query}")).json()["approvals"]]
+
+        assert (await listed(officer), await listed(clerk), await listed(robot)) == ([own.id], [others.id], [])
+        assert await listed(officer, "?subject=officer-9") == []
+        assert await listed(served.client(["approve"], APPROVER)) == [own.id, others.id]
+        assert await listed(served.client(["propose", "assert"], {})) == [own.id, others.id]
+        for client, step in ((clerk, ""), (robot, ""), (clerk, "/withdraw")):
+            method = "POST" if step else "GET"
+            answer = await client.request(method, f"/v1/approvals/{own.id}{step}")
+            assert error(answer) == (404, "approvals.unknown")
+            assert answer.json() == {
+                "error": {"code": "approvals.unknown", "message": f"approval {own.id}: no approval has that id"}
+            }
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_a_list_comes_page_by_page(database: str, tmp_path: Path) -> None:
+    async with service(tmp_path, database) as served:
+        approvals = [await opened(served, purpose=str(number), run_id=f"run-{number % 2}") for number in range(5)]
+        approver = served.client(["approve"], APPROVER)
+        await approver.post(f"/v1/approvals/{approvals[3].id}/deny")
+
+        async def pages(query: str) -> list[list[str]]:
+            after, found = "", []
+            while after is not None:
+                answer = (await approver.get(f"/v1/approvals?{query}&limit=2{after and f'&after={after}'}")).json()
+                found.append([each["id"] for each in answer["approvals"]])
+                after = answer["next"]
+            return found
+
+        ids = [approval.id for approval in approvals]
+        assert await pages("tool=initiate_wire") == [ids[:2], ids[2:4], ids[4:]]
+        assert await pages("state=pending") == [ids[:2], [ids[2], ids[4]], []]
+        assert await pages("run_id=run-1&subject=officer-123") == [[ids[1], ids[3]], []]
+        assert await pages("run_id=run-1&state=denied") == [[ids[3]]]
+        assert await pages("tool=INITIATE_WIRE") == await pages("subject=%00%25") == [[]]
+        assert await pages("after=none") == [[]]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "?limit=0", None),
+        ("GET", "?limit=101", None),
+        ("GET", "?limit=%D9%A1", None),
+        ("GET", "?state=done", None),
+        ("GET", "?after=%00", None),
+        ("GET", "?page=1", None),
+        ("GET", "?limit=1&limit=2", None),
+        ("GET", "/ID?wait=56s", None),
+        ("GET", "/ID?wait=1m", None),
+        ("GET", "/ID?wait=-1", None),
+        ("GET", "/ID?waits=1", None),
+        ("POST", "/ID/grant", {"claims": {"sub": "boss", "roles": ["payments.approver"]}}),
+        ("POST", "/ID/deny", {"reason": 7}),
+        ("POST", "/ID/deny", {"why": "no"}),
+        ("POST", "/ID/grant", []),
+        ("POST", "/ID/withdraw", {"session": {}}),
+    ],
+)
+async def test_what_is_not_of_the_contract_is_a_bad_request(
+    method: str, path: str, body: object, tmp_path: Path
+) -> None:
+    async with service(tmp_path) as served:
+        approval = await opened(served)
+        client = served.client(["approve", "propose"], APPROVER)
+        answer = await client.request(method, "/v1/approvals" + path.replace("ID", approval.id), json=body)
+
+        assert error(answer) == (400, "service.bad_request")
+        assert (await client.get(f"/v1/approvals/{approval.id}")).json() == approval.as_json()
+
+
+@pytest.mark.parametrize("unknown", ["none", "%00", "%F0%9F%98%80", "x" * 5000])
+async def test_an_unknown_approval_is_not_found(unknown: str, tmp_path: Path) -> None:
+    async with service(tmp_path) as served:
+        client = served.client(["approve", "propose"], APPROVER)
+        for method, step in (("GET", ""), ("GET", "?wait=1"), ("POST", "/grant"), ("POST", "/deny")):
+            answer = await client.request(method, f"/v1/approvals/{unknown}{step}")
+            assert error(answer) == (404, "approvals.unknown")
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_who_waits_is_answered_when_it_is_decided(database: str, tmp_path: Path) -> None:
+    async with service(tmp_path, database) as served:
+        approval, other = await opened(served), await opened(served, purpose="another")
+        officer, approver = served.client(["propose"]), served.client(["approve"], APPROVER)
+        waits = [asyncio.create_task(officer.get(f"/v1/approvals/{approval.id}?wait=55s")) for _ in range(3)]
+        elsewhere = asyncio.create_task(officer.get(f"/v1/approvals/{other.id}?wait=1s"))
+
+        assert (await elsewhere).json() == other.as_json()
+        assert [wait.done() for wait in waits] == [False] * 3
+        granted = await approver.post(f"/v1/approvals/{approval.id}/grant")
+        async with asyncio.timeout(30):
+            assert [(await wait).json() for wait in waits] == [granted.json()] * 3
+        again = await officer.get(f"/v1/approvals/{approval.id}?wait=55")
+        assert again.json() == granted.json()
+
+
+async def test_a_wait_ends_with_the_service_and_is_no_denial(tmp_path: Path) -> None:
+    async with service(tmp_path) as served:
+        approval = await opened(served)
+        client = served.client(["approve"], APPROVER)
+        wait = asyncio.create_task(client.get(f"/v1/approvals/{approval.id}?wait=55s"))
+        await asyncio.wait((wait,), timeout=1)
+        served.service.ending.set()
+
+        async with asyncio.timeout(30):
+            assert (await wait).json() == approval.as_json()
+
+
+async def test_no_more_wait_than_there_are_places_for(tmp_path: Path) -> None:
+    async with service(tmp_path, limits={"waiting": 1}) as served:
+        approval = await opened(served)
+        client = served.client(["approve"], APPROVER)
+        path = f"/v1/approvals/{approval.id}?wait=55s"
+        waits = {asyncio.create_task(client.get(path)) for _ in range(2)}
+        done, rest = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+
+        [refused] = [task.result() for task in done]
+        assert (*error(refused), refused.headers["retry-after"]) == (503, "service.unavailable", "5")
+        await client.post(f"/v1/approvals/{approval.id}/deny")
+        assert [(await wait).json()["state"] for wait in rest] == ["denied"]
+        assert (await client.get(path)).status_code == 200
+
+
+async def test_what_is_over_is_expired_whether_or_not_the_store_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with service(tmp_path) as served:
+        approval = await opened(served)
+        client = served.client(["approve"], APPROVER)
+        later = time.time() + 3600
+        monkeypatch.setattr("pdp.service.approvals.routes.time.time", lambda: later)
+
+        shown = await client.get(f"/v1/approvals/{approval.id}?wait=55s")
+        assert shown.json() == {**approval.as_json(), "state": "expired"}
+        assert (await client.get("/v1/approvals?state=pending")).json() == {"approvals": [], "next": None}
+        assert error(await client.post(f"/v1/approvals/{approval.id}/grant")) == (409, "approvals.expired")
+        listed = (await client.get("/v1/approvals?state=expired")).json()["approvals"]
+        assert [each["id"] for each in listed] == [approval.id]
