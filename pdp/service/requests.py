@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pdp.service.security.principal import Principal, Scope
     from pdp.service.tenant import Tenant
 
+_LONGEST_LENGTH: Final = 20  # digits
 _CODES: Final = {
     400: "service.bad_request",
     401: "service.unauthenticated",
@@ -99,7 +100,7 @@ async def read_object(request: Request, *, optional: bool = False) -> dict[str, 
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     too_long = HttpError(413, f"the body is longer than {limits.body_bytes} bytes", hint="send less at a time")
     length = request.headers.get("content-length", "0")
-    if not length.isdigit() or int(length) > limits.body_bytes:
+    if not length.isdecimal() or len(length) > _LONGEST_LENGTH or int(length) > limits.body_bytes:
         raise too_long
     body = bytearray()
     try:

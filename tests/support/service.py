@@ -1,9 +1,11 @@
-"""The decision service, as tests use it: on the payments example, in this process."""
+"""The decision service, as tests use it: on the payments example, in this process, or as one of its own."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,9 @@ from pdp.service.security.principal import Scope
 from pdp.service.security.tokens import issue_token
 from pdp.service.settings import ServiceSettings
 from pdp.stores.sql.database import Database
+from pdp.stores.url import open_stores
+from tests.support import PATIENCE, ROOT
+from tests.support.command_line import environment, written
 from tests.support.payments import EXAMPLE
 from tests.support.postgres import empty_database
 
@@ -82,3 +87,45 @@ async def service(folder: Path, database: str = "sqlite", **settings: Any) -> As
     app = create_app(settings_on(url, **settings))
     async with app.router.lifespan_context(app), AsyncExitStack() as clients:
         yield ServedApp(app, clients)
+
+
+class RunningService:
+    """A service that `pdp serve` runs, at `url`; what it logs is in the file `log`."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str, store: str, log: Path, clients: ExitStack) -> None:
+        self.process = process
+        self.url = url
+        self.log = log
+        self._store = store
+        self._clients = clients
+
+    def token(
+        self, scopes: Iterable[str] = Scope, claims: Mapping[str, Any] = OFFICER, *, tenant: str = "default"
+    ) -> str:
+        """A new token."""
+        with closing(open_stores(self._store)) as stores:
+            return issue_token(stores.tokens, tenant, "test", scopes, claims)[1]
+
+    def client(self, scopes: Iterable[str] = Scope, claims: Mapping[str, Any] = OFFICER) -> httpx.Client:
+        """A client with a new token."""
+        bearer = {"Authorization": f"Bearer {self.token(scopes, claims)}"}
+        return self._clients.enter_context(httpx.Client(base_url=self.url, headers=bearer, timeout=PATIENCE))
+
+
+@contextmanager
+def running_service(folder: Path, database: str = "sqlite", **settings: Any) -> Iterator[RunningService]:
+    """Serve the payments example as a process of its own, on a free port; otherwise as `service`."""
+    store = settings.pop("url", None) or empty_database(database, folder)
+    tenant = {**tenant_on(store), "project": str(EXAMPLE / "pdp.yaml")}
+    config = written(folder / "service.json", {"port": 0, "tenants": {"default": tenant}, **settings})
+    with ExitStack() as owned:
+        log = owned.enter_context((folder / "service.log").open("ab"))
+        process = owned.enter_context(subprocess.Popen(
+            [sys.executable, "-m", "pdp", "serve", "--config", config],
+            cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=log, text=True,
+        ))  # fmt: skip
+        owned.callback(process.kill)
+        assert process.stdout is not None
+        greeting = next((line for line in process.stdout if line.startswith("serving ")), None)
+        assert greeting is not None, Path(log.name).read_text()
+        yield RunningService(process, greeting.split()[1], store, Path(log.name), owned)
