@@ -114,9 +114,12 @@ class RunningService:
 
 @contextmanager
 def running_service(folder: Path, database: str = "sqlite", **settings: Any) -> Iterator[RunningService]:
-    """Serve the payments example as a process of its own, on a free port; otherwise as `service`."""
+    """Serve the payments example as a process of its own, on a free port; otherwise as `service`.
+
+    `tenant`: more settings of the tenant.
+    """
     store = settings.pop("url", None) or empty_database(database, folder)
-    tenant = {**tenant_on(store), "project": str(EXAMPLE / "pdp.yaml")}
+    tenant = {**tenant_on(store), "project": str(EXAMPLE / "pdp.yaml"), **settings.pop("tenant", {})}
     config = written(folder / "service.json", {"port": 0, "tenants": {"default": tenant}, **settings})
     with ExitStack() as owned:
         log = owned.enter_context((folder / "service.log").open("ab"))

@@ -14,6 +14,7 @@ from pdp.service.authzen.entities import KEYS, AccessRequest
 from pdp.service.authzen.policy import AccessAnswer
 from pdp.service.authzen.profile import answer_context, fulfillable
 from pdp.service.requests import HttpError
+from pdp.service.telemetry import count_decision
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,13 +72,13 @@ async def decide_all(caller: Caller, asked: Sequence[AccessRequest]) -> list[Acc
     """Return the policy's answers, held against what the caller can fulfil, and explained."""
     policy = caller.tenant.access
     answers = await policy.decide([one.body for one in asked]) if asked else []
-    if not policy.is_baseline:
-        return answers
-    for at, (one, answer) in enumerate(zip(asked, answers, strict=True)):
+    for at, (one, answer) in enumerate(zip(asked, answers, strict=True) if policy.is_baseline else ()):
         decision = fulfillable(answer.decision, one.request.context)
         if decision.verdict is not Verdict.ALLOW:
             decision = explained(decision, {}, one.request, set())
         answers[at] = AccessAnswer(decision)
+    for answer in answers:
+        count_decision(answer.decision.verdict, answer.decision.codes)
     return answers
 
 

@@ -7,16 +7,18 @@ decisions and its health (`deploy/authz.rego`): nobody, with the token or withou
 
 from __future__ import annotations
 
+import logging
 import secrets
 import socket
 import subprocess
 import tempfile
 import textwrap
+import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pdp.engine.bundle.file import ROOTS, Bundle
 from pdp.engine.data import merged_data
@@ -29,9 +31,12 @@ from pdp.workbench.opa.modules import write_texts
 from pdp.workbench.opa.program import opa_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+_logger = logging.getLogger("pdp.engine")
 
 _START_TIMEOUT: Final = 15.0
+_RESTART_PAUSE: Final = 1.0
 _PAUSE: Final = 0.01
 _LOG_TAIL: Final = 4096
 _OK: Final = 200
@@ -63,7 +68,7 @@ def local_opa(
     data: Mapping[str, Any] | None = None,
     tcp: bool = False,
 ) -> Iterator[OpaServer]:
-    """Run OPA as a process, which ends with the block.
+    """Run OPA as a process, which ends with the block; one that ends before is started again.
 
         with local_opa(program, bundle=read_bundle(path)) as opa, SidecarEngine(opa.url, token=opa.token) as engine:
             engine.decide(request)
@@ -91,9 +96,10 @@ def local_opa(
             address = f"127.0.0.1:{reserved.getsockname()[1]}"
             url = f"http://{address}"
         log = folder / "opa.log"
-        try:
+
+        def start() -> subprocess.Popen[bytes]:
             with log.open("wb") as output:
-                process = subprocess.Popen(  # noqa: S603 - the program that the caller named, with arguments made here
+                return subprocess.Popen(  # noqa: S603 - the program that the caller named, with arguments made here
                     [program.resolve(), "run", "--server", f"--addr={address}", *_OPTIONS, *(_LOCKED if tcp else ())],
                     cwd=folder,
                     env=opa_environment() | ({TOKEN_VARIABLE: token} if token else {}),
@@ -101,16 +107,51 @@ def local_opa(
                     stdout=output,
                     stderr=subprocess.STDOUT,
                 )
+
+        try:
+            process = start()
         except OSError as error:
             raise EngineError(
                 f"{program}: OPA cannot be run: {error.strerror}", hint="get it with `pdp opa install`"
             ) from error
-        with process:
-            try:
-                _wait_until_ready(process, url, log)
-                yield OpaServer(url, token)
-            finally:
-                process.kill()  # at once: it holds nothing that could be lost
+        with _Supervisor(start, process, log) as supervisor:
+            _wait_until_ready(process, url, log)
+            supervisor.start()
+            yield OpaServer(url, token)
+
+
+class _Supervisor(threading.Thread):
+    """Starts OPA again, a second after it has ended, until the block ends. What is decided meanwhile is a DENY."""
+
+    def __init__(
+        self, start: Callable[[], subprocess.Popen[bytes]], process: subprocess.Popen[bytes], log: Path
+    ) -> None:
+        super().__init__(name="pdp-opa", daemon=True)
+        self._start_opa = start
+        self._process = process
+        self._log = log
+        self._turn = threading.Lock()
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        while not self._ended.is_set():
+            code = self._process.wait()
+            if self._ended.is_set():
+                return
+            _logger.error("OPA has ended with %d, and is started again:\n%s", code, _log_tail(self._log))
+            self._ended.wait(_RESTART_PAUSE)
+            with self._turn, suppress(OSError):  # no room on the machine: once more after a pause
+                if not self._ended.is_set():
+                    self._process = self._start_opa()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._turn:
+            self._ended.set()
+        self._process.kill()  # at once: it holds nothing that could be lost
+        self._process.wait()
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:

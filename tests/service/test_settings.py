@@ -1,0 +1,190 @@
+"""Configuration: a file, variables over it, options over both; each fault with its place."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdp.errors import UsageError
+from pdp.service.settings import LimitSettings, ServiceSettings, TenantSettings, read_settings
+from tests.support.command_line import written
+from tests.support.payments import EXAMPLE
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def fault(file: Path | None, options: dict[str, Any]) -> str:
+    with pytest.raises(UsageError) as caught:
+        read_settings(file, options)
+    return str(caught.value)
+
+
+def project(folder: Path, text: str = "") -> Path:
+    folder.mkdir(exist_ok=True)
+    return written(folder / "pdp.yaml", text or "manifest: manifest.json")
+
+
+def test_the_project_here_is_served_from_a_database_beside_it(tmp_path: Path) -> None:
+    file = project(tmp_path)
+
+    assert read_settings(None, {}) == ServiceSettings(
+        tenants={"default": TenantSettings(project=file, store=f"sqlite:///{tmp_path}/pdp.db")}
+    )
+
+
+def test_a_project_has_its_own_store_in_its_folder(tmp_path: Path) -> None:
+    file = project(tmp_path / "there", "store: sqlite:///own.db")
+
+    settings = read_settings(None, {"tenants": {"default": {"project": file}}})
+
+    assert settings.tenants["default"].store == f"sqlite:///{tmp_path}/there/own.db"
+
+
+def test_nothing_is_written_beside_what_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    installed = tmp_path / "pdp"
+    shutil.copytree(EXAMPLE, installed / "data" / "payments")
+    monkeypatch.setattr("pdp.service.settings.__file__", str(installed / "service" / "settings.py"))
+
+    settings = read_settings(None, {"tenants": {"default": {"project": installed / "data/payments/pdp.yaml"}}})
+
+    assert settings.tenants["default"].store == f"sqlite:///{tmp_path}/pdp.db"
+
+
+def test_variables_stand_over_the_file_and_options_over_both(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    project(tmp_path)
+    file = tmp_path / "etc" / "service.yaml"
+    file.parent.mkdir()
+    written(
+        file,
+        """
+        port: 1
+        workers: 2
+        log_level: debug
+        tls_cert: cert.pem
+        limits: {batch: 5, page: 6}
+        tenants: {default: {project: ../pdp.yaml, store: "sqlite:///a.db"}, other: {project: ../pdp.yaml}}
+        """,
+    )
+    monkeypatch.setenv("PDP_SERVICE_PORT", "2")
+    monkeypatch.setenv("PDP_SERVICE_WORKERS", "3")
+    monkeypatch.setenv("PDP_SERVICE_LIMITS__PAGE", "7")
+    monkeypatch.setenv("PDP_SERVICE_PROXIES", '["10.0.0.0/8"]')
+    monkeypatch.setenv("PDP_SERVICE_TENANTS__DEFAULT__ENGINE", "sidecar")
+
+    settings = read_settings(file, {"port": 3, "tenants": {"default": {"opa_url": "http://127.0.0.1:1"}}})
+
+    assert settings == ServiceSettings(
+        port=3,
+        workers=3,
+        log_level="debug",
+        tls_cert=file.parent / "cert.pem",
+        proxies=("10.0.0.0/8",),
+        limits=LimitSettings(batch=5, page=7),
+        tenants={
+            "default": TenantSettings(
+                project=file.parent / "../pdp.yaml",
+                store=f"sqlite:///{file.parent}/a.db",
+                engine="sidecar",
+                opa_url="http://127.0.0.1:1",
+            ),
+            "other": TenantSettings(project=file.parent / "../pdp.yaml", store=f"sqlite:///{file.parent}/../pdp.db"),
+        },
+    )
+
+
+def test_faults_of_a_file_have_their_places(tmp_path: Path) -> None:
+    project(tmp_path)
+    file = written(Path("service.yaml"), "prt: 1\nport: 70000\ntenants:\n  default:\n    engine: fast\n  B: {}\n")
+
+    assert fault(file, {}) == (
+        "service.yaml:1:1: unknown key `prt`\n    prt: 1\n    ^\n    hint: did you mean `port`?\n"
+        "service.yaml:2:7: `port` must be at most 65535, not `70000`\n    port: 70000\n          ^\n"
+        "service.yaml:5:13: `tenants.default.engine` must be one of embedded, sidecar, not `fast`\n"
+        "        engine: fast\n                ^\n"
+        "service.yaml:6:3: key `B` is not valid: String should match pattern '^[a-z0-9][a-z0-9-]{0,62}$'\n"
+        "      B: {}\n      ^\n"
+        "service.yaml:6:6: `tenants.B.project` is missing\n      B: {}\n         ^\n"
+        "service.yaml:6:6: `tenants.B.store` is missing\n      B: {}\n         ^"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "the file must be a mapping, not a list"),
+        ("tenants: 1", "`tenants` must be a mapping, not `1`"),
+        ("tenants: {default: 1}", "`tenants.default` must be a mapping, not `1`"),
+        ("_env_file: x", "unknown key `_env_file`"),
+    ],
+)
+def test_a_file_of_another_shape_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    project(tmp_path)
+
+    assert message in fault(written(Path("service.yaml"), text), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (
+            "PDP_SERVICE_PRT",
+            "1",
+            "variable PDP_SERVICE_PRT: there is no such setting (did you mean `PDP_SERVICE_PORT`?)",
+        ),
+        ("PDP_SERVICE_PORT", "x", "PDP_SERVICE_PORT, or its option: Input should be a valid integer"),
+        ("PDP_SERVICE_LIMITS__PGE", "1", "PDP_SERVICE_LIMITS__PGE, or its option: Extra inputs are not permitted"),
+        ("PDP_SERVICE_OIDC", "[", "a variable PDP_SERVICE_...: error parsing value for field"),
+    ],
+)
+@pytest.mark.parametrize("configured", [True, False])
+def test_faults_of_variables_name_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, value: str, message: str, configured: bool
+) -> None:
+    project(tmp_path)
+    monkeypatch.setenv(name, value)
+
+    assert fault(written(Path("service.yaml"), "workers: 1") if configured else None, {}).startswith(message)
+
+
+def test_without_a_project_nothing_is_served() -> None:
+    assert fault(None, {}) == "no project is named, and none is here (name its pdp.yaml with --project)"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "pdp.example"])  # noqa: S104 - it is refused
+def test_another_interface_than_the_loopback_needs_tls_or_a_proxy(tmp_path: Path, host: str) -> None:
+    project(tmp_path)
+
+    assert f"host: {host} can be reached from elsewhere: state tls_cert, or proxies before it" in fault(
+        None, {"host": host}
+    )
+    assert read_settings(None, {"host": host, "tls_cert": tmp_path}).host == host
+    assert read_settings(None, {"host": host, "proxies": ["10.1.2.4"]}).host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_the_loopback_needs_neither(tmp_path: Path, host: str) -> None:
+    project(tmp_path)
+
+    assert read_settings(None, {"host": host}).host == host
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tls_key": Path("key.pem")}, "tls_key: needs tls_cert beside it"),
+        ({"proxies": ["*"]}, "'*' does not appear to be an IPv4 or IPv6 network"),
+        ({"public_url": "http://pdp.example"}, "has to begin with https://"),
+        ({"port": 65536}, "less than or equal to 65535"),
+        ({"workers": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    project(tmp_path)
+
+    assert message in fault(None, options)
