@@ -117,8 +117,8 @@ def directory_faults(directory: Any) -> Iterator[tuple[tuple[str, ...], str, str
     ]
     for steps, value in places:
         if type(value) is not dict:
-            place = ".".join(map(shown_name, steps))
-            yield ("directory", *steps), f"directory.{place} must be a mapping", "write {TYPE: {ID: {PROPERTY: VALUE}}}"
+            place = shown_name(".".join(("directory", *steps)))
+            yield ("directory", *steps), f"{place} must be a mapping", "write {TYPE: {ID: {PROPERTY: VALUE}}}"
         elif len(steps) <= 2:  # noqa: PLR2004 - kind, type, id: what is below are properties
             places += [((*steps, name), item) for name, item in value.items()]
 

@@ -35,12 +35,7 @@ class AccessRequest:
         self, caller: Caller, stated: Mapping[str, Any], directory: Mapping[str, Any], request_id: str
     ) -> None:
         policy = caller.tenant.access
-        subject = read_entity(stated, "subject")
-        if not caller.may(Scope.ASSERT):
-            subject = _own_subject(caller, subject)
-        else:
-            subject = _filled(subject, directory, "subjects")
-        resource = _filled(read_entity(stated, "resource"), directory, "resources")
+        subject, resource = (entity_of(caller, stated, name, directory) for name in ("subject", "resource"))
         action = read_action(stated)
         context = stated_object(stated, "context")
         if policy.is_baseline:
@@ -66,12 +61,19 @@ class AccessRequest:
             raise HttpError(400, str(error), hint="send less") from None
 
 
-def read_entity(stated: Mapping[str, Any], name: str, *, searched: bool = False) -> Entity:
-    """Return subject or resource as it is stated; of one that is `searched`, the id is empty, whatever is stated."""
+def entity_of(caller: Caller, stated: Mapping[str, Any], name: str, directory: Mapping[str, Any]) -> Entity:
+    """Return subject or resource, with what the directory knows of it and the request does not state."""
     value = _required(stated, name)
-    return Entity(
-        _text(value, name, "type"), "" if searched else _text(value, name, "id"), stated_object(value, "properties")
-    )
+    kind, key = (_text(value, name, field) for field in ("type", "id"))
+    if name == "subject" and not caller.may(Scope.ASSERT):
+        return _own_subject(caller, kind, key)
+    known = directory.get(f"{name}s", {}).get(kind, {}).get(key, {})
+    return Entity(kind, key, {**known, **stated_object(value, "properties")})
+
+
+def searched_type(stated: Mapping[str, Any], name: str) -> str:
+    """Return the type of the subjects or resources that are searched; whatever else is stated of them means nothing."""
+    return _text(_required(stated, name), name, "type")
 
 
 def read_action(stated: Mapping[str, Any]) -> RequestedAction:
@@ -101,17 +103,11 @@ def _text(value: Mapping[str, Any], name: str, field: str) -> str:
     return text
 
 
-def _own_subject(caller: Caller, stated: Entity) -> Entity:
+def _own_subject(caller: Caller, kind: str, key: str) -> Entity:
     try:
         own = Session(claims=dict(caller.principal.claims)).subject
     except (UsageError, ValueError):
         raise HttpError(403, "the token stands for no person", hint=_OWN) from None
-    if stated[:2] != own[:2]:
+    if (kind, key) != own[:2]:
         raise HttpError(403, "the subject is somebody else", hint=_OWN)
     return own
-
-
-def _filled(stated: Entity, directory: Mapping[str, Any], kind: str) -> Entity:
-    """Return an entity with what the directory knows of it and the request does not state."""
-    known = directory.get(kind, {}).get(stated.type, {}).get(stated.id)
-    return stated._replace(properties={**known, **stated.properties}) if known else stated

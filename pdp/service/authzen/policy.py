@@ -85,14 +85,14 @@ class AccessPolicy:
         """Return what the policy's data knows of subjects and resources, by type and id; EngineError: no answer."""
         return await self._engine.adirectory()
 
-    async def candidates(self, kind: str, stated: Mapping[str, Any]) -> Iterable[str]:
+    async def candidates(self, kind: str, asked: Mapping[str, Any], directory: Mapping[str, Any]) -> Iterable[str]:
         """Return what may be permitted: what the policy lists, else ids of the directory, or the manifest's actions."""
         document = self._searches[kind]
         if document is None:
-            known = (await self.directory()).get(f"{kind}s", {})
-            return self._entries if kind == "action" else known.get(stated[kind]["type"], {})
+            known: Mapping[str, Any] = directory.get(f"{kind}s", {})
+            return self._entries if kind == "action" else known.get(asked[kind]["type"], {})
         try:
-            listed = orjson.loads(await self._engine.aevaluate(canonical(stated), document))
+            listed = orjson.loads(await self._engine.aevaluate(canonical(asked), document))
         except UndefinedDocumentError:
             return ()
         if type(listed) is not list or not all(type(name) is str and name for name in listed):

@@ -16,7 +16,7 @@ from pdp.audit.chain import recordable
 from pdp.clock import to_milliseconds
 from pdp.decision import Verdict
 from pdp.json import canonical
-from pdp.service.authzen.entities import KEYS, AccessRequest, read_action, read_entity, stated_object
+from pdp.service.authzen.entities import KEYS, AccessRequest, entity_of, read_action, searched_type, stated_object
 from pdp.service.authzen.evaluation import decide_all
 from pdp.service.requests import HttpError
 from pdp.service.security.principal import Scope
@@ -55,11 +55,17 @@ async def search(
     if kind == "subject" and not caller.may(Scope.ASSERT):
         raise HttpError(403, "subjects are searched with the scope assert", hint="ask for a token that has it")
     stated = {name: body[name] for name in KEYS if name in body}
-    form = _searched(kind, stated)
+    directory = await policy.directory()
+    form = {} if kind == "action" else {"type": searched_type(stated, kind)}
+    known: dict[str, Any] = {kind: form, "context": stated_object(stated, "context")}
+    known |= {
+        name: entity_of(caller, stated, name, directory)._asdict() for name in ("subject", "resource") if name != kind
+    }
+    if kind != "action":
+        known["action"] = read_action(stated)._asdict()
     question = canonical([caller.tenant.name, caller.principal.id, kind, {**stated, kind: form}])
     page = _asked_page(stated_object(body, "page"), limits.page, question, policy.seal)
-    directory = await policy.directory()
-    names = sorted(await policy.candidates(kind, {**stated, kind: form}))
+    names = sorted(await policy.candidates(kind, known, directory))
     left = [name for name in names if page.after is None or name > page.after]
     found: list[dict[str, str]] = []
     at, revision, ends = 0, page.revision, time.monotonic() + _SECONDS
@@ -75,14 +81,13 @@ async def search(
             revision = decided_by
             if answer.decision.verdict is Verdict.ALLOW:
                 found.append(entity)
-    subject, action = stated["subject"], stated.get("action", {})
     await audit.aappend(
         {
             "time": to_milliseconds(time.time()),
             "type": "access.search",
             "request_id": recordable(request_id),
-            "subject": recordable(subject.get("id") if kind != "subject" else None),
-            "pdp_action": recordable(action.get("name") if kind != "action" else None),
+            "subject": recordable(known["subject"].get("id")),
+            "pdp_action": recordable(known["action"].get("name")),
             "arguments_digest": audit.digest(question),
             "result_digest": audit.digest(canonical(found)),
             "bundle_revision": revision,
@@ -93,17 +98,6 @@ async def search(
         return {"page": {"next_token": ""}, "results": found} if "page" in body else {"results": found}
     page = page._replace(after=left[at - 1] if at else page.after, revision=revision)
     return {"page": {"next_token": _token(page, question, policy.seal)}, "results": found}
-
-
-def _searched(kind: Searched, stated: dict[str, Any]) -> dict[str, str]:
-    """Return what is known of the entity that is searched; HttpError 400 unless the others are complete."""
-    for name in {"subject", "resource"} - {kind}:
-        read_entity(stated, name)
-    stated_object(stated, "context")
-    if kind == "action":
-        return {}
-    read_action(stated)
-    return {"type": read_entity(stated, kind, searched=True).type}
 
 
 def _asked_page(stated: Mapping[str, Any], most: int, question: bytes, seal: Callable[[bytes], str]) -> _Page:

@@ -1,0 +1,215 @@
+"""Another policy than the baseline behind the endpoints: AuthZEN's Todo scenario, on both engines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from pdp.engine.bundle.file import Bundle, pack_members
+from pdp.engine.bundle.foreign import read_foreign_bundle
+from pdp.errors import BundleError
+from pdp.service.settings import AuthzenSettings
+from pdp.workbench.opa.local import local_opa
+from pdp.workbench.opa.program import run_opa
+from tests.service.authzen.conftest import events
+from tests.support import ROOT
+from tests.support.postgres import empty_database
+from tests.support.service import ServedApp, service, tenant_on
+
+pytestmark = pytest.mark.opa
+
+POLICY = ROOT / "tests/support/rego_todo/todo.rego"
+ENTRYPOINTS = ("allow", "access", "verdict", "broken", "actions", "owned", "unlisted")
+
+
+def _person(name: str, *roles: str) -> dict[str, Any]:
+    return {"email": f"{name}@smiths.example", "roles": list(roles)}
+
+
+DATA = {
+    "directory": {
+        "subjects": {
+            "user": {
+                "rick": _person("rick", "admin", "evil_genius"),
+                "morty": _person("morty", "editor"),
+                "summer": _person("summer", "editor"),
+                "beth": _person("beth", "viewer"),
+                "jerry": _person("jerry", "viewer"),
+            }
+        },
+        "resources": {
+            "todo": {
+                "todo-1": {"ownerID": "rick@smiths.example"},
+                "todo-2": {"ownerID": "morty@smiths.example"},
+                "todo-3": {"ownerID": "morty@smiths.example"},
+            }
+        },
+    }
+}
+
+Opened = Callable[..., AbstractAsyncContextManager[ServedApp]]
+
+
+@pytest.fixture(scope="module")
+def built(opa: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The policy, as `opa build` packs it."""
+    folder = tmp_path_factory.mktemp("todo")
+    (folder / "data.json").write_text(json.dumps(DATA))
+    entrypoints = [option for name in ENTRYPOINTS for option in ("-e", f"custom/todo/{name}")]
+    done = run_opa(
+        opa, ["build", "-t", "wasm", *entrypoints, "-o", "todo.tar.gz", str(POLICY), "data.json"],
+        timeout=60, folder=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder / "todo.tar.gz"
+
+
+@pytest.fixture(params=["embedded", "sidecar"])
+def source(request: pytest.FixtureRequest, built: Path, opa: Path) -> Iterator[dict[str, Any]]:
+    """Where the policy is, as the settings state it."""
+    if request.param == "embedded":
+        yield {"bundle": built}
+        return
+    bundle = Bundle("todo", 0, b"", DATA, {"custom/todo.rego": POLICY.read_text()}, 0)
+    with local_opa(opa, bundle=bundle) as running:
+        yield {"opa_url": running.url}
+
+
+@pytest.fixture
+def opened(tmp_path: Path, source: dict[str, Any]) -> Opened:
+    def open_with(entrypoint: str = "custom/todo/allow", **searches: str) -> AbstractAsyncContextManager[ServedApp]:
+        url = empty_database("sqlite", tmp_path)
+        authzen = AuthzenSettings(entrypoint=entrypoint, **source, **searches)
+        return service(tmp_path, url=url, tenants={"default": tenant_on(url, authzen=authzen)})
+
+    return open_with
+
+
+def _client(served: ServedApp) -> httpx.AsyncClient:
+    return served.client(["decide", "assert"], {})
+
+
+def _asked(who: str, action: str, owner: str = "rick", **more: Any) -> dict[str, Any]:
+    todo = {"type": "todo", "id": "todo-9", "properties": {"ownerID": f"{owner}@smiths.example"}}
+    return {"subject": {"type": "user", "id": who}, "action": {"name": action}, "resource": todo, **more}
+
+
+PERMITTED = [
+    ("rick", "can_read_user", "rick", True), ("jerry", "can_read_user", "rick", True),
+    ("nobody", "can_read_user", "rick", False), ("beth", "can_read_todos", "rick", True),
+    ("rick", "can_create_todo", "rick", True), ("summer", "can_create_todo", "rick", True),
+    ("jerry", "can_create_todo", "rick", False), ("rick", "can_update_todo", "morty", True),
+    ("morty", "can_update_todo", "morty", True), ("morty", "can_update_todo", "rick", False),
+    ("beth", "can_update_todo", "beth", False), ("rick", "can_delete_todo", "morty", True),
+    ("summer", "can_delete_todo", "summer", True), ("summer", "can_delete_todo", "morty", False),
+    ("rick", "can_fly", "rick", False),
+]  # fmt: skip
+
+
+async def test_the_todo_scenario_one_by_one_and_boxcarred(opened: Opened) -> None:
+    async with opened() as served:
+        client = _client(served)
+        asked = [_asked(who, action, owner) for who, action, owner, _ in PERMITTED]
+        answers = [(await client.post("/access/v1/evaluation", json=one)).json() for one in asked]
+        batch = (await client.post("/access/v1/evaluations", json={"evaluations": asked})).json()
+
+        assert answers == [{"decision": decision} for *_, decision in PERMITTED]
+        assert batch == {"evaluations": answers}
+        recorded = events(served)
+        assert [(event["verdict"], event["subject"], event["pdp_action"]) for event in recorded] == [
+            ("ALLOW" if decision else "DENY", who, action) for who, action, _, decision in PERMITTED
+        ] * 2
+
+
+async def test_what_the_caller_states_reaches_the_policy_as_it_is(opened: Opened) -> None:
+    async with opened() as served:
+        asked = _asked("beth", "can_update_todo", context={"time": "1985-10-26T01:22-07:00", "approval": 1})
+        asked["subject"]["properties"] = {"roles": ["evil_genius"]}
+
+        assert (await _client(served).post("/access/v1/evaluation", json=asked)).json() == {"decision": True}
+
+
+async def test_an_entrypoint_may_state_a_context_or_a_verdict_and_be_undefined(opened: Opened) -> None:
+    async with opened("custom/todo/access") as served:
+        answer = await _client(served).post("/access/v1/evaluation", json=_asked("morty", "can_delete_todo"))
+        assert answer.json() == {"decision": False, "context": {"roles": ["editor"]}}
+    async with opened("custom/todo/verdict") as served:
+        for who, decision in (("rick", True), ("morty", False)):
+            answer = await _client(served).post("/access/v1/evaluation", json=_asked(who, "can_delete_todo"))
+            assert answer.json() == {"decision": decision}
+    async with opened("custom/todo/broken") as served:
+        answer = await _client(served).post("/access/v1/evaluation", json=_asked("rick", "can_delete_todo"))
+        assert [reason["code"] for reason in answer.json()["context"]["reasons"]] == ["engine.answer_invalid"]
+
+
+async def test_searches_ask_the_directory_or_the_rules_that_are_named(opened: Opened) -> None:
+    async def found(client: httpx.AsyncClient, kind: str, who: str, action: str) -> Any:
+        asked = {**_asked(who, action), kind: {"type": {"subject": "user"}.get(kind, "todo"), "id": "ignored"}}
+        if kind == "action":
+            asked = {**_asked(who, action)} | {"resource": {"type": "todo", "id": "todo-2"}}
+        answer = await client.post(f"/access/v1/search/{kind}", json=asked)
+        return (
+            answer.json()
+            if answer.status_code != 200
+            else [item.get("id", item.get("name")) for item in answer.json()["results"]]
+        )
+
+    async with opened() as served:
+        client = _client(served)
+        assert await found(client, "subject", "", "can_create_todo") == ["morty", "rick", "summer"]
+        assert await found(client, "resource", "morty", "can_update_todo") == ["todo-2", "todo-3"]
+        assert await found(client, "action", "morty", "") == "this search is not offered"
+        metadata = (await client.get("/.well-known/authzen-configuration")).json()
+        assert "search_action_endpoint" not in metadata
+        assert "search_subject_endpoint" in metadata
+    async with opened(resource_search="custom/todo/owned", action_search="custom/todo/actions") as served:
+        client = _client(served)
+        assert await found(client, "resource", "morty", "can_update_todo") == ["todo-2", "todo-3"]
+        assert await found(client, "resource", "rick", "can_update_todo") == ["todo-1"]
+        assert await found(client, "action", "morty", "") == [
+            "can_create_todo", "can_delete_todo", "can_read_todos", "can_read_user", "can_update_todo",
+        ]  # fmt: skip
+        assert await found(client, "action", "beth", "") == ["can_read_todos", "can_read_user"]
+    async with opened(resource_search="custom/todo/unlisted") as served:
+        assert await found(_client(served), "resource", "rick", "can_update_todo") == "a store or engine cannot be used"
+
+
+def test_a_bundle_without_the_entrypoint_is_refused_at_the_start(built: Path, tmp_path: Path) -> None:
+    from pdp.engine.wasm.engine import EmbeddedEngine
+
+    bundle = read_foreign_bundle(built)
+    with ExitStack() as owned, pytest.raises(BundleError, match="no entrypoint custom/todo/other"):
+        owned.enter_context(EmbeddedEngine(bundle, entrypoints=["custom/todo/other"]))
+    with pytest.raises(BundleError, match="no entrypoint authz/decision"):
+        EmbeddedEngine(bundle)
+    for content in (
+        b"",
+        b"x",
+        pack_members({"policy.wasm": b"", "data.json": b"[]"}),
+        pack_members({"data.json": b"{}"}),
+    ):
+        (tmp_path / "bad.tar.gz").write_bytes(content)
+        with pytest.raises(BundleError):
+            read_foreign_bundle(tmp_path / "bad.tar.gz")
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"entrypoint": "custom/todo/allow"},
+        {"bundle": "x"},
+        {"opa_url": "http://127.0.0.1"},
+        {"entrypoint": "custom/todo/allow", "bundle": "x", "opa_url": "http://127.0.0.1"},
+        {"action_search": "custom/todo/actions"},
+        {"entrypoint": "../allow", "bundle": "x"},
+    ],
+)
+def test_settings_that_name_no_policy_are_refused(stated: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="entrypoint"):
+        AuthzenSettings(**stated)
