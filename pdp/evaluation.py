@@ -90,6 +90,11 @@ class Evaluation:
         return self._executed is not None and self._executed.execution.started
 
     @property
+    def replayed(self) -> bool:
+        """Whether an earlier call came to this, and the tool was not asked again."""
+        return self._executed is not None and self._executed.execution.replayed
+
+    @property
     def result(self) -> Any:
         """What the tool returned, as obligations leave it; None when it was not executed, failed, or is withheld."""
         return self._executed.execution.result if self._executed else None

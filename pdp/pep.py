@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from pdp.obligations.handlers import ObligationHandler
     from pdp.patterns.run import Deployment
     from pdp.project.watch import ProjectWatch
+    from pdp.proposal import Execution
     from pdp.stores.actions import ActionStore
     from pdp.stores.budgets import BudgetStore
     from pdp.stores.keys import IdempotencyStore
+    from pdp.stores.remote_calls import CallName, RemoteCallStore
 
 
 class CallIds(TypedDict, total=False):
@@ -85,6 +87,7 @@ class Pep:
         actions: ActionStore | None = None,
         ledger: LedgerStore | None = None,
         budgets: BudgetStore | None = None,
+        remote_calls: RemoteCallStore | None = None,
         deployment: Deployment | None = None,
         observers: Iterable[Observer] = (),
         telemetry: Telemetry | None = None,
@@ -102,7 +105,9 @@ class Pep:
             audit=MemoryAudit() if audit is None else audit,
             approvals=approvals,
             tools=Tools(manifest, tools or {}, registry),
-            stores=Stores(deployment, keys=keys, actions=actions, ledger=ledger, budgets=budgets),
+            stores=Stores(
+                deployment, keys=keys, actions=actions, ledger=ledger, budgets=budgets, remote_calls=remote_calls
+            ),
             own_obligations=obligations_of(obligations),
             newest=NewestRelease(),
             observers=observers_of(observers),
@@ -303,6 +308,35 @@ class Pep:
         parts = self._parts
         return await adrive(call(_received(parts, to_run=True, **ids), proposal, session, parts), parts.engine)
 
+    def begin(self, remote: CallName, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> dict[str, Any]:
+        """Decide a proposal whose tool another enforcement point runs, see `pdp.flow.remote.begin`.
+
+        What comes back is plain JSON; docs/service.md has its form. On ALLOW, all that the run needs is reserved.
+        """
+        return drive(_begin(self._parts, remote, proposal, session, ids), self.engine)
+
+    async def abegin(self, remote: CallName, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> dict[str, Any]:
+        """Async variant of `begin`."""
+        return await adrive(_begin(self._parts, remote, proposal, session, ids), self.engine)
+
+    def finish(self, remote: CallName, execution: Execution) -> dict[str, Any]:
+        """Take what a call that was begun came to, see `pdp.flow.remote.finish`."""
+        from pdp.flow.remote import finish  # noqa: PLC0415 - only services
+
+        return drive(finish(remote, execution, self._parts), self.engine)
+
+    async def afinish(self, remote: CallName, execution: Execution) -> dict[str, Any]:
+        """Async variant of `finish`."""
+        from pdp.flow.remote import finish  # noqa: PLC0415 - only services
+
+        return await adrive(finish(remote, execution, self._parts), self.engine)
+
+    def sweep(self, now: float | None = None) -> int:
+        """Record calls that nobody has finished in time, see `pdp.flow.remote.sweep`, and return how many."""
+        from pdp.flow.remote import sweep  # noqa: PLC0415 - only services
+
+        return drive(sweep(time.time() if now is None else now, self._parts), self.engine)
+
     def compensate(self, action_id: str, arguments: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
         """Take back what an action did: call the tool that its own declares as `compensation`, decided as any other.
 
@@ -407,6 +441,14 @@ class Pep:
 def _received(parts: Parts, *, to_run: bool, tool_call_id: str | None = None, step_name: str | None = None) -> Received:
     call_id, step = recordable(tool_call_id), recordable(step_name)
     return Received(parts.manifest.manifest, to_run, call_id, step, time.time(), time.perf_counter())
+
+
+def _begin(
+    parts: Parts, remote: CallName, proposal: Any, session: Any, ids: CallIds
+) -> Generator[Step, Any, dict[str, Any]]:
+    from pdp.flow.remote import begin  # noqa: PLC0415 - only services
+
+    return begin(remote, _received(parts, to_run=True, **ids), proposal, session, parts)
 
 
 def _compensate(

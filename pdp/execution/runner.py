@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.contract.functions import end_coroutine, named_parameters
 from pdp.contract.sensitive import Mask
-from pdp.execution.failures import ToolArgumentError, ToolResultError, ToolUnavailableError, failure_of
+from pdp.execution.failures import ToolArgumentError, ToolResultError, ToolUnavailableError, failure_of, safe_text
 from pdp.json import JsonTooLargeError, JsonValueError, canonical, check_json
 from pdp.manifest.fields import duration_seconds
 from pdp.manifest.schema.compile import compile_schema
@@ -105,6 +105,16 @@ class ToolRunner:
             if not worth_repeating(execution):
                 break
         return execution
+
+    def believed(self, execution: Execution, arguments: Mapping[str, Any]) -> Execution:
+        """Return what a run elsewhere came to as far as it is believed: its result checked, its failure made plain."""
+        failure = execution.failure
+        if failure is not None:
+            mask = Mask(self.entry.sensitive, arguments)
+            details = mask.value({**failure.details, **({} if execution.started else {"effect": "none"})})
+            failure = Failure(failure.code, safe_text(mask.text(failure.message)), details)
+            return self._believed(execution._replace(failure=failure))
+        return self._checked(execution, self._mask(arguments))
 
     def _deadline(self) -> float | None:
         return None if self.timeout is None else time.monotonic() + self.timeout

@@ -117,10 +117,13 @@ def decide_commit(prepared: Prepared, staged: Action, parts: Parts) -> Generator
     return (yield from decide(received, {"tool": staged.kind, "arguments": payload}, session, parts))
 
 
-def approved_action(decided: Decided, prepared: Prepared, actions: ActionStore, run: Run) -> Action:
+def approved_action(
+    decided: Decided, prepared: Prepared, actions: ActionStore, run: Run, call_id: str | None = None
+) -> Action:
     """Return the call's action, approved: by the approval that lets it through, or by the policy alone.
 
     No two calls get the same one: an action belongs to one approval, and of all that move a staged one, one succeeds.
+    `call_id`: the same call that goes on after a crash gets the same one again.
 
     StoreError: that cannot be stored; ActionStateError: it was denied, or another call or approval has it.
     """
@@ -145,7 +148,10 @@ def approved_action(decided: Decided, prepared: Prepared, actions: ActionStore, 
         # Another call of this run may have been quicker: then this one is an effect of its own.
         with suppress(ActionStateError):
             return actions.move(in_run, ActionState.APPROVED, approval_id=approval_id)
-    return actions.move(_stage(decided, prepared, actions), ActionState.APPROVED, approval_id=approval_id)
+    action = _stage(decided, prepared, actions, None if call_id is None else f"call:{call_id}")
+    if call_id is not None and action.state is ActionState.APPROVED:
+        return action
+    return actions.move(action, ActionState.APPROVED, approval_id=approval_id)
 
 
 def settle(

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import logging
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pdp.contract.sensitive import masked, place_of
 from pdp.decision import new_id
@@ -22,7 +23,7 @@ from pdp.execution.failures import ToolResultError, failure_of
 from pdp.execution.runner import cut_short, unavailable
 from pdp.flow.decide import decide, failed
 from pdp.flow.drive import CHECKPOINT, Step, ToolRun, Work
-from pdp.flow.record import record_decision, record_result, telemetry_attributes
+from pdp.flow.record import record_decision, record_result, telemetry_attributes, write_result
 from pdp.flow.stages import (
     Decided,
     Executed,
@@ -58,79 +59,123 @@ _GIVEN_UP: Final = not_run("the call was given up before its tool was started")
 def call(received: Received, proposal: Any, session: Any, parts: Parts) -> Generator[Step, Any, Evaluation]:
     """Decide a proposal and, on ALLOW alone, run its tool with exactly the decided arguments."""
     decided = yield from decide(received, proposal, session, parts)
+    return evaluation_of((yield from call_decided(decided, parts)))
+
+
+def call_decided(
+    decided: Decided, parts: Parts, remote: RemoteRun | None = None
+) -> Generator[Step, Any, Decided | Executed]:
+    """Run the tool of a call that is allowed; `remote`: another enforcement point does, unless there is nothing to run.
+
+    Then what comes back is the call as it was decided.
+    """
     watchers = _Watchers(decided, parts)
     result: Decided | Executed | None = None
     try:
         prepared = decided.prepared if decided.allowed else None
         try:
-            ready = decided if prepared is None else (yield from make_ready(decided, prepared, parts))
+            ready = decided if prepared is None else (yield from make_ready(decided, prepared, parts, remote))
         except OverspentError as error:
-            ready = yield from _decided_again(error.prepared, parts)
+            ready = yield from _decided_again(error.prepared, parts, remote)
         if not isinstance(ready, Ready):
             result = ready
+        elif remote is not None and (yield from remote.runs(ready)):
+            result = ready.decided
         else:
             result = yield from execute(ready, parts, watchers)
             if ready.held is not None and ready.held.staged is not None:
                 result = yield from _ask_for_approval(result, ready.held.staged, ready.prepared, parts)
-        return _evaluation(result)
+        return result
     finally:
         watchers.ended(result)
 
 
-def make_ready(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[Step, Any, Ready | Decided | Executed]:
+class RemoteRun(Protocol):
+    """What is different about a call whose tool another enforcement point runs; see `pdp.flow.remote`."""
+
+    call_id: str
+
+    def reserve(self, ready: Ready) -> Generator[Step, Any, Ready]:
+        """Reserve what the call needs, and store the call; or go on with what was reserved before."""
+
+    def gives_back(self, result: Decided) -> Generator[Step, Any, bool]:
+        """Note that the call ends before it runs, and return whether what it has reserved is to be given back."""
+
+    def runs(self, ready: Ready) -> Generator[Step, Any, bool]:
+        """Note that the call is ready for its run, if there is anything to run, and return whether there is."""
+
+
+def make_ready(
+    decided: Decided, prepared: Prepared, parts: Parts, remote: RemoteRun | None = None
+) -> Generator[Step, Any, Ready | Decided | Executed]:
     """Take the steps of an allowed call until its tool starts.
 
     What ends here is recorded and returned, and what the call has reserved is given back, also where its caller is
-    cancelled.
+    cancelled; but for a remote run, which goes on from there when its caller tries again.
 
     OverspentError: others have spent meanwhile what it was allowed to; nothing is reserved for it any more.
     """
     tool, tools, stores = prepared.checked.tool, parts.tools, parts.stores
     ready = Ready(decided, prepared)
     try:
-        ready = ready._replace(runner=tools.runner(tool))
-        # Before anything is used up for it.
-        refused = tools.refused(tool, ready.runner, prepared.checked.proposal.arguments)
-        if refused is not None:
-            return (yield from record_result(Executed(decided, refused), parts.audit))
-        ready = ready._replace(held=(yield from _hold(decided, prepared, parts)))
-        ready = (yield from _reserve_budgets(ready, parts)) if prepared.spendings else ready
-        ready = yield from _reserve(ready, parts)
-        if prepared.flow is not None and prepared.approval is not None:
-            from pdp.flow.follow import endorse  # noqa: PLC0415 - only where labels are in use
-
-            yield from endorse(prepared, stores)
-        if ready.known is not None:
-            return ready
-        yield CHECKPOINT
-        _act_on_obligations(ready.decided, prepared)
-        if tool.stages_actions:
-            # The staging is the run: its pattern's rule acts on the store.
-            return ready
-        if ready.held is not None:
-            ready = ready._replace(known=(yield Work(ready.held.before, ready.held.blocking)))
-            if ready.known is not None:
-                return ready
-        inputs = tools.inputs(tool, prepared.asked.session, prepared.checked.config)
-        ready = ready._replace(arguments=arguments_of(prepared.checked.proposal) | inputs)
-        ready = ready._replace(action=(yield from _approve(ready, stores)))
-        yield CHECKPOINT
+        if remote is None:
+            ready = ready._replace(runner=tools.runner(tool))
+            # Before anything is used up for it.
+            refused = tools.refused(tool, ready.runner, prepared.checked.proposal.arguments)
+            if refused is not None:
+                return (yield from record_result(Executed(decided, refused), parts.audit))
+        ready = ready._replace(held=(yield from hold_to_pattern(decided, prepared, parts)))
+        if remote is not None:
+            ready = yield from remote.reserve(ready)
+        else:
+            ready = (yield from _reserve_budgets(ready, parts)) if prepared.spendings else ready
+            ready = yield from _reserve(ready, parts)
+        ready = yield from _until_start(ready, parts, remote)
+        if ready.known is None:
+            yield CHECKPOINT
     except OverspentError:
         yield from _give_back(ready, _GIVEN_UP, stores)
         raise
     except Exception as error:  # noqa: BLE001 - whatever fails on the way is a DENY
         denied = error.decided if isinstance(error, StoppedError) else failed(ready.decided, error)
         denied = yield from record_decision(denied, parts.audit)
-        yield from _give_back(ready, _GIVEN_UP, stores)
+        if remote is None or (yield from remote.gives_back(denied)):
+            yield from _give_back(ready, _GIVEN_UP, stores)
         return denied
     except BaseException:
+        if remote is not None:
+            raise
         yield from record_result(Executed(ready.decided, _GIVEN_UP, ready.action), parts.audit)
         yield from _give_back(ready, _GIVEN_UP, stores)
         raise
     return ready
 
 
-def _decided_again(prepared: Prepared, parts: Parts) -> Generator[Step, Any, Ready | Decided | Executed]:
+def _until_start(ready: Ready, parts: Parts, remote: RemoteRun | None) -> Generator[Step, Any, Ready]:
+    prepared, stores, tool = ready.prepared, parts.stores, ready.prepared.checked.tool
+    if prepared.flow is not None and prepared.approval is not None:
+        from pdp.flow.follow import endorse  # noqa: PLC0415 - only where labels are in use
+
+        yield from endorse(prepared, stores)
+    if ready.known is not None:
+        return ready
+    yield CHECKPOINT
+    _act_on_obligations(ready.decided, prepared)
+    if tool.stages_actions:
+        # The staging is the run: its pattern's rule acts on the store.
+        return ready
+    if ready.held is not None:
+        ready = ready._replace(known=(yield Work(ready.held.before, ready.held.blocking)))
+        if ready.known is not None:
+            return ready
+    inputs = {} if remote else parts.tools.inputs(tool, prepared.asked.session, prepared.checked.config)
+    ready = ready._replace(arguments=arguments_of(prepared.checked.proposal) | inputs)
+    return ready._replace(action=(yield from _approve(ready, stores, remote)))
+
+
+def _decided_again(
+    prepared: Prepared, parts: Parts, remote: RemoteRun | None
+) -> Generator[Step, Any, Ready | Decided | Executed]:
     """Decide a call with what is spent now, until it is ready or not allowed; a few times, then it is a DENY."""
     asked = prepared.asked
     session = asked.session.with_changes(request_id=asked.request_id)
@@ -139,7 +184,7 @@ def _decided_again(prepared: Prepared, parts: Parts) -> Generator[Step, Any, Rea
         if decided.prepared is None or not decided.allowed:
             return decided
         with suppress(OverspentError):
-            return (yield from make_ready(decided, decided.prepared, parts))
+            return (yield from make_ready(decided, decided.prepared, parts, remote))
     return (yield from record_decision(decided.denied("limits.cumulative_exceeded", _CONTENDED), parts.audit))
 
 
@@ -157,12 +202,7 @@ def execute(ready: Ready, parts: Parts, watchers: _Watchers) -> Generator[Step, 
         ready = ready._replace(action=(yield from _settle(ready, execution, stores)))
         yield from _free(ready, execution, stores)
         ready = ready._replace(key=None, reservation=None)
-        delivered = deliver(Executed(ready.decided, execution, ready.action), ready)
-        if ready.prepared.flow is not None:
-            from pdp.flow.follow import follow  # noqa: PLC0415 - as above
-
-            delivered = yield from follow(delivered, ready.prepared, stores)
-        return (yield from record_result(delivered, parts.audit))
+        return (yield from record_result((yield from _delivered(ready, execution, stores)), parts.audit))
     except BaseException as error:
         executed = yield from record_result(Executed(ready.decided, cut_short(), ready.action), parts.audit)
         yield from _give_back(ready, executed.execution, stores)
@@ -170,6 +210,31 @@ def execute(ready: Ready, parts: Parts, watchers: _Watchers) -> Generator[Step, 
             raise
         _log.exception("a run is over, and what it came to could not be stored")
         return executed
+
+
+def complete(ready: Ready, execution: Execution, parts: Parts, fault: str | None) -> Generator[Step, Any, Executed]:
+    """Return what a run elsewhere comes to, settled and recorded; `fault`: why its result is withheld.
+
+    It can be repeated. AuditError: it could not be recorded; what is settled stays so.
+    """
+    execution = execution if ready.held is None else ready.held.completed(execution)
+    ready = ready._replace(action=(yield from _settle(ready, execution, parts.stores)))
+    yield from _free(ready, execution, parts.stores)
+    if fault is None:
+        delivered = yield from _delivered(ready, execution, parts.stores)
+    else:
+        delivered = Executed(ready.decided, withheld(execution, fault), ready.action)
+    yield from write_result(delivered, parts.audit)
+    return delivered
+
+
+def _delivered(ready: Ready, execution: Execution, stores: Stores) -> Generator[Step, Any, Executed]:
+    delivered = deliver(Executed(ready.decided, execution, ready.action), ready)
+    if ready.prepared.flow is not None:
+        from pdp.flow.follow import follow  # noqa: PLC0415 - only where labels are in use
+
+        delivered = yield from follow(delivered, ready.prepared, stores)
+    return delivered
 
 
 class _Watchers:
@@ -224,16 +289,17 @@ class _Watchers:
         if self._telemetry is not None:
             self._telemetry.ended(execution, telemetry_attributes(over, self._audit))
         if self._events is not None:
-            evaluation = _evaluation(over)
+            evaluation = evaluation_of(over)
             error = evaluation.answer.text if evaluation.pruned or evaluation.answer.is_error else None
             self._events.ended(error, execution, cancelled=result is None)
 
 
-def _evaluation(result: Decided | Executed) -> Evaluation:
+def evaluation_of(result: Decided | Executed) -> Evaluation:
+    """Return what the caller gets of a call."""
     return Evaluation(result.decided, result) if isinstance(result, Executed) else Evaluation(result)
 
 
-def _hold(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[Step, Any, HeldCall | None]:
+def hold_to_pattern(decided: Decided, prepared: Prepared, parts: Parts) -> Generator[Step, Any, HeldCall | None]:
     """Return the call with the rules that it is held to, if any, before anything is used up: its run may be closed."""
     needs_run = parts.stores.reads_sources or prepared.checked.tool.follows_pattern or _needs_action(prepared)
     if not (needs_run or result_markings(decided)):
@@ -293,14 +359,15 @@ def _needs_action(prepared: Prepared) -> bool:
     return tool.commits or (tool.has_action and prepared.approval is not None)
 
 
-def _approve(ready: Ready, stores: Stores) -> Generator[Step, Action, Action | None]:
+def _approve(ready: Ready, stores: Stores, remote: RemoteRun | None) -> Generator[Step, Action, Action | None]:
     decided, prepared, held = ready.decided, ready.prepared, ready.held
     if held is None or not _needs_action(prepared):
         return None
     from pdp.flow.action import approved_action  # noqa: PLC0415 - only calls with effects
 
-    actions, run = stores.actions, held.run
-    return (yield Work(lambda: approved_action(decided, prepared, actions, run), blocking=actions.blocking))
+    call_id = None if remote is None else remote.call_id
+    approve = partial(approved_action, decided, prepared, stores.actions, held.run, call_id)
+    return (yield Work(approve, blocking=stores.actions.blocking))
 
 
 def _run(ready: Ready, watchers: _Watchers) -> Generator[Step, Any, Execution]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pdp.stores.actions import ActionStore
     from pdp.stores.budgets import BudgetStore
     from pdp.stores.keys import IdempotencyStore
+    from pdp.stores.remote_calls import RemoteCallStore
 
 _IN_MEMORY: Final = {
     "keys": ("pdp.stores.memory", "MemoryIdempotency"),
@@ -38,6 +39,7 @@ _IN_MEMORY: Final = {
     "runs": ("pdp.patterns.run", "Runs"),
     "ledger": ("pdp.ledger.ledger", "MemoryLedger"),
     "budgets": ("pdp.stores.budgets", "MemoryBudgets"),
+    "remote_calls": ("pdp.stores.memory", "MemoryRemoteCalls"),
 }
 """By store, where the one in memory is."""
 
@@ -53,6 +55,7 @@ class Stores:
     runs: Runs
     ledger: LedgerStore
     budgets: BudgetStore
+    remote_calls: RemoteCallStore
 
     def __init__(self, deployment: Deployment | None, **given: Any) -> None:
         self.deployment = deployment

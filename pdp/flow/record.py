@@ -54,7 +54,7 @@ def record_result(executed: Executed, log: AuditLog) -> Generator[Step, Any, Exe
     If that fails, the outcome of a tool that ran is unknown; one that was refused stays refused.
     """
     try:
-        yield from _write(_result_event(executed, log), log)
+        yield from write_result(executed, log)
     except Exception:  # noqa: BLE001 - the tool ran; its caller has to know that much
         from pdp.execution.runner import unknown  # noqa: PLC0415 - an alarm, not the way of every call
 
@@ -64,6 +64,11 @@ def record_result(executed: Executed, log: AuditLog) -> Generator[Step, Any, Exe
         unrecorded = unknown("the tool ran, but its result could not be recorded")
         return Executed(executed.decided, unrecorded, executed.action)
     return executed
+
+
+def write_result(executed: Executed, log: AuditLog) -> Generator[Step, Any, None]:
+    """Record what a call came to, or raise AuditError."""
+    yield from _write(_result_event(executed, log), log)
 
 
 def record_plan(plan: CheckedPlan, decision: Decision, asked: Unread, log: AuditLog) -> Generator[Step, Any, Decision]:

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
 from pdp.approvals.approvals import ApprovalRefusedError, Approvals
 from pdp.clock import to_seconds
@@ -22,7 +24,7 @@ from pdp.decision import new_id
 from pdp.flow.drive import Pause, Step, Work
 from pdp.flow.stages import Asked, Decided, OverspentError, Prepared, Ready, StoppedError, not_run
 from pdp.json import has_plain_form
-from pdp.stores.approvals import Approval, ApprovalState
+from pdp.stores.approvals import Approval, ApprovalState, Transaction
 from pdp.stores.keys import (
     LASTING,
     ApprovalUse,
@@ -37,7 +39,7 @@ from pdp.stores.keys import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Generator, Sequence
 
     from pdp.contract.budgets import Spending, Take
     from pdp.contract.checks import Checked
@@ -47,6 +49,9 @@ if TYPE_CHECKING:
     from pdp.request import Request
 
 _log = logging.getLogger("pdp.pep")
+
+Consume = Callable[[Transaction | None], object]
+"""What uses up an approval within a transaction."""
 
 PATIENCE: Final = 10.0  # seconds that a call waits for another one with the same key that is running
 _FIRST_WAIT: Final = 0.002
@@ -134,7 +139,20 @@ def open_approval(
     return (yield Work(open_or_find, approvals.blocking or stores.blocking or stores.reads_sources))
 
 
-def reserve(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
+class Together(NamedTuple):
+    """What a call of a remote enforcement point takes and stores in one transaction with its key and approval.
+
+    `token` names the run of its key; `check` raises where another request has begun the call; `take` gets that
+    transaction, and what uses up the approval within it.
+    """
+
+    token: str
+    check: Callable[[], None]
+    transaction: Callable[[], AbstractContextManager[Transaction | None]]
+    take: Callable[[Consume, Transaction | None], object]
+
+
+def reserve(ready: Ready, parts: Parts, together: Together | None = None) -> Generator[Step, Any, Ready]:
     """Reserve the call's key and use up its approval; what an earlier call with the key came to is known of it then.
 
     StoppedError: the approval does not hold any more, or the key stands for other arguments; StateError: a store or the
@@ -142,9 +160,9 @@ def reserve(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
     """
     decided, prepared = ready.decided, ready.prepared
     uses_approval = prepared.approval is not None and parts.approvals is not None and parts.approvals.blocking
-    blocking = parts.stores.keys.blocking or uses_approval
+    blocking = parts.stores.keys.blocking or uses_approval or together is not None
     try:
-        begun, used = yield from _waiting(partial(_take, prepared, parts), blocking=blocking)
+        begun, used = yield from _waiting(partial(_take, prepared, parts, together), blocking=blocking)
     except ApprovalRefusedError as error:
         raise StoppedError(decided.denied("approvals.invalid", error.message)) from error
     reserved = ready._replace(decided=decided._replace(approval=used))
@@ -166,26 +184,40 @@ def reserve(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
             assert_never(begun)
 
 
-def _take(prepared: Prepared, parts: Parts) -> tuple[Begun | None, Approval | None]:
-    keys, approvals, approval = parts.stores.keys, parts.approvals, prepared.approval
+def _take(prepared: Prepared, parts: Parts, together: Together | None) -> tuple[Begun | None, Approval | None]:
+    approvals, approval = parts.approvals, prepared.approval
     key = key_of(prepared.asked, prepared.checked)
+    if together is not None:
+        together.check()
+
+    def step(consume: Consume) -> Begun | None:
+        take = consume if together is None else partial(together.take, consume)
+        if key is not None:
+            return _begin(prepared, key, parts.stores.keys, take, None if together is None else together.token)
+        with nullcontext() if together is None else together.transaction() as transaction:
+            take(transaction)
+        return None
+
     if approval is None or approvals is None:
-        return (None if key is None else _begin(prepared, key, keys, None)), None
-    now = prepared.asked.session.time or to_seconds(time.time())
-    if key is None:
-        return None, approvals.consume(approval, now)
-    return approvals.consume_with(
-        approval, now, lambda consume: _begin(prepared, key, keys, ApprovalUse(approval.id, consume))
+        return step(lambda _: None), None
+    return approvals.consume_with(approval, prepared.asked.session.time or to_seconds(time.time()), step)
+
+
+def _begin(prepared: Prepared, key: IdempotencyKey, keys: IdempotencyStore, take: Consume, token: str | None) -> Begun:
+    tool, approval = prepared.checked.tool, prepared.approval
+    return keys.begin(
+        key,
+        prepared.checked.proposal.digest,
+        ttl=tool.key_ttl,
+        now=time.time(),
+        lasting=lasting(tool),
+        approval=ApprovalUse(None if approval is None else approval.id, take),
+        token=token,
     )
 
 
-def _begin(prepared: Prepared, key: IdempotencyKey, keys: IdempotencyStore, use: ApprovalUse | None) -> Begun:
-    tool = prepared.checked.tool
-    digest = prepared.checked.proposal.digest
-    return keys.begin(key, digest, ttl=tool.key_ttl, now=time.time(), lasting=_lasting(tool), approval=use)
-
-
-def _lasting(tool: CompiledTool) -> float:
+def lasting(tool: CompiledTool) -> float:
+    """Return for how many seconds a tool may run at most."""
     return tool.timeout + _SPARE if tool.timeout is not None else LASTING
 
 
@@ -263,20 +295,32 @@ def reserve_budgets(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
     OverspentError: others were quicker, and it is not there any more; StoppedError: the policy allows the call, and not
     what it takes; StoreError: the store cannot be used.
     """
-    prepared, budgets = ready.prepared, parts.stores.budgets
-    takes = [_capped(spending, ready.decided) for spending in prepared.spendings]
-    takes = [take for take in takes if take.amount]
-    if not takes:
-        return ready
-    decision, now = ready.decided.decision, _now(prepared.asked, time.time())
+    decision = ready.decided.decision
     # Whoever has to settle it finds the call by its decision in the audit.
     reservation = new_id() if decision is None else decision.decision_id
-    running_until = time.time() + _lasting(prepared.checked.tool)
-
-    take_all = partial(budgets.reserve, reservation, takes, now=now, running_until=running_until)
-    if not (yield Work(take_all, budgets.blocking)):
-        raise OverspentError(prepared)
+    take_all = taking(ready.decided, ready.prepared, parts.stores, reservation)
+    if take_all is None:
+        return ready
+    yield Work(partial(take_all, None), parts.stores.budgets.blocking)
     return ready._replace(reservation=reservation)
+
+
+def taking(
+    decided: Decided, prepared: Prepared, stores: Stores, reservation: str
+) -> Callable[[Transaction | None], None] | None:
+    """Return what reserves a call's budgets, within a transaction; None where it takes nothing of any.
+
+    Errors as of `reserve_budgets`.
+    """
+    takes = [_capped(spending, decided) for spending in prepared.spendings]
+    takes = [take for take in takes if take.amount]
+
+    def take_all(transaction: Transaction | None) -> None:
+        now, until = _now(prepared.asked, time.time()), time.time() + lasting(prepared.checked.tool)
+        if not stores.budgets.reserve(reservation, takes, now=now, running_until=until, within=transaction):
+            raise OverspentError(prepared)
+
+    return take_all if takes else None
 
 
 def _capped(spending: Spending, decided: Decided) -> Take:

@@ -80,6 +80,7 @@ def open_tenant(
         ledger=stores.ledger,
         budgets=stores.budgets,
         telemetry=None if provider is None else Telemetry(tracer_provider=provider),
+        remote_calls=stores.remote_calls,
     )
     access = AccessPolicy(pep, settings.authzen, key or name.encode(), owned)
     return Tenant(name, settings, pep, stores, access, audit)

@@ -1,7 +1,65 @@
-"""What a subject's model may see; the manifest."""
+"""What a subject's model may see, with the condition in words; the manifest."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fastapi import APIRouter
+from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotation
+from starlette.responses import JSONResponse, Response
+
+from pdp.json import thawed
+from pdp.manifest.exports import export_tools
+from pdp.manifest.expressions.expression import compile_expression
+from pdp.service.proposals import session_of
+from pdp.service.requests import caller, known_fields, read_object
+from pdp.service.security.principal import Scope
+
+if TYPE_CHECKING:
+    from pdp.manifest.model import Tool
 
 router = APIRouter()
+
+
+@router.api_route("/v1/tools", methods=["GET", "POST"])
+async def tools(request: Request) -> Response:
+    """List the tools of which some call could be allowed."""
+    who = await caller(request, Scope.PROPOSE)
+    body = await read_object(request, optional=True) if request.method == "POST" else {}
+    known_fields(body, "session")
+    manifest, form = who.tenant.manifest, request.query_params.get("format", "plain")
+    seen = await who.tenant.pep.avisible_tools(session_of(who, body, request))
+    entries = [manifest.tools[name] for name, visibility in seen.items() if visibility != "NEVER"]
+    shown = [
+        {
+            "name": entry.name,
+            "visibility": seen[entry.name],
+            "condition": condition_of(entry) if seen[entry.name] == "DEPENDS" else None,
+            "definition": definition,
+        }
+        for entry, definition in zip(entries, export_tools(entries, form), strict=True)
+    ]
+    return JSONResponse({"tools": shown, "manifest_version": manifest.version, "manifest_digest": manifest.digest})
+
+
+@router.get("/v1/manifest")
+async def effective(request: Request) -> Response:
+    """Answer with the effective manifest."""
+    manifest = (await caller(request, Scope.PROPOSE)).tenant.manifest
+    return JSONResponse({"version": manifest.version, "digest": manifest.digest, "document": thawed(manifest.document)})
+
+
+def condition_of(entry: Tool) -> str:
+    """Return in words what decides about a call of the tool, beside who makes it."""
+    mapped = {
+        name
+        for mapping in (entry.resource or {}, entry.context or {})
+        for name, text in mapping.items()
+        if compile_expression(text).reads_arguments
+    }
+    parts = [f"{limit.argument or 'every call'} counts towards the limit {limit.limit}" for limit in entry.limits]
+    parts += [f"{name} has to name its sources" for name in entry.provenance.required]
+    parts += [f"where {name} ({role}) comes from counts" for name, role in (entry.roles or {}).items()]
+    if mapped:
+        parts.append(f"the policy looks at {', '.join(sorted(mapped))}")
+    return f"It depends on the arguments: {'; '.join(parts)}." if parts else "Each call is decided by itself."

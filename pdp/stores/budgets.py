@@ -24,6 +24,8 @@ from pdp.stores.memory import CAPACITY
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pdp.stores.approvals import Transaction
+
 
 class OpenReservation(NamedTuple):
     """What is reserved for a call of which nobody knows what came: of the budget `names`, so many units.
@@ -58,10 +60,19 @@ class BudgetStore(Protocol):
     def spent(self, take: Take, now: float) -> Spent:
         """Return what the budget of `take` holds."""
 
-    def reserve(self, reservation_id: str, takes: Sequence[Take], *, now: float, running_until: float) -> bool:
+    def reserve(
+        self,
+        reservation_id: str,
+        takes: Sequence[Take],
+        *,
+        now: float,
+        running_until: float,
+        within: Transaction | None = None,
+    ) -> bool:
         """Take all of `takes`, or nothing where one passes its cap or has another currency; return whether it did.
 
-        It checks and adds in one step: two callers never both take what is there for one.
+        It checks and adds in one step: two callers never both take what is there for one. `within`: the transaction to
+        do it in, for a store of the same database; it has to be rolled back where nothing is taken.
         """
 
     def commit(self, reservation_id: str, *, unknown_at: float | None = None) -> bool:
@@ -121,7 +132,15 @@ class MemoryBudgets:
             budget.at(now)
             return Spent(budget.used, next((amount.ends for amount in budget.amounts.values()), None), budget.currency)
 
-    def reserve(self, reservation_id: str, takes: Sequence[Take], *, now: float, running_until: float) -> bool:
+    def reserve(
+        self,
+        reservation_id: str,
+        takes: Sequence[Take],
+        *,
+        now: float,
+        running_until: float,
+        within: Transaction | None = None,  # noqa: ARG002 - of databases
+    ) -> bool:
         """Take all of `takes`, or nothing where one passes its cap or has another currency.
 
         StoreFullError: 100,000 calls count in budgets in memory.

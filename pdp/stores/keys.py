@@ -105,12 +105,12 @@ Begun = Fresh | Known
 
 
 class ApprovalUse(NamedTuple):
-    """An approval that is used up together with a key: both, or neither.
+    """An approval that is used up together with a key: both, or neither; `id` None: something else is done with it.
 
     `consume` does it or raises; it gets the transaction that the key is begun in, or None where keys are in memory.
     """
 
-    id: str
+    id: str | None
     consume: Callable[[Transaction | None], object]
 
 
@@ -253,11 +253,13 @@ class IdempotencyStore(ABC):
         now: float,
         lasting: float = LASTING,
         approval: ApprovalUse | None = None,
+        token: str | None = None,
     ) -> Begun:
         """Take the key if it is free (`Fresh`); otherwise return what is known of it.
 
         A result is stored for `ttl` seconds from its finish on; None: for ever. After `lasting` seconds, for all its
-        attempts, the tool counts as crashed. `approval` is used up in the same transaction.
+        attempts, the tool counts as crashed. `approval` is used up in the same transaction. `token` names the run; a
+        new one when absent.
         """
         # A replay, which is the most frequent case for a key that is known, takes no lock.
         known = self.look(key, arguments_digest, now)
@@ -268,7 +270,7 @@ class IdempotencyStore(ABC):
             names=canonical(list(key)).decode(),
             arguments_digest=arguments_digest,
             state=KeyState.STARTED,
-            token=new_id(),
+            token=new_id() if token is None else token,
             started_at=now,
             running_until=now + lasting,
             ttl=ttl,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pdp.stores.approvals import ApprovalStore
     from pdp.stores.budgets import BudgetStore
     from pdp.stores.keys import IdempotencyStore
+    from pdp.stores.remote_calls import RemoteCallStore
     from pdp.stores.sql.audit import SqlAudit
     from pdp.stores.sql.tokens import SqlTokens
     from pdp.stores.sql.webhooks import SqlWebhooks
@@ -29,6 +30,7 @@ class OpenStores(NamedTuple):
     budgets: BudgetStore
     tokens: SqlTokens
     webhooks: SqlWebhooks
+    remote_calls: RemoteCallStore
     open_audit: Callable[[bytes | None], SqlAudit]
     check: Callable[[], str]
     close: Callable[[], object]
@@ -44,7 +46,7 @@ def open_stores(url: str, *, upgrade: bool = False) -> OpenStores:
     from pdp.stores.sql.database import Database  # noqa: PLC0415 - an optional extra
     from pdp.stores.sql.keys import SqlIdempotency  # noqa: PLC0415
     from pdp.stores.sql.ledger import SqlLedger  # noqa: PLC0415
-    from pdp.stores.sql.records import SqlActions, SqlApprovals  # noqa: PLC0415
+    from pdp.stores.sql.records import SqlActions, SqlApprovals, SqlRemoteCalls  # noqa: PLC0415
     from pdp.stores.sql.tokens import SqlTokens  # noqa: PLC0415
     from pdp.stores.sql.webhooks import SqlWebhooks  # noqa: PLC0415
 
@@ -58,6 +60,7 @@ def open_stores(url: str, *, upgrade: bool = False) -> OpenStores:
         SqlBudgets(database),
         SqlTokens(database),
         SqlWebhooks(database),
+        SqlRemoteCalls(database),
         partial(SqlAudit, database),
         database.check,
         database.close,

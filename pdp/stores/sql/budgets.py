@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
 
     from pdp.contract.budgets import Take
+    from pdp.stores.approvals import Transaction
     from pdp.stores.sql.database import Database
 
 
@@ -70,10 +71,18 @@ class SqlBudgets:
         # PostgreSQL's sums are decimals.
         return Spent(0) if row is None else Spent(int(row[0]), row[1], row[2])
 
-    def reserve(self, reservation_id: str, takes: Sequence[Take], *, now: float, running_until: float) -> bool:
+    def reserve(
+        self,
+        reservation_id: str,
+        takes: Sequence[Take],
+        *,
+        now: float,
+        running_until: float,
+        within: Transaction | None = None,
+    ) -> bool:
         """Take all of `takes`, or nothing where one passes its cap or has another currency."""
         try:
-            with self._database.write() as connection:
+            with self._database.joined(within) as connection:
                 for take in sorted(takes):
                     end = _take(connection, take, now)
                     row = {"id": reservation_id, "budget": take.budget, "names": take.names, "amount": take.amount}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -119,6 +119,12 @@ class Database:
             check_schema(connection, self.name)
             connection.execute(audit.delete().where(audit.c.seq < 0))
         return SCHEMA
+
+    def joined(self, within: object) -> AbstractContextManager[Connection]:
+        """Return the transaction `within` where it is one of this database, and else one of its own, as of `write`."""
+        if isinstance(within, Connection) and self.owns(within):
+            return nullcontext(within)
+        return self.write()
 
     def owns(self, connection: Connection) -> bool:
         """Return whether a connection is one to this database: opened here, or by the same URL."""

@@ -1,4 +1,4 @@
-"""Actions and approvals in a database: a row for each, what queries ask for in columns, the whole as JSON."""
+"""Actions, approvals, remote calls in a database: a row for each, columns for what queries ask, the whole as JSON."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
-from sqlalchemy import Connection, TableClause, select, update
+from sqlalchemy import Connection, TableClause, delete, select, update
 
 from pdp.errors import StoreError
 from pdp.stores.actions import Action, ActionState, ActionStore
 from pdp.stores.approvals import Approval, ApprovalState, Transaction
-from pdp.stores.sql.tables import actions, approvals, insert_if_absent
+from pdp.stores.remote_calls import OVERDUE, RemoteCall
+from pdp.stores.sql.tables import actions, approvals, insert_if_absent, remote_calls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from pdp.stores.sql.database import Database
 
-Record = TypeVar("Record", Action, Approval)
+Record = TypeVar("Record", Action, Approval, RemoteCall)
 
 
 class _SqlRecords(Generic[Record]):
@@ -44,12 +46,10 @@ class _SqlRecords(Generic[Record]):
         `within`: a transaction to do it in, such as the one that an idempotency key is begun in. One of another
         database is not used: then it is done in one of its own.
         """
-        if not isinstance(within, Connection) or not self._database.owns(within):
-            with self._database.write() as connection:
-                return self.replace(old, new, within=connection)
-        if self._first(within, {"id": old.id}, lock=True) != old:
-            return False
-        within.execute(update(self._table).filter_by(id=old.id).values(**self._row(new)))
+        with self._database.joined(within) as connection:
+            if self._first(connection, {"id": old.id}, lock=True) != old:
+                return False
+            connection.execute(update(self._table).filter_by(id=old.id).values(**self._row(new)))
         return True
 
     def _add(self, record: Record, only: dict[str, str], **columns: str) -> Record:
@@ -140,3 +140,37 @@ class SqlApprovals(_SqlRecords[Approval]):
             if limit is None or len(page) < limit or len(found) >= limit:
                 return found[:limit]
             after = page[-1].id
+
+
+class SqlRemoteCalls(_SqlRecords[RemoteCall]):
+    """Calls of remote enforcement points in a database; a `RemoteCallStore`. Arguments and results are in it."""
+
+    _table = remote_calls
+    _adapter = TypeAdapter(RemoteCall)
+
+    def transaction(self) -> AbstractContextManager[Transaction | None]:
+        """Return a transaction of the database."""
+        return self._database.write()
+
+    def add(self, call: RemoteCall, *, within: Transaction | None) -> bool:
+        """Store a new call unless there is one of its id."""
+        with self._database.joined(within) as connection:
+            return insert_if_absent(connection, self._table, self._row(call))
+
+    def overdue(self, now: float) -> Sequence[RemoteCall]:
+        """Return those that nobody has finished in time, the first 100."""
+        columns = self._table.c
+        query = select(columns.record).where(columns.state.in_(OVERDUE), columns.running_until <= now)
+        query = query.where(columns.held_until <= now).order_by(columns.running_until).limit(100)
+        with self._database.read() as connection:
+            return [self._read(text) for text in connection.execute(query).scalars()]
+
+    def prune(self, before: float) -> int:
+        """Delete those that are over."""
+        columns = self._table.c
+        over = columns.state.not_in(OVERDUE) & (columns.running_until < before)
+        with self._database.write() as connection:
+            return connection.execute(delete(self._table).where(over)).rowcount
+
+    def _row(self, record: RemoteCall) -> dict[str, Any]:
+        return super()._row(record) | {"running_until": record.running_until, "held_until": record.held_until}

@@ -65,8 +65,8 @@ reservations = table(
 
 remote_calls = table(
     "pdp_remote_calls",
-    *(column(name, Text) for name in ("id", "request_digest", "state", "record", "answer")),
-    *(column(name, Double) for name in ("started_at", "running_until")),
+    *(column(name, Text) for name in ("id", "state", "record")),
+    *(column(name, Double) for name in ("running_until", "held_until")),
 )
 """One row for each call that a remote enforcement point has begun."""
 

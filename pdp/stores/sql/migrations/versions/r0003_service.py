@@ -14,13 +14,10 @@ def upgrade() -> None:
     op.create_table(
         "pdp_remote_calls",
         sa.Column("id", sa.Text, primary_key=True),
-        sa.Column("request_digest", sa.Text, nullable=False),
         sa.Column("state", sa.Text, nullable=False),
-        sa.Column("started_at", sa.Double, nullable=False),
         sa.Column("running_until", sa.Double, nullable=False),
+        sa.Column("held_until", sa.Double, nullable=False),
         sa.Column("record", sa.Text, nullable=False),
-        sa.Column("answer", sa.Text),
-        sa.CheckConstraint("state IN ('started', 'finished')", name="pdp_remote_calls_state"),
     )
     op.create_index("ix_pdp_remote_calls_running_until", "pdp_remote_calls", ["state", "running_until"])
     op.create_table(

@@ -1,0 +1,91 @@
+"""Calls that remote enforcement points run: what is stored of one until its result is there, and the store.
+
+    begun ──> ready ──> reported ──> finished
+                └──> unknown ──> reported
+
+A process that works on a call (`begun`, `reported`) holds it for a while; then another one goes on with it. Each step
+replaces the record as it was read, so that of several that go on with a call one does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from pdp.stores.approvals import Transaction
+
+
+class CallState(StrEnum):
+    """Where a call stands. BEGUN: all is reserved; READY: it may be run; UNKNOWN: nobody said in time what came."""
+
+    BEGUN = "begun"
+    READY = "ready"
+    REPORTED = "reported"
+    FINISHED = "finished"
+    UNKNOWN = "unknown"
+
+
+OVERDUE: Final = (CallState.BEGUN, CallState.READY, CallState.REPORTED)
+"""The states that end with `running_until`."""
+
+
+class CallName(NamedTuple):
+    """Which call is meant: its id, who began it (and alone finishes it), and a digest of what they asked for."""
+
+    id: str
+    owner: str
+    request_digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteCall:
+    """What is stored of a call. Times are in seconds since 1970.
+
+    Attributes:
+        id, owner, request_digest: its name.
+        running_until: when its tool cannot run any more; held_until: until when a process works on it.
+        record: what finishing it needs, plain JSON; result_digest: of what was reported.
+        answer: what it came to, plain JSON.
+    """
+
+    id: str
+    owner: str
+    request_digest: str
+    state: CallState
+    running_until: float
+    held_until: float
+    record: dict[str, Any]
+    result_digest: str | None = None
+    answer: dict[str, Any] | None = None
+
+
+class RemoteCallStore(Protocol):
+    """A store of remote calls. Safe to share between threads; each method is one atomic step, and raises StoreError.
+
+    `blocking`: whether its methods wait for a disk or a network.
+    """
+
+    blocking: bool
+
+    def transaction(self) -> AbstractContextManager[Transaction | None]:
+        """Return a transaction for `add` and stores of the same database; None in memory."""
+
+    def get(self, call_id: str) -> RemoteCall | None:
+        """Return the call of that id, if there is one."""
+
+    def add(self, call: RemoteCall, *, within: Transaction | None) -> bool:
+        """Store a new call unless there is one of its id, and return whether it was stored."""
+
+    def replace(self, old: RemoteCall, new: RemoteCall) -> bool:
+        """Put `new` in the place of `old` if what is stored equals `old`, and return whether it did."""
+
+    def overdue(self, now: float) -> Sequence[RemoteCall]:
+        """Return those that nobody has finished in time and nobody works on, the first 100."""
+
+    def prune(self, before: float) -> int:
+        """Delete those whose `running_until` is before that time and that are over, and return how many."""
