@@ -309,7 +309,7 @@ class Pep:
         return await adrive(call(_received(parts, to_run=True, **ids), proposal, session, parts), parts.engine)
 
     def begin(self, remote: CallName, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> dict[str, Any]:
-        """Decide a proposal whose tool another enforcement point runs, see `pdp.flow.remote.begin`.
+        """Decide a proposal whose tool another enforcement point runs, see `pdp.flow.remote.calls`.
 
         What comes back is plain JSON; docs/service.md has its form. On ALLOW, all that the run needs is reserved.
         """
@@ -320,20 +320,20 @@ class Pep:
         return await adrive(_begin(self._parts, remote, proposal, session, ids), self.engine)
 
     def finish(self, remote: CallName, execution: Execution) -> dict[str, Any]:
-        """Take what a call that was begun came to, see `pdp.flow.remote.finish`."""
-        from pdp.flow.remote import finish  # noqa: PLC0415 - only services
+        """Take what a call that was begun came to, see there."""
+        from pdp.flow.remote.calls import finish  # noqa: PLC0415 - only services
 
         return drive(finish(remote, execution, self._parts), self.engine)
 
     async def afinish(self, remote: CallName, execution: Execution) -> dict[str, Any]:
         """Async variant of `finish`."""
-        from pdp.flow.remote import finish  # noqa: PLC0415 - only services
+        from pdp.flow.remote.calls import finish  # noqa: PLC0415 - only services
 
         return await adrive(finish(remote, execution, self._parts), self.engine)
 
     def sweep(self, now: float | None = None) -> int:
-        """Record calls that nobody has finished in time, see `pdp.flow.remote.sweep`, and return how many."""
-        from pdp.flow.remote import sweep  # noqa: PLC0415 - only services
+        """Record calls that nobody has finished in time, see there, and return how many."""
+        from pdp.flow.remote.calls import sweep  # noqa: PLC0415 - only services
 
         return drive(sweep(time.time() if now is None else now, self._parts), self.engine)
 
@@ -446,7 +446,7 @@ def _received(parts: Parts, *, to_run: bool, tool_call_id: str | None = None, st
 def _begin(
     parts: Parts, remote: CallName, proposal: Any, session: Any, ids: CallIds
 ) -> Generator[Step, Any, dict[str, Any]]:
-    from pdp.flow.remote import begin  # noqa: PLC0415 - only services
+    from pdp.flow.remote.calls import begin  # noqa: PLC0415 - only services
 
     return begin(remote, _received(parts, to_run=True, **ids), proposal, session, parts)
 

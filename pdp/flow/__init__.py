@@ -11,5 +11,6 @@ reserve: a call's approval, found and opened; what it takes before its tool runs
 drive: doing what the flow asks for, waiting or asynchronously
 parts: what an enforcement point is made of: tools, stores, options
 guard: functions whose every call goes through an enforcement point
+remote: a folder: calls whose tool another enforcement point runs
 preview: what is asked ahead of any call: which tools a subject's model may see, a whole plan
 """

@@ -12,7 +12,9 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annota
 from starlette.responses import JSONResponse, Response
 
 from pdp.decision import new_id
-from pdp.flow.remote import CallConflictError, UnknownCallError, as_answer
+from pdp.flow.remote.answer import as_answer
+from pdp.flow.remote.calls import UnknownCallError
+from pdp.flow.remote.stored import CallConflictError
 from pdp.json import canonical, digest, thawed
 from pdp.proposal import Execution, Failure
 from pdp.service.requests import Caller, HttpError, caller, known_fields, read_object

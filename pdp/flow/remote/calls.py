@@ -8,36 +8,33 @@ goes on with. Whoever tries again has not started the tool: the id is all that t
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-import orjson
-from pydantic import TypeAdapter
-
-from pdp.contract.checks import Checked
-from pdp.contract.invariants import Trip  # noqa: TC001 - pydantic reads it
-from pdp.decision import Decision, new_id
 from pdp.errors import StateError, StoreError
 from pdp.execution.runner import ToolRunner, unknown
 from pdp.flow.decide import decide
 from pdp.flow.drive import Pause, Step, Work
-from pdp.flow.execute import call_decided, complete, evaluation_of, hold_to_pattern
+from pdp.flow.execute import call_decided, complete
 from pdp.flow.record import write_result
-from pdp.flow.reserve import PATIENCE, Together, key_of, lasting, reserve, taking
-from pdp.flow.stages import Asked, Decided, Executed, Prepared, Ready, Received, StoppedError, not_run
+from pdp.flow.remote.answer import begun, ended
+from pdp.flow.remote.stored import (
+    RECORD,
+    CallConflictError,
+    ready_to_complete,
+    record_of,
+    restored,
+    with_reserved,
+)
+from pdp.flow.reserve import PATIENCE, Together, lasting, reserve, taking
+from pdp.flow.stages import Decided, Executed, Ready, Received, StoppedError, not_run
 from pdp.json import canonical, digest
-from pdp.proposal import Proposal
-from pdp.request import Entity, Request, RequestedAction
-from pdp.session import Session
-from pdp.stores.actions import Action  # noqa: TC001 - likewise
-from pdp.stores.keys import KeyState
 from pdp.stores.remote_calls import CallName, CallState, RemoteCall
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from pdp.evaluation import Evaluation
     from pdp.flow.parts import Parts
     from pdp.flow.reserve import Consume
     from pdp.proposal import Execution
@@ -46,48 +43,13 @@ if TYPE_CHECKING:
 HELD: Final = 10.0  # seconds for which a process has a call that it works on, before another one goes on with it
 KEPT: Final = 7 * 86_400.0  # seconds for which a call that is over is known
 _WAIT: Final = 0.05
-_PROCESS: Final = new_id()
 _UNREPORTED: Final = "nobody knows whether the tool has run: no result was reported in time"
-_GIVEN_BACK: Final = "what was reserved for the call was given back"
-_OTHER_PROCESS: Final = "the tool ran, and its result is withheld: what its run remembers is in another process"
 
 
 class UnknownCallError(StateError):
     """The caller has begun no such call."""
 
     code: ClassVar[str] = "calls.unknown"
-
-
-class CallConflictError(StateError):
-    """The id stands for another call, or for one with another result, or one that was not begun."""
-
-    code: ClassVar[str] = "calls.conflict"
-
-
-@dataclass(frozen=True, slots=True)
-class _Record:
-    """What is stored of a call that was allowed, so that any process goes on with it."""
-
-    process: str
-    proposal: dict[str, Any]
-    session: dict[str, Any]
-    request_id: str
-    tool_call_id: str | None
-    step_name: str | None
-    now: float
-    transformed: bool
-    idempotency_key: str | None
-    config: dict[str, Any]
-    trips: tuple[Trip, ...]
-    body: str
-    decision: Decision
-    approval: str | None
-    has_reserved: bool
-    action: Action | None = None
-    task: dict[str, Any] | None = None
-
-
-_RECORD: Final = TypeAdapter(_Record)
 
 
 def begin(
@@ -112,18 +74,18 @@ def begin(
             yield _pause(end)
             continue
         else:
-            decided = (yield from _restored(row, parts)).decided
+            decided = (yield from restored(row, parts)).decided
         result = yield from call_decided(decided, parts, run)
         if run.row is None:
             # Another request with this id may have been quicker.
             if not decided.allowed or (yield from run.look()) is None:
-                return _ended(call.id, result)
+                return ended(call.id, result)
         elif run.ready is not None:
-            return _begun(run.row, run.ready)
+            return begun(run.row, run.ready)
         elif run.row.answer is not None or (
-            yield from run.moves(state=CallState.FINISHED, answer=_ended(call.id, result))
+            yield from run.moves(state=CallState.FINISHED, answer=ended(call.id, result))
         ):
-            return _ended(call.id, result)
+            return ended(call.id, result)
 
 
 def finish(call: CallName, execution: Execution, parts: Parts) -> Generator[Step, Any, dict[str, Any]]:
@@ -148,14 +110,14 @@ def finish(call: CallName, execution: Execution, parts: Parts) -> Generator[Step
             break
         yield _pause(end)
     try:
-        ready, fault = yield from _to_complete(run.held_row, parts)
+        ready, fault = yield from ready_to_complete(run.held_row, parts)
         runner = ToolRunner(ready.prepared.checked.tool.entry, _elsewhere)
         believed = runner.believed(execution, ready.prepared.checked.proposal.arguments)
         executed = yield from complete(ready, believed, parts, fault)
     except BaseException:
         yield from run.moves(held_until=0.0)
         raise
-    answer = _ended(call.id, executed)
+    answer = ended(call.id, executed)
     yield from run.moves(state=CallState.FINISHED, answer=answer)
     return answer
 
@@ -170,7 +132,7 @@ def sweep(now: float, parts: Parts) -> Generator[Step, Any, int]:
         run = _Run(CallName(row.id, row.owner, row.request_digest), parts)
         if not (yield from run.holds(row)):
             continue
-        ready = yield from _restored(row, parts)
+        ready = yield from restored(row, parts)
         yield from write_result(Executed(ready.decided, unknown(_UNREPORTED), ready.action), parts.audit)
         yield from run.moves(state=CallState.UNKNOWN, held_until=0.0, result_digest=None)
         count += 1
@@ -223,10 +185,10 @@ class _Run:
     def reserve(self, ready: Ready) -> Generator[Step, Any, Ready]:
         """Reserve what the call needs, and store it, in one step; or go on with what was reserved before."""
         if self.row is not None:
-            return (yield from _reserved(ready, self.row, self._parts))
+            return (yield from with_reserved(ready, self.row, self._parts))
         prepared, stores = ready.prepared, self._parts.stores
         take_budgets = taking(ready.decided, prepared, stores, self.call_id)
-        record = _RECORD.dump_python(_record(ready, has_reserved=take_budgets is not None), mode="json")
+        record = RECORD.dump_python(record_of(ready, has_reserved=take_budgets is not None), mode="json")
         now = time.time()
         row = RemoteCall(
             *self._call,
@@ -263,15 +225,15 @@ class _Run:
         """Store that the call ends here, before anybody can take again what it has reserved."""
         if self.row is None:
             return True
-        return (yield from self.moves(state=CallState.FINISHED, answer=_ended(self.call_id, result)))
+        return (yield from self.moves(state=CallState.FINISHED, answer=ended(self.call_id, result)))
 
     def runs(self, ready: Ready) -> Generator[Step, Any, bool]:
         """Let the caller run the call, unless there is nothing to run."""
         if ready.known is not None or ready.prepared.checked.tool.stages_actions:
             return False
         task = None if ready.held is None else ready.held.task
-        record = replace(_RECORD.validate_python(self.held_row.record), action=ready.action, task=task)
-        yield from self.moves(state=CallState.READY, held_until=0.0, record=_RECORD.dump_python(record, mode="json"))
+        record = replace(RECORD.validate_python(self.held_row.record), action=ready.action, task=task)
+        yield from self.moves(state=CallState.READY, held_until=0.0, record=RECORD.dump_python(record, mode="json"))
         self.ready = ready
         return True
 
@@ -286,137 +248,11 @@ def _pause(end: float) -> Pause:
     return Pause(_WAIT)
 
 
-def _record(ready: Ready, *, has_reserved: bool) -> _Record:
-    prepared, decision = ready.prepared, ready.decided.decision
-    asked, checked = prepared.asked, prepared.checked
-    assert decision is not None  # noqa: S101 - it was allowed
-    return _Record(
-        process=_PROCESS,
-        proposal=checked.proposal.as_proposed(),
-        session=orjson.loads(canonical(asked.session.model_dump())),
-        request_id=asked.request_id,
-        tool_call_id=asked.received.tool_call_id,
-        step_name=asked.received.step_name,
-        now=asked.received.now,
-        transformed=asked.received.transformed,
-        idempotency_key=checked.idempotency_key,
-        config=orjson.loads(canonical(dict(checked.config))),
-        trips=checked.trips,
-        body=prepared.body.decode(),
-        decision=decision,
-        approval=None if prepared.approval is None else prepared.approval.id,
-        has_reserved=has_reserved,
-    )
-
-
-def _restored(row: RemoteCall, parts: Parts) -> Generator[Step, Any, Ready]:
-    """Return the call as it was when it was decided, made of what is stored; CallConflictError: its tool is gone."""
-    record: _Record = _RECORD.validate_python(row.record)
-    proposal = Proposal.read(record.proposal)
-    tool = parts.manifest.tool(proposal.tool)
-    if tool is None:
-        raise CallConflictError(f"call {row.id}: its tool is not in the manifest any more")
-    approvals, approval_id = parts.approvals, record.approval
-    approval = None
-    if approvals is not None and approval_id is not None:
-        approval = yield Work(lambda: approvals.store.get(approval_id), approvals.store.blocking)
-    received = Received(
-        manifest=parts.manifest.manifest,
-        to_run=True,
-        tool_call_id=record.tool_call_id,
-        step_name=record.step_name,
-        now=record.now,
-        started=time.perf_counter() - (time.time() - record.now),
-        transformed=record.transformed,
-    )
-    asked = Asked(received, Session.read(record.session), record.request_id, proposal)
-    checked = Checked(tool, proposal, record.idempotency_key, record.config, record.trips)
-    whole = orjson.loads(record.body)
-    request = Request(
-        Entity(**whole["subject"]), RequestedAction(**whole["action"]), Entity(**whole["resource"]), whole["context"]
-    )
-    prepared = Prepared(asked, checked, request, record.body.encode(), approval)
-    decision = record.decision
-    duties = parts.obligations().duties(decision, transformed=record.transformed) if decision.obligations else None
-    decided = Decided(asked, checked, decision, prepared, duties, approval)
-    return Ready(decided, prepared, action=record.action, arguments=proposal.arguments)
-
-
-def _reserved(ready: Ready, row: RemoteCall, parts: Parts) -> Generator[Step, Any, Ready]:
-    """Return a call with the key and the budgets that were reserved for it before; StoppedError: no longer."""
-    key, keys = key_of(ready.prepared.asked, ready.prepared.checked), parts.stores.keys
-    ready = ready._replace(reservation=row.id if row.record["has_reserved"] else None)
-    if key is None:
-        return ready
-    record = yield Work(partial(keys.read, key.id), keys.blocking)
-    if record is None or record.token != row.id or record.state is not KeyState.STARTED:
-        raise StoppedError(ready.decided.denied("calls.given_back", _GIVEN_BACK))
-    return ready._replace(key=record)
-
-
-def _to_complete(row: RemoteCall, parts: Parts) -> Generator[Step, Any, tuple[Ready, str | None]]:
-    """Return a call with all that its completion needs, and why its result is withheld, if it is."""
-    ready = yield from _restored(row, parts)
-    try:
-        ready = yield from _reserved(ready, row, parts)
-    except StoppedError:
-        ready = ready._replace(reservation=row.id if row.record["has_reserved"] else None)
-    try:
-        held = yield from hold_to_pattern(ready.decided, ready.prepared, parts)
-        if parts.manifest.manifest.tracks_flow:
-            from pdp.flow.follow import call_flow  # noqa: PLC0415 - only where labels are in use
-
-            flow = yield from call_flow(ready.prepared.asked, ready.prepared.checked, parts.stores)
-            ready = ready._replace(prepared=ready.prepared._replace(flow=flow))
-    except StoreError:
-        raise
-    except StateError as error:
-        return ready, f"the tool ran, and its result is withheld: {error.message}"
-    if held is None:
-        return ready, None
-    held.task = row.record["task"] or {}
-    in_other = held.entry.pattern is not None and held.run.run_id is not None and row.record["process"] != _PROCESS
-    return ready._replace(held=held), _OTHER_PROCESS if in_other else None
-
-
 def _standing(row: RemoteCall, parts: Parts) -> Generator[Step, Any, dict[str, Any]]:
     """Return the answer to a call that was begun before."""
     if row.answer is not None:
         return row.answer
-    ready = yield from _restored(row, parts)
+    ready = yield from restored(row, parts)
     if row.state is CallState.READY and time.time() < row.running_until:
-        return _begun(row, ready)
-    return _ended(row.id, Executed(ready.decided, not_run(_UNREPORTED, "unknown"), ready.action))
-
-
-def _ended(call_id: str, result: Decided | Executed) -> dict[str, Any]:
-    return as_answer(evaluation_of(result)) | {"id": call_id}
-
-
-def _begun(row: RemoteCall, ready: Ready) -> dict[str, Any]:
-    return _ended(row.id, ready.decided._replace(action=ready.action)) | {
-        "begun": True,
-        "arguments": orjson.loads(ready.prepared.checked.proposal.text),
-        "running_until": row.running_until,
-    }
-
-
-def as_answer(evaluation: Evaluation) -> dict[str, Any]:
-    """Return what a remote enforcement point is told of a call, plain JSON."""
-    approval, action, answer = evaluation.approval, evaluation.action, evaluation.answer
-    shown = {
-        **evaluation.as_json(),
-        "begun": False,
-        "codes": evaluation.codes,
-        "approval": approval
-        and {name: getattr(approval, name) for name in ("id", "state", "expires_at", "approvers", "quorum")},
-        "action": action and asdict(action),
-        "executed": evaluation.executed,
-        "replayed": evaluation.replayed,
-        "result": evaluation.result,
-        "markings": evaluation.markings,
-        "retrieval_snapshot": evaluation.retrieval_snapshot,
-        "state": evaluation.state,
-        "answer": {"text": answer.text, "is_error": answer.is_error},
-    }
-    return dict(orjson.loads(orjson.dumps(shown)))
+        return begun(row, ready)
+    return ended(row.id, Executed(ready.decided, not_run(_UNREPORTED, "unknown"), ready.action))

@@ -1,0 +1,48 @@
+"""What another enforcement point is told of its call, as plain JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from pdp.flow.execute import evaluation_of
+
+if TYPE_CHECKING:
+    from pdp.evaluation import Evaluation
+    from pdp.flow.stages import Decided, Executed, Ready
+    from pdp.stores.remote_calls import RemoteCall
+
+
+def ended(call_id: str, result: Decided | Executed) -> dict[str, Any]:
+    return as_answer(evaluation_of(result)) | {"id": call_id}
+
+
+def begun(row: RemoteCall, ready: Ready) -> dict[str, Any]:
+    return ended(row.id, ready.decided._replace(action=ready.action)) | {
+        "begun": True,
+        "arguments": orjson.loads(ready.prepared.checked.proposal.text),
+        "running_until": row.running_until,
+    }
+
+
+def as_answer(evaluation: Evaluation) -> dict[str, Any]:
+    """Return what a remote enforcement point is told of a call, plain JSON."""
+    approval, action, answer = evaluation.approval, evaluation.action, evaluation.answer
+    shown = {
+        **evaluation.as_json(),
+        "begun": False,
+        "codes": evaluation.codes,
+        "approval": approval
+        and {name: getattr(approval, name) for name in ("id", "state", "expires_at", "approvers", "quorum")},
+        "action": action and asdict(action),
+        "executed": evaluation.executed,
+        "replayed": evaluation.replayed,
+        "result": evaluation.result,
+        "markings": evaluation.markings,
+        "retrieval_snapshot": evaluation.retrieval_snapshot,
+        "state": evaluation.state,
+        "answer": {"text": answer.text, "is_error": answer.is_error},
+    }
+    return dict(orjson.loads(orjson.dumps(shown)))

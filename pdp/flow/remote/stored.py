@@ -1,0 +1,161 @@
+"""What is stored of a call that was allowed, and the call made of that again, in whatever process."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import orjson
+from pydantic import TypeAdapter
+
+from pdp.contract.checks import Checked
+from pdp.contract.invariants import Trip  # noqa: TC001 - pydantic reads it
+from pdp.decision import Decision, new_id
+from pdp.errors import StateError, StoreError
+from pdp.flow.drive import Step, Work
+from pdp.flow.execute import hold_to_pattern
+from pdp.flow.reserve import key_of
+from pdp.flow.stages import Asked, Decided, Prepared, Ready, Received, StoppedError
+from pdp.json import canonical
+from pdp.proposal import Proposal
+from pdp.request import Entity, Request, RequestedAction
+from pdp.session import Session
+from pdp.stores.actions import Action  # noqa: TC001 - likewise
+from pdp.stores.keys import KeyState
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from pdp.flow.parts import Parts
+    from pdp.stores.remote_calls import RemoteCall
+
+_PROCESS: Final = new_id()
+_GIVEN_BACK: Final = "what was reserved for the call was given back"
+_OTHER_PROCESS: Final = "the tool ran, and its result is withheld: what its run remembers is in another process"
+
+
+class CallConflictError(StateError):
+    """The id stands for another call, or for one with another result, or one that was not begun."""
+
+    code: ClassVar[str] = "calls.conflict"
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """What is stored of a call that was allowed, so that any process goes on with it."""
+
+    process: str
+    proposal: dict[str, Any]
+    session: dict[str, Any]
+    request_id: str
+    tool_call_id: str | None
+    step_name: str | None
+    now: float
+    transformed: bool
+    idempotency_key: str | None
+    config: dict[str, Any]
+    trips: tuple[Trip, ...]
+    body: str
+    decision: Decision
+    approval: str | None
+    has_reserved: bool
+    action: Action | None = None
+    task: dict[str, Any] | None = None
+
+
+RECORD: Final = TypeAdapter(CallRecord)
+
+
+def record_of(ready: Ready, *, has_reserved: bool) -> CallRecord:
+    prepared, decision = ready.prepared, ready.decided.decision
+    asked, checked = prepared.asked, prepared.checked
+    assert decision is not None  # noqa: S101 - it was allowed
+    return CallRecord(
+        process=_PROCESS,
+        proposal=checked.proposal.as_proposed(),
+        session=orjson.loads(canonical(asked.session.model_dump())),
+        request_id=asked.request_id,
+        tool_call_id=asked.received.tool_call_id,
+        step_name=asked.received.step_name,
+        now=asked.received.now,
+        transformed=asked.received.transformed,
+        idempotency_key=checked.idempotency_key,
+        config=orjson.loads(canonical(dict(checked.config))),
+        trips=checked.trips,
+        body=prepared.body.decode(),
+        decision=decision,
+        approval=None if prepared.approval is None else prepared.approval.id,
+        has_reserved=has_reserved,
+    )
+
+
+def restored(row: RemoteCall, parts: Parts) -> Generator[Step, Any, Ready]:
+    """Return the call as it was when it was decided, made of what is stored; CallConflictError: its tool is gone."""
+    record: CallRecord = RECORD.validate_python(row.record)
+    proposal = Proposal.read(record.proposal)
+    tool = parts.manifest.tool(proposal.tool)
+    if tool is None:
+        raise CallConflictError(f"call {row.id}: its tool is not in the manifest any more")
+    approvals, approval_id = parts.approvals, record.approval
+    approval = None
+    if approvals is not None and approval_id is not None:
+        approval = yield Work(lambda: approvals.store.get(approval_id), approvals.store.blocking)
+    received = Received(
+        manifest=parts.manifest.manifest,
+        to_run=True,
+        tool_call_id=record.tool_call_id,
+        step_name=record.step_name,
+        now=record.now,
+        started=time.perf_counter() - (time.time() - record.now),
+        transformed=record.transformed,
+    )
+    asked = Asked(received, Session.read(record.session), record.request_id, proposal)
+    checked = Checked(tool, proposal, record.idempotency_key, record.config, record.trips)
+    whole = orjson.loads(record.body)
+    request = Request(
+        Entity(**whole["subject"]), RequestedAction(**whole["action"]), Entity(**whole["resource"]), whole["context"]
+    )
+    prepared = Prepared(asked, checked, request, record.body.encode(), approval)
+    decision = record.decision
+    duties = parts.obligations().duties(decision, transformed=record.transformed) if decision.obligations else None
+    decided = Decided(asked, checked, decision, prepared, duties, approval)
+    return Ready(decided, prepared, action=record.action, arguments=proposal.arguments)
+
+
+def with_reserved(ready: Ready, row: RemoteCall, parts: Parts) -> Generator[Step, Any, Ready]:
+    """Return a call with the key and the budgets that were reserved for it before; StoppedError: no longer."""
+    key, keys = key_of(ready.prepared.asked, ready.prepared.checked), parts.stores.keys
+    ready = ready._replace(reservation=row.id if row.record["has_reserved"] else None)
+    if key is None:
+        return ready
+    record = yield Work(partial(keys.read, key.id), keys.blocking)
+    if record is None or record.token != row.id or record.state is not KeyState.STARTED:
+        raise StoppedError(ready.decided.denied("calls.given_back", _GIVEN_BACK))
+    return ready._replace(key=record)
+
+
+def ready_to_complete(row: RemoteCall, parts: Parts) -> Generator[Step, Any, tuple[Ready, str | None]]:
+    """Return a call with all that its completion needs, and why its result is withheld, if it is."""
+    ready = yield from restored(row, parts)
+    try:
+        ready = yield from with_reserved(ready, row, parts)
+    except StoppedError:
+        ready = ready._replace(reservation=row.id if row.record["has_reserved"] else None)
+    try:
+        held = yield from hold_to_pattern(ready.decided, ready.prepared, parts)
+        if parts.manifest.manifest.tracks_flow:
+            from pdp.flow.follow import call_flow  # noqa: PLC0415 - only where labels are in use
+
+            flow = yield from call_flow(ready.prepared.asked, ready.prepared.checked, parts.stores)
+            ready = ready._replace(prepared=ready.prepared._replace(flow=flow))
+    except StoreError:
+        raise
+    except StateError as error:
+        return ready, f"the tool ran, and its result is withheld: {error.message}"
+    if held is None:
+        return ready, None
+    held.task = row.record["task"] or {}
+    in_other = held.entry.pattern is not None and held.run.run_id is not None and row.record["process"] != _PROCESS
+    return ready._replace(held=held), _OTHER_PROCESS if in_other else None
