@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 
 def ended(call_id: str, result: Decided | Executed) -> dict[str, Any]:
+    """Return the answer to a call that the other one does not run, or has run."""
     return as_answer(evaluation_of(result)) | {"id": call_id}
 
 
 def begun(row: RemoteCall, ready: Ready) -> dict[str, Any]:
+    """Return the answer to a call that the other one runs now."""
     return ended(row.id, ready.decided._replace(action=ready.action)) | {
         "begun": True,
         "arguments": orjson.loads(ready.prepared.checked.proposal.text),

@@ -69,6 +69,7 @@ RECORD: Final = TypeAdapter(CallRecord)
 
 
 def record_of(ready: Ready, *, has_reserved: bool) -> CallRecord:
+    """Return what is stored of an allowed call; `has_reserved`: of budgets, under the call's id."""
     prepared, decision = ready.prepared, ready.decided.decision
     asked, checked = prepared.asked, prepared.checked
     assert decision is not None  # noqa: S101 - it was allowed
