@@ -96,14 +96,14 @@ class RunningService:
         self.process = process
         self.url = url
         self.log = log
-        self._store = store
+        self.store = store
         self._clients = clients
 
     def token(
         self, scopes: Iterable[str] = Scope, claims: Mapping[str, Any] = OFFICER, *, tenant: str = "default"
     ) -> str:
         """A new token."""
-        with closing(open_stores(self._store)) as stores:
+        with closing(open_stores(self.store)) as stores:
             return issue_token(stores.tokens, tenant, "test", scopes, claims)[1]
 
     def client(self, scopes: Iterable[str] = Scope, claims: Mapping[str, Any] = OFFICER) -> httpx.Client:

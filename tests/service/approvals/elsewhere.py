@@ -1,0 +1,47 @@
+"""Another process' half of a service: the same stores, opened by the test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+from pdp import Approvals, Pep
+from pdp.stores.approvals import Approval
+from pdp.stores.url import OpenStores, open_stores
+from tests.support.payments import effective, engine, session, wire
+from tests.support.service import OFFICER
+
+
+class Elsewhere:
+    """Another process' half: the same stores, opened here."""
+
+    def __init__(self, stores: OpenStores) -> None:
+        self.audit = stores.open_audit(None)
+        self.tokens = stores.tokens
+        self.pep = Pep(
+            effective(), engine(), audit=self.audit, keys=stores.keys, actions=stores.actions,
+            approvals=Approvals(stores.approvals), ledger=stores.ledger, budgets=stores.budgets,
+        )  # fmt: skip
+
+    @property
+    def approvals(self) -> Approvals:
+        assert self.pep.approvals is not None
+        return self.pep.approvals
+
+    def opened(self, claims: dict[str, Any] = OFFICER, **changes: Any) -> Approval:
+        approval = self.pep.call(wire(), session(**{"time": None, "claims": claims, **changes})).approval
+        assert approval is not None
+        return approval
+
+    def events(self) -> list[tuple[int, str, str | None]]:
+        """The steps that the stream has, with their numbers."""
+        return [(row.seq, row.type, row.approval_id) for row in self.audit.lines(-1, 1000, approvals_only=True)]
+
+
+@contextmanager
+def elsewhere(url: str) -> Iterator[Elsewhere]:
+    with closing(open_stores(url)) as stores:
+        other = Elsewhere(stores)
+        with closing(other.audit):
+            yield other
