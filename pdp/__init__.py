@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from pdp.approvals.approvals import Approvals as Approvals
     from pdp.audit.chain import MemoryAudit as MemoryAudit
     from pdp.audit.file import FileAudit as FileAudit
+    from pdp.client.client import Client as Client
     from pdp.contract.registry.registry import Registry as Registry
     from pdp.contract.registry.tool_contract import ToolContract as ToolContract
     from pdp.decision import Decision as Decision
     from pdp.decision import Verdict as Verdict
     from pdp.engine.bundle.follow import FollowingEngine as FollowingEngine
     from pdp.engine.bundle.trust import BundleTrust as BundleTrust
-    from pdp.engine.opa.engine import SidecarEngine as SidecarEngine
     from pdp.engine.protocol import Engine as Engine
     from pdp.engine.shadow import ShadowEngine as ShadowEngine
     from pdp.engine.wasm.engine import EmbeddedEngine as EmbeddedEngine
@@ -46,12 +46,12 @@ _NAMES = {
     "pdp.approvals.approvals": ("ApprovalRefusedError", "Approvals"),
     "pdp.audit.chain": ("MemoryAudit",),
     "pdp.audit.file": ("FileAudit",),
+    "pdp.client.client": ("Client",),
     "pdp.contract.registry.registry": ("Registry",),
     "pdp.contract.registry.tool_contract": ("ToolContract",),
     "pdp.decision": ("Decision", "Verdict"),
     "pdp.engine.bundle.follow": ("FollowingEngine",),
     "pdp.engine.bundle.trust": ("BundleTrust",),
-    "pdp.engine.opa.engine": ("SidecarEngine",),
     "pdp.engine.protocol": ("Engine",),
     "pdp.engine.shadow": ("ShadowEngine",),
     "pdp.engine.wasm.engine": ("EmbeddedEngine",),

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from pdp.audit.chain import AuditLog, MemoryAudit, recordable
 from pdp.contract.compiled import CompiledManifest
@@ -17,13 +17,14 @@ from pdp.flow.decide import decide
 from pdp.flow.drive import Step, adrive, drive
 from pdp.flow.execute import call
 from pdp.flow.parts import NewestRelease, Parts, Stores, Tools, obligations_of, observers_of
-from pdp.flow.stages import Received
+from pdp.flow.stages import CallIds, Received
 from pdp.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from pdp.approvals.approvals import Approvals
+    from pdp.client.pep import RemotePep
     from pdp.contract.registry.registry import Registry
     from pdp.engine.protocol import Engine, EngineName
     from pdp.execution.events import Observer
@@ -39,13 +40,6 @@ if TYPE_CHECKING:
     from pdp.stores.budgets import BudgetStore
     from pdp.stores.keys import IdempotencyStore
     from pdp.stores.remote_calls import CallName, RemoteCallStore
-
-
-class CallIds(TypedDict, total=False):
-    """For the record: the model's id of a call, and the plan step that it belongs to."""
-
-    tool_call_id: str | None
-    step_name: str | None
 
 
 _OF_ENGINES: Final = frozenset({"bundle", "policies", "data", "engine", "opa_url"})
@@ -191,6 +185,24 @@ class Pep:
         """Return an enforcement point for the tools of a registry; options and errors as of `from_files`."""
         files = {name: options.pop(name) for name in _OF_ENGINES & options.keys()}
         return cls._opened(registry.manifest, files, options.pop("store", None), {"registry": registry, **options})
+
+    @staticmethod
+    def remote(
+        url: str, *, token: str | Path | None = None, tools: Mapping[str, Callable[..., Any]] | None = None
+    ) -> RemotePep:
+        """Return an enforcement point whose decisions a service makes; see `pdp.client.pep`. Needs the extra `client`.
+
+        Args:
+            url: `https://HOST[:PORT][/PATH]`; `http` for this machine alone.
+            token: a bearer token, or the path of a file with one; else the variable PDP_TOKEN.
+            tools: the functions to run, by tool name; `tool` adds to them.
+
+        Raises:
+            UsageError: an address, token or function that cannot be used; EngineError: the manifest cannot be read.
+        """
+        from pdp.client.pep import RemotePep  # noqa: PLC0415 - only applications without an engine
+
+        return RemotePep(url, token=token, tools=tools)
 
     @classmethod
     def _opened(

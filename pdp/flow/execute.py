@@ -119,7 +119,7 @@ def make_ready(
     ready = Ready(decided, prepared)
     try:
         if remote is None:
-            ready = ready._replace(runner=tools.runner(tool))
+            ready = ready._replace(runner=tools.runner(tool.entry))
             # Before anything is used up for it.
             refused = tools.refused(tool, ready.runner, prepared.checked.proposal.arguments)
             if refused is not None:

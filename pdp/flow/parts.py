@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pdp.execution.telemetry import Telemetry
     from pdp.ledger.ledger import LedgerStore
     from pdp.manifest.effective import EffectiveManifest
+    from pdp.manifest.model import Tool
     from pdp.obligations.handlers import ObligationHandler, Obligations
     from pdp.patterns.run import Deployment, Run, Runs
     from pdp.proposal import Execution
@@ -144,16 +145,16 @@ class Tools:
         other._functions = self._functions
         return other
 
-    def runner(self, tool: CompiledTool) -> ToolRunner | None:
+    def runner(self, entry: Tool) -> ToolRunner | None:
         """Return what runs the tool, None when nothing does; UsageError for an unusable program or result schema."""
-        name = tool.entry.name
+        name = entry.name
         function = self._function(name)
         runner = self._runners.get(name)
         if runner is not None and (function is None or runner.function is function):
             return runner
-        if function is None and tool.entry.type != "cli":
+        if function is None and entry.type != "cli":
             return None
-        runner = self._runners[name] = ToolRunner(tool.entry, function)
+        runner = self._runners[name] = ToolRunner(entry, function)
         return runner
 
     def refused(self, tool: CompiledTool, runner: ToolRunner | None, arguments: Mapping[str, Any]) -> Execution | None:

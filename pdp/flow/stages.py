@@ -10,7 +10,7 @@ decision goes straight to `Decided`: as `Unread` where session or proposal are m
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 import orjson
 
@@ -37,6 +37,13 @@ if TYPE_CHECKING:
 
 _NAME_LENGTH: Final = 128
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class CallIds(TypedDict, total=False):
+    """For the record: the model's id of a call, and the plan step that it belongs to."""
+
+    tool_call_id: str | None
+    step_name: str | None
 
 
 class Received(NamedTuple):

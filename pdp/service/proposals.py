@@ -24,7 +24,7 @@ from pdp.stores.remote_calls import CallName
 
 if TYPE_CHECKING:
     from pdp.flow.preview import PlanEvaluation
-    from pdp.pep import CallIds
+    from pdp.flow.stages import CallIds
 
 router = APIRouter()
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from unittest.mock import patch
 
 from pdp.audit.file import FileAudit
+from pdp.client.client import Client
 from pdp.engine.bundle.follow import FollowingEngine
 from pdp.engine.opa.engine import SidecarEngine
 from pdp.engine.wasm.engine import EmbeddedEngine
@@ -30,6 +31,7 @@ _DEFAULTS: Final = (
     (SidecarEngine.__init__, ("timeout", "connect_timeout")),
     (FollowingEngine.__init__, ("deadline", "timeout")),
     (FileAudit.__init__, ("patience",)),
+    (Client.__init__, ("timeout",)),
 )
 _CONSTANTS: Final = (
     "pdp.engine.wasm.engine.DEADLINE", "pdp.engine.opa.engine.TIMEOUT", "pdp.engine.opa.engine.CONNECT_TIMEOUT",

@@ -6,8 +6,15 @@ import socket
 import ssl
 import threading
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -182,3 +189,27 @@ def answering_once(response: bytes) -> Callable[[Peer], None]:
             peer.send(response)
 
     return behave
+
+
+def self_signed(folder: Path) -> Path:
+    """A key and a certificate for 127.0.0.1 that nobody else has signed, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "opa")])
+    now = datetime.now(UTC)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    file = folder / "both.pem"
+    file.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + signed.public_bytes(Encoding.PEM)
+    )
+    return file

@@ -12,16 +12,10 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
-from ipaddress import IPv4Address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from pdp.decision import Decision, Reason, Verdict
 from pdp.engine.opa.client import Address, parse_address
@@ -29,7 +23,7 @@ from pdp.engine.opa.engine import SidecarEngine
 from pdp.errors import UsageError
 from pdp.json import MAX_BYTES
 from tests.support import PATIENCE, until
-from tests.support.hostile_opa import ALLOW, HostileOpa, Peer, answering, answering_once, http, result
+from tests.support.hostile_opa import ALLOW, HostileOpa, Peer, answering, answering_once, http, result, self_signed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -572,26 +566,7 @@ def test_arguments_that_cannot_be_used_are_refused(arguments: dict[str, object],
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A key and a certificate for 127.0.0.1 that nobody else has signed, in one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "opa")])
-    now = datetime.now(UTC)
-    signed = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    file = tmp_path_factory.mktemp("tls") / "both.pem"
-    file.write_bytes(
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + signed.public_bytes(Encoding.PEM)
-    )
-    return file
+    return self_signed(tmp_path_factory.mktemp("tls"))
 
 
 def trusting(certificate: Path) -> ssl.SSLContext:

@@ -1,0 +1,285 @@
+"""An enforcement point whose decisions the service makes; its tools run here. See `Pep.remote`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+
+from pydantic import ValidationError
+
+from pdp.audit.chain import recordable
+from pdp.client.client import PATIENCE, Client, Json, ServiceApprovals
+from pdp.client.evaluation import RemoteEvaluation, ServiceAnswer, read_answer
+from pdp.decision import new_id
+from pdp.engine.protocol import REQUEST_INVALID
+from pdp.errors import AnswerInvalidError, EngineError, PdpError, UsageError
+from pdp.evaluation import Evaluation
+from pdp.execution.failures import ToolResultError, failure_of
+from pdp.execution.runner import cut_short, unavailable, unknown
+from pdp.flow.decide import failed, read
+from pdp.flow.drive import CHECKPOINT, Step, ToolRun, Work, adrive, drive
+from pdp.flow.guard import guarded, session_in_use
+from pdp.flow.parts import Tools
+from pdp.flow.preview import Visibility
+from pdp.flow.stages import Asked, CallIds, Decided, Received, StoppedError, Unread, not_run
+from pdp.json import JsonValueError, check_json
+from pdp.manifest.effective import EffectiveManifest, made_of
+from pdp.manifest.fields import Pattern
+from pdp.manifest.model import Tool
+from pdp.session import Session
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from pdp.proposal import Execution
+    from pdp.stores.approvals import Approval
+
+REPORT_PATIENCE: Final = 60.0  # for how many seconds it is tried again to report what a run came to
+
+_NO_ENGINE: Any = None  # the flows here ask nobody but the service
+_log = logging.getLogger("pdp.pep")
+
+
+class RemotePep:
+    """Has the agent's calls decided by a service, and runs those that are allowed; otherwise as `Pep`.
+
+    A session states what the token is trusted with: without the scope `assert` no claims or facts, which are the
+    token's. Where the service cannot be reached or answers anything else, a call is a DENY `engine.unavailable`,
+    `engine.timeout` or `engine.answer_invalid`, and its tool does not run.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | Path | None = None,
+        tools: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> None:
+        self._client = Client(url, token=token)
+        self._functions = dict(tools or {})
+        try:
+            manifest = _read_manifest(self._client.manifest())
+            self._known = manifest, Tools(manifest, self._functions)
+        except BaseException:
+            self._client.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connections to the service."""
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def manifest(self) -> EffectiveManifest:
+        """The effective manifest, as the service had it when it was last seen to change."""
+        return self._known[0]
+
+    @property
+    def approvals(self) -> ServiceApprovals[Approval, Sequence[Approval]]:
+        """The approvals at the service."""
+        return self._client.approvals
+
+    @property
+    def aapprovals(self) -> ServiceApprovals[Awaitable[Approval], Awaitable[Sequence[Approval]]]:
+        """The same, to be awaited."""
+        return self._client.asynchronous.approvals
+
+    def decide(self, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
+        """Decide one proposal without running it; arguments as of `Pep.decide`."""
+        return drive(self._evaluated(proposal, session, ids, to_run=False), _NO_ENGINE)
+
+    async def adecide(self, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
+        """Async variant of `decide`."""
+        return await adrive(self._evaluated(proposal, session, ids, to_run=False), _NO_ENGINE)
+
+    def call(self, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
+        """Decide one proposal and, on ALLOW alone, run its tool with exactly the arguments that the service decided."""
+        return drive(self._evaluated(proposal, session, ids, to_run=True), _NO_ENGINE)
+
+    async def acall(self, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
+        """Async variant of `call`."""
+        return await adrive(self._evaluated(proposal, session, ids, to_run=True), _NO_ENGINE)
+
+    def visible_tools(self, session: Any) -> dict[str, Visibility]:
+        """Return each tool with what this session's subject can do with it; errors as of `Client`."""
+        return self._visible(self._client.tools(_stated(session)))
+
+    async def avisible_tools(self, session: Any) -> dict[str, Visibility]:
+        """Async variant of `visible_tools`."""
+        return self._visible(await self._client.asynchronous.tools(_stated(session)))
+
+    def plan(self, steps: Sequence[Any], session: Any) -> Json:
+        """Check a whole plan before its first call, and return the service's answer; errors as of `Client`."""
+        return self._client.plan(steps, _stated(session))
+
+    async def aplan(self, steps: Sequence[Any], session: Any) -> Json:
+        """Async variant of `plan`."""
+        return await self._client.asynchronous.plan(steps, _stated(session))
+
+    def end_run(self, run_id: str, session: Any) -> None:
+        """Forget a run of the session's caller and all that it remembers; errors as of `Client`."""
+        self._client.end_run(run_id, _stated(session))
+
+    async def aend_run(self, run_id: str, session: Any) -> None:
+        """Async variant of `end_run`."""
+        await self._client.asynchronous.end_run(run_id, _stated(session))
+
+    def tool(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Guard a function whose name is a tool of the manifest, as `Pep.tool` does."""
+        manifest, tools = self._known
+        guard = guarded(self.call, self.acall, function, manifest, tools)
+        self._functions[guard.__name__] = function
+        return guard
+
+    def using(self, session: Any) -> AbstractContextManager[Session]:
+        """Let guarded functions called inside the block take this session, as `Pep.using` does."""
+        return session_in_use(_read_session(session))
+
+    def _evaluated(
+        self, proposal: Any, session: Any, ids: CallIds, *, to_run: bool
+    ) -> Generator[Step, Any, Evaluation]:
+        names = recordable(ids.get("tool_call_id")), recordable(ids.get("step_name"))
+        received = Received(self.manifest, to_run, *names, time.time(), time.perf_counter())
+        asked: Asked | Unread = Unread(received)
+        try:
+            asked = read(received, proposal, _read_session(session))
+            call = asked.proposal
+            known = self._refused(call.tool, call.arguments) if to_run else None
+            answer = read_answer((yield self._proposed(asked, run=to_run and known is None)))
+            if not answer.begun:
+                return RemoteEvaluation(asked, answer, known if answer.verdict == "ALLOW" else None)
+        except StoppedError as stopped:
+            return Evaluation(stopped.decided)
+        except EngineError as error:
+            _log.error("the service gave no decision, which is a DENY: %s", error)
+            return Evaluation(Decided(asked).denied(error.code, str(error)))
+        except UsageError as error:
+            return Evaluation(Decided(asked).denied(REQUEST_INVALID, str(error)))
+        except Exception as error:  # noqa: BLE001 - whatever fails on the way is a DENY
+            return Evaluation(failed(Decided(asked), error))
+        return (yield from self._run(asked, answer))
+
+    def _proposed(self, asked: Asked, *, run: bool) -> Work:
+        ids = {"tool_call_id": asked.received.tool_call_id, "step_name": asked.received.step_name}
+        return self._exchange(
+            "/v1/proposals",
+            {
+                "id": new_id(),
+                "proposal": asked.proposal.as_json(),
+                "session": _stated(asked.session),
+                "run": run,
+                **{name: value for name, value in ids.items() if value is not None},
+            },
+        )
+
+    def _run(self, asked: Asked, answer: ServiceAnswer) -> Generator[Step, Any, Evaluation]:
+        """Run the tool of a call that has begun, and report what it came to, also where its caller is cancelled."""
+        started = False
+        try:
+            manifest, tools = yield from self._decided_by(answer.manifest_digest)
+            name, arguments = answer.trace.tool_name or "", answer.arguments or {}
+            execution = self._refused(name, arguments)
+            yield CHECKPOINT
+            runner = tools.runner(manifest.tools[name])
+            if execution is None and runner is not None:
+                started = True
+                execution = yield ToolRun(runner, arguments)
+        except BaseException as error:
+            given_up = cut_short() if started else not_run("the call was given up before its tool was started")
+            evaluation = yield from self._reported(asked, answer, given_up)
+            if not isinstance(error, Exception):
+                raise
+            _log.error("a call of %s was not made: %s", asked.proposal.tool, error)
+            return evaluation
+        return (yield from self._reported(asked, answer, execution or unavailable(name)))
+
+    def _reported(
+        self, asked: Asked, answer: ServiceAnswer, execution: Execution
+    ) -> Generator[Step, Any, RemoteEvaluation]:
+        failure = execution.failure
+        if failure is None:
+            try:
+                check_json(execution.result)
+            except JsonValueError as error:
+                execution = execution._replace(result=None, error=error, failure=_not_json(error))
+        report: Json = {"started": execution.started, "attempts": execution.attempts}
+        report |= {"result": execution.result} if execution.failure is None else {"failure": asdict(execution.failure)}
+        try:
+            path = f"/v1/proposals/{answer.id}/result"
+            reported = read_answer((yield self._exchange(path, {"execution": report}, REPORT_PATIENCE)))
+            return RemoteEvaluation(asked, reported, error=execution.error)
+        except Exception as error:  # noqa: BLE001 - the tool has run, whatever fails here
+            # The service may have withheld the result, so that it does not go out.
+            _log.critical("what call %s of %s came to could not be reported: %s", answer.id, asked.proposal.tool, error)
+            known = (
+                unknown("the tool ran, and what it came to could not be reported") if execution.started else execution
+            )
+            return RemoteEvaluation(asked, answer, known)
+
+    def _exchange(self, path: str, body: Any = None, patience: float = PATIENCE, method: str = "POST") -> Work:
+        connection = self._client.connection
+        future = connection.start(connection.exchange(method, path, body, patience=patience))
+        return Work(future.result, blocking=True, future=future)
+
+    def _decided_by(self, digest: str) -> Generator[Step, Any, tuple[EffectiveManifest, Tools]]:
+        """Return the manifest of that digest, with the functions for it; it is read again where it has changed."""
+        if digest != self.manifest.digest:
+            manifest = _read_manifest((yield self._exchange("/v1/manifest", method="GET")))
+            functions = {name: function for name, function in self._functions.items() if name in manifest.tools}
+            self._known = manifest, Tools(manifest, functions)
+        if digest != self.manifest.digest:
+            raise AnswerInvalidError("the service has no longer the manifest that the call was decided by")
+        return self._known
+
+    def _refused(self, name: str, arguments: Mapping[str, Any]) -> Execution | None:
+        """Return the failure of a call that cannot be run here, before anything is used up for it."""
+        manifest, tools = self._known
+        entry = manifest.tools.get(name)
+        if entry is None or (entry.pattern is Pattern.ACTION_STAGING and name not in tools):
+            return None  # the service rejects the one, and makes the other
+        # A program that the service names does not run here.
+        runner = tools.runner(entry) if name in tools else None
+        return unavailable(name) if runner is None else runner.refused(arguments)
+
+    def _visible(self, answer: Json) -> dict[str, Visibility]:
+        try:
+            shown = {each["name"]: Visibility(each["visibility"]) for each in answer["tools"]}
+        except (KeyError, TypeError, ValueError):
+            raise AnswerInvalidError("the service's answer is not a list of tools") from None
+        return {name: shown.get(name, Visibility.NEVER) for name in self.manifest.tools}
+
+
+def _not_json(error: JsonValueError) -> Any:
+    failure = failure_of(ToolResultError(f"the result is not JSON: {error}"))
+    failure.details["effect"] = "done"
+    return failure
+
+
+def _read_session(session: Any) -> Session:
+    return Session.read({"claims": {}, **session} if isinstance(session, Mapping) else session)
+
+
+def _stated(session: Any) -> Json:
+    return {name: value for name, value in _read_session(session).variables.items() if value}
+
+
+def _read_manifest(answer: Json) -> EffectiveManifest:
+    try:
+        tools = {name: Tool.model_validate(entry) for name, entry in answer["tools"].items()}
+        manifest = made_of(answer["version"], tools, agents=answer["document"].get("agents"))
+    except (ValidationError, PdpError, KeyError, TypeError, AttributeError) as error:
+        raise AnswerInvalidError(
+            "the service's answer is not a manifest", hint="use the release of the service"
+        ) from error
+    if manifest.digest != answer.get("digest"):
+        raise AnswerInvalidError("the service's manifest has another digest", hint="use the release of the service")
+    return manifest
