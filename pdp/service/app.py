@@ -26,6 +26,7 @@ from pdp.service.authzen import routes as authzen
 from pdp.service.requests import HttpError
 from pdp.service.security import routes as token_routes
 from pdp.service.security.limits import RateLimiter
+from pdp.service.security.oidc import OidcAuthenticator
 from pdp.service.security.tokens import COOKIE, open_tokens
 from pdp.service.telemetry import AUDIT_FAILURES, request_observed, tracer_provider
 from pdp.service.tenant import Tenant, open_tenant
@@ -59,6 +60,7 @@ class Service:
         self.tenants: dict[str, Tenant] = {
             name: open_tenant(name, tenant, owned, provider) for name, tenant in settings.tenants.items()
         }
+        _check_apart(self.tenants)
         self.readiness = health.Readiness(self.tenants)
         self.ending = asyncio.Event()  # set when the process is told to end: what waits answers now
         self.feeds = {
@@ -67,7 +69,7 @@ class Service:
         }
         self.limiter = RateLimiter(settings.limits.requests_per_second, settings.limits.burst)
         self.tokens = open_tokens(settings, owned)
-        self.authenticators: list[Authenticator] = [self.tokens]
+        self.authenticators: list[Authenticator] = [self.tokens, *map(OidcAuthenticator, settings.oidc)]
 
     async def authenticated(self, request: Request) -> Principal:
         """Return the holder of the request's token; HttpError 401 without a valid one, 503 where nobody can say."""
@@ -86,6 +88,15 @@ class Service:
             hint="send Authorization: Bearer TOKEN",
             headers={"WWW-Authenticate": f"Bearer{problem}"},
         )
+
+
+def _check_apart(tenants: dict[str, Tenant]) -> None:
+    """Raise UsageError where two tenants have one database, however its URL is written: it has one secret."""
+    names: dict[bytes, str] = {}
+    for name, tenant in tenants.items():
+        other = names.setdefault(tenant.stores.ledger.key, name)
+        if other != name:
+            raise UsageError(f"the tenants {other} and {name} have the same store", hint="give each its own database")
 
 
 def create_app(settings: ServiceSettings) -> FastAPI:

@@ -4,6 +4,7 @@ import os
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, cast
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import EnvSettingsSource
@@ -13,17 +14,12 @@ from pdp.documents import Document, Part, faults_of, nearest, read_document
 from pdp.engine.protocol import EngineName
 from pdp.errors import FileFaultsError, UsageError
 from pdp.project.file import PROJECT_FILE, ProjectPath, ProjectStore, chosen_project, read_project
+from pdp.service.security.principal import Scope
 
 DEFAULT_TENANT: Final = "default"
 PREFIX: Final = "PDP_SERVICE_"
 
 _TENANT: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
-
-
-def _https(url: str) -> str:
-    if not url.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
-        raise ValueError("has to begin with https://")
-    return url.rstrip("/")
 
 
 def _is_local(host: str) -> bool:
@@ -33,13 +29,21 @@ def _is_local(host: str) -> bool:
         return False
 
 
+def secure_url(url: str) -> str:
+    """Return a URL; ValueError where it is neither https nor of this machine."""
+    parts = urlsplit(url)
+    if not parts.hostname or (parts.scheme != "https" and not (parts.scheme == "http" and _is_local(parts.hostname))):
+        raise ValueError("has to begin with https://")
+    return url
+
+
 def _network(addresses: str) -> str:
     ip_network(addresses)
     return addresses
 
 
 RulePath = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*$")]
-SecureUrl = Annotated[str, AfterValidator(_https)]
+SecureUrl = Annotated[str, AfterValidator(secure_url)]
 
 
 class _Part(BaseModel):
@@ -66,15 +70,16 @@ class OidcSettings(_Part):
     Attributes:
         audience: what `aud` has to hold; jwks_url: where its keys are, instead of what its discovery document says.
         tenant: whose users they are; scopes: by scope of the token, the service's scopes that it gives.
-        claims: by claim of a session (`roles`, `clearances`...), the claim of the token that it is read from.
+        claims: by claim of a session (`roles`, `clearances`...), the claim of the token that it is read from, by name
+            or JSON Pointer (`/realm_access/roles`). `sub`, `iss`, `act` and what marks a token are its own.
     """
 
     issuer: SecureUrl
     audience: str
     jwks_url: SecureUrl | None = None
-    algorithms: tuple[Literal["RS256", "PS256", "ES256", "EdDSA"], ...] = ("RS256", "ES256")
+    algorithms: tuple[Literal["RS256", "PS256", "ES256"], ...] = ("RS256", "ES256")
     tenant: str = DEFAULT_TENANT
-    scopes: dict[str, tuple[str, ...]] = {}
+    scopes: dict[str, tuple[Scope, ...]] = {}
     claims: dict[str, str] = {}
 
 
@@ -152,6 +157,9 @@ class ServiceSettings(_Part):
         """Check what fields say together."""
         if not self.tenants:
             raise ValueError("tenants: at least one is needed")
+        for provider in self.oidc:
+            if provider.tenant not in self.tenants:
+                raise ValueError(f"oidc: {provider.issuer}: there is no tenant {provider.tenant}")
         if self.tls_key and not self.tls_cert:
             raise ValueError("tls_key: needs tls_cert beside it")
         if not (_is_local(self.host) or self.tls_cert or self.proxies):
@@ -161,7 +169,7 @@ class ServiceSettings(_Part):
     def url(self) -> str:
         """How clients reach the service."""
         scheme = "https" if self.tls_cert else "http"
-        return self.public_url or f"{scheme}://{self.host}:{self.port}"
+        return (self.public_url or f"{scheme}://{self.host}:{self.port}").rstrip("/")
 
 
 def read_settings(file: Path | None, options: dict[str, Any]) -> ServiceSettings:

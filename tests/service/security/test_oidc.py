@@ -1,0 +1,348 @@
+"""Access tokens of an OpenID Connect provider: a real one over HTTP, whose keys and answers a test chooses."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from joserfc import jws
+from joserfc.jwk import ECKey, Key, OctKey, RSAKey
+
+from pdp.service.requests import HttpError
+from pdp.service.security import oidc
+from pdp.service.security.oidc import OidcAuthenticator
+from pdp.service.security.principal import Principal, Scope
+from pdp.service.settings import OidcSettings, ServiceSettings
+from tests.support.service import service, tenant_on
+
+DISCOVERY, KEYS = "/.well-known/openid-configuration", "/keys"
+FIRST, SECOND = RSAKey.generate_key(2048, {"kid": "first"}), ECKey.generate_key("P-256", {"kid": "second"})
+NOW = int(time.time())
+
+
+class Provider:
+    """A provider at a port of its own. `answers`: by path the status and the body; `asked`: the paths asked for."""
+
+    def __init__(self, server: ThreadingHTTPServer) -> None:
+        self.url = f"http://127.0.0.1:{server.server_port}"
+        self.asked: list[str] = []
+        self.answers: dict[str, tuple[int, bytes]] = {}
+        self.publish(FIRST)
+        self.put(DISCOVERY, {"issuer": self.url, "jwks_uri": self.url + KEYS})
+
+    def put(self, path: str, value: object, status: int = 200) -> None:
+        self.answers[path] = (status, json.dumps(value).encode())
+
+    def publish(self, *keys: Key, **fields: Any) -> None:
+        self.put(KEYS, {"keys": [{**key.as_dict(private=False), **fields} for key in keys]})
+
+    def settings(self, **changes: Any) -> dict[str, Any]:
+        return {
+            "issuer": self.url, "audience": "pdp", "scopes": {"wires": ("propose", "decide"), "audit": ("audit",)},
+            "claims": {"roles": "/realm_access/roles", "emts": "https://example.com/emts", "sub": "email"}, **changes,
+        }  # fmt: skip
+
+    def opened(self, **changes: Any) -> OidcAuthenticator:
+        return OidcAuthenticator(OidcSettings(**self.settings(**changes)))
+
+    def claims(self, **changes: Any) -> dict[str, Any]:
+        stated = {
+            "iss": self.url, "aud": ["pdp", "else"], "sub": "officer-123", "iat": NOW, "exp": NOW + 600, "azp": "agent",
+            "jti": "t-1", "scope": "openid wires", "email": "chief@example.com",
+            "realm_access": {"roles": ["payments.officer"]}, "https://example.com/emts": {"payments.lookup": True},
+            **changes,
+        }  # fmt: skip
+        return {name: value for name, value in stated.items() if value is not None}
+
+    def token(self, key: Key = FIRST, header: dict[str, Any] | None = None, **changes: Any) -> str:
+        protected = {"alg": "RS256", "kid": "first", "typ": "at+jwt", **(header or {})}
+        return jws.serialize_compact(
+            {name: value for name, value in protected.items() if value is not None},
+            json.dumps(self.claims(**changes)), key, algorithms=["RS256", "RS512", "PS256", "ES256", "HS256"],
+        )  # fmt: skip
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            made.asked.append(self.path)
+            status, body = made.answers.get(self.path, (404, b""))
+            self.send_response(status)
+            self.send_header("Location", made.url + KEYS)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    made = Provider(server)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield made
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def encoded(value: object) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
+
+
+async def test_whom_a_token_stands_for(provider: Provider) -> None:
+    claims = {
+        "sub": "officer-123", "iss": provider.url, "jti": "t-1", "azp": "agent", "roles": ["payments.officer"],
+        "emts": {"payments.lookup": True},
+    }  # fmt: skip
+    expected = Principal(
+        f'["{provider.url}","officer-123","agent"]', "default", frozenset({Scope.PROPOSE, Scope.DECIDE}), claims,
+        expires_at=NOW + 630,
+    )  # fmt: skip
+    knows = provider.opened()
+
+    assert [await knows.principal(provider.token()) for _ in range(3)] == [expected] * 3
+    assert provider.asked == [DISCOVERY, KEYS]
+
+
+@pytest.mark.parametrize(
+    ("stated", "scopes"),
+    [
+        ({"scope": "wires audit"}, {Scope.PROPOSE, Scope.DECIDE, Scope.AUDIT}),
+        ({"scope": None, "scp": ["audit"]}, {Scope.AUDIT}),
+        ({"scope": "admin assert propose"}, set()),
+        ({"scope": 3}, set()),
+        ({"scope": None}, set()),
+        ({"scope": {"wires": True}}, set()),
+    ],
+)
+async def test_scopes_are_those_that_the_settings_name(
+    provider: Provider, stated: dict[str, Any], scopes: set[Scope]
+) -> None:
+    principal = await provider.opened().principal(provider.token(**stated))
+
+    assert principal is not None
+    assert principal.scopes == scopes
+
+
+@pytest.mark.parametrize("algorithm", ["RS256", "PS256", "ES256"])
+async def test_algorithms_that_are_configured(provider: Provider, algorithm: str) -> None:
+    provider.publish(FIRST, SECOND)
+    key = SECOND if algorithm == "ES256" else FIRST
+    token = provider.token(key, {"alg": algorithm, "kid": key.kid, "typ": "JWT"})
+
+    assert await provider.opened(algorithms=(algorithm,)).principal(token) is not None
+    others = tuple({"RS256", "PS256", "ES256"} - {algorithm})
+    assert await provider.opened(algorithms=others).principal(token) is None
+
+
+HEADERS: list[dict[str, Any]] = [
+    {"alg": "RS512"}, {"kid": None}, {"kid": "other"}, {"kid": 1}, {"typ": None}, {"typ": "dpop+jwt"}, {"typ": "JWE"},
+    {"jwk": FIRST.as_dict(private=False)}, {"jku": "https://evil.example/keys"}, {"x5u": "https://evil.example/"},
+    {"x5c": ["AAAA"]}, {"crit": ["exp"]}, {"b64": False, "crit": ["b64"]}, {"cty": "JWT"},
+]  # fmt: skip
+CLAIMS: list[dict[str, Any]] = [
+    {"iss": "https://other.example"}, {"iss": None}, {"aud": "other"}, {"aud": None}, {"aud": []}, {"aud": "pdp2"},
+    {"aud": {"pdp": 1}}, {"exp": NOW - 31}, {"exp": None}, {"exp": "9999999999"}, {"exp": float("nan")},
+    {"exp": float("inf")}, {"nbf": NOW + 600}, {"nbf": "0"}, {"iat": NOW + 600}, {"iat": None}, {"sub": None},
+    {"sub": ""}, {"sub": 3}, {"sub": "officer\u202e"}, {"jti": 3},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=str)
+async def test_headers_that_do_not_count(provider: Provider, header: dict[str, Any]) -> None:
+    token = provider.token()
+    whole = {"alg": "RS256", "kid": "first", "typ": "at+jwt", **header}
+    start = encoded({name: value for name, value in whole.items() if value is not None}) + "." + token.split(".")[1]
+    assert FIRST.private_key is not None
+    signature = FIRST.private_key.sign(start.encode(), *_rs256())
+    token = f"{start}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode()}"
+
+    assert await provider.opened().principal(token) is None
+
+
+def _rs256() -> Any:
+    from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+    from cryptography.hazmat.primitives.hashes import SHA256
+
+    return PKCS1v15(), SHA256()
+
+
+@pytest.mark.parametrize("claims", CLAIMS, ids=str)
+async def test_claims_that_do_not_count(provider: Provider, claims: dict[str, Any]) -> None:
+    assert await provider.opened().principal(provider.token(**claims)) is None
+
+
+async def test_times_have_a_leeway(provider: Provider) -> None:
+    knows, now = provider.opened(), int(time.time())
+
+    assert await knows.principal(provider.token(exp=now - 10, iat=now + 20, nbf=now + 20)) is not None
+
+
+async def test_forgeries(provider: Provider) -> None:
+    knows, token = provider.opened(), provider.token()
+    head, body, signature = token.split(".")
+    other = RSAKey.generate_key(2048, {"kid": "first"})
+    public = FIRST.as_pem(private=False)
+    start = f"{encoded({'alg': 'HS256', 'kid': 'first', 'typ': 'JWT'})}.{body}"
+    by_public_key = hmac.new(public, start.encode(), hashlib.sha256).digest()
+    forged = [
+        provider.token(other),
+        f"{encoded({'alg': 'none', 'kid': 'first', 'typ': 'JWT'})}.{body}.",
+        f"{encoded({'alg': 'none', 'kid': 'first', 'typ': 'JWT'})}.{body}.{signature}",
+        f"{start}.{base64.urlsafe_b64encode(by_public_key).rstrip(b'=').decode()}",
+        f"{head}.{encoded(provider.claims(sub='chief'))}.{signature}", f"{head}.{body}.", f"{head}.{body}",
+        f"{token}.", f"{head}..{signature}", "a.b.c", "..", "", "pdp_" + "0" * 59, "\u00e9.\u00e9.\u00e9", token + "A",
+        f"{encoded([])}.{body}.{signature}", f"{head}.{encoded([])}.{signature}", "x" * 100_000,
+        provider.token(padding="x" * 20_000), f"{'[' * 5000}.{body}.{signature}",
+    ]  # fmt: skip
+
+    assert [await knows.principal(one) for one in forged] == [None] * len(forged)
+    assert await knows.principal(token) is not None
+
+
+async def test_keys_that_do_not_sign_are_left_out(provider: Provider) -> None:
+    provider.publish(FIRST, use="enc")
+    assert await provider.opened().principal(provider.token()) is None
+    good = FIRST.as_dict(private=False)
+    secret: dict[str, Any] = {"kty": "oct", "kid": "secret", "k": "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldA"}
+    provider.put(
+        KEYS, {"keys": [3, {"kty": "RSA", "kid": "bad", "n": "x"}, {"kty": "new", "kid": "new"}, secret, good]}
+    )
+    knows = provider.opened()
+    assert await knows.principal(provider.token()) is not None
+    assert await knows.principal(provider.token(OctKey.import_key(secret), {"alg": "HS256", "kid": "secret"})) is None
+
+
+async def test_keys_are_rotated(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = _Clock(monkeypatch)
+    knows = provider.opened()
+    by_second = provider.token(SECOND, {"alg": "ES256", "kid": "second"})
+    assert await knows.principal(provider.token()) is not None
+    # One that is not known is asked for at most every 30 s, however many tokens name it.
+    assert [await knows.principal(by_second) for _ in range(3)] == [None] * 3
+    assert provider.asked.count(KEYS) == 1
+    provider.publish(SECOND)
+    clock.now += 31
+    assert await knows.principal(by_second) is not None
+    assert await knows.principal(provider.token()) is None
+    assert provider.asked.count(KEYS) == 2
+    # A key that is withdrawn counts no longer after ten minutes.
+    provider.publish(FIRST)
+    clock.now += 601
+    assert await knows.principal(by_second) is None
+    assert await knows.principal(provider.token()) is not None
+
+
+async def test_a_provider_that_is_down(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = _Clock(monkeypatch)
+    knows, late = provider.opened(), provider.opened()
+    assert await knows.principal(provider.token()) is not None
+    provider.answers.clear()
+    for _ in range(2):
+        with pytest.raises(HttpError) as caught:
+            await late.principal(provider.token())
+        assert (caught.value.status, caught.value.message) == (
+            503, "the identity provider cannot be asked for its keys"
+        )  # fmt: skip
+    assert provider.asked.count(DISCOVERY) == 2
+    clock.now += 3600
+    assert await knows.principal(provider.token()) is not None
+    clock.now += 24 * 3600
+    with pytest.raises(HttpError):
+        await knows.principal(provider.token())
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "body", "error"),
+    [
+        (KEYS, 302, b"", "{0}/keys answers 302"),
+        (KEYS, 200, b"[]", "{0}/keys answers no object"),
+        (KEYS, 200, b"{}", "its key set has no `keys`"),
+        (KEYS, 200, b"{" + b" " * 300_000, "{0}/keys answers more than 262144 bytes"),
+        (KEYS, 200, b"\xff", "value: not UTF-8 text"),
+        (DISCOVERY, 500, b"", "{0}/.well-known/openid-configuration answers 500"),
+        (DISCOVERY, 200, b'{"issuer": "https://other.example"}', "its discovery document names another issuer"),
+        (DISCOVERY, 200, b'{"issuer": "{0}"}', "has to begin with https://"),
+        (DISCOVERY, 200, b'{"issuer": "{0}", "jwks_uri": "http://192.0.2.1/keys"}', "has to begin with https://"),
+    ],
+)
+async def test_answers_that_are_not_keys(
+    provider: Provider, path: str, status: int, body: bytes, error: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider.answers[path] = (status, body.replace(b"{0}", provider.url.encode()))
+    token = provider.token()
+    with pytest.raises(HttpError), caplog.at_level(logging.ERROR, "pdp.service"):
+        await provider.opened().principal(token)
+
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the keys of {provider.url} cannot be read: {error.replace('{0}', provider.url)}"
+    ]
+
+
+async def test_a_provider_that_hangs(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oidc, "_ANSWER_SECONDS", 0.05)
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as silent:
+        url = f"http://127.0.0.1:{silent.server_port}"
+        with pytest.raises(HttpError):
+            await provider.opened(jwks_url=url).principal(provider.token())
+
+
+async def test_tokens_of_others_do_not_make_it_ask(provider: Provider) -> None:
+    assert await provider.opened().principal(provider.token(iss="https://other.example")) is None
+    assert provider.asked == []
+
+
+async def test_over_http(provider: Provider, tmp_path: Path) -> None:
+    async with service(tmp_path, oidc=(provider.settings(scopes={"wires": ("admin", "assert", "audit")}),)) as served:
+        client = served.client(token=provider.token())
+        forged = served.client(token=provider.token(RSAKey.generate_key(2048, {"kid": "first"})))
+        own = served.client()
+        cookie = (await client.post("/v1/session")).cookies["pdp_session"]
+        held = await served.service.tokens.principal(cookie)
+        statuses = [(await one.get("/v1/tokens")).status_code for one in (client, forged, own)]
+        provider.answers.clear()
+        served.service.authenticators[1:] = [provider.opened()]
+        down = await client.get("/v1/tokens")
+
+        assert held is not None
+        assert (held.id, held.scopes, held.claims["sub"], held.claims["jti"]) == (
+            f'["{provider.url}","officer-123","agent"]', frozenset({Scope.AUDIT}), "officer-123", "t-1"
+        )  # fmt: skip
+        assert statuses == [200, 401, 200]
+        assert (down.status_code, down.json()["error"]["code"]) == (503, "service.unavailable")
+        assert (await own.get("/v1/tokens")).status_code == 200
+
+
+def test_settings_that_cannot_be(provider: Provider, tmp_path: Path) -> None:
+    tenants = {"default": tenant_on(f"sqlite:///{tmp_path}/t.db")}
+    for changes, message in (
+        ({"issuer": "http://id.example.com"}, "has to begin with https://"),
+        ({"issuer": "http://localhost.evil.example"}, "has to begin with https://"),
+        ({"issuer": "https://"}, "has to begin with https://"),
+        ({"algorithms": ("none",)}, "Input should be 'RS256', 'PS256' or 'ES256'"),
+        ({"algorithms": ("HS256",)}, "Input should be 'RS256', 'PS256' or 'ES256'"),
+        ({"scopes": {"wires": ("root",)}}, "Input should be 'decide', 'propose'"),
+        ({"tenant": "other"}, "there is no tenant other"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ServiceSettings.model_validate({"tenants": tenants, "oidc": (provider.settings(**changes),)})
+
+
+class _Clock:
+    """A monotonic clock that a test moves on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(oidc, "time", SimpleNamespace(monotonic=lambda: self.now))
