@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from pdp import __version__
 from pdp.errors import AuditError, EngineError, PdpError, StoreError, UsageError
@@ -118,7 +119,8 @@ def create_app(settings: ServiceSettings) -> FastAPI:
         openapi_url=None,
     )
     for module in (health, openapi, tools, proposals, inbox, approvals, token_routes, authzen):
-        app.include_router(module.router)
+        app.router.routes.extend(module.router.routes)
+    app.state.paths = {route.endpoint: route.path for route in app.router.routes if isinstance(route, Route)}
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(PdpError, _pdp_error)
     app.add_middleware(Envelope)
@@ -180,6 +182,8 @@ class Envelope:
 
             try:
                 await self._app(scope, receive, sending)
+            except ClientDisconnect:
+                pass  # nobody is there to be answered
             except Exception as error:
                 if answer["status"] is not None:
                     raise  # half an answer: the connection is closed

@@ -125,7 +125,8 @@ def _span(scope: Scope, tracer: Tracer, answer: dict[str, Any]) -> Iterator[None
 
 def _route(scope: Scope) -> str:
     """Return the path as the application states it, not as it was asked for."""
-    return getattr(scope.get("route"), "path", "none")
+    path: str = scope["app"].state.paths.get(scope.get("endpoint"), "none")
+    return path
 
 
 def tracer_provider(settings: ServiceSettings, owned: ExitStack) -> TracerProvider | None:

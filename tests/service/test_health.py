@@ -1,0 +1,130 @@
+"""Alive, ready, and the record of events."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from pdp.engine.bundle.file import read_bundle
+from tests.support import ROOT
+from tests.support.postgres import DATABASES, empty_database
+from tests.support.service import service, tenant_on
+
+BUNDLE = read_bundle(ROOT / "bundles" / "payments.tar.gz")
+EVALUATION = {
+    "subject": {"type": "user", "id": "officer-123"},
+    "action": {"name": "payments.lookup"},
+    "resource": {"type": "account", "id": "1"},
+}
+
+
+def aged(answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer without what the clock says."""
+    age = answer["engine"].pop("age_seconds", 0)
+    assert age >= 0
+    return answer
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_a_service_is_ready_when_engine_and_store_can_be_used(tmp_path: Path, database: str) -> None:
+    async with service(tmp_path, database) as served:
+        client = served.client(token="")
+        alive, ready = await client.get("/healthz"), await client.get("/readyz")
+
+    assert (alive.status_code, alive.json()) == (200, {"status": "ok"})
+    assert (ready.status_code, aged(ready.json())) == (
+        200,
+        {
+            "status": "ready",
+            "engine": {
+                "status": "ready",
+                "name": "embedded",
+                "bundle_revision": BUNDLE.revision,
+                "release": BUNDLE.release,
+            },
+            "store": {"status": "ready", "revision": "0003"},
+        },
+    )
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_tables_of_another_release_are_not_ready(tmp_path: Path, database: str) -> None:
+    url = empty_database(database, tmp_path)
+    async with service(tmp_path, url=url) as served:
+        engine = create_engine(url)
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE pdp_schema SET version_num = '0099'"))
+        engine.dispose()
+        ready = await served.client(token="").get("/readyz")
+
+    assert (ready.status_code, ready.json()["status"], ready.json()["store"]) == (
+        503,
+        "unready",
+        {"status": "unready", "code": "store.schema"},
+    )
+
+
+async def test_an_opa_that_is_not_there_is_not_ready(tmp_path: Path) -> None:
+    tenant = tenant_on(f"sqlite:///{tmp_path}/store.db", opa_url=f"unix://{tmp_path}/nobody.sock")
+    async with service(tmp_path, tenants={"default": tenant}) as served:
+        ready = await served.client(token="").get("/readyz")
+
+    assert (ready.status_code, ready.json()) == (
+        503,
+        {
+            "status": "unready",
+            "engine": {"status": "unready", "name": "sidecar", "code": "engine.unavailable"},
+            "store": {"status": "ready", "revision": "0003"},
+        },
+    )
+
+
+async def test_nobody_is_shown_which_of_several_tenants_is_not_ready(tmp_path: Path) -> None:
+    tenants = {
+        "default": tenant_on(f"sqlite:///{tmp_path}/a.db"),
+        "other": tenant_on(f"sqlite:///{tmp_path}/b.db", opa_url=f"unix://{tmp_path}/nobody.sock"),
+    }
+    async with service(tmp_path, tenants=tenants) as served:
+        ready = await served.client(token="").get("/readyz")
+
+    assert (ready.status_code, ready.json()) == (503, {"status": "unready"})
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_the_stream_is_read_page_by_page(tmp_path: Path, database: str) -> None:
+    async with service(tmp_path, database) as served:
+        client = served.client(["decide", "audit"])
+        for _ in range(3):
+            assert (await client.post("/access/v1/evaluation", json=EVALUATION)).status_code == 200
+        first = (await client.get("/v1/audit", params={"limit": 2})).json()
+        rest = (await client.get("/v1/audit", params={"after": first["last"]})).json()
+        none = (await client.get("/v1/audit", params={"after": rest["last"]})).json()
+
+    events = [*first["events"], *rest["events"]]
+    assert [(event["seq"], event["type"]) for event in events] == [(seq, "access.evaluation") for seq in range(3)]
+    assert [event["hash"] for event in events][:-1] == [event["prev_hash"] for event in events][1:]
+    assert (first["last"], rest["last"], none) == (1, 2, {"events": [], "last": 2})
+
+
+@pytest.mark.parametrize(
+    "query", ["after=x", "after=-2", "after=9223372036854775808", "limit=0", "limit=101", "limit=٣"]
+)
+async def test_a_page_that_cannot_be_is_refused(tmp_path: Path, query: str) -> None:
+    async with service(tmp_path) as served:
+        answer = await served.client(["audit"]).get(f"/v1/audit?{query}")
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "service.bad_request")
+
+
+@pytest.mark.parametrize("path", ["/v1/audit", "/metrics"])
+async def test_the_record_is_for_who_may_read_it(tmp_path: Path, path: str) -> None:
+    async with service(tmp_path) as served:
+        answers = [
+            (await served.client(token="").get(path)).status_code,
+            (await served.client(["decide", "propose", "approve", "admin", "assert"]).get(path)).status_code,
+        ]
+
+    assert answers == [401, 403]

@@ -1,0 +1,161 @@
+"""What is counted, logged and traced of requests; and what is not."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from prometheus_client.parser import text_string_to_metric_families
+
+from pdp.service.telemetry import JsonLines
+from tests.service.test_health import EVALUATION
+from tests.support.service import service
+
+WIRE = {"tool": "payments.wire.initiate", "arguments": {}}
+
+
+async def samples(client: Any) -> dict[tuple[str, ...], float]:
+    """What `/metrics` counts, by name and labels, without how long it took."""
+    answer = await client.get("/metrics")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+        if sample.name.startswith("pdp_") and not sample.name.endswith(("_bucket", "_sum", "_created"))
+    }
+
+
+async def test_requests_are_counted_by_route_and_decisions_by_verdict(tmp_path: Path) -> None:
+    async with service(tmp_path) as served:
+        client = served.client(["decide", "audit"])
+        before = await samples(client)
+        await client.post("/access/v1/evaluation", json=EVALUATION)
+        await client.get("/v1/approvals/a-name-that-somebody-made-up")
+        await client.get("/nowhere/a-name-that-somebody-made-up")
+        after = await samples(client)
+
+    assert {name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)} == {
+        ("pdp_decisions_total", "manifest", "DENY"): 1,
+        ("pdp_http_requests_total", "/access/v1/evaluation", "200"): 1,
+        ("pdp_http_requests_total", "/v1/approvals/{approval_id}", "403"): 1,
+        ("pdp_http_requests_total", "none", "404"): 1,
+        ("pdp_http_requests_total", "/metrics", "200"): 1,
+        ("pdp_http_request_seconds_count", "/access/v1/evaluation"): 1,
+        ("pdp_http_request_seconds_count", "/v1/approvals/{approval_id}"): 1,
+        ("pdp_http_request_seconds_count", "none"): 1,
+        ("pdp_http_request_seconds_count", "/metrics"): 1,
+    }
+    assert after["pdp_approvals_pending",] == 0
+
+
+async def test_one_line_of_a_request_has_who_and_what_and_no_secret(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with service(tmp_path) as served:
+        token = served.token(["decide"])
+        answer = await served.client(token=token).post(
+            "/access/v1/evaluation?secret=in-the-query", json=EVALUATION, headers={"X-Request-ID": "the-id"}
+        )
+        await served.client(token="").get("/healthz", headers={"X-Request-ID": "line\tbreak"})
+
+    lines = [json.loads(JsonLines().format(each)) for each in caplog.records if each.name == "pdp.service.requests"]
+    for line in lines:
+        assert line.pop("ms") >= 0
+        assert line.pop("time").endswith("Z")
+    made = lines[1]["request_id"]
+    assert answer.headers["x-request-id"] == "the-id"
+    assert lines == [
+        {
+            "level": "info",
+            "logger": "pdp.service.requests",
+            "message": "POST /access/v1/evaluation 200",
+            "request_id": "the-id",
+            "tenant": "default",
+            "principal": token[4:20],
+            "method": "POST",
+            "route": "/access/v1/evaluation",
+            "status": 200,
+        },
+        {
+            "level": "info",
+            "logger": "pdp.service.requests",
+            "message": "GET /healthz 200",
+            "request_id": made,
+            "tenant": None,
+            "principal": None,
+            "method": "GET",
+            "route": "/healthz",
+            "status": 200,
+        },
+    ]
+    assert len(made) == 32
+    logged = "\n".join(JsonLines().format(record) for record in caplog.records if record.name.startswith("pdp"))
+    assert not [secret for secret in (token[20:], "in-the-query", "officer-123") if secret in logged]
+
+
+@contextmanager
+def collector() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
+    """A collector of OpenTelemetry, and what it is sent."""
+    received: list[ExportTraceServiceRequest] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1/traces", received
+        server.shutdown()
+
+
+async def test_spans_continue_the_callers_trace(tmp_path: Path) -> None:
+    trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    with collector() as (endpoint, received):
+        async with service(tmp_path, otlp_endpoint=endpoint) as served:
+            client = served.client(["decide"])
+            headers = {"traceparent": f"00-{trace}-{parent}-01", "X-Request-ID": "the-id"}
+            await client.post("/access/v1/evaluation", json=EVALUATION, headers=headers)
+
+    spans = [
+        span
+        for request in received
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+    assert [
+        (
+            span.name,
+            span.trace_id.hex(),
+            span.parent_span_id.hex(),
+            {each.key: each.value.string_value or each.value.int_value for each in span.attributes},
+        )
+        for span in spans
+    ] == [
+        (
+            "POST /access/v1/evaluation",
+            trace,
+            parent,
+            {
+                "http.request.method": "POST",
+                "http.route": "/access/v1/evaluation",
+                "http.response.status_code": 200,
+                "pdp.request_id": "the-id",
+            },
+        )
+    ]
