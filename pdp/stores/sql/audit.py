@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from sqlalchemy import Connection, func, select
 
 from pdp.audit.chain import GENESIS, AuditEvent, AuditLog, checked_event
-from pdp.errors import AuditError, PdpError
+from pdp.errors import AuditError, StoreError
 from pdp.stores.sql.tables import audit
 
 if TYPE_CHECKING:
@@ -147,7 +147,9 @@ class SqlAudit(AuditLog):
                     end = _End(self._seq - 1, self._prev, rows[-1].line)
                     doubt = ", and may have the event or not"
             self._end = end
-        except PdpError as error:
+        except AuditError as error:
+            faults = [error] * len(waiting)
+        except StoreError as error:
             faults = [self._fault(f"cannot be appended to{doubt}: {error.message}", error.hint)] * len(waiting)
         except BaseException:  # noqa: BLE001 - whoever waits has to know
             _log.exception("events could not be recorded, which is a fault of the stream")

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection, event, make_url, text
 
+from pdp import Approvals, Pep
 from pdp.audit.chain import AuditEvent, verify_chain
+from pdp.errors import AuditError, StoreError
+from pdp.stores.sql import audit as audit_module
+from pdp.stores.sql import database as database_module
 from pdp.stores.sql.audit import AuditRow, SqlAudit
 from pdp.stores.sql.database import Database
-from tests.support import at_once
+from pdp.stores.sql.keys import SqlIdempotency
+from pdp.stores.sql.records import SqlActions, SqlApprovals
+from tests.support import PATIENCE, at_once, payments, until
+from tests.support.payments import session, wire
 from tests.support.postgres import DATABASES, empty_database
+from tests.support.scripted import Scripted, until_approved
 
 KEY = b"k" * 32
 
 Opened = Callable[[], SqlAudit]
 
 
-def event(number: int = 0, **fields: object) -> AuditEvent:
+def happened(number: int = 0, **fields: object) -> AuditEvent:
     return {"time": "t", "type": "x", "tool": str(number), **fields}  # type: ignore[typeddict-item]
 
 
@@ -47,8 +62,38 @@ def opened(database: Database) -> Iterator[Opened]:
         log.close()
 
 
-def verified(log: SqlAudit) -> int:
-    return verify_chain((row.line.encode() for row in log.lines(-1, 10_000)), KEY)
+def verified(log: SqlAudit, key: bytes | None = KEY) -> int:
+    return verify_chain((row.line.encode() for row in log.lines(-1, 10_000)), key)
+
+
+@contextmanager
+def held(database: Database) -> Iterator[None]:
+    """Somebody has the stream locked."""
+    with database.write() as connection:
+        if database.dialect == "postgresql":
+            connection.execute(text(audit_module._LOCK))
+        yield
+
+
+def commits(database: Database) -> list[str]:
+    """Has an entry for each transaction that was committed since."""
+    done: list[str] = []
+    event.listen(database._engine, "commit", lambda _: done.append("commit"))
+    return done
+
+
+def taken(log: SqlAudit) -> Callable[[], bool]:
+    """Whether the writer has taken what waited."""
+    return lambda: not log._waiting
+
+
+def refused(log: SqlAudit) -> str:
+    with pytest.raises(AuditError) as caught:
+        log.append(happened())
+    return str(caught.value)
+
+
+# shared
 
 
 def test_two_streams_on_one_table_are_one_chain(opened: Opened) -> None:
@@ -56,7 +101,7 @@ def test_two_streams_on_one_table_are_one_chain(opened: Opened) -> None:
 
     def append(log: SqlAudit) -> None:
         for number in range(20):
-            log.append(event(number))
+            log.append(happened(number))
 
     at_once([lambda log=log: append(log) for log in (first, second, first, second)])  # type: ignore[misc]
 
@@ -66,11 +111,374 @@ def test_two_streams_on_one_table_are_one_chain(opened: Opened) -> None:
 def test_what_is_read_again(opened: Opened) -> None:
     log = opened()
     assert (log.last_seq(), log.lines(-1, 10)) == (-1, [])
-    log.append(event(approval_id="a"))
-    log.append(event(type="approval.granted", approval_id="a"))
-    log.append(event(type="approval.consumed", approval_id="b"))
+    log.append(happened(approval_id="a"))
+    log.append(happened(type="approval.granted", approval_id="a"))
+    log.append(happened(type="approval.consumed", approval_id="b"))
 
     rows = log.lines(-1, 10)
     assert [row[:3] for row in rows] == [(0, "x", None), (1, "approval.granted", "a"), (2, "approval.consumed", "b")]
     assert log.lines(0, 1) == [rows[1]] == [AuditRow(1, "approval.granted", "a", rows[1].line)]
     assert log.lines(-1, 10, approvals_only=True) == rows[1:]
+
+
+_APPENDING = """
+import sys
+from pdp.stores.sql.audit import SqlAudit
+from pdp.stores.sql.database import Database
+from tests.support import be_patient
+be_patient()
+log = SqlAudit(Database.open(sys.argv[1]))
+for number in range(50):
+    log.append({"time": "t", "type": "x", "tool": sys.argv[2]})
+log.close()
+"""
+
+
+@pytest.mark.process
+def test_processes_and_threads_append_to_one_chain(database: Database, url: str) -> None:
+    others = [subprocess.Popen([sys.executable, "-c", _APPENDING, url, name]) for name in ("a", "b")]
+    log = SqlAudit(database)
+
+    def append() -> None:
+        for _ in range(50):
+            log.append(happened())
+
+    at_once([append, append])
+    assert [process.wait(PATIENCE) for process in others] == [0, 0]
+    assert verified(log, None) == 200
+    log.close()
+
+
+_KILLED = """
+import os, signal, sys
+from pdp.stores.sql.audit import SqlAudit
+from pdp.stores.sql.database import Database
+from tests.support import be_patient
+
+def append_for_ever(pipe):
+    be_patient()
+    log = SqlAudit(Database.open(sys.argv[1]))
+    while True:
+        waiting = [log.offer({"time": "t", "type": "x", "tool": "y" * 200}) for _ in range(3)]
+        for each in waiting:
+            each.result()
+            os.write(pipe, b".")
+
+def started():
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            append_for_ever(writer)
+        finally:
+            os._exit(1)
+    os.close(writer)
+    return child, os.fdopen(reader, "rb")
+
+recorded = 0
+for number in range(12):
+    writers = [started(), started()]
+    recorded += len(writers[0][1].read(number))
+    for child, _ in writers:
+        os.kill(child, signal.SIGKILL)
+    for child, dots in writers:
+        recorded += len(dots.read())
+        assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+print(recorded)
+"""
+
+
+@pytest.mark.process
+def test_processes_that_are_killed_anywhere_lose_nothing_that_was_recorded(database: Database, url: str) -> None:
+    database.close()
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, url], check=True, timeout=PATIENCE, capture_output=True, text=True
+    )
+    log = SqlAudit(database)
+    log.append(happened())
+
+    assert verified(log, None) > int(done.stdout) > 0
+    log.close()
+
+
+_FORKING = """
+import os, sys
+from pdp.errors import AuditError
+from pdp.stores.sql.audit import SqlAudit
+from pdp.stores.sql.database import Database
+log = SqlAudit(Database.open(sys.argv[1]))
+log.append({"time": "t", "type": "x"})
+child = os.fork()
+if not child:
+    try:
+        log.append({"time": "t", "type": "x"})
+    except AuditError as error:
+        print(error.message, error.hint, flush=True)
+    log.close()
+    os._exit(0)
+os.waitpid(child, 0)
+log.append({"time": "t", "type": "x"})
+log.close()
+"""
+
+
+@pytest.mark.process
+def test_a_forked_process_opens_the_stream_again(database: Database, url: str) -> None:
+    database.close()
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKING, url], check=True, timeout=PATIENCE, capture_output=True, text=True
+    )
+
+    assert done.stdout == f"audit stream of {database.name} was opened before this process was forked open it again\n"
+    assert verified(SqlAudit(database), None) == 2
+
+
+# written together
+
+
+def test_what_waits_is_written_by_one_transaction(database: Database, opened: Opened) -> None:
+    log = opened()
+    done = commits(database)
+    with held(database):
+        first = log.offer(happened())
+        assert until(taken(log))
+        others = [log.offer(happened(number)) for number in range(15)]
+        assert not first.done()
+    assert [each.result() for each in (first, *others)] == [None] * 16
+
+    assert done == ["commit"] * 3  # of whoever held it, of the first, and of all others
+    assert verified(log) == 16
+
+
+async def test_events_that_belong_together_are_recorded_all_or_none(opened: Opened) -> None:
+    log = opened()
+    bad = happened(subject="\ud800")
+    with held(log._database):
+        tasks = [
+            asyncio.create_task(log.aappend(*events))
+            for events in ((happened(0), happened(1)), (happened(2), bad), (happened(3),))
+        ]
+        await asyncio.sleep(0)
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert [type(result) for result in results] == [type(None), AuditError, type(None)]
+    assert str(results[1]).startswith("audit event cannot be written: ")
+    assert [row.line.split('"tool":')[1][:3] for row in log.lines(-1, 9)] == ['"0"', '"1"', '"3"']
+    assert verified(log) == 3
+
+
+async def test_who_gives_up_waiting_has_recorded_nothing(opened: Opened) -> None:
+    log = opened()
+    with held(log._database):
+        first = log.offer(happened(0))
+        assert until(taken(log))
+        given_up = asyncio.create_task(log.aappend(happened(1)))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+    first.result()
+    await log.aappend(happened(2))
+
+    assert [row.line.split('"tool":')[1][:3] for row in log.lines(-1, 9)] == ['"0"', '"2"']
+
+
+async def test_a_flow_awaits_its_events_without_a_thread_of_its_own(opened: Opened) -> None:
+    log = opened()
+    pep = Pep(payments.effective(), payments.engine(), audit=log, tools={"initiate_wire": payments.Hub().initiate_wire})
+    before = threading.active_count()
+    evaluation = await pep.acall(wire(amount=1.0), session(time=None))
+
+    assert (evaluation.executed, threading.active_count() - before) == (True, 1)
+    assert [row.type for row in log.lines(-1, 9)] == ["tool.initiate_wire.dispatch", "tool.initiate_wire.result"]
+
+
+def test_a_closed_stream(opened: Opened) -> None:
+    log = opened()
+    with held(log._database):
+        waiting = log.offer(happened())
+        closing = threading.Thread(target=log.close)
+        closing.start()
+    closing.join()
+
+    assert waiting.done()
+    assert refused(log) == f"audit stream of {log._database.name} is closed"
+    assert verified(log) == 1
+
+
+# with a step of a store
+
+
+def test_the_use_of_an_approval_is_recorded(database: Database, opened: Opened) -> None:
+    log = opened()
+    hub = payments.Hub()
+    pep = Pep(
+        payments.effective(), Scripted(until_approved), audit=log, tools={"initiate_wire": hub.initiate_wire},
+        keys=SqlIdempotency(database), actions=SqlActions(database), approvals=Approvals(SqlApprovals(database)),
+    )  # fmt: skip
+    asked = pep.call(wire(), session(time=None)).approval
+    assert asked is not None
+    assert pep.approvals is not None
+    pep.approvals.grant(asked.id, {"sub": "boss", "roles": ["payments.approver"]})
+    assert pep.call(wire(), session(time=None)).executed
+
+    assert [(row.type, row.approval_id) for row in log.lines(-1, 9)] == [
+        ("approval.opened", asked.id), ("tool.initiate_wire.dispatch", None), ("approval.granted", asked.id),
+        ("tool.initiate_wire.dispatch", None), ("approval.consumed", asked.id), ("tool.initiate_wire.result", None),
+    ]  # fmt: skip
+    assert verified(log) == 6
+
+
+def test_an_event_within_a_transaction(database: Database, opened: Opened) -> None:
+    log = opened()
+    log.append(happened(0))
+    with suppress(StoreError), database.write() as transaction:
+        log.append_within(happened(1), transaction)
+        log.append_within(happened(2), transaction)
+        raise StoreError("undone")
+    log.append(happened(3))
+    with database.write() as transaction:
+        log.append_within(happened(4), transaction)
+    log.append_within(happened(5), None)
+
+    # What is undone in SQLite did not happen; in PostgreSQL an event is there before it.
+    undone = [] if database.dialect == "sqlite" else ["1", "2"]
+    assert [row.line.split('"tool":"')[1][0] for row in log.lines(-1, 9)] == ["0", *undone, "3", "4", "5"]
+    assert verified(log) == 4 + len(undone)
+
+
+# what cannot be written
+
+
+def test_a_stream_that_is_held_is_a_failure_after_a_while(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Database.open(url, upgrade=True).close()
+    if url.startswith("sqlite"):
+        monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.05)
+        words = "database is locked"
+    else:
+        url = make_url(url).update_query_dict({"options": "-c lock_timeout=50"}).render_as_string(hide_password=False)
+        words = "canceling statement due to lock timeout"
+    with Database.open(url) as database, Database.open(url) as other:
+        log = SqlAudit(database, KEY)
+        holder = sqlite3.connect(str(database.url.database), isolation_level=None) if "sqlite" in url else None
+        if holder:
+            holder.execute("BEGIN IMMEDIATE")
+            message = refused(log)
+            holder.close()
+        else:
+            with held(other):
+                message = refused(log)
+        log.append(happened())
+
+        assert message == (
+            f"audit stream of {database.name} cannot be appended to: database {database.name}: {words}"
+            " (check that it is there, and not held by another)"
+        )
+        assert verified(log) == 1
+        log.close()
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    with Database.open(empty_database("sqlite", tmp_path), upgrade=True) as database:
+        log = SqlAudit(database, KEY)
+        with database.write() as connection:
+            pages: int = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+            connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+
+        faults: list[str] = []
+        before = -5
+        while not faults:
+            before += 5
+            try:
+                asyncio.run(log.aappend(*(happened(number, subject="s" * 250) for number in range(5))))
+            except AuditError as error:
+                faults.append(error.message)
+        name = database.name
+        assert faults == [f"audit stream of {name} cannot be appended to: database {name}: database or disk is full"]
+        assert verified(log) == before
+
+        with database.write() as connection:
+            connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 100}")
+        log.append(happened())
+        assert verified(log) == before + 1
+        log.close()
+
+
+@pytest.mark.process
+def test_a_commit_of_which_nobody_knows_is_said_to_be_in_doubt(tmp_path: Path) -> None:
+    with Database.open(empty_database("postgresql", tmp_path), upgrade=True) as database:
+        log = SqlAudit(database, KEY)
+        log.append(happened())
+
+        cuts: list[str] = []
+
+        def cut(connection: Connection) -> None:
+            if cuts:
+                return
+            cuts.append("cut")
+            pid = connection.connection.driver_connection.info.backend_pid  # type: ignore[union-attr]
+            with database.read() as other:
+                other.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
+
+        event.listen(database._engine, "commit", cut)
+        assert refused(log).startswith(
+            f"audit stream of {database.name} cannot be appended to, and may have the event or not: database "
+        )
+        log.append(happened())
+        assert verified(log) == 2
+        log.close()
+
+
+def test_a_fault_of_the_stream_leaves_nobody_waiting(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+    log = opened()
+
+    assert log.offer({"time": "t"}).exception() is not None  # type: ignore[typeddict-item]
+    with pytest.raises(AuditError, match="the log says how"):
+        log.offer({"time": "t"}).result()  # type: ignore[typeddict-item]
+    log.append(happened())
+    assert verified(log) == 1
+
+
+# what is not what was seen
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("DELETE FROM pdp_audit WHERE seq > 0", "has lost events that this process has seen"),
+        ("DELETE FROM pdp_audit", "has lost events that this process has seen"),
+        ("UPDATE pdp_audit SET seq = 9 WHERE seq = 2", "cannot be continued: its last event was changed"),
+        ("UPDATE pdp_audit SET line = replace(line, '\"tool\":\"2\"', '\"tool\":\"9\"') WHERE seq = 2",
+         "cannot be continued: the hash does not match: another key wrote it, or it was changed"),
+        ("UPDATE pdp_audit SET line = '{}' WHERE seq = 2", "cannot be continued: not an event"),
+    ],
+)  # fmt: skip
+def test_a_stream_that_was_changed_is_not_continued(
+    database: Database, opened: Opened, change: str, words: str
+) -> None:
+    log = opened()
+    for number in range(3):
+        log.append(happened(number))
+    with database.write() as connection:
+        connection.execute(text(change))
+    before = log.lines(-1, 9)
+
+    evidence = "see `pdp audit verify`; keep the database as evidence, and start again with a new one"
+    assert refused(log) == f"audit stream of {database.name} {words} ({evidence})"
+    assert log.lines(-1, 9) == before
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [(None, "it is keyed, and no key was given"), (b"x" * 32, "the hash does not match: another key wrote it, or")],
+)
+def test_another_key_does_not_continue_a_stream(opened: Opened, key: bytes | None, words: str) -> None:
+    log = opened()
+    log.append(happened())
+    other = SqlAudit(log._database, key)
+
+    assert f"cannot be continued: {words}" in refused(other)
+    other.close()
+    assert verified(log) == 1
