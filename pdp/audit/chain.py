@@ -17,7 +17,6 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Required, TypedDict
 
 import orjson
@@ -27,6 +26,7 @@ from pdp.json import JsonValueError, canonical, digest, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from concurrent.futures import Future
 
 GENESIS: Final = "sha256:" + "0" * 64  # `prev_hash` of the first event of a stream
 KEPT: Final = 100_000  # how many events a stream in memory holds
@@ -158,11 +158,10 @@ class AuditLog(ABC):
     async def aappend(self, *events: AuditEvent) -> None:
         """Async variant of `append`, for events that belong together: if it fails, some may be recorded."""
         for event in events:
-            waiting = self.offer(event)
-            if isinstance(waiting, Future):
-                await asyncio.wrap_future(waiting)
-            elif waiting is not None:
-                await asyncio.to_thread(waiting)
+            if self.may_wait:
+                await asyncio.to_thread(self.append, event)
+            else:
+                self.append(event)
 
     def _record(self, event: AuditEvent) -> None:
         """Chain and write one event. The caller holds the stream."""

@@ -447,7 +447,7 @@ def test_a_fault_of_the_stream_leaves_nobody_waiting(opened: Opened, caplog: pyt
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("DELETE FROM pdp_audit WHERE seq > 0", "has lost events that this process has seen"),
+        ("DELETE FROM pdp_audit WHERE seq > 1", "has lost events that this process has seen"),
         ("DELETE FROM pdp_audit", "has lost events that this process has seen"),
         ("UPDATE pdp_audit SET seq = 9 WHERE seq = 2", "cannot be continued: its last event was changed"),
         ("UPDATE pdp_audit SET line = replace(line, '\"tool\":\"2\"', '\"tool\":\"9\"') WHERE seq = 2",
