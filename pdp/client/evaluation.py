@@ -13,7 +13,7 @@ from pdp.contract.invariants import Trip  # noqa: TC001 - pydantic reads the ann
 from pdp.decision import Decision, Obligation, Reason, Verdict
 from pdp.errors import AnswerInvalidError
 from pdp.evaluation import Evaluation
-from pdp.flow.stages import Asked, Decided, Executed, result_markings
+from pdp.flow.stages import Asked, Decided, Executed
 from pdp.json import JsonValueError, canonical, frozen
 from pdp.proposal import Execution, Failure, Proposal, Rejection, Status, Trace
 from pdp.stores.actions import Action  # noqa: TC001 - likewise
@@ -47,16 +47,19 @@ class ServiceAnswer(BaseModel):
     trace: Trace
     decision_id: str | None
     bundle_revision: str | None
-    manifest_digest: str
+    manifest_digest: str | None = None
     failed_check: str | None = None
     trips: tuple[Trip, ...] = ()
+    markings: frozenset[str] = frozenset()
+    retrieval_snapshot: str | None = None
+    state: dict[str, Any] | None = None
 
 
 _APPROVAL: Final = TypeAdapter(Approval)
 
 
 class RemoteEvaluation(Evaluation):
-    """An evaluation whose decision the service has made; request, flow, state, pins and snapshot stay there.
+    """An evaluation whose decision the service has made; `request`, `flow` and `pins` stay there.
 
     `known`: what the call came to here, in the place of what the service knows; `error`: what the tool raised.
     """
@@ -92,7 +95,10 @@ class RemoteEvaluation(Evaluation):
         if known is None and (answer.executed or answer.replayed or outcome.failure is not None):
             started, replayed = answer.executed, answer.replayed
             known = Execution(answer.result, outcome.failure, error, started=started, replayed=replayed)
-        executed = None if known is None else Executed(decided, known, answer.action, result_markings(decided))
+        executed = None
+        if known is not None:
+            found = answer.markings, answer.retrieval_snapshot
+            executed = Executed(decided, known, answer.action, *found, state=answer.state)
         super().__init__(decided, executed)
 
 

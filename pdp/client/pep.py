@@ -174,7 +174,7 @@ class RemotePep:
             "/v1/proposals",
             {
                 "id": new_id(),
-                "proposal": asked.proposal.as_json(),
+                "proposal": asked.proposal.as_proposed(),
                 "session": _stated(asked.session),
                 "run": run,
                 **{name: value for name, value in ids.items() if value is not None},
@@ -230,7 +230,7 @@ class RemotePep:
         future = connection.start(connection.exchange(method, path, body, patience=patience))
         return Work(future.result, blocking=True, future=future)
 
-    def _decided_by(self, digest: str) -> Generator[Step, Any, tuple[EffectiveManifest, Tools]]:
+    def _decided_by(self, digest: str | None) -> Generator[Step, Any, tuple[EffectiveManifest, Tools]]:
         """Return the manifest of that digest, with the functions for it; it is read again where it has changed."""
         if digest != self.manifest.digest:
             manifest = _read_manifest((yield self._exchange("/v1/manifest", method="GET")))

@@ -44,9 +44,13 @@ async def tools(request: Request) -> Response:
 
 @router.get("/v1/manifest")
 async def effective(request: Request) -> Response:
-    """Answer with the effective manifest."""
+    """Answer with the effective manifest: `document`, which the digest is of, and its entries whole."""
     manifest = (await caller(request, Scope.PROPOSE)).tenant.manifest
-    return JSONResponse({"version": manifest.version, "digest": manifest.digest, "document": thawed(manifest.document)})
+    tools = {
+        name: entry.model_dump(mode="json", by_alias=True, exclude_none=True) for name, entry in manifest.tools.items()
+    }
+    document = thawed(manifest.document)
+    return JSONResponse({"version": manifest.version, "digest": manifest.digest, "document": document, "tools": tools})
 
 
 def condition_of(entry: Tool) -> str:

@@ -26,6 +26,7 @@ def begun(row: RemoteCall, ready: Ready) -> dict[str, Any]:
         "begun": True,
         "arguments": orjson.loads(ready.prepared.checked.proposal.text),
         "running_until": row.running_until,
+        "manifest_digest": ready.decided.asked.received.manifest.digest,
     }
 
 
@@ -36,9 +37,10 @@ def as_answer(evaluation: Evaluation) -> dict[str, Any]:
         **evaluation.as_json(),
         "begun": False,
         "codes": evaluation.codes,
-        "approval": approval
-        and {name: getattr(approval, name) for name in ("id", "state", "expires_at", "approvers", "quorum")},
+        "approval": approval and approval.as_json(),
         "action": action and asdict(action),
+        "failed_check": evaluation.failed_check,
+        "trips": [asdict(trip) for trip in evaluation.trips],
         "executed": evaluation.executed,
         "replayed": evaluation.replayed,
         "result": evaluation.result,

@@ -1,0 +1,318 @@
+"""`Pep.remote` and services that fail: what is not surely allowed does not run, and what has run is reported."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from pdp import Pep
+from pdp.errors import EngineError
+from pdp.json import thawed
+from pdp.manifest.effective import made_of
+from pdp.manifest.model import Tool
+from tests.support import PATIENCE, until
+from tests.support.hostile_opa import HostileOpa, Peer, http
+from tests.support.payments import ARGUMENTS, effective, wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pdp.client.pep import RemotePep
+    from pdp.evaluation import Evaluation
+
+SESSION = {"claims": {"sub": "officer-123"}, "idempotency_key": "k-1"}
+DOWN = http(b"<html>", status=b"503 Service Unavailable")
+REFUSED = http(b'{"error":{"code":"service.conflict","message":"no"}}', status=b"409 Conflict")
+MANIFEST = effective()
+
+
+def manifest(**changes: Any) -> bytes:
+    """The service's answer about the manifest of the payments example."""
+    tools = {
+        name: tool.model_dump(mode="json", by_alias=True, exclude_none=True) for name, tool in MANIFEST.tools.items()
+    }
+    known = {
+        "version": MANIFEST.version,
+        "digest": MANIFEST.digest,
+        "document": thawed(MANIFEST.document),
+        "tools": tools,
+    }
+    return http(orjson.dumps({**known, **changes}))
+
+
+def answer(**changes: Any) -> bytes:
+    """The service's answer to a call that has begun."""
+    whole = {
+        "outcome": {"status": "accepted", "proposal": wire()},
+        "verdict": "ALLOW",
+        "reasons": [{"code": "a.b", "message": "so it is", "details": {}}],
+        "obligations": [],
+        "codes": ["a.b"],
+        "trace": {"tool_name": "initiate_wire", "manifest_version": MANIFEST.version},
+        "decision_id": "d-1",
+        "bundle_revision": "sha256:0",
+        "id": "call-1",
+        "begun": True,
+        "arguments": ARGUMENTS,
+        "running_until": 1.0,
+        "manifest_digest": MANIFEST.digest,
+        "approval": None,
+        "action": None,
+        "executed": False,
+        "replayed": False,
+        "result": None,
+        "answer": {"text": "", "is_error": False},
+        **changes,
+    }
+    return http(orjson.dumps(whole))
+
+
+class Bank:
+    """The tool: it remembers what it was called with."""
+
+    def __init__(self, result: Any = "sent") -> None:
+        self.wires: list[dict[str, Any]] = []
+        self.result = result
+
+    def __call__(self, **arguments: Any) -> Any:
+        self.wires.append(arguments)
+        return self.result
+
+
+def serving(
+    proposed: Sequence[bytes | None], reported: Sequence[bytes | None] = (), manifests: Sequence[bytes] = ()
+) -> Callable[[Peer], None]:
+    """A behaviour: these answers by what is asked, the last again and again; None: the connection is closed."""
+    turns: dict[str, list[bytes | None]] = {"result": [*reported], "proposals": [*proposed]}
+    turns["manifest"] = [*(manifests or [manifest()])]
+
+    def behave(peer: Peer) -> None:
+        while peer.request():
+            line = peer.last_request.partition(b" HTTP")[0].decode()
+            left = turns[line.rpartition("/")[2]]
+            response = left.pop(0) if len(left) > 1 else left[0]
+            if response is None:
+                return
+            peer.send(response)
+
+    return behave
+
+
+def bodies(server: HostileOpa, ending: str) -> list[Any]:
+    """What was sent to the paths that end so."""
+    sent = [request.partition(b"\r\n\r\n") for request in server.requests]
+    return [orjson.loads(body) for head, _, body in sent if head.partition(b" HTTP")[0].decode().endswith(ending)]
+
+
+@contextmanager
+def connected(behave: Callable[[Peer], None], bank: Bank | None = None) -> Iterator[tuple[RemotePep, HostileOpa]]:
+    with (
+        HostileOpa(behave) as server,
+        Pep.remote(server.url, token="t", tools={"initiate_wire": bank} if bank else {}) as pep,  # noqa: S106 - nobody's
+    ):
+        yield pep, server
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pdp.client.pep.PATIENCE", 0.5)
+    monkeypatch.setattr("pdp.client.pep.REPORT_PATIENCE", 0.5)
+
+
+@pytest.fixture(params=["call", "acall"])
+def call(request: pytest.FixtureRequest) -> Callable[..., Evaluation]:
+    def called(pep: Any, *arguments: Any) -> Evaluation:
+        found = getattr(pep, request.param)(*arguments)
+        evaluation: Evaluation = asyncio.run(found) if request.param == "acall" else found
+        return evaluation
+
+    return called
+
+
+@pytest.mark.parametrize(
+    ("response", "code", "message"),
+    [
+        (None, "engine.unavailable", "Server disconnected"),
+        (DOWN, "engine.unavailable", "http.503"),
+        (REFUSED, "engine.unavailable", "service.conflict: no"),
+        (http(b"{}"), "engine.answer_invalid", "the service's answer is not one about a call: id"),
+        (http(b"nonsense"), "engine.answer_invalid", "no answer of the service"),
+        (answer(begun="yes"), "engine.answer_invalid", "not one about a call: begun"),
+        (answer(begun=1), "engine.answer_invalid", "not one about a call: begun"),
+        (answer(verdict="MAYBE"), "engine.answer_invalid", "not one about a call: verdict"),
+        (answer(verdict="STEP_UP"), "engine.answer_invalid", "a call has begun that is not allowed"),
+        (answer(verdict=None), "engine.answer_invalid", "a call has begun that is not allowed"),
+        (answer(arguments=None), "engine.answer_invalid", "a call has begun that is not allowed"),
+        (answer(arguments=[1]), "engine.answer_invalid", "not one about a call: arguments"),
+        (answer(approval={"id": "a-1"}, begun=False), "engine.answer_invalid", "not an approval"),
+    ],
+)
+def test_what_is_no_answer_is_a_denial_and_nothing_runs(
+    response: bytes | None, code: str, message: str, call: Callable[..., Evaluation]
+) -> None:
+    bank = Bank()
+    with connected(serving([response]), bank) as (pep, server):
+        evaluation = call(pep, wire(), SESSION)
+
+    assert (evaluation.verdict, evaluation.codes, evaluation.executed, bank.wires) == ("DENY", (code,), False, [])
+    assert message in evaluation.reasons[0].message
+    assert len({body["id"] for body in bodies(server, "/proposals")}) == 1
+
+
+def test_a_service_that_is_gone_or_says_nothing(
+    call: Callable[..., Evaluation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = Bank()
+    with HostileOpa(serving([answer()])) as server:
+        pep = Pep.remote(server.url, token="t", tools={"initiate_wire": bank})  # noqa: S106 - nobody's
+    with pep:
+        assert call(pep, wire(), SESSION).codes == ("engine.unavailable",)
+    assert bank.wires == []
+
+    def silent(peer: Peer) -> None:
+        while peer.request():
+            if b"/v1/manifest" not in peer.last_request:
+                peer.wait_until_closed()
+                return
+            peer.send(manifest())
+
+    monkeypatch.setattr(
+        "pdp.client.client.Client.__init__.__kwdefaults__", {"token": None, "timeout": 0.5}, raising=True
+    )
+    with connected(silent, bank) as (pep, server):
+        assert call(pep, wire(), SESSION).codes == ("engine.timeout",)
+    assert bank.wires == []
+
+
+def test_an_answer_that_was_lost_is_asked_for_again_and_the_tool_runs_once(
+    call: Callable[..., Evaluation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PATIENCE", "REPORT_PATIENCE"):
+        monkeypatch.setattr(f"pdp.client.pep.{name}", PATIENCE)
+    bank = Bank()
+    done = answer(begun=False, executed=True, result="told")
+    with connected(serving([None, answer()], [None, DOWN, done]), bank) as (pep, server):
+        evaluation = call(pep, wire(), SESSION)
+
+    assert (evaluation.executed, evaluation.result, bank.wires) == (True, "told", [ARGUMENTS])
+    assert [body["execution"] for body in bodies(server, "/result")] == [
+        {"started": True, "attempts": 1, "result": "sent"}
+    ] * 3
+    assert len({orjson.dumps(body) for body in bodies(server, "/proposals")}) == 1
+
+
+def test_exactly_the_arguments_of_the_answer_run(call: Callable[..., Evaluation]) -> None:
+    bank, decided = Bank(), {**ARGUMENTS, "amount": 1}
+    done = answer(begun=False, executed=True, result="told")
+    with connected(serving([answer(arguments=decided)], [done]), bank) as (pep, _server):
+        call(pep, wire(), SESSION)
+
+    assert bank.wires == [decided]
+
+
+@pytest.mark.parametrize("response", [None, DOWN, REFUSED, http(b"{}"), http(b"nonsense")])
+def test_what_cannot_be_reported_is_unknown_and_does_not_go_out(
+    response: bytes | None, call: Callable[..., Evaluation], caplog: pytest.LogCaptureFixture
+) -> None:
+    bank = Bank("SECRET")
+    with connected(serving([answer()], [response]), bank) as (pep, _server):
+        evaluation = call(pep, wire(), SESSION)
+
+    assert (evaluation.allowed, evaluation.executed, evaluation.result, len(bank.wires)) == (True, True, None, 1)
+    assert evaluation.outcome.failure is not None
+    assert evaluation.outcome.failure.details == {"effect": "unknown"}
+    critical = [record.getMessage() for record in caplog.records if record.levelno == logging.CRITICAL]
+    assert len(critical) == 1
+    assert critical[0].startswith("what call call-1 of initiate_wire came to could not be reported: ")
+    assert "SECRET" not in caplog.text + repr(evaluation)
+
+
+def test_a_result_that_is_no_json_is_reported_as_a_failure_with_an_effect(call: Callable[..., Evaluation]) -> None:
+    failed = {"code": "TOOL_EXECUTION_FAILED", "message": "no", "details": {"effect": "done"}}
+    done = answer(begun=False, executed=True, outcome={"status": "accepted", "failure": failed})
+    with connected(serving([answer()], [done]), Bank(object())) as (pep, server):
+        evaluation = call(pep, wire(), SESSION)
+
+    assert evaluation.outcome.failure is not None
+    assert evaluation.outcome.failure.details == {"effect": "done"}
+    assert [body["execution"]["failure"]["details"]["effect"] for body in bodies(server, "/result")] == ["done"]
+
+
+def test_a_tool_without_function_is_decided_and_takes_nothing(call: Callable[..., Evaluation]) -> None:
+    with connected(serving([answer(begun=False)])) as (pep, server):
+        evaluation = call(pep, wire(), SESSION)
+
+    assert [body["run"] for body in bodies(server, "/proposals")] == [False]
+    assert evaluation.outcome.failure is not None
+    assert (evaluation.outcome.failure.code, evaluation.executed) == ("TOOL_UNAVAILABLE", False)
+
+
+def test_a_manifest_that_has_changed_is_read_again_before_the_tool_runs(call: Callable[..., Evaluation]) -> None:
+    bank, done = Bank(), answer(begun=False, executed=True, result="told")
+    other = orjson.loads(manifest().partition(b"\r\n\r\n")[2])
+    other["tools"]["initiate_wire"]["description"] = "another"
+    made = made_of(
+        MANIFEST.version, {name: Tool.model_validate(tool) for name, tool in other["tools"].items()},
+        agents=MANIFEST.document.get("agents"),
+    )  # fmt: skip
+    newer = manifest(tools=other["tools"], digest=made.digest, document=thawed(made.document))
+    with connected(serving([answer(manifest_digest=made.digest)], [done], [manifest(), newer]), bank) as (pep, _server):
+        assert call(pep, wire(), SESSION).result == "told"
+        assert pep.manifest == made
+    assert len(bank.wires) == 1
+
+
+@pytest.mark.parametrize("second", [manifest(), DOWN, http(b"{}")])
+def test_a_manifest_that_cannot_be_read_again_lets_nothing_run(second: bytes, call: Callable[..., Evaluation]) -> None:
+    bank = Bank()
+    failed = {"code": "TOOL_EXECUTION_FAILED", "message": "no", "details": {"effect": "none"}}
+    done = answer(begun=False, outcome={"status": "accepted", "failure": failed})
+    with connected(serving([answer(manifest_digest="sha256:1")], [done], [manifest(), second]), bank) as (pep, server):
+        evaluation = call(pep, wire(), SESSION)
+
+    assert (evaluation.executed, bank.wires) == (False, [])
+    assert [body["execution"]["started"] for body in bodies(server, "/result")] == [False]
+
+
+@pytest.mark.parametrize(
+    "first", [manifest(digest="sha256:1"), manifest(tools={}), manifest(tools=1), http(b"{}"), manifest(version=None)]
+)
+def test_a_manifest_that_is_none_opens_nothing(first: bytes) -> None:
+    with HostileOpa(serving([], [], [first])) as server, pytest.raises(EngineError) as caught:
+        Pep.remote(server.url, token="t")  # noqa: S106
+
+    assert caught.value.code == "engine.answer_invalid"
+
+
+async def test_a_caller_that_is_cancelled_while_it_is_decided_runs_nothing_and_says_so() -> None:
+    bank, asked, go = Bank(), threading.Event(), threading.Event()
+    failed = {"code": "TOOL_EXECUTION_FAILED", "message": "no", "details": {"effect": "none"}}
+    done = answer(begun=False, outcome={"status": "accepted", "failure": failed})
+
+    def slowly(peer: Peer) -> None:
+        while peer.request():
+            if peer.last_request.startswith(b"POST /v1/proposals HTTP"):
+                asked.set()
+                go.wait()
+                peer.send(answer())
+            else:
+                peer.send(manifest() if b"/manifest" in peer.last_request else done)
+
+    with HostileOpa(slowly) as server:
+        pep = await asyncio.to_thread(lambda: Pep.remote(server.url, token="t", tools={"initiate_wire": bank}))  # noqa: S106
+        task = asyncio.create_task(pep.acall(wire(), SESSION))
+        await asyncio.to_thread(asked.wait)
+        task.cancel()
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asyncio.to_thread(until, lambda: bodies(server, "/result"))
+        await asyncio.to_thread(pep.close)
+
+    assert (bank.wires, [body["execution"]["started"] for body in bodies(server, "/result")]) == ([], [False])
