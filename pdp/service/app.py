@@ -118,7 +118,8 @@ def create_app(settings: ServiceSettings) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
     )
-    for module in (health, openapi, tools, proposals, inbox, approvals, token_routes, authzen):
+    # A request tries one route after the other: what is asked most comes first.
+    for module in (authzen, health, openapi, tools, proposals, inbox, approvals, token_routes):
         app.router.routes.extend(module.router.routes)
     app.state.paths = {route.endpoint: route.path for route in app.router.routes if isinstance(route, Route)}
     app.add_exception_handler(HTTPException, _http_error)

@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 import orjson
-from fastapi import APIRouter
 from starlette.responses import Response
+from starlette.routing import Route, Router
 
 from pdp.service.authzen.evaluation import evaluate, evaluate_all
 from pdp.service.authzen.search import Searched, search
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 _METADATA: Final = "/.well-known/authzen-configuration"
-
-router = APIRouter()
 
 
 async def _evaluation(request: Request) -> Response:
@@ -66,10 +64,13 @@ def _json(value: Mapping[str, Any]) -> Response:
     return Response(orjson.dumps(value), media_type="application/json")
 
 
-# Routes of Starlette's, as FastAPI's would only look for parameters that there are not.
-router.add_route("/access/v1/evaluation", _evaluation, ["POST"])
-router.add_route("/access/v1/evaluations", _evaluations, ["POST"])
-for searched in get_args(Searched):
-    router.add_route(f"/access/v1/search/{searched}", partial(_search, searched), ["POST"])
-router.add_route(_METADATA, _metadata, ["GET"])
-router.add_route(f"{_METADATA}/{{tenant}}", _metadata, ["GET"])
+# Of Starlette, as FastAPI's would look for parameters that there are not.
+router = Router(
+    [
+        Route("/access/v1/evaluation", _evaluation, methods=["POST"]),
+        Route("/access/v1/evaluations", _evaluations, methods=["POST"]),
+        *(Route(f"/access/v1/search/{kind}", partial(_search, kind), methods=["POST"]) for kind in get_args(Searched)),
+        Route(_METADATA, _metadata, methods=["GET"]),
+        Route(f"{_METADATA}/{{tenant}}", _metadata, methods=["GET"]),
+    ]
+)
