@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.clock import to_seconds
 from pdp.errors import UsageError
@@ -21,44 +21,59 @@ if TYPE_CHECKING:
 KEYS: Final = ("subject", "action", "resource", "context")
 
 _RESERVED: Final = frozenset(("approval", "call_digest", "flow", "spent", "time"))
+_WHOLE: Final = b'{"action":%b,"context":%b,"resource":%b,"subject":%b}'
 _OWN: Final = "without the scope assert, a token asks for its own subject: type user, id its claim sub"
 
 
-class AccessRequest:
-    """One question: what is asked for `caller`, complete.
+class AccessRequest(NamedTuple):
+    """One question, complete: `body` is what the policy is asked, `stable` the same without times and ids."""
 
-    HttpError: 400 for what is missing or mistyped, 403 for somebody else's subject. What only the service knows is
-    refused from a caller, unless the policy is not the baseline's, which reads other things.
-    """
+    request: Request
+    stable: bytes
+    body: bytes
 
-    def __init__(
-        self, caller: Caller, stated: Mapping[str, Any], directory: Mapping[str, Any], request_id: str
-    ) -> None:
-        policy = caller.tenant.access
-        subject, resource = (entity_of(caller, stated, name, directory) for name in ("subject", "resource"))
-        action = read_action(stated)
+
+class QuestionReader:
+    """Reads and completes the questions of one HTTP request; what several have in common, once."""
+
+    def __init__(self, caller: Caller, directory: Mapping[str, Any], request_id: str) -> None:
+        self._caller = caller
+        self._directory = directory
+        self._request_id = request_id
+        # With what they were read from, so that nothing else can have its identity.
+        self._known: dict[tuple[str, int], tuple[Any, Any, bytes]] = {}
+
+    def read(self, stated: Mapping[str, Any]) -> AccessRequest:
+        """Return one question.
+
+        HttpError: 400 for what is missing or mistyped, 403 for somebody else's subject. What only the service knows is
+        refused from a caller, unless the policy is not the baseline's, which reads other things.
+        """
+        subject, action, resource = (self._part(stated, name) for name in ("subject", "action", "resource"))
         context = stated_object(stated, "context")
-        if policy.is_baseline:
+        stable = body = _WHOLE % (action[2], canonical(context), resource[2], subject[2])
+        if self._caller.tenant.access.is_baseline:
             for name in _RESERVED.intersection(context):
                 raise HttpError(400, f"context.{name} is the service's to state", hint="leave it out")
-            action = action._replace(properties={**policy.entry_properties(action), **action.properties})
-        whole = Request(subject, action, resource, context)
-        self.request = whole
-        self.stable = canonical(whole.as_json())
-        """All of it but times and ids."""
-        if policy.is_baseline:
-            filled = {
-                "request_id": request_id,
-                **context,
-                "approval": None,
-                "call_digest": digest(self.stable),
-                "time": to_seconds(time.time()),
-            }
-            self.request = whole._replace(context=filled)
+            filled = {"approval": None, "call_digest": digest(stable), "time": to_seconds(time.time())}
+            context = {"request_id": self._request_id, **context, **filled}
+            body = _WHOLE % (action[2], canonical(context), resource[2], subject[2])
         try:
-            self.body = bounded(canonical(self.request.as_json()) if policy.is_baseline else self.stable)
+            return AccessRequest(Request(subject[1], action[1], resource[1], context), stable, bounded(body))
         except JsonValueError as error:
             raise HttpError(400, str(error), hint="send less") from None
+
+    def _part(self, stated: Mapping[str, Any], name: str) -> tuple[Any, Any, bytes]:
+        value = stated.get(name)
+        known = self._known.get((name, id(value)))
+        if known is None:
+            part: Entity | RequestedAction
+            if name == "action":
+                part = self._caller.tenant.access.completed(read_action(stated))
+            else:
+                part = entity_of(self._caller, stated, name, self._directory)
+            known = self._known[name, id(value)] = (value, part, canonical(part._asdict()))
+        return known
 
 
 def entity_of(caller: Caller, stated: Mapping[str, Any], name: str, directory: Mapping[str, Any]) -> Entity:

@@ -10,7 +10,7 @@ from pdp.clock import to_milliseconds
 from pdp.decision import Verdict, denied
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.flow.reasons import explained
-from pdp.service.authzen.entities import KEYS, AccessRequest
+from pdp.service.authzen.entities import KEYS, AccessRequest, QuestionReader
 from pdp.service.authzen.policy import AccessAnswer
 from pdp.service.authzen.profile import answer_context, fulfillable
 from pdp.service.requests import HttpError
@@ -28,7 +28,7 @@ _STOPS: Final = {"execute_all": None, "deny_on_first_deny": False, "permit_on_fi
 
 async def evaluate(caller: Caller, body: Mapping[str, Any], request_id: str, url: str) -> dict[str, Any]:
     """Return the answer to one request; HttpError 400 or 403: it cannot be asked. AuditError: it cannot be recorded."""
-    asked = AccessRequest(caller, body, await caller.tenant.access.directory(), request_id)
+    asked = QuestionReader(caller, await caller.tenant.access.directory(), request_id).read(body)
     decided = (await decide_all(caller, [asked]))[0]
     await caller.tenant.pep.audit.aappend(access_event(caller, asked, decided.decision, request_id))
     return _answer(caller, asked, decided, url)
@@ -43,11 +43,11 @@ async def evaluate_all(caller: Caller, body: Mapping[str, Any], request_id: str,
     if not items:
         return await evaluate(caller, body, request_id, url)
     defaults = {name: body[name] for name in KEYS if name in body}
-    directory = await caller.tenant.access.directory()
+    reader = QuestionReader(caller, await caller.tenant.access.directory(), request_id)
     read: list[AccessRequest | HttpError] = []
     for item in items:
         try:
-            read.append(AccessRequest(caller, {**defaults, **item}, directory, request_id))
+            read.append(reader.read({**defaults, **item}))
         except HttpError as error:
             read.append(error)
     decided = iter(await decide_all(caller, [asked for asked in read if isinstance(asked, AccessRequest)]))

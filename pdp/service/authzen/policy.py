@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
@@ -23,9 +26,11 @@ if TYPE_CHECKING:
     from pdp.request import RequestedAction
     from pdp.service.settings import AuthzenSettings
 
-_THREADS: Final = 4
+_THREADS: Final = min(4, os.cpu_count() or 1)
+_SHORT: Final = 4096
 _AT_ONCE: Final = 16
 _VERDICTS: Final[Mapping[object, Verdict]] = {True: Verdict.ALLOW, False: Verdict.DENY} | {one: one for one in Verdict}
+_parse = lru_cache(256)(parse_decision)
 
 
 class AccessAnswer(NamedTuple):
@@ -75,11 +80,14 @@ class AccessPolicy:
         named = action.properties.get("tool")
         return self._entries.get(action.name) if named is None else self._pep.manifest.tools.get(str(named))
 
-    def entry_properties(self, action: RequestedAction) -> dict[str, str]:
-        """Return what the policy has to know of an action: the manifest, and the entry with that action."""
+    def completed(self, action: RequestedAction) -> RequestedAction:
+        """Return an action with what the baseline has to know of it: the manifest, and the entry with that action."""
+        if not self.is_baseline:
+            return action
         manifest, entry = self._pep.manifest, self._entries.get(action.name)
         tool = action.name if entry is None else entry.name  # the policy denies an action that no entry has
-        return {"tool": tool, "manifest_version": manifest.version, "manifest_digest": manifest.digest}
+        filled = {"tool": tool, "manifest_version": manifest.version, "manifest_digest": manifest.digest}
+        return action._replace(properties={**filled, **action.properties})
 
     async def directory(self) -> Mapping[str, Any]:
         """Return what the policy's data knows of subjects and resources, by type and id; EngineError: no answer."""
@@ -101,10 +109,12 @@ class AccessPolicy:
 
     async def decide(self, bodies: Sequence[bytes]) -> list[AccessAnswer]:
         """Return an answer to each request, in their order; where the engine has none, it is a DENY."""
-        if type(self._engine).aevaluate is Engine.aevaluate and len(bodies) > 1:
-            # It evaluates in the calling thread, and lets others run meanwhile.
+        if type(self._engine).aevaluate is Engine.aevaluate:
+            # It evaluates in the calling thread, and lets others run. For one request, a thread would cost as much.
+            if len(bodies) == 1:
+                return self._decide_all(bodies)
             size = -(-len(bodies) // _THREADS)
-            parts = [bodies[start : start + size] for start in range(0, len(bodies), size)]
+            parts = [bodies[at : at + size] for at in range(0, len(bodies), size)]
             answers = await asyncio.gather(*(asyncio.to_thread(self._decide_all, part) for part in parts))
             return [answer for part in answers for answer in part]
         room = asyncio.Semaphore(_AT_ONCE)
@@ -116,7 +126,7 @@ class AccessPolicy:
                 except (EngineError, BundleError) as error:
                     return self._failed(error)
 
-        return [await answer(bodies[0])] if len(bodies) == 1 else await asyncio.gather(*map(answer, bodies))
+        return await asyncio.gather(*map(answer, bodies))
 
     def _decide_all(self, bodies: Sequence[bytes]) -> list[AccessAnswer]:
         answers = []
@@ -131,7 +141,8 @@ class AccessPolicy:
         """Return what the engine answered; AnswerInvalidError where that is no decision."""
         if not self.is_baseline:
             return self._parsed_other(text)
-        decision = parse_decision(text)
+        # Most answers to a batch are the same but for their ids.
+        decision = replace(_parse(text), decision_id=new_id()) if len(text) < _SHORT else parse_decision(text)
         if self._pep.newest.is_stale(decision):
             decision = denied("bundle.stale", f"release {decision.release} decided, and a later one has decided before")
         return AccessAnswer(decision)

@@ -16,7 +16,7 @@ from pdp.audit.chain import recordable
 from pdp.clock import to_milliseconds
 from pdp.decision import Verdict
 from pdp.json import canonical
-from pdp.service.authzen.entities import KEYS, AccessRequest, entity_of, read_action, searched_type, stated_object
+from pdp.service.authzen.entities import KEYS, QuestionReader, entity_of, read_action, searched_type, stated_object
 from pdp.service.authzen.evaluation import decide_all
 from pdp.service.requests import HttpError
 from pdp.service.security.principal import Scope
@@ -67,11 +67,12 @@ async def search(
     page = _asked_page(stated_object(body, "page"), limits.page, question, policy.seal)
     names = sorted(await policy.candidates(kind, known, directory))
     left = [name for name in names if page.after is None or name > page.after]
+    reader = QuestionReader(caller, directory, request_id)
     found: list[dict[str, str]] = []
     at, revision, ends = 0, page.revision, time.monotonic() + _SECONDS
     while at < min(len(left), _ROUNDS * limits.batch) and len(found) < page.limit and time.monotonic() < ends:
         entities = [{**form, "name" if kind == "action" else "id": name} for name in left[at : at + limits.batch]]
-        asked = [AccessRequest(caller, {**stated, kind: entity}, directory, request_id) for entity in entities]
+        asked = [reader.read({**stated, kind: entity}) for entity in entities]
         for entity, answer in zip(entities, await decide_all(caller, asked), strict=True):
             if len(found) == page.limit:
                 break
