@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pdp.patterns.enforcement import HeldCall
     from pdp.proposal import Execution
     from pdp.stores.actions import Action
+    from pdp.stores.remote_calls import RemoteCall
 
 _log = logging.getLogger("pdp.pep")
 
@@ -94,6 +95,7 @@ class RemoteRun(Protocol):
     """What is different about a call whose tool another enforcement point runs; see `pdp.flow.remote`."""
 
     call_id: str
+    row: RemoteCall | None  # what is stored of it
 
     def reserve(self, ready: Ready) -> Generator[Step, Any, Ready]:
         """Reserve what the call needs, and store the call; or go on with what was reserved before."""
@@ -143,7 +145,7 @@ def make_ready(
             yield from _give_back(ready, _GIVEN_UP, stores)
         return denied
     except BaseException:
-        if remote is not None:
+        if remote is not None and remote.row is not None:
             raise
         yield from record_result(Executed(ready.decided, _GIVEN_UP, ready.action), parts.audit)
         yield from _give_back(ready, _GIVEN_UP, stores)

@@ -15,7 +15,7 @@ from pdp.decision import new_id
 from pdp.flow.remote.answer import as_answer
 from pdp.flow.remote.calls import UnknownCallError
 from pdp.flow.remote.stored import CallConflictError
-from pdp.json import canonical, digest, thawed
+from pdp.json import JsonValueError, canonical, digest, thawed
 from pdp.proposal import Execution, Failure
 from pdp.service.requests import Caller, HttpError, caller, known_fields, read_object
 from pdp.service.security.principal import Scope
@@ -100,8 +100,11 @@ def session_of(who: Caller, body: dict[str, Any], request: Request) -> Session:
     if foreign and not who.may(Scope.ASSERT):
         known = ", ".join(_OWN)
         raise HttpError(403, f"session: {foreign[0]!r:.60} takes the scope assert", hint=f"without it: {known}")
-    given = {"claims": thawed(dict(who.principal.claims)), **stated}
-    return Session.read({"request_id": request.state.request_id, **given})
+    own = {"claims": thawed(dict(who.principal.claims)), "request_id": request.state.request_id}
+    try:
+        return Session.read({**own, **stated})
+    except JsonValueError as error:
+        raise HttpError(400, f"session: {error}") from None
 
 
 def _text(body: dict[str, Any], name: str) -> str | None:

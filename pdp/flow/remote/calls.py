@@ -22,6 +22,7 @@ from pdp.flow.remote.answer import begun, ended
 from pdp.flow.remote.stored import (
     RECORD,
     CallConflictError,
+    asked_of,
     ready_to_complete,
     record_of,
     restored,
@@ -132,8 +133,11 @@ def sweep(now: float, parts: Parts) -> Generator[Step, Any, int]:
         run = _Run(CallName(row.id, row.owner, row.request_digest), parts)
         if not (yield from run.holds(row)):
             continue
-        ready = yield from restored(row, parts)
-        yield from write_result(Executed(ready.decided, unknown(_UNREPORTED), ready.action), parts.audit)
+        try:
+            decided = (yield from restored(row, parts)).decided
+        except CallConflictError:
+            decided = Decided(asked_of(row, parts))
+        yield from write_result(Executed(decided, unknown(_UNREPORTED)), parts.audit)
         yield from run.moves(state=CallState.UNKNOWN, held_until=0.0, result_digest=None)
         count += 1
     yield Work(lambda: calls.prune(now - KEPT), calls.blocking)

@@ -92,17 +92,9 @@ def record_of(ready: Ready, *, has_reserved: bool) -> CallRecord:
     )
 
 
-def restored(row: RemoteCall, parts: Parts) -> Generator[Step, Any, Ready]:
-    """Return the call as it was when it was decided, made of what is stored; CallConflictError: its tool is gone."""
+def asked_of(row: RemoteCall, parts: Parts) -> Asked:
+    """Return what was asked for."""
     record: CallRecord = RECORD.validate_python(row.record)
-    proposal = Proposal.read(record.proposal)
-    tool = parts.manifest.tool(proposal.tool)
-    if tool is None:
-        raise CallConflictError(f"call {row.id}: its tool is not in the manifest any more")
-    approvals, approval_id = parts.approvals, record.approval
-    approval = None
-    if approvals is not None and approval_id is not None:
-        approval = yield Work(lambda: approvals.store.get(approval_id), approvals.store.blocking)
     received = Received(
         manifest=parts.manifest.manifest,
         to_run=True,
@@ -112,7 +104,21 @@ def restored(row: RemoteCall, parts: Parts) -> Generator[Step, Any, Ready]:
         started=time.perf_counter() - (time.time() - record.now),
         transformed=record.transformed,
     )
-    asked = Asked(received, Session.read(record.session), record.request_id, proposal)
+    return Asked(received, Session.read(record.session), record.request_id, Proposal.read(record.proposal))
+
+
+def restored(row: RemoteCall, parts: Parts) -> Generator[Step, Any, Ready]:
+    """Return the call as it was when it was decided; CallConflictError: its tool is not in the manifest any more."""
+    record: CallRecord = RECORD.validate_python(row.record)
+    asked = asked_of(row, parts)
+    proposal = asked.proposal
+    tool = parts.manifest.tool(proposal.tool)
+    if tool is None:
+        raise CallConflictError(f"call {row.id}: its tool is not in the manifest any more")
+    approvals, approval_id = parts.approvals, record.approval
+    approval = None
+    if approvals is not None and approval_id is not None:
+        approval = yield Work(lambda: approvals.store.get(approval_id), approvals.store.blocking)
     checked = Checked(tool, proposal, record.idempotency_key, record.config, record.trips)
     whole = orjson.loads(record.body)
     request = Request(

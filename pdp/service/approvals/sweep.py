@@ -1,4 +1,4 @@
-"""What is done by itself, again and again: approvals whose time is over, webhooks."""
+"""What is done by itself, again and again: approvals and calls whose time is over, webhooks."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ async def background(service: Service) -> AsyncIterator[None]:
 def _sweeping(tenant: Tenant) -> Callable[[], Awaitable[float]]:
     async def swept() -> float:
         await asyncio.to_thread(tenant.approvals.sweep)
+        await asyncio.to_thread(tenant.pep.sweep)
         # Of several processes, seldom two at once.
         return random.uniform(0.5, 1.5) * _SWEEP_SECONDS  # noqa: S311 - no secret
 

@@ -1,0 +1,92 @@
+"""A tool with all that a call can use up (key, budget, approval, action), whose enforcement point is elsewhere."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from pdp import Approvals, MemoryAudit, Pep, Session
+from pdp.manifest.load import load_effective
+from pdp.proposal import Execution
+from pdp.stores.remote_calls import CallName
+from pdp.stores.url import open_stores
+from tests.support.desk import rules
+from tests.support.scripted import Scripted, answer, duty
+
+MANIFEST = """
+manifest_version: 2026.1.0
+$defs:
+  letter:
+    type: object
+    required: [to, pages]
+    properties: {to: {type: string, maxLength: 20}, pages: {type: number}}
+tools:
+  - {name: send_letter, version: 1.0.0, effect_class: commit-high, risk_tier: high, scopes: [desk],
+     compensation: recall_letter, approval: {approvers: [chief]}, idempotency: {required: true}, timeout: PT30S,
+     sensitive: [to], limits: [{limit: pages, argument: pages, per: subject, window: P1D}],
+     schema: {$ref: "#/$defs/letter"}, result_schema: {type: object, required: [number], properties: {number:
+     {type: integer}}}}
+  - {name: recall_letter, version: 1.0.0, effect_class: commit-high, risk_tier: medium, scopes: [desk],
+     compensation: send_letter, approval: {approvers: [chief]}, schema: {$ref: "#/$defs/letter"}}
+  - {name: read_letter, version: 1.0.0, effect_class: read-internal, risk_tier: low, scopes: [desk],
+     schema: {$ref: "#/$defs/letter"}}
+"""
+CHIEF = {"sub": "chief-1", "roles": ["chief"]}
+SENT = Execution({"number": 7})
+PAGES = 5
+
+
+def respond(request: dict[str, Any]) -> dict[str, Any]:
+    """STEP_UP without an approval; with one ALLOW, and the budget of 1,000 pages reserved. Reading is allowed."""
+    context = request["context"]
+    if request["action"]["name"] != "read_letter" and context["approval"] is None:
+        return answer("STEP_UP", code="approvals.required")
+    return answer(
+        "ALLOW",
+        *(
+            duty("reserve", limit=entry["limit"], amount=entry["amount"], cap=1000, window=None)
+            for entry in context.get("spent", ())
+        ),
+    )
+
+
+def manifest_in(folder: Path) -> Path:
+    file = folder / "letters.yaml"
+    file.write_text(MANIFEST)
+    return file
+
+
+def opened(manifest: Path, url: str | None, owned: ExitStack) -> Pep:
+    """An enforcement point without functions on the database of that URL; None: in memory."""
+    if url is None:
+        return Pep(load_effective(manifest), Scripted(respond), audit=MemoryAudit(), approvals=Approvals())
+    stores = open_stores(url)
+    owned.callback(stores.close)
+    audit = stores.open_audit(None)
+    owned.callback(audit.close)
+    return Pep(
+        load_effective(manifest), Scripted(respond), audit=audit, approvals=Approvals(stores.approvals),
+        keys=stores.keys, actions=stores.actions, ledger=stores.ledger, budgets=stores.budgets,
+        remote_calls=stores.remote_calls,
+    )  # fmt: skip
+
+
+def session(key: str = "key-1") -> Session:
+    claims = {"sub": "ann", "emts": {"desk": True}}
+    return Session(claims=claims, idempotency_key=key, run_id="run-1", request_id=f"req of {key}")
+
+
+def letter(tool: str = "send_letter", **changes: Any) -> dict[str, Any]:
+    return {"tool": tool, "arguments": {"to": "Bob Archer", "pages": PAGES, **changes}}
+
+
+def call(name: str, owner: str = "token-1") -> CallName:
+    return CallName(name, owner, f"sha256:{name}")
+
+
+def approved(pep: Pep, name: str, key: str = "key-1") -> str:
+    """Propose a letter, and have the approval that it waits for granted; the approval's id."""
+    asked = pep.begin(call(name), letter(), session(key))
+    assert (asked["verdict"], asked["begun"], asked["approval"]["state"]) == ("STEP_UP", False, "pending")
+    return rules(pep).grant(asked["approval"]["id"], CHIEF).id
