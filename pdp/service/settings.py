@@ -1,12 +1,13 @@
 """Configuration of the service: a YAML file, variables `PDP_SERVICE_...` over it, options of `pdp serve` over both."""
 
 import os
+from base64 import b64decode
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, cast
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, HttpUrl, SecretStr, ValidationError
 from pydantic_settings import EnvSettingsSource
 from pydantic_settings.exceptions import SettingsError
 
@@ -19,7 +20,16 @@ from pdp.service.security.principal import Scope
 DEFAULT_TENANT: Final = "default"
 PREFIX: Final = "PDP_SERVICE_"
 
+_SECRET_BYTES: Final = 24  # as Standard Webhooks has it
 _TENANT: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
+
+
+def _secret(secret: SecretStr) -> SecretStr:
+    text = secret.get_secret_value()
+    key = b64decode(text.removeprefix("whsec_"), validate=True) if text.startswith("whsec_") else text.encode()
+    if len(key) < _SECRET_BYTES:
+        raise ValueError(f"has to have at least {_SECRET_BYTES} bytes")
+    return secret
 
 
 def _is_local(host: str) -> bool:
@@ -44,6 +54,7 @@ def _network(addresses: str) -> str:
 
 RulePath = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*$")]
 SecureUrl = Annotated[str, AfterValidator(secure_url)]
+ApprovalStep = Literal["opened", "requested", "granted", "denied", "withdrawn", "consumed", "expired"]
 
 
 class _Part(BaseModel):
@@ -84,12 +95,22 @@ class OidcSettings(_Part):
 
 
 class WebhookSettings(_Part):
-    """Where events of approvals are sent, signed with `secret`; `private`: an address of a private network will do."""
+    """Where events of approvals are sent, signed with `secret`: of these steps, or of all of them.
 
-    url: str
-    secret: SecretStr
-    events: tuple[str, ...] = ()
+    `private`: also to this machine, where http will do, and to private networks.
+    """
+
+    url: SecureUrl
+    secret: Annotated[SecretStr, AfterValidator(_secret)]
+    steps: tuple[ApprovalStep, ...] = ()
     private: bool = False
+
+    def model_post_init(self, _: Any) -> None:
+        """Check what fields say together."""
+        if not self.private and not self.url.startswith("https:"):
+            raise ValueError("url: has to begin with https://, unless private is true")
+        if HttpUrl(self.url).username is not None:
+            raise ValueError("url: must not have a user name in it")
 
 
 class AuthzenSettings(_Part):

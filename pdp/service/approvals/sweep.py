@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from pdp.service.approvals.webhooks import WebhookSender
@@ -20,6 +20,7 @@ _log = logging.getLogger("pdp.service")
 
 _SWEEP_SECONDS: Final = 30.0
 _AFTER_FAULT: Final = 5.0
+_END_SECONDS: Final = 2.0  # for a message that is being sent when the service ends
 
 
 @asynccontextmanager
@@ -31,13 +32,15 @@ async def background(service: Service) -> AsyncIterator[None]:
         for webhook in tenant.settings.webhooks
     ]
     steps = [sender.step for sender in senders] + [_sweeping(tenant) for tenant in service.tenants.values()]
-    tasks = [asyncio.create_task(_repeat(step)) for step in steps]
+    tasks = [asyncio.create_task(_repeat(step, service.ending)) for step in steps]
     try:
         yield
     finally:
-        for task in tasks:
+        service.ending.set()
+        _, late = await asyncio.wait(tasks, timeout=_END_SECONDS)
+        for task in late:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*late, return_exceptions=True)
         for sender in senders:
             await asyncio.to_thread(sender.release)
 
@@ -52,12 +55,13 @@ def _sweeping(tenant: Tenant) -> Callable[[], Awaitable[float]]:
     return swept
 
 
-async def _repeat(step: Callable[[], Awaitable[float]]) -> None:
+async def _repeat(step: Callable[[], Awaitable[float]], ending: asyncio.Event) -> None:
     """Take a step again and again; what fails is logged, and tried again a while later."""
-    while True:
+    while not ending.is_set():
         try:
             pause = await step()
         except Exception:  # noqa: BLE001 - the service stays up
             _log.exception("what a service does by itself failed")
             pause = _AFTER_FAULT
-        await asyncio.sleep(pause)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ending.wait(), pause)

@@ -26,6 +26,8 @@ from pdp.errors import PdpError
 from pdp.json import canonical, digest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pdp.service.approvals.feed import ApprovalFeed
     from pdp.service.settings import WebhookSettings
     from pdp.service.tenant import Tenant
@@ -35,7 +37,8 @@ _log = logging.getLogger("pdp.service")
 
 _ATTEMPTS: Final = 10
 _ATTEMPT_SECONDS: Final = 10.0
-_LONGEST_PAUSE: Final = 30.0  # seconds between two attempts
+_FIRST_PAUSE: Final = 1.0  # seconds between two attempts, at most; then twice as many each time, up to
+_LONGEST_PAUSE: Final = 30.0
 _LEASE: Final = 60.0  # seconds for which a process holds a webhook: longer than an attempt and a pause
 _OTHERS: Final = 5.0  # seconds between two looks whether the process that holds it is still there
 _QUIET: Final = 20.0
@@ -59,7 +62,8 @@ class WebhookSender:
         self._tenant = tenant
         self._feed = feed
         self._url = httpx.URL(settings.url)
-        self._id = digest(canonical([settings.url, [*settings.events]]))
+        self._host = self._url.raw_host.decode("ascii")
+        self._id = digest(canonical([settings.url, [*settings.steps]]))
         secret = settings.secret.get_secret_value()
         is_encoded = secret.startswith("whsec_")
         self._secret = base64.b64decode(secret.removeprefix("whsec_")) if is_encoded else secret.encode()
@@ -75,9 +79,10 @@ class WebhookSender:
         if seq is None:
             return random.uniform(_OTHERS / 2, _OTHERS)  # noqa: S311 - no secret
         for event in await self._feed.after(seq, _QUIET):
-            if not self._settings.events or event.type in self._settings.events:
+            if not self._settings.steps or event.type.removeprefix("approval.") in self._settings.steps:
                 await self._deliver(event)
-            if not await asyncio.to_thread(self._tenant.stores.webhooks.advance, self._id, self._held, event.seq):
+            done = await asyncio.to_thread(self._tenant.stores.webhooks.advance, self._id, self._held, event.seq)
+            if not done or self._feed.ending.is_set():
                 break
         return 0
 
@@ -97,7 +102,7 @@ class WebhookSender:
         """Send one event, with attempts ever further apart; that it is given up is recorded."""
         attempts = tenacity.AsyncRetrying(
             stop=tenacity.stop_after_attempt(_ATTEMPTS),
-            wait=tenacity.wait_exponential_jitter(max=_LONGEST_PAUSE),
+            wait=tenacity.wait_random_exponential(_FIRST_PAUSE, _LONGEST_PAUSE),
             retry=tenacity.retry_if_exception_type(WebhookError),
             reraise=True,
         )
@@ -106,9 +111,9 @@ class WebhookSender:
                 with attempt:
                     if await self._hold() is None:
                         return
-                    await self._send(event)
+                    await self._send(event, attempt.retry_state.attempt_number)
         except WebhookError as error:
-            _log.warning("event %s is not delivered to %s: %s", event.seq, self._url.host, error.message)
+            _log.warning("event %s is not delivered to %s: %s", event.seq, self._host, error.message)
             # Not an event of the approval: nobody is told of it by webhooks again.
             await self._tenant.stream.aappend(
                 {
@@ -120,7 +125,7 @@ class WebhookSender:
                 }
             )
 
-    async def _send(self, event: AuditRow) -> None:
+    async def _send(self, event: AuditRow, attempt: int) -> None:
         body = orjson.dumps(
             {"type": event.type, "approval_id": event.approval_id, "seq": event.seq, "time": _time_of(event)}
         )
@@ -135,36 +140,37 @@ class WebhookSender:
         }
         try:
             async with asyncio.timeout(_ATTEMPT_SECONDS):
-                address = await checked_address(self._url, private=self._settings.private)
+                addresses = await checked_addresses(self._url, private=self._settings.private)
                 async with (
                     httpx.AsyncClient(verify=self._tls, trust_env=False, follow_redirects=False) as client,
                     client.stream(
                         "POST",
-                        self._url.copy_with(host=address),
+                        self._url.copy_with(host=addresses[(attempt - 1) % len(addresses)]),
                         content=body,
                         headers=headers,
                         # The certificate has to be that of the name, and not of the address.
-                        extensions={"sni_hostname": self._url.host},
+                        extensions={"sni_hostname": self._host},
                     ) as response,
                 ):
                     if not response.is_success:
                         raise WebhookError(f"the answer is {response.status_code}")
-        except (httpx.HTTPError, OSError) as error:
+        except (httpx.HTTPError, OSError, UnicodeError) as error:
             raise WebhookError(f"{type(error).__name__}: {error}") from error
 
 
-async def checked_address(url: httpx.URL, *, private: bool) -> str:
-    """Return an address of the URL's host. WebhookError: it has one that no message is sent to.
+async def checked_addresses(url: httpx.URL, *, private: bool) -> Sequence[str]:
+    """Return the addresses of a URL's host. WebhookError: it has one that no message is sent to.
 
     Public ones will do; with `private` also those of this machine and of private networks, and no others.
     """
     port = url.port or (443 if url.scheme == "https" else 80)
-    found = await asyncio.get_running_loop().getaddrinfo(url.host, port, type=socket.SOCK_STREAM)
+    host = url.raw_host.decode("ascii")
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = [ip_address(address[0]) for *_, address in found]
     for address in addresses:
         if not (_is_public(address) or (private and any(address in network for network in _PRIVATE))):
-            raise WebhookError(f"{url.host} is {address}, to which nothing is sent")
-    return str(addresses[0])
+            raise WebhookError(f"{host} is {address}, to which nothing is sent")
+    return [str(address) for address in addresses]
 
 
 def _is_public(address: IPv4Address | IPv6Address) -> bool:
