@@ -238,7 +238,7 @@ def test_the_rules_of_approvals_hold(step: str, who: dict[str, Any], refusal: st
         (["list"], 2, "no database is named"),
         (["list", "--store", "sqlite:///none.db"], 2, "none.db is not there"),
         (["show", "x\x1b", "--store", "sqlite:///agent.db"], 1, "approval x\\x1b: no approval has that id"),
-        (["grant", "x", "--store", "sqlite:///agent.db"], 2, "Missing option '--session'"),
+        (["grant", "x", "--store", "sqlite:///agent.db"], 2, "nobody is named who decides"),
         (["grant", "x", "-s", "none.json", "--store", "sqlite:///agent.db"], 2, "none.json"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -13,25 +13,36 @@ from pdp.cli.commands.stores.named import StepAudit, StoreUrl, step_audit, store
 from pdp.cli.files import read_session
 from pdp.cli.options import AsJson, command_app, file_option
 from pdp.cli.output import print_answer
+from pdp.client.client import Client
 from pdp.clock import to_seconds
+from pdp.errors import UsageError
 from pdp.json import canonical
 from pdp.ledger.words import origins
 from pdp.manifest.fields import SUBJECT
 from pdp.stores.approvals import Approval, ApprovalState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator, Sequence
 
     from pdp.session import Person
 
 app = command_app(
     "Decide on calls that wait for a person. Whoever can write to the store is trusted: the session file says who "
-    "decides, and nobody checks that it is the person at the terminal."
+    "decides, and nobody checks that it is the person at the terminal. With --service, the token says who decides."
 )
 
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval, as `pdp approvals list` shows it.")]
 Decider = Annotated[
-    Path, file_option("--session", "-s", help="Whose decision it is: a session file, of which the claims count.")
+    Path | None,
+    file_option("--session", "-s", help="Whose decision it is: a session file, of which the claims count."),
+]
+ServiceUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--service",
+        metavar="URL",
+        help="The decision service to ask, in the place of a store; whose decision it is, the token in PDP_TOKEN says.",
+    ),
 ]
 
 
@@ -39,14 +50,20 @@ Decider = Annotated[
 def listing(
     every: Annotated[bool, typer.Option("--all", help="Also those that are decided, expired or used.")] = False,
     store: StoreUrl = None,
+    service: ServiceUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the approvals, in the order of being opened; without --all those that wait.
 
-    Exit code: 0 shown, 2 bad usage, 1 the store cannot be reached.
+    Exit code: 0 shown, 2 bad usage, 1 the store or service cannot be reached.
     """
-    with stores_named(store) as stores:
-        stored = stores.approvals.list(state=None if every else ApprovalState.PENDING)
+    stored: Sequence[Approval]
+    if service is not None:
+        with _client(service, store) as client:
+            stored = client.approvals.list(**({} if every else {"state": ApprovalState.PENDING}))
+    else:
+        with stores_named(store) as stores:
+            stored = stores.approvals.list(state=None if every else ApprovalState.PENDING)
     approvals = [approval for approval in stored if every or _standing(approval) is ApprovalState.PENDING]
     lines = [
         f"{approval.id}  {_standing(approval)}  {approval.tool} for {_requesters(approval)}: "
@@ -57,63 +74,98 @@ def listing(
 
 
 @app.command()
-def show(approval_id: ApprovalId, store: StoreUrl = None, as_json: AsJson = False) -> None:
+def show(approval_id: ApprovalId, store: StoreUrl = None, service: ServiceUrl = None, as_json: AsJson = False) -> None:
     """Show what is asked: tool, arguments, reasons, who asks, and who has granted it. Arguments are shown whole.
 
-    Exit code: 0 shown, 2 bad usage, 1 no approval of that id, or the store cannot be reached.
+    Exit code: 0 shown, 2 bad usage, 1 no approval of that id, or the store or service cannot be reached.
     """
-    with stores_named(store) as stores:
-        approval = Approvals(stores.approvals).get(approval_id)
+    if service is not None:
+        with _client(service, store) as client:
+            approval = client.approvals.get(approval_id)
+    else:
+        with stores_named(store) as stores:
+            approval = Approvals(stores.approvals).get(approval_id)
     _print(approval, as_json=as_json)
 
 
 @app.command()
 def grant(
-    approval_id: ApprovalId, session: Decider, store: StoreUrl = None, audit: StepAudit = None, as_json: AsJson = False
+    approval_id: ApprovalId,
+    session: Decider = None,
+    store: StoreUrl = None,
+    audit: StepAudit = None,
+    service: ServiceUrl = None,
+    as_json: AsJson = False,
 ) -> None:
     """Approve a call, as the person whose claims the session file has; with the last of the quorum it may run once.
 
-    Exit code: 0 counted, 2 bad usage or file, 1 refused, or the store cannot be reached.
+    Exit code: 0 counted, 2 bad usage or file, 1 refused, or the store or service cannot be reached.
     """
-    _decide(lambda rules, claims: rules.grant(approval_id, claims), session, store, audit, as_json=as_json)
+    _decide("grant", approval_id, session, store, audit, service, as_json=as_json)
 
 
 @app.command()
 def deny(
     approval_id: ApprovalId,
-    session: Decider,
+    session: Decider = None,
     why: Annotated[str | None, typer.Option("--why", metavar="TEXT", help="The reason, for the record.")] = None,
     store: StoreUrl = None,
     audit: StepAudit = None,
+    service: ServiceUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Deny a call, as the person whose claims the session file has; one denial is enough.
 
-    Exit code: 0 denied, 2 bad usage or file, 1 refused, or the store cannot be reached.
+    Exit code: 0 denied, 2 bad usage or file, 1 refused, or the store or service cannot be reached.
     """
-    _decide(lambda rules, claims: rules.deny(approval_id, claims, why=why), session, store, audit, as_json=as_json)
+    _decide("deny", approval_id, session, store, audit, service, as_json=as_json, why=why)
 
 
 @app.command()
 def withdraw(
-    approval_id: ApprovalId, session: Decider, store: StoreUrl = None, audit: StepAudit = None, as_json: AsJson = False
+    approval_id: ApprovalId,
+    session: Decider = None,
+    store: StoreUrl = None,
+    audit: StepAudit = None,
+    service: ServiceUrl = None,
+    as_json: AsJson = False,
 ) -> None:
     """Take a call back, as the one who asked for it.
 
-    Exit code: 0 withdrawn, 2 bad usage or file, 1 refused, or the store cannot be reached.
+    Exit code: 0 withdrawn, 2 bad usage or file, 1 refused, or the store or service cannot be reached.
     """
-    _decide(lambda rules, claims: rules.withdraw(approval_id, claims), session, store, audit, as_json=as_json)
+    _decide("withdraw", approval_id, session, store, audit, service, as_json=as_json)
 
 
 def _decide(
-    step: Callable[[Approvals, Any], Approval], session: Path, store: str | None, audit: Path | None, *, as_json: bool
+    step: Literal["grant", "deny", "withdraw"],
+    approval_id: str,
+    session: Path | None,
+    store: str | None,
+    audit: Path | None,
+    service: str | None,
+    *,
+    as_json: bool,
+    **reason: str | None,
 ) -> None:
-    claims = read_session(session).claims
-    with stores_named(store) as stores, step_audit(audit, stores) as log:
-        rules = Approvals(stores.approvals)
-        rules.attach(log, stores.actions)
-        approval = step(rules, claims)
+    if service is not None:
+        with _client(service, session, store, audit) as client:
+            approval: Approval = getattr(client.approvals, step)(approval_id, **reason)
+    elif session is None:
+        raise UsageError("nobody is named who decides", hint="name a session file with --session, or a --service")
+    else:
+        claims = read_session(session).claims
+        with stores_named(store) as stores, step_audit(audit, stores) as log:
+            rules = Approvals(stores.approvals)
+            rules.attach(log, stores.actions)
+            approval = getattr(rules, step)(approval_id, claims, **reason)
     _print(approval, as_json=as_json)
+
+
+def _client(service: str, *others: object) -> Client:
+    if any(other is not None for other in others):
+        raise UsageError("--service stands for store, audit stream and session", hint="leave the others out")
+    return Client(service)
 
 
 def _print(approval: Approval, *, as_json: bool) -> None:

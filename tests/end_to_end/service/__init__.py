@@ -1,0 +1,1 @@
+"""The decision service as strangers use it."""
