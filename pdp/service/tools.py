@@ -55,15 +55,20 @@ async def effective(request: Request) -> Response:
 
 def condition_of(entry: Tool) -> str:
     """Return in words what decides about a call of the tool, beside who makes it."""
-    mapped = {
-        name
-        for mapping in (entry.resource or {}, entry.context or {})
+    mappings = (("resource.", entry.resource or {}), ("", entry.context or {}))
+    mapped = sorted(
+        f"{at}{name}"
+        for at, mapping in mappings
         for name, text in mapping.items()
         if compile_expression(text).reads_arguments
-    }
-    parts = [f"{limit.argument or 'every call'} counts towards the limit {limit.limit}" for limit in entry.limits]
+    )
+    parts = [
+        f"{limit.argument or 'each call'} counts towards the limit {limit.limit} of the {limit.per}"
+        if limit.per
+        else f"{limit.argument} is held to the limit {limit.limit}"
+        for limit in entry.limits
+    ]
     parts += [f"{name} has to name its sources" for name in entry.provenance.required]
-    parts += [f"where {name} ({role}) comes from counts" for name, role in (entry.roles or {}).items()]
-    if mapped:
-        parts.append(f"the policy looks at {', '.join(sorted(mapped))}")
+    parts += [f"it counts where {name} ({role}) comes from" for name, role in (entry.roles or {}).items()]
+    parts += [f"the policy looks at {', '.join(mapped)}"] if mapped else []
     return f"It depends on the arguments: {'; '.join(parts)}." if parts else "Each call is decided by itself."
