@@ -102,15 +102,20 @@ class RemoteEvaluation(Evaluation):
         super().__init__(decided, executed)
 
 
-def read_answer(answer: dict[str, Any]) -> ServiceAnswer:
-    """Return an answer of the service; AnswerInvalidError where it is of another shape."""
+def read_answer(answer: dict[str, Any], call_id: str, *, may_run: bool = False) -> ServiceAnswer:
+    """Return an answer of the service; AnswerInvalidError where it is of another shape, or about another call.
+
+    `may_run`: whether the call may have begun by it.
+    """
     try:
         read = ServiceAnswer.model_validate_json(orjson.dumps(answer), strict=True)
     except ValidationError as error:
         at = ".".join(str(part) for part in error.errors()[0]["loc"])
         raise AnswerInvalidError(f"the service's answer is not one about a call: {at:.80}") from None
-    if read.begun and (read.verdict is not Verdict.ALLOW or read.arguments is None):
-        raise AnswerInvalidError("the service's answer says that a call has begun that is not allowed")
+    if read.id != call_id:
+        raise AnswerInvalidError("the service's answer is about another call")
+    if read.begun and not (may_run and read.verdict is Verdict.ALLOW and read.arguments is not None):
+        raise AnswerInvalidError("the service's answer says that a call has begun that may not run")
     return read
 
 

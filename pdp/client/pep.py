@@ -14,17 +14,15 @@ from pdp.audit.chain import recordable
 from pdp.client.client import PATIENCE, Client, Json, ServiceApprovals
 from pdp.client.evaluation import RemoteEvaluation, ServiceAnswer, read_answer
 from pdp.decision import new_id
-from pdp.engine.protocol import REQUEST_INVALID
-from pdp.errors import AnswerInvalidError, EngineError, PdpError, UsageError
+from pdp.errors import AnswerInvalidError, EngineError, PdpError
 from pdp.evaluation import Evaluation
-from pdp.execution.failures import ToolResultError, failure_of
 from pdp.execution.runner import cut_short, unavailable, unknown
 from pdp.flow.decide import failed, read
 from pdp.flow.drive import CHECKPOINT, Step, ToolRun, Work, adrive, drive
 from pdp.flow.guard import guarded, session_in_use
 from pdp.flow.parts import Tools
 from pdp.flow.preview import Visibility
-from pdp.flow.stages import Asked, CallIds, Decided, Received, StoppedError, Unread, not_run
+from pdp.flow.stages import Asked, CallIds, Decided, Received, StoppedError, Unread, not_run, withheld
 from pdp.json import JsonValueError, check_json
 from pdp.manifest.effective import EffectiveManifest, made_of
 from pdp.manifest.fields import Pattern
@@ -142,7 +140,7 @@ class RemotePep:
 
     def using(self, session: Any) -> AbstractContextManager[Session]:
         """Let guarded functions called inside the block take this session, as `Pep.using` does."""
-        return session_in_use(_read_session(session))
+        return session_in_use(_with_claims(session))
 
     def _evaluated(
         self, proposal: Any, session: Any, ids: CallIds, *, to_run: bool
@@ -151,10 +149,18 @@ class RemotePep:
         received = Received(self.manifest, to_run, *names, time.time(), time.perf_counter())
         asked: Asked | Unread = Unread(received)
         try:
-            asked = read(received, proposal, _read_session(session))
-            call = asked.proposal
+            asked = read(received, proposal, _with_claims(session))
+            received, call = asked.received, asked.proposal
             known = self._refused(call.tool, call.arguments) if to_run else None
-            answer = read_answer((yield self._proposed(asked, run=to_run and known is None)))
+            body: Json = {
+                "id": new_id(),
+                "run": to_run and known is None,
+                "proposal": call.as_proposed(),
+                "session": _stated(asked.session),
+                "tool_call_id": received.tool_call_id,
+                "step_name": received.step_name,
+            }
+            answer = read_answer((yield self._exchange("/v1/proposals", body)), body["id"], may_run=body["run"])
             if not answer.begun:
                 return RemoteEvaluation(asked, answer, known if answer.verdict == "ALLOW" else None)
         except StoppedError as stopped:
@@ -162,24 +168,9 @@ class RemotePep:
         except EngineError as error:
             _log.error("the service gave no decision, which is a DENY: %s", error)
             return Evaluation(Decided(asked).denied(error.code, str(error)))
-        except UsageError as error:
-            return Evaluation(Decided(asked).denied(REQUEST_INVALID, str(error)))
         except Exception as error:  # noqa: BLE001 - whatever fails on the way is a DENY
             return Evaluation(failed(Decided(asked), error))
         return (yield from self._run(asked, answer))
-
-    def _proposed(self, asked: Asked, *, run: bool) -> Work:
-        ids = {"tool_call_id": asked.received.tool_call_id, "step_name": asked.received.step_name}
-        return self._exchange(
-            "/v1/proposals",
-            {
-                "id": new_id(),
-                "proposal": asked.proposal.as_proposed(),
-                "session": _stated(asked.session),
-                "run": run,
-                **{name: value for name, value in ids.items() if value is not None},
-            },
-        )
 
     def _run(self, asked: Asked, answer: ServiceAnswer) -> Generator[Step, Any, Evaluation]:
         """Run the tool of a call that has begun, and report what it came to, also where its caller is cancelled."""
@@ -205,25 +196,21 @@ class RemotePep:
     def _reported(
         self, asked: Asked, answer: ServiceAnswer, execution: Execution
     ) -> Generator[Step, Any, RemoteEvaluation]:
-        failure = execution.failure
-        if failure is None:
-            try:
-                check_json(execution.result)
-            except JsonValueError as error:
-                execution = execution._replace(result=None, error=error, failure=_not_json(error))
+        try:
+            check_json(execution.result)
+        except JsonValueError as error:
+            execution = withheld(execution, f"the result is not JSON: {error}")
         report: Json = {"started": execution.started, "attempts": execution.attempts}
         report |= {"result": execution.result} if execution.failure is None else {"failure": asdict(execution.failure)}
         try:
             path = f"/v1/proposals/{answer.id}/result"
-            reported = read_answer((yield self._exchange(path, {"execution": report}, REPORT_PATIENCE)))
+            reported = read_answer((yield self._exchange(path, {"execution": report}, REPORT_PATIENCE)), answer.id)
             return RemoteEvaluation(asked, reported, error=execution.error)
         except Exception as error:  # noqa: BLE001 - the tool has run, whatever fails here
             # The service may have withheld the result, so that it does not go out.
             _log.critical("what call %s of %s came to could not be reported: %s", answer.id, asked.proposal.tool, error)
-            known = (
-                unknown("the tool ran, and what it came to could not be reported") if execution.started else execution
-            )
-            return RemoteEvaluation(asked, answer, known)
+            lost = unknown("the tool ran, and what it came to could not be reported")
+            return RemoteEvaluation(asked, answer, lost if execution.started else execution)
 
     def _exchange(self, path: str, body: Any = None, patience: float = PATIENCE, method: str = "POST") -> Work:
         connection = self._client.connection
@@ -258,18 +245,13 @@ class RemotePep:
         return {name: shown.get(name, Visibility.NEVER) for name in self.manifest.tools}
 
 
-def _not_json(error: JsonValueError) -> Any:
-    failure = failure_of(ToolResultError(f"the result is not JSON: {error}"))
-    failure.details["effect"] = "done"
-    return failure
-
-
-def _read_session(session: Any) -> Session:
-    return Session.read({"claims": {}, **session} if isinstance(session, Mapping) else session)
+def _with_claims(session: Any) -> Any:
+    """Return a session that may leave its claims to the token."""
+    return {"claims": {}, **session} if isinstance(session, Mapping) else session
 
 
 def _stated(session: Any) -> Json:
-    return {name: value for name, value in _read_session(session).variables.items() if value}
+    return {name: value for name, value in Session.read(_with_claims(session)).variables.items() if value}
 
 
 def _read_manifest(answer: Json) -> EffectiveManifest:

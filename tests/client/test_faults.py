@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,7 @@ def answer(**changes: Any) -> bytes:
         "trace": {"tool_name": "initiate_wire", "manifest_version": MANIFEST.version},
         "decision_id": "d-1",
         "bundle_revision": "sha256:0",
-        "id": "call-1",
+        "id": "I" * 32,
         "begun": True,
         "arguments": ARGUMENTS,
         "running_until": 1.0,
@@ -99,7 +100,9 @@ def serving(
             response = left.pop(0) if len(left) > 1 else left[0]
             if response is None:
                 return
-            peer.send(response)
+            sent = orjson.loads(peer.last_request.partition(b"\r\n\r\n")[2] or b"{}")
+            own_id = sent.get("id") or line.split("/")[-2]
+            peer.send(response.replace(b"I" * 32, own_id.encode()))
 
     return behave
 
@@ -146,9 +149,10 @@ def call(request: pytest.FixtureRequest) -> Callable[..., Evaluation]:
         (answer(begun="yes"), "engine.answer_invalid", "not one about a call: begun"),
         (answer(begun=1), "engine.answer_invalid", "not one about a call: begun"),
         (answer(verdict="MAYBE"), "engine.answer_invalid", "not one about a call: verdict"),
-        (answer(verdict="STEP_UP"), "engine.answer_invalid", "a call has begun that is not allowed"),
-        (answer(verdict=None), "engine.answer_invalid", "a call has begun that is not allowed"),
-        (answer(arguments=None), "engine.answer_invalid", "a call has begun that is not allowed"),
+        (answer(verdict="STEP_UP"), "engine.answer_invalid", "a call has begun that may not run"),
+        (answer(verdict=None), "engine.answer_invalid", "a call has begun that may not run"),
+        (answer(arguments=None), "engine.answer_invalid", "a call has begun that may not run"),
+        (answer(id="another"), "engine.answer_invalid", "about another call"),
         (answer(arguments=[1]), "engine.answer_invalid", "not one about a call: arguments"),
         (answer(approval={"id": "a-1"}, begun=False), "engine.answer_invalid", "not an approval"),
     ],
@@ -229,7 +233,7 @@ def test_what_cannot_be_reported_is_unknown_and_does_not_go_out(
     assert evaluation.outcome.failure.details == {"effect": "unknown"}
     critical = [record.getMessage() for record in caplog.records if record.levelno == logging.CRITICAL]
     assert len(critical) == 1
-    assert critical[0].startswith("what call call-1 of initiate_wire came to could not be reported: ")
+    assert re.match(r"what call [0-9a-f]{32} of initiate_wire came to could not be reported: ", critical[0])
     assert "SECRET" not in caplog.text + repr(evaluation)
 
 
@@ -251,6 +255,15 @@ def test_a_tool_without_function_is_decided_and_takes_nothing(call: Callable[...
     assert [body["run"] for body in bodies(server, "/proposals")] == [False]
     assert evaluation.outcome.failure is not None
     assert (evaluation.outcome.failure.code, evaluation.executed) == ("TOOL_UNAVAILABLE", False)
+
+
+def test_what_is_only_decided_never_runs() -> None:
+    bank = Bank()
+    with connected(serving([answer()]), bank) as (pep, _):
+        evaluations = [pep.decide(wire(), SESSION), asyncio.run(pep.adecide(wire(), SESSION))]
+
+    assert [each.codes for each in evaluations] == [("engine.answer_invalid",)] * 2
+    assert bank.wires == []
 
 
 def test_a_manifest_that_has_changed_is_read_again_before_the_tool_runs(call: Callable[..., Evaluation]) -> None:
@@ -300,9 +313,11 @@ async def test_a_caller_that_is_cancelled_while_it_is_decided_runs_nothing_and_s
             if peer.last_request.startswith(b"POST /v1/proposals HTTP"):
                 asked.set()
                 go.wait()
-                peer.send(answer())
+                peer.send(answer(id=orjson.loads(peer.last_request.partition(b"\r\n\r\n")[2])["id"]))
+            elif b"/manifest" in peer.last_request:
+                peer.send(manifest())
             else:
-                peer.send(manifest() if b"/manifest" in peer.last_request else done)
+                peer.send(done.replace(b"I" * 32, peer.last_request.split(b"/")[3]))
 
     with HostileOpa(slowly) as server:
         pep = await asyncio.to_thread(lambda: Pep.remote(server.url, token="t", tools={"initiate_wire": bank}))  # noqa: S106
