@@ -39,7 +39,6 @@ _PAUSE_SECONDS: Final = 30  # between two requests for keys, whatever ids tokens
 _PAUSE_AFTER_FAILURE_SECONDS: Final = 5
 _HEADER: Final = frozenset(("alg", "kid", "typ", "x5t", "x5t#S256"))
 _TYPES: Final = ("at+jwt", "application/at+jwt", "jwt")
-_KEY_TYPES: Final = ("RSA", "EC")
 _IDENTITY: Final = ("sub", "iss", "jti", "azp", "client_id", "sid", "act")
 
 _log = logging.getLogger("pdp.service")
@@ -93,7 +92,6 @@ class OidcAuthenticator:
             _HEADER.issuperset(header)
             and isinstance(header.get("kid"), str)
             and str(header.get("typ")).lower() in _TYPES
-            and header.get("alg") in self._settings.algorithms
         )
 
     def _principal(self, claims: Mapping[str, Any]) -> Principal:
@@ -101,12 +99,15 @@ class OidcAuthenticator:
         given |= {name: claims.get(name) for name in _IDENTITY}
         session = Session.read({"claims": {name: value for name, value in given.items() if value is not None}})
         _ = session.subject  # refuses a name that looks like another
+        tenant = self._settings.tenant
         stated = claims.get("scope", claims.get("scp"))
         named = stated.split(" ") if isinstance(stated, str) else stated if isinstance(stated, list) else []
         return Principal(
             # One person's clients are told apart: what one has begun, another does not end.
-            canonical([claims["iss"], claims["sub"], str(claims.get("azp") or claims.get("client_id"))]).decode(),
-            self._settings.tenant,
+            canonical(
+                [tenant, claims["iss"], claims["sub"], str(claims.get("azp") or claims.get("client_id"))]
+            ).decode(),
+            tenant,
             frozenset(scope for name, scopes in self._settings.scopes.items() if name in named for scope in scopes),
             session.claims,
             expires_at=claims["exp"] + LEEWAY,
@@ -179,15 +180,14 @@ async def _document(client: httpx.AsyncClient, url: str) -> dict[str, Any]:
 
 
 def _public_keys(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a JWK set that sign, by id; those of other kinds are left out."""
+    """Return the keys of a JWK set by id; what is no key is left out. What a key is for is checked when it is used."""
     keys: dict[str, Any] = {}
     listed = document.get("keys")
     if not isinstance(listed, list):
         raise ValueError("its key set has no `keys`")  # noqa: TRY004 - likewise
     for key in listed:
-        if isinstance(key, dict) and key.get("kty") in _KEY_TYPES and key.get("use", "sig") == "sig":
-            with suppress(JoseError, ValueError, TypeError, KeyError):
-                keys[str(key["kid"])] = JWKRegistry.import_key(key)
+        with suppress(JoseError, ValueError, TypeError, KeyError):
+            keys[str(key["kid"])] = JWKRegistry.import_key(key)
     return keys
 
 

@@ -50,7 +50,7 @@ class TokenAuthenticator:
 
     def __init__(self, tokens: SqlTokens) -> None:
         self.tokens = tokens
-        self._remembered: OrderedDict[str, tuple[TokenRecord, float]] = OrderedDict()
+        self._remembered: OrderedDict[str, tuple[Principal, float]] = OrderedDict()
 
     async def principal(self, token: str) -> Principal | None:
         """Return who holds a token; None: it is not one, or no longer. StoreError: nobody can say."""
@@ -58,17 +58,19 @@ class TokenAuthenticator:
         if match is None:
             return None
         digest = _digest(token)
-        record, until = self._remembered.get(digest, (None, 0.0))
-        if record is None or until < time.monotonic():
+        principal, until = self._remembered.get(digest, (None, 0.0))
+        if principal is None or until < time.monotonic():
             asked_at = time.monotonic()
             record = await asyncio.to_thread(self.tokens.get, match[1])
-            if record is None or not hmac.compare_digest(record.secret_digest, digest):
+            if record is None or not hmac.compare_digest(record.secret_digest, digest) or record.revoked_at is not None:
+                self._remembered.pop(digest, None)
                 return None
-            self._remembered[digest] = (record, asked_at + _REMEMBERED_SECONDS)
+            principal = _principal(record)
+            self._remembered[digest] = (principal, asked_at + _REMEMBERED_SECONDS)
             self._remembered.move_to_end(digest)
             if len(self._remembered) > _MOST:
                 self._remembered.popitem(last=False)
-        return _principal(record) if record.counts(time.time()) else None
+        return principal if time.time() < principal.expires_at else None
 
     async def revoke(self, token_id: str, tenant: str) -> bool:
         """Revoke a token of a tenant, and the browser sessions made by it; return whether there is one.

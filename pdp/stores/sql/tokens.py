@@ -42,10 +42,6 @@ class TokenRecord:
     revoked_at: float | None = None
     principal: str | None = None
 
-    def counts(self, now: float) -> bool:
-        """Return whether it is neither revoked nor over."""
-        return self.revoked_at is None and now < self.expires_at
-
     def as_json(self) -> dict[str, Any]:
         """Return what people may see of it."""
         return {

@@ -107,8 +107,8 @@ async def test_whom_a_token_stands_for(provider: Provider) -> None:
         "emts": {"payments.lookup": True},
     }  # fmt: skip
     expected = Principal(
-        f'["{provider.url}","officer-123","agent"]', "default", frozenset({Scope.PROPOSE, Scope.DECIDE}), claims,
-        expires_at=NOW + 630,
+        f'["default","{provider.url}","officer-123","agent"]', "default",
+        frozenset({Scope.PROPOSE, Scope.DECIDE}), claims, expires_at=NOW + 630,
     )  # fmt: skip
     knows = provider.opened()
 
@@ -318,7 +318,7 @@ async def test_over_http(provider: Provider, tmp_path: Path) -> None:
 
         assert held is not None
         assert (held.id, held.scopes, held.claims["sub"], held.claims["jti"]) == (
-            f'["{provider.url}","officer-123","agent"]', frozenset({Scope.AUDIT}), "officer-123", "t-1"
+            f'["default","{provider.url}","officer-123","agent"]', frozenset({Scope.AUDIT}), "officer-123", "t-1"
         )  # fmt: skip
         assert statuses == [200, 401, 200]
         assert (down.status_code, down.json()["error"]["code"]) == (503, "service.unavailable")
