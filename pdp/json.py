@@ -236,7 +236,7 @@ def parse_json(text: str | bytes, depth: int = 0, most: int | None = None, named
         text = text.decode() if isinstance(text, bytes) else text
         if most is not None:
             _check_separators(text, most)
-        value = json.loads(text, object_pairs_hook=_unique)
+        value = _STRICT.decode(text)
     except JsonValueError:
         raise
     except RecursionError:
@@ -245,7 +245,10 @@ def parse_json(text: str | bytes, depth: int = 0, most: int | None = None, named
         raise JsonValueError("value: not UTF-8 text") from None
     except ValueError as error:
         raise JsonValueError(f"value: not JSON: {error}" if text.strip() else "value: it is empty") from None
-    check_json(value, depth=depth, named=named)
+    # Of most texts it shows without a walk through the value that nothing in them is out of bounds.
+    levels = text.count("{") + text.count("[")
+    if levels > MAX_DEPTH - depth or not text.isascii() or _UNUSUAL.search(text):
+        check_json(value, depth=depth, named=named)
     return value
 
 
@@ -269,6 +272,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) < len(pairs):
         raise JsonValueError("value: a key stands twice in one object")
     return members
+
+
+_STRICT: Final = json.JSONDecoder(object_pairs_hook=_unique)
+# A lone surrogate may be written as an escape; numbers may be out of bounds.
+_UNUSUAL: Final = re.compile(r"\\u|\d{16}|\d[eE]|NaN|Infinity")
 
 
 def has_unique_keys(text: bytes) -> bool:

@@ -10,8 +10,9 @@ import asyncio
 import logging
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import count
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlalchemy import Connection, func, select
 
@@ -20,7 +21,8 @@ from pdp.errors import AuditError, StoreError
 from pdp.stores.sql.tables import audit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from pdp.stores.sql.database import Database
 
@@ -48,6 +50,7 @@ class _End(NamedTuple):
     line: str | None
 
 
+_Waiting = tuple["Sequence[AuditEvent]", "Future[None]"]
 _EMPTY: Final = _End(-1, GENESIS, None)
 
 
@@ -65,7 +68,8 @@ class SqlAudit(AuditLog):
         self._database = database
         self._process = os.getpid()
         self._end = _EMPTY  # the last event that was seen committed
-        self._waiting: list[tuple[Sequence[AuditEvent], Future[None]]] = []
+        self._waiting: list[_Waiting] = []
+        self._soon: list[_Waiting] = []  # what an event loop writes itself, in its next round
         self._lines: list[str] = []
         self._writer = ThreadPoolExecutor(1, "pdp-audit")
 
@@ -82,8 +86,9 @@ class SqlAudit(AuditLog):
             return
         # Another transaction could not begin before this one ends.
         assert isinstance(transaction, Connection)  # noqa: S101 - see above
-        self._take_up(transaction)
-        self._insert(transaction, self._rows((event,)))
+        cursor = transaction.connection.cursor()
+        self._take_up(cursor)
+        self._insert(cursor, self._rows((event,)))
 
     def offer(self, event: AuditEvent) -> Future[None]:
         """Have one event recorded; what is returned is done when it is, or has failed."""
@@ -91,7 +96,17 @@ class SqlAudit(AuditLog):
 
     async def aappend(self, *events: AuditEvent) -> None:
         """Async variant of `append`, in one transaction: all of the events are recorded, or none."""
-        await asyncio.wrap_future(self._submit(events))
+        if self._database.dialect != "sqlite":
+            await asyncio.wrap_future(self._submit(events))
+            return
+        self._check_process()
+        done: Future[None] = Future()
+        with self._lock:
+            self._soon.append((events, done))
+            first = len(self._soon) == 1
+        if first:
+            asyncio.get_running_loop().call_soon(self._write_soon)
+        await asyncio.wrap_future(done)
 
     def lines(self, after: int, limit: int, *, approvals_only: bool = False) -> Sequence[AuditRow]:
         """Return events after the one with the number `after` (-1: from the first), or those that approvals made."""
@@ -113,27 +128,53 @@ class SqlAudit(AuditLog):
             self._writer.shutdown()
 
     def _submit(self, events: Sequence[AuditEvent]) -> Future[None]:
-        if os.getpid() != self._process:
-            raise self._fault("was opened before this process was forked", "open it again")
+        self._check_process()
         done: Future[None] = Future()
         with self._lock:
-            if not self._waiting:
-                try:
-                    self._writer.submit(self._write_waiting)
-                except RuntimeError:
-                    raise self._fault("is closed") from None
-            self._waiting.append((events, done))
+            self._enqueue([(events, done)])
         return done
+
+    def _enqueue(self, more: list[_Waiting]) -> None:
+        """Let the writer's thread write more; the lock is held."""
+        if not self._waiting:
+            try:
+                self._writer.submit(self._write_waiting)
+            except RuntimeError:
+                raise self._fault("is closed") from None
+        self._waiting += more
+
+    def _write_soon(self) -> None:
+        """Write on the event loop what has come in this round of it; the thread does where the database is held."""
+        with self._lock:
+            waiting, self._soon = self._soon, []
+        if self._written(waiting, self._database.write_at_once()):
+            return
+        try:
+            with self._lock:
+                self._enqueue(waiting)
+        except AuditError as error:
+            _settle(waiting, [error] * len(waiting))
 
     def _write_waiting(self) -> None:
         with self._lock:
             waiting, self._waiting = self._waiting, []
-        waiting = [(events, done) for events, done in waiting if done.set_running_or_notify_cancel()]
+        self._written(waiting, self._cursor())
+
+    @contextmanager
+    def _cursor(self) -> Iterator[Any]:
+        with self._database.write(durable=False) as connection:
+            yield connection.connection.cursor()
+
+    def _written(self, waiting: list[_Waiting], transaction: AbstractContextManager[Any]) -> bool:
+        """Write what waits, and say so to whoever does; False: nothing is tried, as the transaction has no cursor."""
         faults: list[AuditError | None] = []
         doubt = ""
         try:
-            with self._database.write(durable=False) as connection:
-                self._end = self._take_up(connection)
+            with transaction as cursor:
+                if cursor is None:
+                    return False
+                waiting = [one for one in waiting if one[1].set_running_or_notify_cancel()]
+                self._end = self._take_up(cursor)
                 rows: list[AuditRow] = []
                 for events, _ in waiting:
                     try:
@@ -143,7 +184,7 @@ class SqlAudit(AuditLog):
                         faults.append(error)
                 end = self._end
                 if rows:
-                    self._insert(connection, rows)
+                    self._insert(cursor, rows)
                     end = _End(self._seq - 1, self._prev, rows[-1].line)
                     doubt = ", and may have the event or not"
             self._end = end
@@ -154,20 +195,19 @@ class SqlAudit(AuditLog):
         except BaseException:  # noqa: BLE001 - whoever waits has to know
             _log.exception("events could not be recorded, which is a fault of the stream")
             faults = [self._fault(f"failed{doubt}; the log says how")] * len(waiting)
-        for (_, done), failed in zip(waiting, faults, strict=True):
-            if failed is None:
-                done.set_result(None)
-            else:
-                done.set_exception(failed)
+        _settle(waiting, faults)
+        return True
 
-    def _take_up(self, connection: Connection) -> _End:
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise self._fault("was opened before this process was forked", "open it again")
+
+    def _take_up(self, cursor: Any) -> _End:
         """Lock the stream and take it up at its end, which is returned."""
-        cursor = connection.connection.cursor()
         if self._database.dialect == "postgresql":
             cursor.execute(_LOCK)
         cursor.execute(_LAST)
         row = cursor.fetchone()
-        cursor.close()
         end = _EMPTY if row is None else self._end_at(*row)
         if end.seq < self._end.seq:
             raise self._fault("has lost events that this process has seen", _EVIDENCE)
@@ -199,13 +239,19 @@ class SqlAudit(AuditLog):
         types = (event["type"] for event in events)
         return list(map(AuditRow, count(first), types, of_approvals, self._lines))
 
-    def _insert(self, connection: Connection, rows: list[AuditRow]) -> None:
-        cursor = connection.connection.cursor()
+    def _insert(self, cursor: Any, rows: list[AuditRow]) -> None:
         cursor.executemany(_INSERT if self._database.dialect == "postgresql" else _INSERT.replace("%s", "?"), rows)
-        cursor.close()
 
     def _write(self, line: bytes, line_hash: str) -> None:  # noqa: ARG002 - as every stream does
         self._lines.append(line.decode())
 
     def _fault(self, message: str, hint: str | None = None) -> AuditError:
         return AuditError(f"audit stream of {self._database.name} {message}", hint=hint)
+
+
+def _settle(waiting: list[_Waiting], faults: Sequence[AuditError | None]) -> None:
+    for (_, done), failed in zip(waiting, faults, strict=True):
+        if failed is None:
+            done.set_result(None)
+        elif not done.cancelled():
+            done.set_exception(failed)

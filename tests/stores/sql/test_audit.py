@@ -383,9 +383,10 @@ def test_a_stream_that_is_held_is_a_failure_after_a_while(
 def test_a_full_disk(tmp_path: Path) -> None:
     with Database.open(empty_database("sqlite", tmp_path), upgrade=True) as database:
         log = SqlAudit(database, KEY)
-        with database.write() as connection:
-            pages: int = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
-            connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+        with database.write_at_once() as cursor:
+            assert cursor is not None
+            pages: int = cursor.execute("PRAGMA page_count").fetchone()[0]
+            cursor.execute(f"PRAGMA max_page_count = {pages}")
 
         faults: list[str] = []
         before = -5
@@ -399,9 +400,10 @@ def test_a_full_disk(tmp_path: Path) -> None:
         assert faults == [f"audit stream of {name} cannot be appended to: database {name}: database or disk is full"]
         assert verified(log) == before
 
-        with database.write() as connection:
-            connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 100}")
-        log.append(happened())
+        with database.write_at_once() as cursor:
+            assert cursor is not None
+            cursor.execute(f"PRAGMA max_page_count = {pages + 100}")
+        asyncio.run(log.aappend(happened()))
         assert verified(log) == before + 1
         log.close()
 
