@@ -117,6 +117,7 @@ def create_app(settings: ServiceSettings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        redirect_slashes=False,
     )
     # A request tries one route after the other: what is asked most comes first.
     for module in (authzen, health, openapi, tools, proposals, inbox, approvals, token_routes):

@@ -1,0 +1,157 @@
+"""What is no request of an endpoint: malformed bodies, other methods, other paths, odd headers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from pdp.service.openapi import openapi_document
+from tests.support.service import service
+
+PATHS = openapi_document()["paths"]
+METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"}
+WITH_BODY = sorted(path for path, methods in PATHS.items() if "requestBody" in methods.get("post", {}))
+JSON = "application/json"
+
+MALFORMED = {
+    "not JSON": b"{",
+    "two values": b"{} {}",
+    "an array": b"[]",
+    "a text": b'"session"',
+    "null": b"null",
+    "a key twice": b'{"session": {}, "session": {}}',
+    "a key twice, once escaped": b'{"session": {}, "s\\u0065ssion": {}}',
+    "a key twice, deep inside": b'{"session": {"claims": {"sub": "a", "sub": "b"}}}',
+    "a lone surrogate": b'{"session": {"purpose": "\\ud800"}}',
+    "a lone surrogate as a key": b'{"session": {"claims": {"\\udfff": 1}}}',
+    "half a surrogate pair": b'{"session": {"purpose": "\\ud83dx"}}',
+    "UTF-8 that encodes a surrogate": b'{"session": {"purpose": "\xed\xa0\x80"}}',
+    "not UTF-8": b'{"session": {"purpose": "\xff"}}',
+    "UTF-16": '{"session": {}}'.encode("utf-16"),
+    "a byte order mark": b'\xef\xbb\xbf{"session": {}}',
+    "not a number": b'{"session": {"facts": {"amount": NaN}}}',
+    "infinity": b'{"session": {"facts": {"amount": 1e999}}}',
+    "beyond exact doubles": b'{"session": {"facts": {"amount": 9007199254740993}}}',
+    "a number of many digits": b'{"session": {"facts": {"amount": ' + b"9" * 10_000 + b"}}}",
+    "arrays in arrays": b'{"session": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "objects in objects": b'{"session": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001,
+    "what is never closed": b'{"session": ' + b"[" * 100_000,
+    "a control character": b'{"session": {"purpose": "\x00"}}',
+    "a comment": b'{"session": {} /* all */}',
+    "a comma at the end": b'{"session": {},}',
+}
+
+
+async def test_a_malformed_body_is_a_bad_request(tmp_path: Path) -> None:
+    async with service(tmp_path) as served:
+        client = served.client()
+        answers = {
+            (path, name): await client.post(shown(path), content=body, headers={"Content-Type": JSON})
+            for path in WITH_BODY
+            for name, body in MALFORMED.items()
+        }
+        assert {asked: (answer.status_code, code(answer)) for asked, answer in answers.items()} == {
+            asked: (400, "a text" if is_authzen(asked[0]) else "service.bad_request") for asked in answers
+        }
+
+
+async def test_a_body_of_another_kind_is_a_bad_request(tmp_path: Path) -> None:
+    kinds = ("text/plain", "application/x-www-form-urlencoded", "application/jsonp", "application", "", "\xff")
+    async with service(tmp_path) as served:
+        client = served.client()
+        answers = {
+            (path, kind): await client.post(
+                shown(path), content=b"{}", headers=[(b"Content-Type", kind.encode("latin-1"))]
+            )
+            for path in WITH_BODY
+            for kind in kinds
+        }
+        assert {
+            asked: (answer.status_code, "application/json" in answer.text) for asked, answer in answers.items()
+        } == (dict.fromkeys(answers, (400, True)))
+
+
+async def test_a_length_that_is_none_is_refused(tmp_path: Path) -> None:
+    lengths = ("-1", "1e3", "\xb2", "9" * 5000, "abc", "+5")
+    async with service(tmp_path) as served:
+        client = served.client()
+        for length in lengths:
+            headers = [(b"Content-Type", JSON.encode()), (b"Content-Length", length.encode("latin-1"))]
+            answer = await client.post("/v1/proposals", content=b"{}", headers=headers)
+            assert (length, answer.status_code, code(answer)) == (length, 413, "service.too_large")
+
+
+async def test_another_method_is_not_allowed(tmp_path: Path) -> None:
+    async with service(tmp_path) as served:
+        client = served.client()
+        answers = {
+            (method, path): await client.request(method, shown(path))
+            for path, methods in PATHS.items()
+            if path != "/v1/approvals/{approval_id}"  # of which /v1/approvals/events is one more
+            for method in METHODS - {name.upper() for name in methods} - {"HEAD"}
+        }
+        assert {asked: (answer.status_code, code(answer)) for asked, answer in answers.items()} == {
+            asked: (405, "service.method_not_allowed" if not is_authzen(asked[1]) else "a text") for asked in answers
+        }
+        assert all(answer.headers["allow"] for answer in answers.values())
+
+
+async def test_another_path_is_not_found(tmp_path: Path) -> None:
+    paths = (
+        "/", "/v1", "/v1/", "/v1/proposals/", "/v2/proposals", "//v1/proposals", "/v1/audit/", "/docs", "/redoc",
+        "/v1/tokens/%2e%2e/x/y", "/v1/approvals/%00/grant/x", "/%ff", "/v1/" + "a" * 5000, "/.env",
+        "/access/v1/evaluation/x", "/access/v2/evaluation", "/.well-known/openid-configuration",
+    )  # fmt: skip
+    async with service(tmp_path) as served:
+        for client in (served.client(token=""), served.client()):
+            answers = {path: await client.get(path) for path in paths}
+            assert {path: (answer.status_code, code(answer)) for path, answer in answers.items()} == {
+                path: (404, "a text" if is_authzen(path) else "service.not_found") for path in paths
+            }
+
+
+async def test_no_endpoint_but_health_and_metadata_answers_without_a_token(tmp_path: Path) -> None:
+    async with service(tmp_path) as served:
+        client = served.client(token="")
+        for path, methods in PATHS.items():
+            for method, operation in methods.items():
+                answer = await client.request(method, shown(path))
+                if operation.get("security") == []:
+                    assert answer.status_code in (200, 404)
+                else:
+                    assert (path, answer.status_code) == (path, 401)
+                    assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize(
+    ("given", "comes_back"), [("req-7", True), ("a" * 256, True), ("a" * 257, False), ("", False), (None, False)]
+)
+async def test_a_request_id_comes_back_with_every_answer(tmp_path: Path, given: str | None, comes_back: bool) -> None:
+    async with service(tmp_path) as served:
+        client = served.client(token="")
+        headers = {} if given is None else {"X-Request-ID": given}
+        for path in ("/healthz", "/v1/audit", "/nowhere", "/access/v1/evaluation"):
+            answer = await client.get(path, headers=headers)
+            assert len(answer.headers.get_list("x-request-id")) == 1
+            assert (answer.headers["x-request-id"] == given) is comes_back
+
+
+def shown(path: str) -> str:
+    return path.format(approval_id="a" * 32, call_id="b" * 32, run_id="run-1", id="c" * 16, tenant="default")
+
+
+def is_authzen(path: str) -> bool:
+    return path.startswith(("/access/", "/.well-known/"))
+
+
+def code(answer: httpx.Response) -> Any:
+    """The error's code, where the answer has the form of one; `a text` where it is one."""
+    body = answer.json()
+    if isinstance(body, str):
+        return "a text"
+    assert set(body) == {"error"}
+    assert set(body["error"]) in ({"code", "message"}, {"code", "message", "hint"})
+    return body["error"]["code"]
