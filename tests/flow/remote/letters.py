@@ -31,7 +31,23 @@ tools:
      compensation: send_letter, approval: {approvers: [chief]}, schema: {$ref: "#/$defs/letter"}}
   - {name: read_letter, version: 1.0.0, effect_class: read-internal, risk_tier: low, scopes: [desk],
      schema: {$ref: "#/$defs/letter"}}
+  - {name: find_record, version: 1.0.0, pattern: lookup, risk_tier: low,
+     result_schema: {type: object, properties: {record: {type: string}}}, schema: {type: object, required:
+     [identifier, source], properties: {identifier: {type: string, maxLength: 9}, source: {$ref: SoRRef}}}}
+  - {name: stage_letter, version: 1.0.0, pattern: action-staging, risk_tier: low, commits: [send_letter],
+     idempotency: {required: true, key: derive(args)}, result_schema: {$ref: Action}, schema: {type: object,
+     required: [action], properties: {action: {type: object, required: [kind, targetSor, payload], properties:
+     {kind: {const: send_letter}, targetSor: {type: string, maxLength: 9}, payload: {$ref: "#/$defs/letter"}}},
+     idempotencyKey: {type: string, maxLength: 60}}}}
 """
+LABELLED = (
+    MANIFEST
+    + """
+  - {name: read_mail, effect_class: read-internal, risk_tier: low, scopes: [desk], schema: {$ref: "#/$defs/letter"},
+     result_schema: {type: object, properties: {number: {type: integer}, text: {type: string}}},
+     result: {trusted: [/number]}}
+"""
+)
 CHIEF = {"sub": "chief-1", "roles": ["chief"]}
 SENT = Execution({"number": 7})
 PAGES = 5
@@ -40,7 +56,7 @@ PAGES = 5
 def respond(request: dict[str, Any]) -> dict[str, Any]:
     """STEP_UP without an approval; with one ALLOW, and the budget of 1,000 pages reserved. Reading is allowed."""
     context = request["context"]
-    if request["action"]["name"] != "read_letter" and context["approval"] is None:
+    if request["action"]["name"] == "send_letter" and context["approval"] is None:
         return answer("STEP_UP", code="approvals.required")
     return answer(
         "ALLOW",
@@ -51,9 +67,9 @@ def respond(request: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def manifest_in(folder: Path) -> Path:
+def manifest_in(folder: Path, text: str = MANIFEST) -> Path:
     file = folder / "letters.yaml"
-    file.write_text(MANIFEST)
+    file.write_text(text)
     return file
 
 
