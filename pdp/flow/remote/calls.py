@@ -20,6 +20,7 @@ from pdp.flow.execute import call_decided, complete
 from pdp.flow.record import write_result
 from pdp.flow.remote.answer import begun, ended
 from pdp.flow.remote.stored import (
+    PROCESS,
     RECORD,
     CallConflictError,
     asked_of,
@@ -31,6 +32,7 @@ from pdp.flow.remote.stored import (
 from pdp.flow.reserve import PATIENCE, Together, lasting, reserve, taking
 from pdp.flow.stages import Decided, Executed, Ready, Received, StoppedError, not_run
 from pdp.json import canonical, digest
+from pdp.patterns.run import LIFETIME, RunClosedError
 from pdp.stores.remote_calls import CallName, CallState, RemoteCall
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 HELD: Final = 10.0  # seconds for which a process has a call that it works on, before another one goes on with it
 KEPT: Final = 7 * 86_400.0  # seconds for which a call that is over is known
 _WAIT: Final = 0.05
+_NOT_HERE: Final = "what the run remembers is in another process, or gone with it: go on under another run_id"
 _UNREPORTED: Final = "nobody knows whether the tool has run: no result was reported in time"
 
 
@@ -190,6 +193,7 @@ class _Run:
         """Reserve what the call needs, and store it, in one step; or go on with what was reserved before."""
         if self.row is not None:
             return (yield from with_reserved(ready, self.row, self._parts))
+        yield from self._check_run(ready)
         prepared, stores = ready.prepared, self._parts.stores
         take_budgets = taking(ready.decided, prepared, stores, self.call_id)
         record = RECORD.dump_python(record_of(ready, has_reserved=take_budgets is not None), mode="json")
@@ -224,6 +228,24 @@ class _Run:
             return ready
         self.row = row
         return ready if take_budgets is None else ready._replace(reservation=self.call_id)
+
+    def _check_run(self, ready: Ready) -> Generator[Step, Any, None]:
+        """Check that what the call's run remembers is here, where its pattern needs that; StoppedError: it is not."""
+        held = ready.held
+        if held is None or held.run.run_id is None or not (held.entry.pattern or held.facts.markings):
+            return
+        name = digest(canonical([held.facts.caller, held.run.run_id]))
+        # The first process that makes such a call in a run has it, and nobody has it when that process has ended.
+        first = RemoteCall(f"run:{name}", PROCESS, "", CallState.FINISHED, time.time() + LIFETIME, 0, {})
+
+        def is_here() -> bool:
+            if self._calls.add(first, within=None):
+                return True
+            stored = self._calls.get(first.id)
+            return stored is not None and stored.owner == PROCESS
+
+        if not (yield Work(is_here, self._calls.blocking)):
+            raise StoppedError(ready.decided.denied(RunClosedError.code, _NOT_HERE))
 
     def gives_back(self, result: Decided) -> Generator[Step, Any, bool]:
         """Store that the call ends here, before anybody can take again what it has reserved."""

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from pdp.flow.parts import Parts
     from pdp.stores.remote_calls import RemoteCall
 
-_PROCESS: Final = new_id()
+PROCESS: Final = new_id()  # what runs of patterns remember is in its memory
 _GIVEN_BACK: Final = "what was reserved for the call was given back"
-_OTHER_PROCESS: Final = "the tool ran, and its result is withheld: what its run remembers is in another process"
+OTHER_PROCESS: Final = "the tool ran, and its result is withheld: what its run remembers is in another process"
 
 
 class CallConflictError(StateError):
@@ -74,7 +74,7 @@ def record_of(ready: Ready, *, has_reserved: bool) -> CallRecord:
     asked, checked = prepared.asked, prepared.checked
     assert decision is not None  # noqa: S101 - it was allowed
     return CallRecord(
-        process=_PROCESS,
+        process=PROCESS,
         proposal=checked.proposal.as_proposed(),
         session=orjson.loads(canonical(asked.session.model_dump())),
         request_id=asked.request_id,
@@ -164,5 +164,5 @@ def ready_to_complete(row: RemoteCall, parts: Parts) -> Generator[Step, Any, tup
     if held is None:
         return ready, None
     held.task = row.record["task"] or {}
-    in_other = held.entry.pattern is not None and held.run.run_id is not None and row.record["process"] != _PROCESS
-    return ready._replace(held=held), _OTHER_PROCESS if in_other else None
+    in_other = held.entry.pattern is not None and held.run.run_id is not None and row.record["process"] != PROCESS
+    return ready._replace(held=held), OTHER_PROCESS if in_other else None

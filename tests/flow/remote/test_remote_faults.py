@@ -11,7 +11,7 @@ import pytest
 
 from pdp import MemoryAudit, ObligationHandler, Pep
 from pdp.errors import AuditError
-from pdp.flow.remote import stored
+from pdp.flow.remote import calls, stored
 from pdp.flow.remote.stored import CallConflictError
 from pdp.manifest.load import load_effective
 from pdp.obligations.handlers import ObligationError
@@ -59,16 +59,26 @@ def test_a_result_that_rests_on_a_run_of_another_process_is_withheld(pep: Pep, m
         assert pep.begin(call(name), RECORD, in_run)["begun"]
         with monkeypatch.context() as context:
             if process is not None:
-                context.setattr(stored, "_PROCESS", process)
+                context.setattr(stored, "PROCESS", process)
             done = pep.finish(call(name), found)
         assert done["result"] == (None if name == "there" else found.result)
         if name == "there":
             assert (done["executed"], done["outcome"]["failure"]) == (
                 True,
                 {
-                    "code": "TOOL_EXECUTION_FAILED", "message": stored._OTHER_PROCESS, "details": {"effect": "done"},
+                    "code": "TOOL_EXECUTION_FAILED", "message": stored.OTHER_PROCESS, "details": {"effect": "done"},
                 },
             )  # fmt: skip
+
+
+def test_a_run_of_patterns_stays_in_the_process_where_it_began(pep: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [pep.begin(call(name), RECORD, session())["begun"] for name in ("one", "two")] == [True, True]
+    monkeypatch.setattr(calls, "PROCESS", "other")
+    refused = pep.begin(call("three"), RECORD, session())
+    assert (refused["verdict"], refused["codes"], refused["begun"]) == ("DENY", ["run.closed"], False)
+    for run_id in ("run-2", None):
+        assert pep.begin(call(f"in {run_id}"), RECORD, session().with_changes(run_id=run_id))["begun"]
+    assert pep.begin(call("five"), letter("read_letter"), session())["begun"]
 
 
 def test_what_is_staged_needs_no_result_and_waits_for_a_person(pep: Pep) -> None:
