@@ -8,6 +8,7 @@ import random
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+from pdp.errors import StoreError
 from pdp.service.approvals.webhooks import WebhookSender
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ async def background(service: Service) -> AsyncIterator[None]:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
         for sender in senders:
-            await asyncio.to_thread(sender.release)
+            with suppress(StoreError):  # then others wait until its time is over
+                await asyncio.to_thread(sender.release)
 
 
 def _sweeping(tenant: Tenant) -> Callable[[], Awaitable[float]]:

@@ -1,0 +1,48 @@
+"""What a service does by itself: what is over is recorded as expired, and what fails is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from pdp.stores.url import open_stores
+from tests.approvals.test_approvals import OPENED, body, entry
+from tests.service.approvals.elsewhere import elsewhere
+from tests.support import until
+from tests.support.postgres import DATABASES, empty_database
+from tests.support.service import service
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_what_is_over_is_expired_and_recorded_once_by_two_services(database: str, tmp_path: Path) -> None:
+    url = empty_database(database, tmp_path)
+    open_stores(url, upgrade=True).close()
+    with elsewhere(url) as other:
+        over = other.approvals.open(body(time=OPENED), entry(), ["approvals.required"])
+        open_one = other.opened()
+        async with service(tmp_path, url=url), service(tmp_path, url=url):
+            # Not by a request: nobody asks for it.
+            assert await asyncio.to_thread(until, lambda: other.approvals.get(over.id).state == "expired")
+        assert other.approvals.get(open_one.id).state == "pending"
+        taken = [step for _, step, of in other.events() if of == over.id]
+        assert taken[:2] == ["approval.opened", "approval.expired"]
+
+
+async def test_a_sweep_that_fails_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pdp.service.approvals.sweep._AFTER_FAULT", 0.01)
+    url = empty_database("sqlite", tmp_path)
+    open_stores(url, upgrade=True).close()
+    with elsewhere(url) as other:
+        over = other.approvals.open(body(time=OPENED), entry(), ["approvals.required"])
+        database = other.tokens._database
+        with database.write() as connection:
+            connection.exec_driver_sql("ALTER TABLE pdp_approvals RENAME TO away")
+        async with service(tmp_path, url=url):
+            assert await asyncio.to_thread(until, lambda: "what a service does by itself failed" in caplog.text)
+            with database.write() as connection:
+                connection.exec_driver_sql("ALTER TABLE away RENAME TO pdp_approvals")
+            assert await asyncio.to_thread(until, lambda: other.approvals.get(over.id).state == "expired")
