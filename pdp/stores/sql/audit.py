@@ -32,6 +32,7 @@ _log = logging.getLogger("pdp.audit")
 _LOCK: Final = f"SELECT pg_advisory_xact_lock({0x7064705F61756400})"  # no other program has this number
 _LAST: Final = "SELECT seq, line FROM pdp_audit ORDER BY seq DESC LIMIT 1"
 _INSERT: Final = "INSERT INTO pdp_audit (seq, type, approval_id, line) VALUES (%s, %s, %s, %s)"
+_IN_A_ROW: Final = 200  # of so many transactions of an event loop, one is the thread's
 _EVIDENCE: Final = "see `pdp audit verify`; keep the database as evidence, and start again with a new one"
 
 
@@ -71,6 +72,8 @@ class SqlAudit(AuditLog):
         self._waiting: list[_Waiting] = []
         self._soon: list[_Waiting] = []  # what an event loop writes itself, in its next round
         self._lines: list[str] = []
+        self._in_a_row = 0
+        self._is_closed = False
         self._writer = ThreadPoolExecutor(1, "pdp-audit")
 
     def append(self, event: AuditEvent) -> None:
@@ -125,6 +128,7 @@ class SqlAudit(AuditLog):
     def close(self) -> None:
         """Write what waits, and end. Appending afterwards is an AuditError."""
         if os.getpid() == self._process:
+            self._is_closed = True
             self._writer.shutdown()
 
     def _submit(self, events: Sequence[AuditEvent]) -> Future[None]:
@@ -147,7 +151,9 @@ class SqlAudit(AuditLog):
         """Write on the event loop what has come in this round of it; the thread does where the database is held."""
         with self._lock:
             waiting, self._soon = self._soon, []
-        if self._written(waiting, self._database.write_at_once()):
+        # The thread has its turn now and then, as it also brings SQLite's log up to date; and it knows of a close.
+        self._in_a_row = (self._in_a_row + 1) % _IN_A_ROW
+        if self._in_a_row and not self._is_closed and self._written(waiting, self._database.write_at_once()):
             return
         try:
             with self._lock:

@@ -133,7 +133,8 @@ class Database:
     def write_at_once(self) -> Iterator[sqlite3.Cursor | None]:
         """Return a transaction of SQLite that is not durable, as `write`, if nobody has to be waited for.
 
-        None: another thread or process writes, or the database is a server. Raises as `write`.
+        None: another thread or process writes, or the database is a server. Raises as `write`, which has to follow now
+        and then, as SQLite's log only grows by this.
         """
         self._check_process()
         if self._turn is None or not self._turn.acquire(blocking=False):
@@ -145,6 +146,8 @@ class Database:
                 path = str(self.url.database)
                 self._direct = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
                 self._direct.execute("PRAGMA synchronous = NORMAL")
+                # Bringing SQLite's log up to date waits for the disk; `write` does it.
+                self._direct.execute("PRAGMA wal_autocheckpoint = 0")
             try:
                 cursor = self._direct.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError:

@@ -267,6 +267,21 @@ async def test_events_that_belong_together_are_recorded_all_or_none(opened: Open
     assert verified(log) == 3
 
 
+async def test_in_sqlite_the_event_loop_writes_and_leaves_the_disk_to_the_thread(tmp_path: Path) -> None:
+    with Database.open(empty_database("sqlite", tmp_path), upgrade=True) as database:
+        log = SqlAudit(database, KEY)
+        done = commits(database)
+        for number in range(3000):
+            await log.aappend(happened(number, subject="s" * 250))
+
+        assert len(done) == 3000 // 200
+        assert verified(log) == 3000
+        assert (tmp_path / "store.db-wal").stat().st_size < 2000 * 4096
+        log.close()
+        with pytest.raises(AuditError, match="is closed"):
+            await log.aappend(happened())
+
+
 async def test_who_gives_up_waiting_has_recorded_nothing(opened: Opened) -> None:
     log = opened()
     with held(log._database):
