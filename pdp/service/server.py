@@ -136,7 +136,7 @@ def _bound(settings: ServiceSettings) -> socket.socket:
         bound = socket.create_server((settings.host, settings.port), family=family)
     except OSError as error:
         raise UsageError(
-            f"{settings.host}, port {settings.port}: cannot be bound: {error.strerror}",
+            f"{settings.host}, port {settings.port}: cannot be bound: {os.strerror(error.errno or 0)}",
             hint="choose another with --port",
         ) from None
     bound.set_inheritable(True)

@@ -1,0 +1,297 @@
+"""`pdp serve` as a process: started, checked, ended by a signal, with several workers, with an OPA, beside another."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.service.test_health import EVALUATION
+from tests.service.test_proposals import SESSION, WIRE
+from tests.support import PATIENCE, at_once, until
+from tests.support.command_line import environment, pdp, pdp_process, written
+from tests.support.payments import ARGUMENTS, EXAMPLE
+from tests.support.postgres import fresh_database
+from tests.support.service import APPROVER, RunningService, running_service
+
+pytestmark = pytest.mark.process
+
+
+def config_of(folder: Path, **settings: Any) -> Path:
+    tenant = {"project": str(EXAMPLE / "pdp.yaml"), "store": f"sqlite:///{folder}/store.db"}
+    return written(folder / "service.json", {"port": 0, "tenants": {"default": tenant}, **settings})
+
+
+def logged(running: RunningService) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in running.log.read_text().splitlines()]
+
+
+def ended(running: RunningService) -> int:
+    return running.process.wait(PATIENCE)
+
+
+def open_request(running: RunningService, body: bytes) -> socket.socket:
+    """A connection with a request that the service has begun to read."""
+    url = httpx.URL(running.url)
+    connection = socket.create_connection((url.host, url.port or 0), timeout=PATIENCE)
+    connection.sendall(
+        b"POST /access/v1/evaluation HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Authorization: Bearer %b\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n"
+        % (running.token(["decide"]).encode(), len(body))
+    )
+    assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    return connection
+
+
+def whole(connection: socket.socket) -> tuple[int, list[str]]:
+    """The status and the reasons of what comes until the service ends the connection."""
+    received = b"".join(iter(lambda: connection.recv(65536), b""))
+    head, _, body = received.partition(b"\r\n\r\n")
+    return int(head.split()[1]), codes(json.loads(body))
+
+
+def codes(answer: dict[str, Any]) -> list[str]:
+    """The reasons of a denial."""
+    assert answer["decision"] is False
+    return [reason["code"] for reason in answer["context"]["reasons"]]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_has_begun_is_answered_when_the_service_is_told_to_end(tmp_path: Path, workers: int) -> None:
+    body = json.dumps(EVALUATION).encode()
+    with running_service(tmp_path, workers=workers, limits={"body_seconds": 60}) as running, ExitStack() as owned:
+        client = running.client(["decide"])
+        usual = codes(client.post("/access/v1/evaluation", json=EVALUATION).json())
+        connections = [owned.enter_context(open_request(running, body)) for _ in range(20)]
+        running.process.send_signal(signal.SIGTERM)
+        assert until(lambda: refused(running))
+        for connection in connections:
+            connection.sendall(body)
+
+        assert [whole(connection) for connection in connections] == [(200, usual)] * 20
+        assert ended(running) == 0
+
+
+def refused(running: RunningService) -> bool:
+    with suppress(httpx.TransportError):
+        httpx.get(f"{running.url}/healthz")
+        return False
+    return True
+
+
+def test_a_worker_that_dies_is_replaced_and_all_are_counted_together(tmp_path: Path) -> None:
+    with running_service(tmp_path, workers=2) as running:
+
+        def started() -> list[int]:
+            begun = [line["message"] for line in logged(running) if line["message"].startswith("Started server")]
+            return [int(message.split("[")[1][:-1]) for message in begun]
+
+        assert until(lambda: len(started()) == 2)
+        client = running.client(["decide", "audit"])
+        with ThreadPoolExecutor(8) as threads:
+            for _ in threads.map(lambda _: httpx.get(f"{running.url}/healthz").raise_for_status(), range(100)):
+                pass
+        os.kill(started()[0], signal.SIGKILL)
+        assert until(lambda: len(started()) == 3)
+
+        def answers() -> bool:
+            with suppress(httpx.TransportError):
+                return httpx.get(f"{running.url}/readyz").status_code == 200
+            return False
+
+        assert until(answers)
+        counted = {
+            (sample.name, sample.labels.get("route")): sample.value
+            for family in text_string_to_metric_families(client.get("/metrics").text)
+            for sample in family.samples
+        }
+        assert counted["pdp_http_requests_total", "/healthz"] == 100
+        running.process.send_signal(signal.SIGTERM)
+        assert ended(running) == 0
+
+
+def greeted(config: Path) -> tuple[dict[str, str], int]:
+    """The tokens that a start shows, and how a request with one is answered; with none, where there is none."""
+    command = [sys.executable, "-m", "pdp", "serve", "--config", config, "--json"]
+    with ExitStack() as owned:
+        process = owned.enter_context(
+            subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        )
+        owned.callback(process.terminate)
+        assert process.stdout is not None
+        told = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
+        bearer = {"Authorization": f"Bearer {told['tokens'].get('default', 'none')}"}
+        return told["tokens"], httpx.get(f"{told['url']}/v1/tokens", headers=bearer).status_code
+
+
+def test_the_first_token_is_shown_once_and_its_holder_may_administer(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    (first, status), second = greeted(config), greeted(config)
+
+    assert (list(first), first["default"][:4], status) == (["default"], "pdp_", 200)
+    assert second == ({}, 401)
+
+
+def opa_of(running: RunningService) -> int | None:
+    """The process of the service's OPA."""
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with suppress(OSError):
+            lines = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
+            if (
+                lines["Name"].startswith("opa")
+                and lines["PPid"] == str(running.process.pid)
+                and lines["State"][0] != "Z"
+            ):
+                return int(status.parent.name)
+    return None
+
+
+@pytest.mark.opa
+def test_an_opa_that_is_killed_denies_until_it_is_there_again(tmp_path: Path) -> None:
+    with running_service(tmp_path, tenant={"engine": "sidecar"}) as running:
+        client = running.client()
+
+        def asked() -> list[str]:
+            answer = client.post("/access/v1/evaluation", json=EVALUATION)
+            assert answer.status_code == 200
+            return codes(answer.json())
+
+        usual, first = asked(), opa_of(running)
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        meanwhile = asked()
+        assert until(lambda: asked() == usual)
+        assert opa_of(running) not in (None, first)
+
+    assert (meanwhile, usual) == (["engine.unavailable"], ["manifest.unknown_action"])
+
+
+@pytest.mark.opa
+def test_two_services_with_an_opa_each_are_one_on_one_database(tmp_path: Path) -> None:
+    url = fresh_database()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with (
+        running_service(tmp_path / "a", url=url, tenant={"engine": "sidecar"}) as first,
+        running_service(tmp_path / "b", url=url, tenant={"engine": "sidecar"}) as second,
+        ExitStack() as owned,
+    ):
+        token = first.token()
+        bearer = {"Authorization": f"Bearer {token}"}
+        one, other = (
+            owned.enter_context(httpx.Client(base_url=each.url, headers=bearer, timeout=PATIENCE))
+            for each in (first, second)
+        )
+        approver = second.client(["approve"], APPROVER)
+        amounts = [100, 24999, 25000, 25001, 47500, 10**7]
+        asked = [
+            {"run": False, "proposal": {**WIRE, "arguments": {**ARGUMENTS, "amount": amount}}, "session": SESSION}
+            for amount in amounts
+        ]
+        answers = [[each.post("/v1/proposals", json=body).json() for body in asked] for each in (one, other)]
+        assert [(answer["verdict"], answer["codes"]) for answer in answers[0]] == [
+            (answer["verdict"], answer["codes"]) for answer in answers[1]
+        ]
+        assert {answer["verdict"] for answer in answers[0]} == {"ALLOW", "STEP_UP"}
+
+        # What one opens the other grants, and of both that would begin it one does.
+        approval = one.post("/v1/proposals", json={"proposal": WIRE, "session": SESSION}).json()["approval"]["id"]
+        granted = approver.post(f"/v1/approvals/{approval}/grant")
+        shown = [each.get(f"/v1/approvals/{approval}").json() for each in (one, other)]
+        assert (granted.status_code, shown[0]["state"], shown[0]) == (200, "granted", shown[1])
+        begun = at_once(
+            [
+                lambda each=each: each.post("/v1/proposals", json={"proposal": WIRE, "session": SESSION}).json()
+                for each in (one, other)
+            ]
+        )
+        assert sorted(answer["begun"] for answer in begun) == [False, True]
+        call = next(answer["id"] for answer in begun if answer["begun"])
+        body = {"execution": {"result": {"wire_id": "w-1"}}}
+        done = [each.post(f"/v1/proposals/{call}/result", json=body).json()["result"] for each in (other, one)]
+        assert done == [{"wire_id": "w-1"}] * 2
+        events = [each.get("/v1/audit").json() for each in (one, other)]
+        assert events[0] == events[1]
+
+    verified = pdp("audit", "verify", url)
+    assert (verified.code, verified.err) == (0, "")
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    alternative = x509.SubjectAlternativeName([x509.DNSName("localhost")])
+    signed = (
+        x509.CertificateBuilder(
+            name, name, key.public_key(), x509.random_serial_number(), now - timedelta(1), now + timedelta(1)
+        )
+        .add_extension(alternative, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return (
+        written(folder / "cert.pem", signed.public_bytes(serialization.Encoding.PEM)),
+        written(folder / "key.pem", secret),
+    )
+
+
+def test_another_interface_is_served_over_tls(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    with running_service(tmp_path, host="0.0.0.0", tls_cert=str(cert), tls_key=str(key)) as running:  # noqa: S104
+        port = httpx.URL(running.url).port
+        trusted = ssl.create_default_context(cafile=str(cert))
+        answer = httpx.get(f"https://localhost:{port}/healthz", verify=trusted)
+
+    assert running.url == f"https://0.0.0.0:{port}"
+    assert (answer.status_code, answer.headers.get("server")) == (200, None)
+
+
+def test_what_is_sound_is_said_and_nothing_is_served(tmp_path: Path) -> None:
+    done = pdp("serve", "--config", config_of(tmp_path), "--check-config", "--json")
+
+    assert (done.code, done.json, done.err) == (0, {"url": "http://127.0.0.1:0", "tenants": ["default"]}, "")
+
+
+def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
+    empty = fresh_database()
+    broken = written(tmp_path / "broken.pem", "no certificate")
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = str(taken.getsockname()[1])
+    config = config_of(tmp_path)
+    tls = written(tmp_path / "tls.json", json.loads(config.read_text()) | {"tls_cert": str(broken)})
+    told = {
+        "tables": pdp("serve", "--config", config, "--store", empty, "--check-config"),
+        "certificate": pdp("serve", "--config", tls, "--check-config"),
+        "project": pdp("serve", "--config", config, "--project", tmp_path / "none.yaml", "--check-config"),
+        "port": pdp_process("serve", "--config", config, "--port", port),
+        "address": pdp_process("serve", "--config", config, "--host", "192.0.2.1"),
+    }
+    taken.close()
+
+    assert {name: done.code for name, done in told.items()} == dict.fromkeys(told, 2)
+    assert "it has no tables yet\n    hint: run `pdp db upgrade`" in told["tables"].err
+    assert told["certificate"].err.startswith("error: tls_cert, tls_key: cannot be used: ")
+    assert told["project"].err == f"error: {tmp_path}/none.yaml: no such file\n    hint: check the path\n"
+    taken_port = f"error: 127.0.0.1, port {port}: cannot be bound: Address already in use\n"
+    assert told["port"].err == f"{taken_port}    hint: choose another with --port\n"
+    assert "host: 192.0.2.1 can be reached from elsewhere" in told["address"].err
