@@ -19,6 +19,7 @@ from pdp.json import JsonValueError, canonical, digest, thawed
 from pdp.proposal import Execution, Failure
 from pdp.service.requests import Caller, HttpError, caller, known_fields, read_object
 from pdp.service.security.principal import Scope
+from pdp.service.telemetry import count_decision
 from pdp.session import Session
 from pdp.stores.remote_calls import CallName
 
@@ -54,10 +55,10 @@ async def propose(request: Request) -> Response:
     call_id = call_id or new_id()
     if not run:
         evaluation = await who.tenant.pep.adecide(body["proposal"], session, **ids)
-        return JSONResponse({**as_answer(evaluation), "id": call_id})
+        return _decided({**as_answer(evaluation), "id": call_id})
     name = CallName(call_id, who.principal.id, digest(canonical([who.principal.id, {**body, "id": call_id}])))
     try:
-        return JSONResponse(await who.tenant.pep.abegin(name, body["proposal"], session, **ids))
+        return _decided(await who.tenant.pep.abegin(name, body["proposal"], session, **ids))
     except CallConflictError as error:
         raise HttpError(409, error.message, hint=error.hint) from None
 
@@ -105,6 +106,11 @@ def session_of(who: Caller, body: dict[str, Any], request: Request) -> Session:
         return Session.read({**own, **stated})
     except JsonValueError as error:
         raise HttpError(400, f"session: {error}") from None
+
+
+def _decided(answer: dict[str, Any]) -> Response:
+    count_decision(answer["verdict"] or "none", answer["codes"])
+    return JSONResponse(answer)
 
 
 def _text(body: dict[str, Any], name: str) -> str | None:

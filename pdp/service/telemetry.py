@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from starlette.types import Scope
 
-    from pdp.decision import Verdict
     from pdp.service.settings import ServiceSettings
 
 _log = logging.getLogger("pdp.service.requests")
@@ -54,8 +53,11 @@ def _decided(verdict: str, family: str) -> Any:
     return _decisions.labels(verdict, family)
 
 
-def count_decision(verdict: Verdict, codes: Iterable[str]) -> None:
-    """Count one decision; its family is what stands before the dot in the first of its reason codes."""
+def count_decision(verdict: str, codes: Iterable[str]) -> None:
+    """Count one decision. Its family is what stands before the dot in the first of its reason codes.
+
+    Both are `none` for a proposal that a contract check has rejected before.
+    """
     family = next(iter(codes), "none").partition(".")[0]
     _decided(verdict, family).inc()
     if family == "audit":

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +18,7 @@ import pytest
 import yaml
 
 from tests.support import PATIENCE, ROOT, until
-from tests.support.command_line import Done, pdp
+from tests.support.command_line import Done, environment, pdp, written
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 TOKEN = "a-token-of-the-test"  # noqa: S105
@@ -117,6 +118,39 @@ def test_the_demo_waits_until_the_sidecar_is_healthy(opa: Path, port: int) -> No
 )
 def test_the_sidecar_does_nothing_else(port: int, method: str, path: str, token: str) -> None:
     assert answers(port, method, path, "{}", token) == 401
+
+
+@pytest.mark.process
+def test_the_service_starts_with_its_configuration_and_is_healthy(tmp_path: Path) -> None:
+    """By the very arguments of the compose file; only port and folders are this machine's."""
+    service = COMPOSE["services"]["service"]
+    config: dict[str, Any] = yaml.safe_load((ROOT / "deploy/service.yaml").read_text())
+    folders = dict(volume.split(":")[1::-1] for volume in service["volumes"])
+    tenant = config["tenants"]["default"]
+    for inside, outside in folders.items():
+        tenant["project"] = tenant["project"].replace(inside, str(ROOT / outside))
+        tenant["store"] = tenant["store"].replace(inside, str(tmp_path))
+    file = written(tmp_path / "service.yaml", {**config, "port": 0})
+    arguments = [argument.replace("/deploy/service.yaml", str(file)) for argument in service["command"]]
+    _, _, *probe = service["healthcheck"]["test"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "pdp", *arguments], env=environment(), stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            token, serving = process.stdout.readline(), process.stdout.readline()
+            port = serving.strip().rpartition(":")[2]
+            healthy = subprocess.run(
+                [sys.executable, *(argument.replace(":8181", f":{port}") for argument in probe)], check=False
+            ).returncode
+        finally:
+            process.terminate()
+
+    assert (token.split()[:5], serving) == (
+        ["first", "token", "of", "tenant", "default,"],
+        f"serving http://0.0.0.0:{port}\n",
+    )
+    assert (healthy, process.returncode) == (0, 0)
 
 
 def docker_runs() -> bool:

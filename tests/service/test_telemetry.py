@@ -17,9 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pdp.service.telemetry import JsonLines
 from tests.service.test_health import EVALUATION
+from tests.service.test_proposals import SESSION, WIRE
+from tests.support.payments import ARGUMENTS
 from tests.support.service import service
-
-WIRE = {"tool": "payments.wire.initiate", "arguments": {}}
 
 
 async def samples(client: Any) -> dict[tuple[str, ...], float]:
@@ -55,6 +55,23 @@ async def test_requests_are_counted_by_route_and_decisions_by_verdict(tmp_path: 
         ("pdp_http_request_seconds_count", "/metrics"): 1,
     }
     assert after["pdp_approvals_pending",] == 0
+
+
+async def test_proposals_are_counted_as_well(tmp_path: Path) -> None:
+    def family(counts: dict[tuple[str, ...], float], *labels: str) -> float:
+        return counts.get(("pdp_decisions_total", *labels), 0)
+
+    async with service(tmp_path) as served:
+        client = served.client()
+        before = await samples(client)
+        for arguments in (ARGUMENTS, {}):
+            body = {"proposal": {**WIRE, "arguments": arguments}, "session": SESSION}
+            assert (await client.post("/v1/proposals", json=body)).status_code == 200
+        after = await samples(client)
+
+    labels = [("limits", "STEP_UP"), ("none", "none")]
+    assert [family(after, *each) - family(before, *each) for each in labels] == [1, 1]
+    assert after["pdp_approvals_pending",] == 1
 
 
 async def test_one_line_of_a_request_has_who_and_what_and_no_secret(
