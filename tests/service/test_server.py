@@ -12,6 +12,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,7 @@ def test_a_worker_that_dies_is_replaced_and_all_are_counted_together(tmp_path: P
 
 def greeted(config: Path) -> tuple[dict[str, str], int]:
     """The tokens that a start shows, and how a request with one is answered; with none, where there is none."""
-    command = [sys.executable, "-m", "pdp", "serve", "--config", config, "--json"]
+    command = [sys.executable, "-m", "pdp", "serve", "--config", str(config), "--json"]
     with ExitStack() as owned:
         process = owned.enter_context(
             subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -215,16 +216,15 @@ def test_two_services_with_an_opa_each_are_one_on_one_database(tmp_path: Path) -
         granted = approver.post(f"/v1/approvals/{approval}/grant")
         shown = [each.get(f"/v1/approvals/{approval}").json() for each in (one, other)]
         assert (granted.status_code, shown[0]["state"], shown[0]) == (200, "granted", shown[1])
-        begun = at_once(
-            [
-                lambda each=each: each.post("/v1/proposals", json={"proposal": WIRE, "session": SESSION}).json()
-                for each in (one, other)
-            ]
-        )
+        body: dict[str, Any] = {"proposal": WIRE, "session": SESSION}
+        begun = [
+            answer.json()
+            for answer in at_once([partial(each.post, "/v1/proposals", json=body) for each in (one, other)])
+        ]
         assert sorted(answer["begun"] for answer in begun) == [False, True]
         call = next(answer["id"] for answer in begun if answer["begun"])
-        body = {"execution": {"result": {"wire_id": "w-1"}}}
-        done = [each.post(f"/v1/proposals/{call}/result", json=body).json()["result"] for each in (other, one)]
+        outcome = {"execution": {"result": {"wire_id": "w-1"}}}
+        done = [each.post(f"/v1/proposals/{call}/result", json=outcome).json()["result"] for each in (other, one)]
         assert done == [{"wire_id": "w-1"}] * 2
         events = [each.get("/v1/audit").json() for each in (one, other)]
         assert events[0] == events[1]
