@@ -10,10 +10,11 @@ from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from pdp import __version__
 from pdp.errors import AuditError, EngineError, PdpError, StoreError, UsageError
@@ -139,7 +140,14 @@ async def _http_error(request: Request, error: Exception) -> Response:
     """Answer what Starlette refuses: a path that is not there, another method."""
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
     status = error.status_code if error.status_code in (404, 405) else 400
-    return _answer(request, HttpError(status, str(error.detail), headers=dict(error.headers or {})))
+    headers = dict(error.headers or {})
+    if "Allow" in headers:
+        # Starlette names the methods of one route alone, and a path may have several.
+        routes = [
+            each for each in iter_route_contexts(request.app.routes) if each.matches(request.scope)[0] != Match.NONE
+        ]
+        headers["Allow"] = ", ".join(sorted({method for each in routes for method in each.methods or ()}))
+    return _answer(request, HttpError(status, str(error.detail), headers=headers))
 
 
 async def _pdp_error(request: Request, error: Exception) -> Response:

@@ -1,0 +1,53 @@
+"""Requests made from the OpenAPI document, valid and not: each answer is one that the document allows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import settings
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from pdp.service.openapi import openapi_document
+from tests.support.service import RunningService, running_service
+
+pytestmark = pytest.mark.process
+
+EXAMPLES = int(os.environ.get("PDP_SCHEMATHESIS", "15"))
+"""Requests to each endpoint; the environment asks for a longer run."""
+
+Case = schemathesis.Case[Any]
+
+# Without the stream, which does not end.
+schema = schemathesis.openapi.from_dict(openapi_document()).exclude(path="/v1/approvals/events")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    limits = {"requests_per_second": 1e6, "burst": 1_000_000, "wait_seconds": 0}
+    with running_service(tmp_path_factory.mktemp("service"), limits=limits) as service:
+        yield service
+        assert "Traceback" not in service.log.read_text()
+
+
+@pytest.fixture(scope="module")
+def token(running: RunningService) -> str:
+    return running.token()
+
+
+# What the schema of a request allows may still name nobody, or no tool: that is a refusal as well.
+@schema.parametrize()
+@settings(max_examples=EXAMPLES, derandomize=True)
+def test_every_answer_is_as_the_document_says(case: Case, running: RunningService, token: str) -> None:
+    case.call_and_validate(
+        base_url=running.url, headers={"Authorization": f"Bearer {token}"}, excluded_checks=[positive_data_acceptance]
+    )
+
+
+@schema.parametrize()
+@settings(max_examples=3, derandomize=True)
+def test_every_answer_without_a_token_is_as_the_document_says(case: Case, running: RunningService) -> None:
+    case.call_and_validate(base_url=running.url, excluded_checks=[positive_data_acceptance])
