@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from pdp.decision import Decision, Verdict
 from pdp.json import canonical
 from tests.service.authzen.conftest import events
 from tests.service.authzen.questions import ME, PAYEE, SCOPED, WIRE, wire
@@ -295,7 +296,9 @@ async def test_a_hundred_are_answered_in_their_order_and_recorded_as_one_chain(
     bodies = [client.post(EVALUATIONS, json={**wire(), "evaluations": items}) for _ in range(3)]
     for answer in await asyncio.gather(*bodies):
         assert [item["decision"] for item in answer.json()["evaluations"]] == [True] * 51 + [False] * 49
-    assert [event["seq"] for event in events(served)] == list(range(300))
+    recorded = events(served)
+    assert [event["seq"] for event in recorded] == list(range(300))
+    assert len({event["decision_id"] for event in recorded}) == 300
 
 
 async def test_what_cannot_be_recorded_is_not_answered(served: ServedApp, client: httpx.AsyncClient) -> None:
@@ -314,3 +317,13 @@ async def test_an_engine_that_gives_no_decision_is_a_deny(served: ServedApp, cli
 
     for item in (answer, *batch["evaluations"]):
         assert (item["decision"], item["context"]["reasons"][0]["code"]) == (False, "engine.unavailable")
+
+
+async def test_an_older_release_than_has_decided_before_is_a_deny(served: ServedApp, client: httpx.AsyncClient) -> None:
+    newer = Decision(Verdict.ALLOW, (), (), "decision-1", "sha256:newer", 1_000_000)
+    assert not served.service.tenants["default"].pep.newest.is_stale(newer)
+
+    answer = (await client.post(EVALUATION, json=wire())).json()
+
+    assert [reason["code"] for reason in answer["context"]["reasons"]] == ["bundle.stale"]
+    assert events(served)[0]["codes"] == ["bundle.stale"]
