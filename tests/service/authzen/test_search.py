@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +148,21 @@ async def test_a_token_is_good_for_its_own_search_alone(served: ServedApp, clien
             400,
             "page.token " if "limit" not in body["page"] else "page.limit ",
         )
+
+
+async def test_a_token_of_another_policy_is_refused(served: ServedApp, client: httpx.AsyncClient) -> None:
+    first = (await client.post(RESOURCE, json=_which(page={"limit": 1}))).json()
+    principal = client.headers["authorization"].removeprefix("Bearer pdp_")[:16]
+    question = canonical(["default", principal, "resource", _which()])
+    seal = served.service.tenants["default"].access.seal
+    limit, after, known = json.loads(base64.urlsafe_b64decode(first["page"]["next_token"].partition(".")[0]))
+
+    for revision, status in ((known, 200), ("sha256:older", 400)):
+        content = base64.urlsafe_b64encode(canonical([limit, after, revision]))
+        token = f"{content.decode()}.{seal(content + b'.' + question)}"
+        answer = await client.post(RESOURCE, json=_which(page={"token": token}))
+        assert answer.status_code == status
+    assert answer.json() == "the policy has changed since the page before"
 
 
 async def test_a_search_is_recorded_once_with_the_digest_of_what_it_found(
