@@ -87,7 +87,7 @@ class Bank:
 
 
 def serving(
-    proposed: Sequence[bytes | None], reported: Sequence[bytes | None] = (), manifests: Sequence[bytes] = ()
+    proposed: Sequence[bytes | None], reported: Sequence[bytes | None] = (None,), manifests: Sequence[bytes] = ()
 ) -> Callable[[Peer], None]:
     """A behaviour: these answers by what is asked, the last again and again; None: the connection is closed."""
     turns: dict[str, list[bytes | None]] = {"result": [*reported], "proposals": [*proposed]}
