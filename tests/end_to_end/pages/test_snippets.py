@@ -112,6 +112,7 @@ NOT_RUN = {
     ("docs/bundles.md", "asks a server"),
     ("docs/bundles.md", "nginx is not installed"),
     ("docs/operations.md", "needs Docker"),
+    ("docs/service.md", "asks a server"),
 }
 """What cannot run where tests do, by its reason."""
 
