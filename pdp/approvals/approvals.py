@@ -371,10 +371,7 @@ class Approvals:
     def _expire(self, approval: Approval) -> None:
         try:
             with self._turn():
-                # Another thread may have marked it meanwhile: no event says so twice.
-                if self.store.get(approval.id) == approval:
-                    over = replace(approval, state=ApprovalState.EXPIRED)
-                    self._swapped("expired", approval, over, approval.subject)
+                self._swapped("expired", approval, replace(approval, state=ApprovalState.EXPIRED), approval.subject)
         except AuditError:
             # It counts as expired all the same, and is marked when it can be recorded.
             _log.exception("that approval %s has expired could not be recorded", approval.id)

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 TICK: Final = 0.25  # seconds between two looks at the stream, while somebody waits
 _PAGE: Final = 500
-_REMEMBERED: Final = 1000  # events; who is further behind reads the stream
+_REMEMBERED: Final = (
+    1000  # events, at least a page, which whoever waits is told; who is further behind reads the stream
+)
 
 
 class ApprovalFeed:
@@ -61,10 +63,8 @@ class ApprovalFeed:
         if self._last is None:
             self._since = self._last = seq
         if seq < self._since:
-            since = self._since
             if old := _of(await asyncio.to_thread(self._audit.lines, seq, _PAGE, approvals_only=True), approval_id):
                 return old
-            seq = since
         until = asyncio.get_running_loop().time() + seconds
         while True:
             new = _of(self._events[bisect_right(self._events, seq, key=attrgetter("seq")) :], approval_id)
