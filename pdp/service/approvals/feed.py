@@ -63,8 +63,9 @@ class ApprovalFeed:
         if self._last is None:
             self._since = self._last = seq
         if seq < self._since:
-            if old := _of(await asyncio.to_thread(self._audit.lines, seq, _PAGE, approvals_only=True), approval_id):
-                return old
+            old = await asyncio.to_thread(self._audit.lines, seq, _PAGE, approvals_only=True)
+            if found := _of(old, approval_id):
+                return found
         until = asyncio.get_running_loop().time() + seconds
         while True:
             new = _of(self._events[bisect_right(self._events, seq, key=attrgetter("seq")) :], approval_id)
