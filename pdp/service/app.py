@@ -157,7 +157,7 @@ async def _pdp_error(request: Request, error: Exception) -> Response:
     if isinstance(error, AuditError):
         AUDIT_FAILURES.inc()
     if isinstance(error, StoreError | AuditError | EngineError):
-        _log.error("a request could not be served: %s", error.code, exc_info=error)
+        _log.error("a request could not be served: %s: %s", error.code, error)
         down = HttpError(503, "a store or engine cannot be used", hint="try again", headers={"Retry-After": "1"})
         return _answer(request, down)
     if isinstance(error, UsageError):

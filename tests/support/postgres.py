@@ -68,16 +68,12 @@ def _local() -> str:
     # A short path: that of a Unix socket has to stay below 108 characters.
     home = Path(tempfile.mkdtemp(prefix="pdp-pg-", dir="/tmp"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
-    programs = _programs(home)
-    run_as: dict[str, Any] = {}
-    if os.geteuid() == 0:
-        nobody = pwd.getpwnam("nobody")
-        os.chown(home, nobody.pw_uid, nobody.pw_gid)
-        run_as = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+    server_programs = programs(home)
+    run_as = unprivileged(home)
     data = home / "data"
     # Without waiting for the disk: what is in it is worth nothing after the tests.
     made = subprocess.run(
-        [programs / "initdb", "-D", data, "-U", "pdp", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"],
+        [server_programs / "initdb", "-D", data, "-U", "pdp", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"],
         check=False, cwd=home, capture_output=True, text=True, **run_as,
     )  # fmt: skip
     if made.returncode != 0:
@@ -85,7 +81,7 @@ def _local() -> str:
     with (home / "log").open("wb") as log:
         process = subprocess.Popen(
             [
-                programs / "postgres", "-D", data, "-k", home, "-c", "listen_addresses=", "-c", "fsync=off",
+                server_programs / "postgres", "-D", data, "-k", home, "-c", "listen_addresses=", "-c", "fsync=off",
                 "-c", "shared_buffers=16MB", "-c", "max_connections=200",
             ],
             cwd=home, stdout=log, stderr=subprocess.STDOUT, **run_as,
@@ -96,7 +92,16 @@ def _local() -> str:
     return url
 
 
-def _programs(home: Path) -> Path:
+def unprivileged(home: Path) -> dict[str, Any]:
+    """Return the options of a process that is not root's, and give it the folder."""
+    if os.geteuid() != 0:
+        return {}
+    nobody = pwd.getpwnam("nobody")
+    os.chown(home, nobody.pw_uid, nobody.pw_gid)
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+
+def programs(home: Path) -> Path:
     """Return the folder with `initdb` and `postgres`."""
     found = shutil.which("postgres")
     if found is not None:

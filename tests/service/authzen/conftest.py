@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from pdp.stores.sql.database import Database
 from tests.service.authzen.questions import project_in
 from tests.support.postgres import empty_database
 from tests.support.service import ServedApp, service, tenant_on
@@ -33,3 +34,9 @@ def events(served: ServedApp) -> list[dict[str, Any]]:
     """The record of the tenant so far."""
     lines: Any = served.service.tenants["default"].pep.audit
     return [json.loads(row.line) for row in lines.lines(-1, 1000)]
+
+
+def lose_the_stream(served: ServedApp) -> None:
+    """Let nothing be recorded any more."""
+    with Database.open(served.service.settings.tenants["default"].store) as database, database.write() as connection:
+        connection.exec_driver_sql("DROP TABLE pdp_audit")

@@ -10,7 +10,7 @@ import pytest
 
 from pdp.decision import Decision, Verdict
 from pdp.json import canonical
-from tests.service.authzen.conftest import events
+from tests.service.authzen.conftest import events, lose_the_stream
 from tests.service.authzen.questions import ME, PAYEE, SCOPED, WIRE, wire
 from tests.support.payments import REMEDY
 from tests.support.service import OFFICER, ServedApp
@@ -302,7 +302,7 @@ async def test_a_hundred_are_answered_in_their_order_and_recorded_as_one_chain(
 
 
 async def test_what_cannot_be_recorded_is_not_answered(served: ServedApp, client: httpx.AsyncClient) -> None:
-    served.service.tenants["default"].pep.audit.close()
+    lose_the_stream(served)
 
     for path, body in ((EVALUATION, wire()), (EVALUATIONS, wire() | {"evaluations": [{}, {}]})):
         answer = await client.post(path, json=body)

@@ -13,7 +13,7 @@ import pytest
 from pdp.engine.data import merged_data, read_data
 from pdp.errors import FileFaultsError, UsageError
 from pdp.json import canonical
-from tests.service.authzen.conftest import events
+from tests.service.authzen.conftest import events, lose_the_stream
 from tests.service.authzen.questions import DIRECTORY, ME, PAYEE, WIRE, project_in, wire
 from tests.support.postgres import empty_database
 from tests.support.service import OFFICER, ServedApp, service, tenant_on
@@ -177,7 +177,7 @@ async def test_a_search_is_recorded_once_with_the_digest_of_what_it_found(
         "result_digest": audit.digest(canonical(PAYEES)), "outcome": "not_executed", "seq": 0,
         **{name: event[name] for name in ("time", "arguments_digest", "bundle_revision", "prev_hash", "hash")},
     }  # fmt: skip
-    audit.close()
+    lose_the_stream(served)
     assert (await client.post(RESOURCE, json=_which())).status_code == 503
 
 

@@ -1,0 +1,47 @@
+"""Obligations of an ALLOW: who names them fulfils them, and nobody else is permitted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pdp.decision import Decision, Obligation, Reason, Verdict
+from pdp.service.authzen.profile import answer_context, fulfillable
+
+
+def _allowed(*ids: str) -> Decision:
+    duties = tuple(Obligation(name, Verdict.ALLOW, {"fields": ["/iban"]}) for name in ids)
+    reason = Reason("effects.gate_satisfied", "It is.", {})
+    return Decision(Verdict.ALLOW, (reason,), duties, "decision-1", "sha256:x", 1)
+
+
+@pytest.mark.parametrize(
+    ("duties", "context", "missing"),
+    [
+        ((), {}, None),
+        (("note", "log_level"), {}, None),
+        (("redact",), {"supported_obligations": ["mark_result", "redact"]}, None),
+        (("redact",), {}, "redact"),
+        (("redact", "mark_result"), {"supported_obligations": ["redact"]}, "mark_result"),
+        (("redact",), {"supported_obligations": "redact"}, "redact"),
+        (("redact",), {"supported_obligations": [["redact"], None]}, "redact"),
+    ],
+)
+def test_an_obligation_that_the_caller_does_not_name_is_a_deny(
+    duties: tuple[str, ...], context: dict[str, Any], missing: str | None
+) -> None:
+    decision = fulfillable(_allowed(*duties), context)
+
+    if missing is None:
+        assert decision == _allowed(*duties)
+    else:
+        assert (decision.verdict, decision.codes) == (Verdict.DENY, ("obligations.unfulfillable",))
+        assert decision.reasons[0].message == f"{missing}: not among context.supported_obligations"
+
+
+def test_what_the_caller_has_to_fulfil_stands_in_the_answer() -> None:
+    assert answer_context(_allowed("note", "redact"), None, "https://pdp.example.com") == {
+        "obligations": [{"id": "decision-1-1", "type": "redact", "properties": {"fields": ["/iban"]}}]
+    }
+    assert answer_context(_allowed("note"), None, "https://pdp.example.com") == {}
