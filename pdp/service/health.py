@@ -12,7 +12,7 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annota
 from starlette.responses import JSONResponse, Response
 
 from pdp.errors import PdpError
-from pdp.service.requests import HttpError, caller, service_of
+from pdp.service.requests import HttpError, caller, query, service_of
 from pdp.service.security.principal import Scope
 from pdp.service.telemetry import metrics_text
 from pdp.stores.approvals import ApprovalState
@@ -98,15 +98,16 @@ async def audit_page(request: Request) -> Response:
     """Answer with the events of the tenant after a `seq`, as they stand in the stream."""
     who = await caller(request, Scope.AUDIT)
     most = service_of(request).settings.limits.page
-    after, limit = _number(request, "after", -1, -1, 2**63 - 1), _number(request, "limit", most, 1, most)
+    asked = query(request, "after", "limit")
+    after, limit = _number(asked, "after", -1, -1, 2**63 - 1), _number(asked, "limit", most, 1, most)
     rows = await asyncio.to_thread(who.tenant.stream.lines, after, limit)
     last = rows[-1].seq if rows else after
     events = ",".join(row.line for row in rows)
     return Response(f'{{"events":[{events}],"last":{last}}}', media_type="application/json")
 
 
-def _number(request: Request, name: str, absent: int, least: int, most: int) -> int:
-    given = request.query_params.get(name)
+def _number(asked: dict[str, str], name: str, absent: int, least: int, most: int) -> int:
+    given = asked.get(name)
     if given is None:
         return absent
     with suppress(ValueError):

@@ -129,3 +129,13 @@ def known_fields(value: dict[str, Any], *fields: str) -> None:
     unknown = sorted(value.keys() - set(fields))
     if unknown:
         raise HttpError(400, f"unknown field {unknown[0]!r:.60}", hint=f"known: {', '.join(fields)}")
+
+
+def query(request: Request, *names: str) -> dict[str, str]:
+    """Return the parameters of a request; HttpError 400 for another one, or one that is there twice."""
+    stated = request.query_params.multi_items()
+    asked = dict(stated)
+    known_fields(asked, *names)
+    if len(asked) < len(stated):
+        raise HttpError(400, "a parameter is there twice")
+    return asked

@@ -12,7 +12,7 @@ from pdp.json import thawed
 from pdp.manifest.exports import export_tools
 from pdp.manifest.expressions.expression import compile_expression
 from pdp.service.proposals import session_of
-from pdp.service.requests import caller, known_fields, read_object
+from pdp.service.requests import caller, known_fields, query, read_object
 from pdp.service.security.principal import Scope
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ async def tools(request: Request) -> Response:
     who = await caller(request, Scope.PROPOSE)
     body = await read_object(request, optional=True) if request.method == "POST" else {}
     known_fields(body, "session")
-    manifest, form = who.tenant.manifest, request.query_params.get("format", "plain")
+    manifest, form = who.tenant.manifest, query(request, "format").get("format", "plain")
     seen = await who.tenant.pep.avisible_tools(session_of(who, body, request))
     entries = [manifest.tools[name] for name, visibility in seen.items() if visibility != "NEVER"]
     shown = [

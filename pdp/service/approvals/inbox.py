@@ -14,8 +14,8 @@ from sse_starlette.sse import SendTimeoutError
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
 
 from pdp.errors import PdpError
-from pdp.service.approvals.routes import SCOPES, feed_of, may_see, query
-from pdp.service.requests import Caller, HttpError, caller, service_of
+from pdp.service.approvals.routes import SCOPES, feed_of, may_see
+from pdp.service.requests import Caller, HttpError, caller, query, service_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse
 from pdp.approvals.approvals import ApprovalRefusedError, Refusal
 from pdp.clock import to_seconds
 from pdp.service.approvals.feed import TICK
-from pdp.service.requests import Caller, HttpError, caller, known_fields, read_object, service_of
+from pdp.service.requests import Caller, HttpError, caller, known_fields, query, read_object, service_of
 from pdp.service.security.principal import Scope
 from pdp.stores.approvals import Approval, ApprovalState
 
@@ -187,13 +187,3 @@ def _shown(approval: Approval) -> dict[str, Any]:
 
 def _now() -> str:
     return to_seconds(time.time())
-
-
-def query(request: Request, *names: str) -> dict[str, str]:
-    """Return the parameters of a request; HttpError 400 for another one, or one that is there twice."""
-    stated = request.query_params.multi_items()
-    asked = dict(stated)
-    known_fields(asked, *names)
-    if len(asked) < len(stated):
-        raise HttpError(400, "a parameter is there twice")
-    return asked
