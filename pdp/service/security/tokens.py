@@ -20,7 +20,7 @@ import orjson
 from pdp.audit.chain import recordable
 from pdp.clock import to_milliseconds
 from pdp.errors import UsageError
-from pdp.json import JsonValueError, canonical, check_json
+from pdp.json import JsonValueError, canonical, check_json, frozen
 from pdp.service.security.principal import Principal, Scope
 from pdp.session import LONGEST_TEXT, Session
 from pdp.stores.sql.tokens import SqlTokens, TokenRecord
@@ -190,7 +190,7 @@ def _principal(record: TokenRecord) -> Principal:
         record.principal or record.id,
         record.tenant,
         frozenset(scope for scope in Scope if scope in record.scopes),
-        claims,
+        frozen(claims),
         expires_at=record.expires_at,
         cookie=record.principal is not None,
     )
