@@ -99,7 +99,8 @@ async def streamed(served: ServedApp, authorization: str, count: int) -> set[str
         while len(told) < count:
             part = await parts.get()
             told += re.findall(r'data: {"id":"(.*?)"}', part.get("body", b"").decode())
-    task.cancel()
+        served.service.ending.set()
+        await task
     return set(told)
 
 
