@@ -276,7 +276,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 _STRICT: Final = json.JSONDecoder(object_pairs_hook=_unique)
 # A lone surrogate may be written as an escape; numbers may be out of bounds.
-_UNUSUAL: Final = re.compile(r"\\u|\d{16}|\d[eE]|NaN|Infinity")
+_UNUSUAL: Final = re.compile(r"\\u|(?:^|[:\[,])\s*-?(?:\d{16}|\d[\d.]*[eE]|NaN|Infinity)")
 
 
 def has_unique_keys(text: bytes) -> bool:

@@ -126,6 +126,19 @@ def test_text_that_is_json_is_parsed() -> None:
     assert parse_json('{"__proto__": {"x": 1.5}, "b": [null, "é"]}') == {"__proto__": {"x": 1.5}, "b": [None, "é"]}
 
 
+@pytest.mark.parametrize("number", ["9007199254740992", "-1234567890123456", "1e400", "-1E17", "12345678901234567.5"])
+@pytest.mark.parametrize("text", ["%s", '{"a":%s}', "[1, \n%s]", '{"a": {"b": [%s]}}', '["sha256:4e5", %s]'])
+def test_a_number_out_of_bounds_is_found_wherever_it_stands(text: str, number: str) -> None:
+    with pytest.raises(JsonValueError):
+        parse_json(text % number)
+
+
+@pytest.mark.parametrize("text", ['["\\ud800"]', '{"\\udfff": 1}', '["\\u0041\\ud83d"]', "[NaN]", "[1, -Infinity]"])
+def test_an_escape_is_no_way_around_the_bounds(text: str) -> None:
+    with pytest.raises(JsonValueError):
+        parse_json(text)
+
+
 def test_digest_names_its_algorithm() -> None:
     assert digest(b"") == "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 

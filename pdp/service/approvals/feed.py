@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 TICK: Final = 0.25  # seconds between two looks at the stream, while somebody waits
 _PAGE: Final = 500
-_REMEMBERED: Final = (
-    1000  # events, at least a page, which whoever waits is told; who is further behind reads the stream
-)
+_REMEMBERED: Final = 1000  # events, at least a page; who is further behind reads the stream
 
 
 class ApprovalFeed:
@@ -74,6 +72,11 @@ class ApprovalFeed:
             if self._look is None or self._look.done():
                 self._look = asyncio.create_task(self._read_on(self._last))
             await asyncio.shield(self._look)
+
+    async def close(self) -> None:
+        """Wait for a look at the stream that is under way, which nobody else may do any more."""
+        if self._look is not None:
+            await asyncio.wait((self._look,))
 
     async def _read_on(self, last: int) -> None:
         with suppress(TimeoutError):

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from pdp.errors import StoreError
+from pdp.service.approvals.feed import ApprovalFeed
 from pdp.service.approvals.webhooks import WebhookSender
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ async def background(service: Service) -> AsyncIterator[None]:
         _, late = await asyncio.wait(tasks, timeout=_END_SECONDS)
         for task in late:
             task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        await asyncio.gather(*late, *map(ApprovalFeed.close, service.feeds.values()), return_exceptions=True)
         for sender in senders:
             with suppress(StoreError):  # then others wait until its time is over
                 await asyncio.to_thread(sender.release)
