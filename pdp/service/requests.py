@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.errors import PdpError
-from pdp.json import JsonValueError, parse_json
+from pdp.json import MAX_VALUES, JsonTooLargeError, JsonValueError, parse_json
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -94,7 +94,8 @@ async def caller(request: Request, *scopes: Scope) -> Caller:
 async def read_object(request: Request, *, optional: bool = False) -> dict[str, Any]:
     """Return the JSON object in a request's body; with `optional`, an empty one where there is no body.
 
-    HttpError: 400 not `application/json`, not strict JSON, not an object, too deep; 413 too long; 408 too slow.
+    HttpError: 400 not `application/json`, not strict JSON, not an object, too deep; 413 too long, or too many values;
+    408 too slow.
     """
     limits = service_of(request).settings.limits
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -116,7 +117,10 @@ async def read_object(request: Request, *, optional: bool = False) -> dict[str, 
     if kind != "application/json":
         raise HttpError(400, "the body is not application/json", hint="send Content-Type: application/json")
     try:
-        value = parse_json(bytes(body))
+        # Of many small values, a short text has more than are read in a moment, and nobody else is answered meanwhile.
+        value = parse_json(bytes(body), most=MAX_VALUES)
+    except JsonTooLargeError as error:
+        raise HttpError(413, str(error), hint="send less at a time") from None
     except JsonValueError as error:
         raise HttpError(400, str(error)) from None
     if not isinstance(value, dict):

@@ -14,6 +14,7 @@ from pydantic_settings.exceptions import SettingsError
 from pdp.documents import Document, Part, faults_of, nearest, read_document
 from pdp.engine.protocol import EngineName
 from pdp.errors import FileFaultsError, UsageError
+from pdp.json import MAX_BYTES
 from pdp.project.file import PROJECT_FILE, ProjectPath, ProjectStore, chosen_project, read_project
 from pdp.service.security.principal import Scope
 
@@ -64,7 +65,7 @@ class _Part(BaseModel):
 class LimitSettings(_Part):
     """What one request may cost, and how many one token may make."""
 
-    body_bytes: int = Field(1024 * 1024, ge=1024, le=16 * 1024 * 1024)
+    body_bytes: int = Field(MAX_BYTES, ge=1024, le=MAX_BYTES)
     body_seconds: float = Field(10, gt=0, le=60)
     batch: int = Field(100, ge=1, le=1000)
     page: int = Field(100, ge=1, le=1000)
