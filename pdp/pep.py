@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from pdp.stores.actions import ActionStore
     from pdp.stores.budgets import BudgetStore
     from pdp.stores.keys import IdempotencyStore
-    from pdp.stores.remote_calls import CallName, RemoteCallStore
+    from pdp.stores.remote_calls import CallName
+    from pdp.stores.sql.records import SqlRemoteCalls
 
 
 _OF_ENGINES: Final = frozenset({"bundle", "policies", "data", "engine", "opa_url"})
@@ -81,7 +82,7 @@ class Pep:
         actions: ActionStore | None = None,
         ledger: LedgerStore | None = None,
         budgets: BudgetStore | None = None,
-        remote_calls: RemoteCallStore | None = None,
+        remote_calls: SqlRemoteCalls | None = None,
         deployment: Deployment | None = None,
         observers: Iterable[Observer] = (),
         telemetry: Telemetry | None = None,
@@ -99,13 +100,12 @@ class Pep:
             audit=MemoryAudit() if audit is None else audit,
             approvals=approvals,
             tools=Tools(manifest, tools or {}, registry),
-            stores=Stores(
-                deployment, keys=keys, actions=actions, ledger=ledger, budgets=budgets, remote_calls=remote_calls
-            ),
+            stores=Stores(deployment, keys=keys, actions=actions, ledger=ledger, budgets=budgets),
             own_obligations=obligations_of(obligations),
             newest=NewestRelease(),
             observers=observers_of(observers),
             telemetry=telemetry,
+            remote_calls=remote_calls,
         )
 
     @classmethod
@@ -320,25 +320,18 @@ class Pep:
         parts = self._parts
         return await adrive(call(_received(parts, to_run=True, **ids), proposal, session, parts), parts.engine)
 
-    def begin(self, remote: CallName, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> dict[str, Any]:
+    async def abegin(self, remote: CallName, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> dict[str, Any]:
         """Decide a proposal whose tool another enforcement point runs, see `pdp.flow.remote.calls`.
 
         What comes back is plain JSON; docs/service.md has its form. On ALLOW, all that the run needs is reserved.
         """
-        return drive(_begin(self._parts, remote, proposal, session, ids), self.engine)
+        from pdp.flow.remote.calls import begin  # noqa: PLC0415 - only services
 
-    async def abegin(self, remote: CallName, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> dict[str, Any]:
-        """Async variant of `begin`."""
-        return await adrive(_begin(self._parts, remote, proposal, session, ids), self.engine)
-
-    def finish(self, remote: CallName, execution: Execution) -> dict[str, Any]:
-        """Take what a call that was begun came to, see there."""
-        from pdp.flow.remote.calls import finish  # noqa: PLC0415 - only services
-
-        return drive(finish(remote, execution, self._parts), self.engine)
+        parts = self._parts
+        return await adrive(begin(remote, _received(parts, to_run=True, **ids), proposal, session, parts), parts.engine)
 
     async def afinish(self, remote: CallName, execution: Execution) -> dict[str, Any]:
-        """Async variant of `finish`."""
+        """Take what a call that was begun came to, see there."""
         from pdp.flow.remote.calls import finish  # noqa: PLC0415 - only services
 
         return await adrive(finish(remote, execution, self._parts), self.engine)
@@ -453,14 +446,6 @@ class Pep:
 def _received(parts: Parts, *, to_run: bool, tool_call_id: str | None = None, step_name: str | None = None) -> Received:
     call_id, step = recordable(tool_call_id), recordable(step_name)
     return Received(parts.manifest.manifest, to_run, call_id, step, time.time(), time.perf_counter())
-
-
-def _begin(
-    parts: Parts, remote: CallName, proposal: Any, session: Any, ids: CallIds
-) -> Generator[Step, Any, dict[str, Any]]:
-    from pdp.flow.remote.calls import begin  # noqa: PLC0415 - only services
-
-    return begin(remote, _received(parts, to_run=True, **ids), proposal, session, parts)
 
 
 def _compensate(

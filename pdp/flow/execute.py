@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from pdp.contract.sensitive import masked, place_of
 from pdp.decision import new_id
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from pdp.execution.events import CallEvents
     from pdp.execution.telemetry import CallTelemetry
     from pdp.flow.parts import Parts, Stores
+    from pdp.flow.remote.calls import RemoteRun
     from pdp.patterns.enforcement import HeldCall
     from pdp.proposal import Execution
     from pdp.stores.actions import Action
-    from pdp.stores.remote_calls import RemoteCall
 
 _log = logging.getLogger("pdp.pep")
 
@@ -89,22 +89,6 @@ def call_decided(
         return result
     finally:
         watchers.ended(result)
-
-
-class RemoteRun(Protocol):
-    """What is different about a call whose tool another enforcement point runs; see `pdp.flow.remote`."""
-
-    call_id: str
-    row: RemoteCall | None  # what is stored of it
-
-    def reserve(self, ready: Ready) -> Generator[Step, Any, Ready]:
-        """Reserve what the call needs, and store the call; or go on with what was reserved before."""
-
-    def gives_back(self, result: Decided) -> Generator[Step, Any, bool]:
-        """Note that the call ends before it runs, and return whether what it has reserved is to be given back."""
-
-    def runs(self, ready: Ready) -> Generator[Step, Any, bool]:
-        """Note that the call is ready for its run, if there is anything to run, and return whether there is."""
 
 
 def make_ready(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pdp.stores.actions import ActionStore
     from pdp.stores.budgets import BudgetStore
     from pdp.stores.keys import IdempotencyStore
-    from pdp.stores.remote_calls import RemoteCallStore
+    from pdp.stores.sql.records import SqlRemoteCalls
 
 _IN_MEMORY: Final = {
     "keys": ("pdp.stores.memory", "MemoryIdempotency"),
@@ -40,7 +40,6 @@ _IN_MEMORY: Final = {
     "runs": ("pdp.patterns.run", "Runs"),
     "ledger": ("pdp.ledger.ledger", "MemoryLedger"),
     "budgets": ("pdp.stores.budgets", "MemoryBudgets"),
-    "remote_calls": ("pdp.stores.memory", "MemoryRemoteCalls"),
 }
 """By store, where the one in memory is."""
 
@@ -56,7 +55,6 @@ class Stores:
     runs: Runs
     ledger: LedgerStore
     budgets: BudgetStore
-    remote_calls: RemoteCallStore
 
     def __init__(self, deployment: Deployment | None, **given: Any) -> None:
         self.deployment = deployment
@@ -217,6 +215,7 @@ class Parts:
     newest: NewestRelease
     observers: tuple[Observer, ...]
     telemetry: Telemetry | None
+    remote_calls: SqlRemoteCalls | None
     ignored_claims: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import dropwhile, islice
@@ -13,12 +13,11 @@ from pdp.errors import StoreFullError
 from pdp.stores.actions import Action, ActionState, ActionStore
 from pdp.stores.approvals import Approval, ApprovalState, Transaction
 from pdp.stores.keys import IdempotencyStore, KeyRecord, KeyRows, KeyState
-from pdp.stores.remote_calls import OVERDUE, RemoteCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-Record = TypeVar("Record", Action, Approval, RemoteCall)
+Record = TypeVar("Record", Action, Approval)
 
 CAPACITY: Final = 100_000
 """How many records a store in memory holds.
@@ -227,38 +226,3 @@ class MemoryApprovals(_MemoryRecords[Approval]):
         rest.remove(approval_id)
         if not rest:
             del self._by_call[call_digest]
-
-
-class MemoryRemoteCalls(_MemoryRecords[RemoteCall]):
-    """Calls of remote enforcement points in memory, at most 100,000: `add` raises StoreFullError beyond."""
-
-    def transaction(self) -> nullcontext[None]:
-        """Return none."""
-        return nullcontext()
-
-    def add(self, call: RemoteCall, *, within: Transaction | None) -> bool:  # noqa: ARG002 - of databases
-        """Store a new call unless there is one of its id."""
-        with self._lock:
-            if len(self._records) >= CAPACITY:
-                raise StoreFullError(f"{CAPACITY} remote calls are in memory", hint="store them in a database")
-            return self._records.setdefault(call.id, call) is call
-
-    def overdue(self, now: float) -> Sequence[RemoteCall]:
-        """Return those that nobody has finished in time."""
-        with self._lock:
-            return [
-                call
-                for call in self._records.values()
-                if call.state in OVERDUE and max(call.running_until, call.held_until) <= now
-            ]
-
-    def prune(self, before: float) -> int:
-        """Delete those that are over."""
-        with self._lock:
-            kept = {
-                name: call
-                for name, call in self._records.items()
-                if call.state in OVERDUE or call.running_until >= before
-            }
-            count, self._records = len(self._records) - len(kept), kept
-            return count

@@ -1,4 +1,4 @@
-"""Calls that remote enforcement points run: what is stored of one until its result is there, and the store.
+"""Calls that remote enforcement points run: what is stored of one until its result is there.
 
     begun ──> ready ──> reported ──> finished
                 └──> unknown ──> reported
@@ -11,13 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from contextlib import AbstractContextManager
-
-    from pdp.stores.approvals import Transaction
+from typing import Any, Final, NamedTuple
 
 
 class CallState(StrEnum):
@@ -62,30 +56,3 @@ class RemoteCall:
     record: dict[str, Any]
     result_digest: str | None = None
     answer: dict[str, Any] | None = None
-
-
-class RemoteCallStore(Protocol):
-    """A store of remote calls. Safe to share between threads; each method is one atomic step, and raises StoreError.
-
-    `blocking`: whether its methods wait for a disk or a network.
-    """
-
-    blocking: bool
-
-    def transaction(self) -> AbstractContextManager[Transaction | None]:
-        """Return a transaction for `add` and stores of the same database; None in memory."""
-
-    def get(self, call_id: str) -> RemoteCall | None:
-        """Return the call of that id, if there is one."""
-
-    def add(self, call: RemoteCall, *, within: Transaction | None) -> bool:
-        """Store a new call unless there is one of its id, and return whether it was stored."""
-
-    def replace(self, old: RemoteCall, new: RemoteCall) -> bool:
-        """Put `new` in the place of `old` if what is stored equals `old`, and return whether it did."""
-
-    def overdue(self, now: float) -> Sequence[RemoteCall]:
-        """Return those that nobody has finished in time and nobody works on, the first 100."""
-
-    def prune(self, before: float) -> int:
-        """Delete those whose `running_until` is before that time and that are over, and return how many."""

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pdp.stores.approvals import ApprovalStore
     from pdp.stores.budgets import BudgetStore
     from pdp.stores.keys import IdempotencyStore
-    from pdp.stores.remote_calls import RemoteCallStore
     from pdp.stores.sql.audit import SqlAudit
+    from pdp.stores.sql.records import SqlRemoteCalls
     from pdp.stores.sql.tokens import SqlTokens
     from pdp.stores.sql.webhooks import SqlWebhooks
 
@@ -30,7 +30,7 @@ class OpenStores(NamedTuple):
     budgets: BudgetStore
     tokens: SqlTokens
     webhooks: SqlWebhooks
-    remote_calls: RemoteCallStore
+    remote_calls: SqlRemoteCalls
     open_audit: Callable[[bytes | None], SqlAudit]
     check: Callable[[], str]
     close: Callable[[], object]

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pdp.errors import StateError, StoreError
+from pdp.errors import StateError, StoreError, UsageError
 from pdp.execution.runner import ToolRunner, unknown
 from pdp.flow.decide import decide
 from pdp.flow.drive import Pause, Step, Work
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pdp.flow.reserve import Consume
     from pdp.proposal import Execution
     from pdp.stores.approvals import Transaction
+    from pdp.stores.sql.records import SqlRemoteCalls
 
 HELD: Final = 10.0  # seconds for which a process has a call that it works on, before another one goes on with it
 KEPT: Final = 7 * 86_400.0  # seconds for which a call that is over is known
@@ -65,7 +66,7 @@ def begin(
 
     CallConflictError: the id stands for another call; StoreError: a store cannot be used.
     """
-    run, end = _Run(call, parts), time.monotonic() + PATIENCE
+    run, end = RemoteRun(call, parts), time.monotonic() + PATIENCE
     while True:
         row = yield from run.look()
         if row is not None and call != (row.id, row.owner, row.request_digest):
@@ -99,7 +100,7 @@ def finish(call: CallName, execution: Execution, parts: Parts) -> Generator[Step
     it has another result, or was not begun; StoreError, AuditError: it is not stored yet, and has to be sent again.
     """
     reported = digest(canonical([execution.result, execution.failure and asdict(execution.failure), execution.started]))
-    run, end = _Run(call, parts), time.monotonic() + PATIENCE
+    run, end = RemoteRun(call, parts), time.monotonic() + PATIENCE
     while True:
         row = yield from run.look()
         if row is None or row.owner != call.owner:
@@ -131,9 +132,9 @@ def sweep(now: float, parts: Parts) -> Generator[Step, Any, int]:
 
     Their keys and budgets stay taken, for a person to settle; a result that is reported later still counts.
     """
-    calls, count = parts.stores.remote_calls, 0
-    for row in (yield Work(lambda: calls.overdue(now), calls.blocking)):
-        run = _Run(CallName(row.id, row.owner, row.request_digest), parts)
+    calls, count = _calls_of(parts), 0
+    for row in (yield Work(lambda: calls.overdue(now), blocking=True)):
+        run = RemoteRun(CallName(row.id, row.owner, row.request_digest), parts)
         if not (yield from run.holds(row)):
             continue
         try:
@@ -143,12 +144,12 @@ def sweep(now: float, parts: Parts) -> Generator[Step, Any, int]:
         yield from write_result(Executed(decided, unknown(_UNREPORTED)), parts.audit)
         yield from run.moves(state=CallState.UNKNOWN, held_until=0.0, result_digest=None)
         count += 1
-    yield Work(lambda: calls.prune(now - KEPT), calls.blocking)
+    yield Work(lambda: calls.prune(now - KEPT), blocking=True)
     return count
 
 
-class _Run:
-    """The run of one call elsewhere, as this process holds it; a `RemoteRun`.
+class RemoteRun:
+    """The run of one call elsewhere, as this process holds it.
 
     `row` is what this process has stored of it last; None: it holds nothing. `ready`: the caller may run it.
     """
@@ -158,7 +159,7 @@ class _Run:
         self.row: RemoteCall | None = None
         self.ready: Ready | None = None
         self._call, self._parts = call, parts
-        self._calls = parts.stores.remote_calls
+        self._calls = _calls_of(parts)
 
     @property
     def held_row(self) -> RemoteCall:
@@ -170,7 +171,7 @@ class _Run:
     def look(self) -> Generator[Step, Any, RemoteCall | None]:
         """Return the call as it is stored."""
         self.row = self.ready = None
-        row: RemoteCall | None = yield Work(partial(self._calls.get, self.call_id), self._calls.blocking)
+        row: RemoteCall | None = yield Work(partial(self._calls.get, self.call_id), blocking=True)
         return row
 
     def holds(self, row: RemoteCall, **changes: Any) -> Generator[Step, Any, bool]:
@@ -185,7 +186,7 @@ class _Run:
         """Store a change of the call that this process holds, and return whether it still did."""
         old = self.held_row
         new = replace(old, **changes)
-        done: bool = yield Work(lambda: self._calls.replace(old, new), self._calls.blocking)
+        done: bool = yield Work(lambda: self._calls.replace(old, new), blocking=True)
         self.row = new if done else None
         return done
 
@@ -214,12 +215,7 @@ class _Run:
         def take(consume: Consume, transaction: Transaction | None) -> None:
             if take_budgets is not None:
                 take_budgets(transaction)
-            try:
-                consume(transaction)
-            except Exception:
-                if transaction is None:  # in memory, nothing is rolled back
-                    stores.budgets.release(self.call_id)
-                raise
+            consume(transaction)
             if not self._calls.add(row, within=transaction):
                 raise taken
 
@@ -239,12 +235,12 @@ class _Run:
         first = RemoteCall(f"run:{name}", PROCESS, "", CallState.FINISHED, time.time() + LIFETIME, 0, {})
 
         def is_here() -> bool:
-            if self._calls.add(first, within=None):
+            if self._calls.add(first):
                 return True
             stored = self._calls.get(first.id)
             return stored is not None and stored.owner == PROCESS
 
-        if not (yield Work(is_here, self._calls.blocking)):
+        if not (yield Work(is_here, blocking=True)):
             raise StoppedError(ready.decided.denied(RunClosedError.code, _NOT_HERE))
 
     def gives_back(self, result: Decided) -> Generator[Step, Any, bool]:
@@ -262,6 +258,12 @@ class _Run:
         yield from self.moves(state=CallState.READY, held_until=0.0, record=RECORD.dump_python(record, mode="json"))
         self.ready = ready
         return True
+
+
+def _calls_of(parts: Parts) -> SqlRemoteCalls:
+    if parts.remote_calls is None:
+        raise UsageError("no database for remote calls", hint="pass remote_calls")
+    return parts.remote_calls
 
 
 def _elsewhere() -> None:

@@ -143,22 +143,22 @@ class SqlApprovals(_SqlRecords[Approval]):
 
 
 class SqlRemoteCalls(_SqlRecords[RemoteCall]):
-    """Calls of remote enforcement points in a database; a `RemoteCallStore`. Arguments and results are in it."""
+    """Calls of remote enforcement points in a database. Arguments and results are in it."""
 
     _table = remote_calls
     _adapter = TypeAdapter(RemoteCall)
 
-    def transaction(self) -> AbstractContextManager[Transaction | None]:
-        """Return a transaction of the database."""
+    def transaction(self) -> AbstractContextManager[Connection]:
+        """Return a transaction for `add`, and for stores of the same database."""
         return self._database.write()
 
-    def add(self, call: RemoteCall, *, within: Transaction | None) -> bool:
-        """Store a new call unless there is one of its id."""
+    def add(self, call: RemoteCall, *, within: Transaction | None = None) -> bool:
+        """Store a new call unless there is one of its id, and return whether it was stored."""
         with self._database.joined(within) as connection:
             return insert_if_absent(connection, self._table, self._row(call))
 
     def overdue(self, now: float) -> Sequence[RemoteCall]:
-        """Return those that nobody has finished in time, the first 100."""
+        """Return those that nobody has finished in time and nobody works on, the first 100."""
         columns = self._table.c
         query = select(columns.record).where(columns.state.in_(OVERDUE), columns.running_until <= now)
         query = query.where(columns.held_until <= now).order_by(columns.running_until).limit(100)
@@ -166,7 +166,7 @@ class SqlRemoteCalls(_SqlRecords[RemoteCall]):
             return [self._read(text) for text in connection.execute(query).scalars()]
 
     def prune(self, before: float) -> int:
-        """Delete those that are over."""
+        """Delete those whose `running_until` is before that time and that are over, and return how many."""
         columns = self._table.c
         over = columns.state.not_in(OVERDUE) & (columns.running_until < before)
         with self._database.write() as connection:

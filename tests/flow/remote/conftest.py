@@ -26,10 +26,7 @@ def manifest(tmp_path: Path) -> Path:
     return manifest_in(tmp_path)
 
 
-@pytest.fixture(params=["memory", *DATABASES])
-def pep(request: pytest.FixtureRequest, tmp_path: Path, manifest: Path) -> Iterator[Pep]:
+@pytest.fixture
+def pep(url: str, manifest: Path) -> Iterator[Pep]:
     with ExitStack() as owned:
-        url = None if request.param == "memory" else empty_database(request.param, tmp_path)
-        if url is not None:
-            Database.open(url, upgrade=True).close()
         yield opened(manifest, url, owned)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from pdp import Approvals, MemoryAudit, Pep, Session
+from pdp import Approvals, Pep, Session
+from pdp.flow.drive import drive
+from pdp.flow.remote import calls
 from pdp.manifest.load import load_effective
+from pdp.pep import _received
 from pdp.proposal import Execution
 from pdp.stores.remote_calls import CallName
 from pdp.stores.url import open_stores
@@ -52,6 +56,8 @@ CHIEF = {"sub": "chief-1", "roles": ["chief"]}
 SENT = Execution({"number": 7})
 PAGES = 5
 
+Script = Callable[[dict[str, Any]], dict[str, Any]]
+
 
 def respond(request: dict[str, Any]) -> dict[str, Any]:
     """STEP_UP without an approval; with one ALLOW, and the budget of 1,000 pages reserved. Reading is allowed."""
@@ -73,19 +79,28 @@ def manifest_in(folder: Path, text: str = MANIFEST) -> Path:
     return file
 
 
-def opened(manifest: Path, url: str | None, owned: ExitStack) -> Pep:
-    """An enforcement point without functions on the database of that URL; None: in memory."""
-    if url is None:
-        return Pep(load_effective(manifest), Scripted(respond), audit=MemoryAudit(), approvals=Approvals())
+def opened(manifest: Path, url: str, owned: ExitStack, script: Script = respond, **options: Any) -> Pep:
+    """An enforcement point without functions on the database of that URL."""
     stores = open_stores(url)
     owned.callback(stores.close)
     audit = stores.open_audit(None)
     owned.callback(audit.close)
     return Pep(
-        load_effective(manifest), Scripted(respond), audit=audit, approvals=Approvals(stores.approvals),
+        load_effective(manifest), Scripted(script), audit=audit, approvals=Approvals(stores.approvals),
         keys=stores.keys, actions=stores.actions, ledger=stores.ledger, budgets=stores.budgets,
-        remote_calls=stores.remote_calls,
+        remote_calls=stores.remote_calls, **options,
     )  # fmt: skip
+
+
+def begin(pep: Pep, name: CallName, proposal: Any, session: Session) -> dict[str, Any]:
+    """What `Pep.abegin` does, in this thread alone."""
+    parts = pep._parts
+    return drive(calls.begin(name, _received(parts, to_run=True), proposal, session, parts), pep.engine)
+
+
+def finish(pep: Pep, name: CallName, execution: Execution) -> dict[str, Any]:
+    """What `Pep.afinish` does, in this thread alone."""
+    return drive(calls.finish(name, execution, pep._parts), pep.engine)
 
 
 def session(key: str = "key-1") -> Session:
@@ -103,6 +118,6 @@ def call(name: str, owner: str = "token-1") -> CallName:
 
 def approved(pep: Pep, name: str, key: str = "key-1") -> str:
     """Propose a letter, and have the approval that it waits for granted; the approval's id."""
-    asked = pep.begin(call(name), letter(), session(key))
+    asked = begin(pep, call(name), letter(), session(key))
     assert (asked["verdict"], asked["begun"], asked["approval"]["state"]) == ("STEP_UP", False, "pending")
     return rules(pep).grant(asked["approval"]["id"], CHIEF).id

@@ -17,7 +17,7 @@ import pytest
 
 from pdp.flow import reserve
 from pdp.flow.remote import calls
-from tests.flow.remote.letters import PAGES, SENT, approved, call, letter, opened, session
+from tests.flow.remote.letters import PAGES, SENT, approved, begin, call, finish, letter, opened, session
 from tests.flow.remote.test_remote import spent, stream
 from tests.support import PATIENCE, be_patient
 
@@ -48,12 +48,12 @@ def _begin_and_finish(manifest: Path, url: str, name: str, folder: Path, dies_at
     with ExitStack() as owned:
         pep = opened(manifest, url, owned)
         # What is done once in a process takes many steps.
-        pep.begin(call(f"first of {name}"), letter("read_letter"), session())
+        begin(pep, call(f"first of {name}"), letter("read_letter"), session())
         sys.setprofile(count)
-        begun = pep.begin(call(name), letter(), session(name))
+        begun = begin(pep, call(name), letter(), session(name))
         if begun["begun"]:
             _run(folder / name)
-        pep.finish(call(name), SENT)
+        finish(pep, call(name), SENT)
         sys.setprofile(None)
     if dies_at is None:
         (folder / "steps").write_text(str(steps))
@@ -68,7 +68,7 @@ def _begin(manifest: Path, url: str, name: str, key: str, answers: Path) -> None
     be_patient()
     reserve.PATIENCE = 0  # type: ignore[misc]
     with ExitStack() as owned:
-        answer = opened(manifest, url, owned).begin(call(name), letter(), session(key))
+        answer = begin(opened(manifest, url, owned), call(name), letter(), session(key))
     with answers.open("ab", buffering=0) as file:
         file.write(json.dumps(answer).encode() + b"\n")
 
@@ -94,13 +94,13 @@ def test_a_call_whose_process_is_killed_goes_on_and_runs_once(
                 most = int((tmp_path / "steps").read_text())
             # Whoever tries again knows whether the tool was started.
             effect = tmp_path / name
-            if pep.begin(call(name), letter(), session(name))["begun"] and not effect.exists():
+            if begin(pep, call(name), letter(), session(name))["begun"] and not effect.exists():
                 _run(effect)
-            done = pep.finish(call(name), SENT)
+            done = finish(pep, call(name), SENT)
             assert (done["result"], done["action"]["state"]) == (SENT.result, "committed"), dies_at
-            assert pep.begin(call(name), letter(), session(name)) == done
+            assert begin(pep, call(name), letter(), session(name)) == done
             assert (effect.read_text(), spent(pep)) == ("sent\n", PAGES * (number + 1)), dies_at
-            replay = pep.begin(call(f"other than {name}"), letter(), session(name))
+            replay = begin(pep, call(f"other than {name}"), letter(), session(name))
             assert (replay["begun"], replay["result"]) == (False, SENT.result)
         assert codes == {0: 1, -signal.SIGKILL: rounds}
         results = Counter(outcome for kind, outcome in stream(pep) if kind == "tool.send_letter.result")
