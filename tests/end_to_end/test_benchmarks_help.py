@@ -12,7 +12,7 @@ from tests.support.command_line import environment
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", ["shadow", "swap"])
+@pytest.mark.parametrize("name", ["shadow", "swap", "service", "soak"])
 @pytest.mark.parametrize(("option", "code"), [("--help", 0), ("--rounds", 2)])
 def test_what_is_asked_of_a_benchmark_is_answered_before_it_runs(name: str, option: str, code: int) -> None:
     done = subprocess.run(
