@@ -31,7 +31,8 @@ def test_a_database_that_another_process_holds_is_a_refusal(tmp_path: Path) -> N
         prepared = Prepared(running)
         other.isolation_level = None
         other.execute("BEGIN IMMEDIATE")
-        prepared.is_refused()
+        # One after another they wait for it, ten seconds each.
+        prepared.is_refused(3)
         other.execute("ROLLBACK")
         prepared.works()
 
@@ -42,7 +43,7 @@ def test_a_full_disk_is_a_refusal(tmp_path: Path) -> None:
         _, hard = resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE)
         # No file is written to, as on a disk that is full.
         resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (0, hard))
-        prepared.is_refused()
+        prepared.is_refused(6)
         resource.prlimit(running.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
         prepared.works()
 
@@ -58,18 +59,20 @@ class Prepared:
         assert begun["begun"] is True
         self.begun = begun["id"]
 
-    def is_refused(self) -> None:
-        """Ask for all that writes, at once: each is a 503 or a denial."""
-        steps: list[tuple[httpx.Client, str, dict[str, Any]]] = [
+    def is_refused(self, steps: int) -> None:
+        """Ask at once for some of what writes: each is a 503 or a denial."""
+        requests: list[tuple[httpx.Client, str, dict[str, Any]]] = [
             (self.agent, "/v1/proposals", proposed()),
-            (self.agent, "/v1/proposals", proposed({"idempotency_key": "idm-3"})),
-            (self.agent, f"/v1/proposals/{self.begun}/result", SENT),
             (self.agent, "/access/v1/evaluation", REQUEST),
             (self.supervisor, f"/v1/approvals/{self.approval}/deny", {}),
+            (self.agent, "/v1/proposals", proposed({"idempotency_key": "idm-3"})),
+            (self.agent, f"/v1/proposals/{self.begun}/result", SENT),
             (self.agent, "/v1/tokens", {"name": "x", "scopes": ["audit"], "claims": {}}),
         ]
-        with ThreadPoolExecutor(len(steps)) as threads:
-            answers = list(threads.map(lambda step: step[0].post(step[1], json=step[2], timeout=PATIENCE), steps))
+        with ThreadPoolExecutor(steps) as threads:
+            answers = list(
+                threads.map(lambda step: step[0].post(step[1], json=step[2], timeout=PATIENCE), requests[:steps])
+            )
         found = [
             (answer.status_code, answer.json().get("verdict")) if answer.status_code == 200 else answer.status_code
             for answer in answers
