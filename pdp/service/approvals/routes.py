@@ -20,6 +20,7 @@ from pdp.clock import to_seconds
 from pdp.service.approvals.feed import TICK
 from pdp.service.requests import Caller, HttpError, caller, known_fields, query, read_object, service_of
 from pdp.service.security.principal import Scope
+from pdp.session import LONGEST_TEXT
 from pdp.stores.approvals import Approval, ApprovalState
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ SCOPES: Final = (Scope.APPROVE, Scope.PROPOSE)
 """Of which one is needed to see approvals."""
 
 _FILTERS: Final = ("subject", "tool", "run_id")
+_LIMIT: Final = re.compile(r"\d{1,4}", re.ASCII)
 _WAIT: Final = re.compile(r"(\d{1,2})s?", re.ASCII)
 _LONGEST_PAUSE: Final = 5.0  # seconds
 _STATUS: Final = {
@@ -56,7 +58,7 @@ async def approvals_page(request: Request) -> JSONResponse:
     asked = query(request, "state", "limit", "after", *_FILTERS)
     most = service_of(request).settings.limits.page
     limit, state = asked.get("limit", str(most)), asked.get("state")
-    if not (limit.isascii() and limit.isdigit() and 0 < int(limit) <= most):
+    if not (_LIMIT.fullmatch(limit) and 0 < int(limit) <= most):
         raise HttpError(400, "limit is not valid", hint=f"a number from 1 to {most}")
     after = asked.get("after")
     if after is not None and not (after.isascii() and after.isalnum()):
@@ -64,6 +66,8 @@ async def approvals_page(request: Request) -> JSONResponse:
     if state is not None and state not in set(ApprovalState):
         raise HttpError(400, "state is not valid", hint=f"one of {', '.join(ApprovalState)}")
     texts = {name: asked.get(name) for name in _FILTERS}
+    if any(text is not None and len(text) > LONGEST_TEXT for text in texts.values()):
+        raise HttpError(400, "a filter is too long", hint=f"{', '.join(_FILTERS)}: {LONGEST_TEXT} characters at most")
     if not _sees_all(who):
         own = who.principal.claims.get("sub")
         if not isinstance(own, str) or texts["subject"] not in (None, own):
