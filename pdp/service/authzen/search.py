@@ -111,9 +111,10 @@ def _asked_page(stated: Mapping[str, Any], most: int, question: bytes, seal: Cal
         return _Page(most if limit is None else min(limit, most))
     try:
         page = _Page(*orjson.loads(base64.urlsafe_b64decode(token.partition(".")[0])))
+        sealed = _token(page, question, seal)
     except (ValueError, TypeError):
-        page = _Page(0)
-    if not hmac.compare_digest(_token(page, question, seal).encode(), token.encode()):
+        page, sealed = _Page(0), ""
+    if not hmac.compare_digest(sealed.encode(), token.encode()):
         raise HttpError(400, "page.token is not of this search", hint=_AGAIN)
     if limit is not None and min(limit, most) != page.limit:
         raise HttpError(400, "page.limit is another one than before", hint=_AGAIN)

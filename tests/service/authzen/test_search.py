@@ -83,6 +83,9 @@ async def test_what_is_not_known_finds_nothing(client: httpx.AsyncClient) -> Non
     assert await _results(client, ACTION, _what(subject=nobody)) == []
 
 
+DEEP = base64.urlsafe_b64encode(b"[" * 1000 + b"]" * 1000).decode()
+
+
 @pytest.mark.parametrize(
     ("path", "body", "message"),
     [
@@ -97,6 +100,7 @@ async def test_what_is_not_known_finds_nothing(client: httpx.AsyncClient) -> Non
         (ACTION, _what(page={"token": 1}), "page.token has to be a text"),
         (ACTION, _what(page={"token": "é.x"}), "page.token is not of this search"),
         (ACTION, _what(page={"token": "W10=.x"}), "page.token is not of this search"),
+        (ACTION, _what(page={"token": f"{DEEP}.x"}), "page.token is not of this search"),
         (ACTION, _what(context={"time": "x"}), "context.time is the service's to state"),
     ],
 )
