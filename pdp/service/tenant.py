@@ -82,5 +82,5 @@ def open_tenant(
         telemetry=None if provider is None else Telemetry(tracer_provider=provider),
         remote_calls=stores.remote_calls,
     )
-    access = AccessPolicy(pep, settings.authzen, key or name.encode(), owned)
+    access = AccessPolicy(pep, settings.authzen, stores.ledger.key, owned)
     return Tenant(name, settings, pep, stores, access, audit)

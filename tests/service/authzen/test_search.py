@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from pdp.audit.chain import keyed_hash
 from pdp.engine.data import merged_data, read_data
 from pdp.errors import FileFaultsError, UsageError
 from pdp.json import canonical
@@ -152,6 +153,17 @@ async def test_a_token_is_good_for_its_own_search_alone(served: ServedApp, clien
             400,
             "page.token " if "limit" not in body["page"] else "page.limit ",
         )
+
+
+async def test_a_token_that_is_sealed_with_a_known_name_is_refused(client: httpx.AsyncClient) -> None:
+    principal = client.headers["authorization"].removeprefix("Bearer pdp_")[:16]
+    question = canonical(["default", principal, "resource", _which()])
+    content = base64.urlsafe_b64encode(canonical([1_000_000, None, None]))
+    for name in (b"default", b""):
+        seal = keyed_hash(name, b"tool-pdp search page")
+        token = f"{content.decode()}.{seal(content + b'.' + question)}"
+        answer = await client.post(RESOURCE, json=_which(page={"token": token}))
+        assert (answer.status_code, answer.json()) == (400, "page.token is not of this search")
 
 
 async def test_a_token_of_another_policy_is_refused(served: ServedApp, client: httpx.AsyncClient) -> None:
