@@ -112,9 +112,9 @@ def stores_of_url(url: str, owned: ExitStack) -> dict[str, Any]:
     `Database.open`.
     """
     from pdp.approvals.approvals import Approvals  # noqa: PLC0415 - only applications with a store
-    from pdp.stores.url import open_stores  # noqa: PLC0415 - likewise
+    from pdp.stores.url import OpenStores  # noqa: PLC0415 - likewise
 
-    stores = open_stores(url, upgrade=url.startswith("sqlite"))
+    stores = OpenStores(url, upgrade=url.startswith("sqlite"))
     owned.callback(stores.close)
     approvals = Approvals(stores.approvals)
     return {

@@ -10,7 +10,7 @@ from pdp.execution.telemetry import Telemetry
 from pdp.pep import Pep
 from pdp.project.file import engine_of_project, manifest_of_project, read_project
 from pdp.service.authzen.policy import AccessPolicy
-from pdp.stores.url import OpenStores, open_stores
+from pdp.stores.url import OpenStores
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -65,7 +65,7 @@ def open_tenant(
             update={"engine": settings.engine or "sidecar", "opa_url": settings.opa_url or project.opa_url}
         )
     manifest = manifest_of_project(settings.project, project)
-    stores = open_stores(settings.store, upgrade=settings.store.startswith("sqlite"))
+    stores = OpenStores(settings.store, upgrade=settings.store.startswith("sqlite"))
     owned.callback(stores.close)
     key = None if settings.audit_key_file is None else settings.audit_key_file.read_bytes().strip()
     audit = stores.open_audit(key)

@@ -17,7 +17,7 @@ from pdp.service.security.principal import Scope
 from pdp.service.security.tokens import issue_token
 from pdp.service.settings import ServiceSettings
 from pdp.stores.sql.database import Database
-from pdp.stores.url import open_stores
+from pdp.stores.url import OpenStores
 from tests.support import PATIENCE, ROOT
 from tests.support.command_line import environment, written
 from tests.support.payments import EXAMPLE
@@ -103,7 +103,7 @@ class RunningService:
         self, scopes: Iterable[str] = Scope, claims: Mapping[str, Any] = OFFICER, *, tenant: str = "default"
     ) -> str:
         """A new token."""
-        with closing(open_stores(self.store)) as stores:
+        with closing(OpenStores(self.store)) as stores:
             return issue_token(stores.tokens, tenant, "test", scopes, claims)[1]
 
     def client(self, scopes: Iterable[str] = Scope, claims: Mapping[str, Any] = OFFICER) -> httpx.Client:

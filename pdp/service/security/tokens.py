@@ -24,7 +24,7 @@ from pdp.json import JsonValueError, canonical, check_json, frozen
 from pdp.service.security.principal import Principal, Scope
 from pdp.session import LONGEST_TEXT, Session
 from pdp.stores.sql.tokens import SqlTokens, TokenRecord
-from pdp.stores.url import open_stores
+from pdp.stores.url import OpenStores
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -95,9 +95,9 @@ class TokenAuthenticator:
 
 
 def open_tokens(settings: ServiceSettings, owned: ExitStack) -> TokenAuthenticator:
-    """Open where a service has its tokens, closed with `owned`; errors as of `open_stores`."""
+    """Open where a service has its tokens, closed with `owned`; errors as of `OpenStores`."""
     url = token_store_url(settings)
-    stores = open_stores(url, upgrade=url.startswith("sqlite"))
+    stores = OpenStores(url, upgrade=url.startswith("sqlite"))
     owned.callback(stores.close)
     return TokenAuthenticator(stores.tokens)
 

@@ -18,7 +18,7 @@ from pdp.json import canonical
 from pdp.manifest.model import EffectiveApproval
 from pdp.stores.actions import ActionState
 from pdp.stores.approvals import Approval
-from pdp.stores.url import open_stores
+from pdp.stores.url import OpenStores
 from tests.ledger import assistant
 from tests.support import ROOT, desk, payments
 from tests.support.command_line import environment, pdp, written
@@ -36,7 +36,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from pdp import Approvals, FileAudit, Pep
-from pdp.stores.url import open_stores
+from pdp.stores.url import OpenStores
 from tests.support import payments
 
 def initiate_wire(**arguments):
@@ -45,7 +45,7 @@ def initiate_wire(**arguments):
     return {"wire_id": "w-1"}
 
 log = FileAudit(Path("stream/audit.jsonl"), head=Path("head"))
-with closing(open_stores("sqlite:///agent.db", upgrade=True)) as stores, closing(log):
+with closing(OpenStores("sqlite:///agent.db", upgrade=True)) as stores, closing(log):
     pep = Pep(
         payments.effective(), payments.engine(), audit=log, tools={"initiate_wire": initiate_wire}, keys=stores.keys,
         actions=stores.actions, approvals=Approvals(stores.approvals),
@@ -65,7 +65,7 @@ def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=DATABASES)
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     url = empty_database(request.param, tmp_path)
-    open_stores(url, upgrade=True).close()
+    OpenStores(url, upgrade=True).close()
     monkeypatch.setenv("PDP_DATABASE_URL", url)
     return url
 
@@ -83,13 +83,13 @@ def opened(
         .request
     )
     task = {"rationale": "a late invoice"}
-    with closing(open_stores(url)) as stores:
+    with closing(OpenStores(url)) as stores:
         approval = Approval.asked(canonical(asked), entry, ["limits.exceeded"], claims=own)
         return stores.approvals.add(replace(approval, task=task))
 
 
 def stored(url: str, approval: Approval) -> Approval:
-    with closing(open_stores(url)) as stores:
+    with closing(OpenStores(url)) as stores:
         return Approvals(stores.approvals).get(approval.id)
 
 
@@ -120,7 +120,7 @@ def test_an_application_asks_a_person_grants_and_the_next_call_runs_once(monkeyp
     assert [proposed() for _ in range(2)] == [["ALLOW", True], ["ALLOW", False]]
 
     assert Path("wires").read_text() == "47500\n"
-    with closing(open_stores("sqlite:///agent.db")) as stores:
+    with closing(OpenStores("sqlite:///agent.db")) as stores:
         (action,) = stores.actions.list()
     assert (action.id, action.state) == (waiting["action_id"], ActionState.COMMITTED)
     lines = stream.read_bytes().splitlines(keepends=True)
@@ -222,7 +222,7 @@ def test_one_denial_ends_it_and_whoever_asked_may_withdraw(store: str) -> None:
 )
 def test_the_rules_of_approvals_hold(step: str, who: dict[str, Any], refusal: str) -> None:
     url = "sqlite:///agent.db"
-    open_stores(url, upgrade=True).close()
+    OpenStores(url, upgrade=True).close()
     asked = opened(url)
 
     done = pdp("approvals", step, asked.id, "-s", file_of(who), "--store", url)
@@ -243,7 +243,7 @@ def test_the_rules_of_approvals_hold(step: str, who: dict[str, Any], refusal: st
     ],
 )
 def test_what_cannot_be_used_is_named(line: list[str], code: int, message: str) -> None:
-    open_stores("sqlite:///agent.db", upgrade=True).close()
+    OpenStores("sqlite:///agent.db", upgrade=True).close()
     file_of(BOSS)
     store = [] if "--store" in line or line == ["list"] else ["--store", "sqlite:///agent.db"]
 
@@ -254,7 +254,7 @@ def test_what_cannot_be_used_is_named(line: list[str], code: int, message: str) 
 
 
 def test_the_project_names_the_store_and_nobody_who_grants() -> None:
-    open_stores("sqlite:///agent.db", upgrade=True).close()
+    OpenStores("sqlite:///agent.db", upgrade=True).close()
     asked = opened("sqlite:///agent.db")
     written(Path("pdp.yaml"), "store: sqlite:///agent.db\nsession: boss.json\n")
     file_of(BOSS)
@@ -268,7 +268,7 @@ def test_the_project_names_the_store_and_nobody_who_grants() -> None:
 def test_where_the_values_came_from_is_shown(tmp_path: Path) -> None:
     url = empty_database("sqlite", tmp_path)
     effective = assistant.effective()
-    with closing(open_stores(url, upgrade=True)) as stores, desk.engine(effective) as engine:
+    with closing(OpenStores(url, upgrade=True)) as stores, desk.engine(effective) as engine:
         approvals = Approvals(stores.approvals)
         pep = Pep(effective, engine, tools={"read_mail": lambda mail_id: assistant.MAIL}, approvals=approvals)
         pep.call(assistant.READ, assistant.session(), tool_call_id="c-17")

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from pdp import Approvals
 from pdp.stores.sql.database import Database
-from pdp.stores.url import OpenStores, open_stores
+from pdp.stores.url import OpenStores
 from tests.cli.stores.test_keys import interrupted
 from tests.support.command_line import pdp
 from tests.support.postgres import DATABASES, empty_database
@@ -32,7 +32,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.fixture
 def stores(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenStores]:
     monkeypatch.setenv("PDP_DATABASE_URL", url)
-    with closing(open_stores(url, upgrade=True)) as opened:
+    with closing(OpenStores(url, upgrade=True)) as opened:
         yield opened
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from pdp.contract.budgets import Spent, Take, Window
 from pdp.json import canonical, digest
-from pdp.stores.url import OpenStores, open_stores
+from pdp.stores.url import OpenStores
 from tests.support.command_line import pdp
 
 URL = "sqlite:///agent.db"
@@ -33,7 +33,7 @@ def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenStor
     """A database where one call was killed, and one is not over."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PDP_DATABASE_URL", URL)
-    with closing(open_stores(URL, upgrade=True)) as opened:
+    with closing(OpenStores(URL, upgrade=True)) as opened:
         opened.budgets.reserve("decision-1", [take(4_000_000)], now=NOON, running_until=NOON + 60)
         opened.budgets.reserve("decision-2", [take(10)], now=NOON, running_until=1e12)
         yield opened

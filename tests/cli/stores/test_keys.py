@@ -12,7 +12,7 @@ import pytest
 
 from pdp import Approvals, Evaluation, Pep
 from pdp.stores.actions import ActionState
-from pdp.stores.url import OpenStores, open_stores
+from pdp.stores.url import OpenStores
 from tests.support import payments
 from tests.support.command_line import pdp, written
 from tests.support.payments import Hub, session, wire
@@ -26,7 +26,7 @@ BOSS = {"sub": "boss", "roles": ["payments.approver"]}
 def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenStores]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PDP_DATABASE_URL", URL)
-    with closing(open_stores(URL, upgrade=True)) as opened:
+    with closing(OpenStores(URL, upgrade=True)) as opened:
         yield opened
 
 

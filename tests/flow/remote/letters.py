@@ -14,7 +14,7 @@ from pdp.manifest.load import load_effective
 from pdp.pep import _received
 from pdp.proposal import Execution
 from pdp.stores.remote_calls import CallName
-from pdp.stores.url import open_stores
+from pdp.stores.url import OpenStores
 from tests.support.desk import rules
 from tests.support.scripted import Scripted, answer, duty
 
@@ -81,7 +81,7 @@ def manifest_in(folder: Path, text: str = MANIFEST) -> Path:
 
 def opened(manifest: Path, url: str, owned: ExitStack, script: Script = respond, **options: Any) -> Pep:
     """An enforcement point without functions on the database of that URL."""
-    stores = open_stores(url)
+    stores = OpenStores(url)
     owned.callback(stores.close)
     audit = stores.open_audit(None)
     owned.callback(audit.close)

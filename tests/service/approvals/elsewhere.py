@@ -8,7 +8,7 @@ from typing import Any
 
 from pdp import Approvals, Pep
 from pdp.stores.approvals import Approval
-from pdp.stores.url import OpenStores, open_stores
+from pdp.stores.url import OpenStores
 from tests.support.payments import effective, engine, session, wire
 from tests.support.service import OFFICER
 
@@ -41,7 +41,7 @@ class Elsewhere:
 
 @contextmanager
 def elsewhere(url: str) -> Iterator[Elsewhere]:
-    with closing(open_stores(url)) as stores:
+    with closing(OpenStores(url)) as stores:
         other = Elsewhere(stores)
         with closing(other.audit):
             yield other

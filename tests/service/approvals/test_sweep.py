@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pdp.stores.url import open_stores
+from pdp.stores.url import OpenStores
 from tests.approvals.test_approvals import OPENED, body, entry
 from tests.service.approvals.elsewhere import elsewhere
 from tests.support import until
@@ -18,7 +18,7 @@ from tests.support.service import service
 @pytest.mark.parametrize("database", DATABASES)
 async def test_what_is_over_is_expired_and_recorded_once_by_two_services(database: str, tmp_path: Path) -> None:
     url = empty_database(database, tmp_path)
-    open_stores(url, upgrade=True).close()
+    OpenStores(url, upgrade=True).close()
     with elsewhere(url) as other:
         over = other.approvals.open(body(time=OPENED), entry(), ["approvals.required"])
         open_one = other.opened()
@@ -35,7 +35,7 @@ async def test_a_sweep_that_fails_is_tried_again(
 ) -> None:
     monkeypatch.setattr("pdp.service.approvals.sweep._AFTER_FAULT", 0.01)
     url = empty_database("sqlite", tmp_path)
-    open_stores(url, upgrade=True).close()
+    OpenStores(url, upgrade=True).close()
     with elsewhere(url) as other:
         over = other.approvals.open(body(time=OPENED), entry(), ["approvals.required"])
         database = other.tokens._database

@@ -20,7 +20,7 @@ from pdp.service.security import tokens as tokens_module
 from pdp.service.security.principal import Principal, Scope
 from pdp.service.security.tokens import TokenAuthenticator, first_token, issue_token
 from pdp.stores.sql.database import Database
-from pdp.stores.url import open_stores
+from pdp.stores.url import OpenStores
 from tests.support import at_once
 from tests.support.postgres import DATABASES, empty_database
 from tests.support.service import OFFICER, ServedApp, service
@@ -40,7 +40,7 @@ async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 async def test_a_token_is_whom_it_was_made_for_and_is_not_stored(url: str) -> None:
-    with closing(open_stores(url)) as stores:
+    with closing(OpenStores(url)) as stores:
         record, token = issue_token(stores.tokens, "default", "ci", ["propose", "decide"], OFFICER, seconds=60)
         knows = TokenAuthenticator(stores.tokens)
         expected = Principal(
@@ -63,7 +63,7 @@ async def test_a_token_is_whom_it_was_made_for_and_is_not_stored(url: str) -> No
 
 
 async def test_what_is_not_the_token_is_nobodys(url: str) -> None:
-    with closing(open_stores(url)) as stores:
+    with closing(OpenStores(url)) as stores:
         _, token = issue_token(stores.tokens, "default", "ci", ["decide"], {})
         changed = token[:-1] + ("A" if token[-1] != "A" else "B")
         others = [
@@ -76,7 +76,7 @@ async def test_what_is_not_the_token_is_nobodys(url: str) -> None:
 
 
 async def test_a_token_counts_until_it_is_over(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(open_stores(url)) as stores:
+    with closing(OpenStores(url)) as stores:
         record, token = issue_token(stores.tokens, "default", "ci", ["decide"], {}, seconds=60)
         knows = TokenAuthenticator(stores.tokens)
 
@@ -89,7 +89,7 @@ async def test_a_token_counts_until_it_is_over(url: str, monkeypatch: pytest.Mon
 async def test_a_revoked_token_counts_no_longer_here_and_elsewhere_after_seconds(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with closing(open_stores(url)) as stores:
+    with closing(OpenStores(url)) as stores:
         record, token = issue_token(stores.tokens, "default", "ci", ["decide"], {})
         here, elsewhere = TokenAuthenticator(stores.tokens), TokenAuthenticator(stores.tokens)
         assert None not in (await here.principal(token), await elsewhere.principal(token))
@@ -109,7 +109,7 @@ async def test_a_revoked_token_counts_no_longer_here_and_elsewhere_after_seconds
 
 
 def test_the_first_token_is_given_once(url: str) -> None:
-    with closing(open_stores(url)) as first, closing(open_stores(url)) as second:
+    with closing(OpenStores(url)) as first, closing(OpenStores(url)) as second:
         given = at_once([partial(first_token, stores.tokens, "default") for stores in (first, second) * 4])
         one = [token for token in given if token]
         again = first_token(first.tokens, "default")
@@ -139,7 +139,7 @@ def test_the_first_token_is_given_once(url: str) -> None:
     ],
 )
 def test_what_no_token_can_be(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with closing(open_stores(f"sqlite:///{tmp_path}/t.db", upgrade=True)) as stores:
+    with closing(OpenStores(f"sqlite:///{tmp_path}/t.db", upgrade=True)) as stores:
         order = {"name": "ci", "scopes": ["decide"], "claims": {}, **changes}
         with pytest.raises(UsageError) as caught:
             issue_token(stores.tokens, "default", **order)

@@ -14,7 +14,7 @@ from pdp.cli.options import file_option
 from pdp.cli.output import complain
 from pdp.errors import PdpError, StoreError, UsageError
 from pdp.project.file import PROJECT_FILE
-from pdp.stores.url import OpenStores, open_stores
+from pdp.stores.url import OpenStores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ def stores_named(url: str | None, *, upgrade: bool = False) -> AbstractContextMa
     if stated is None:
         hint = f"name one, as sqlite:///agent.db, set {URL_VARIABLE}, or state `store:` in {PROJECT_FILE}"
         raise UsageError("no database is named", hint=hint)
-    return closing(open_stores(stated, upgrade=upgrade))
+    return closing(OpenStores(stated, upgrade=upgrade))
 
 
 def step_audit(audit: Path | None, stores: OpenStores) -> AbstractContextManager[AuditLog]:
