@@ -10,7 +10,6 @@ stream can write all of it anew; its hashes say so (`sha256:` instead of `hmac-s
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import os
@@ -154,14 +153,6 @@ class AuditLog(ABC):
         """
         self.append(event)
         return None
-
-    async def aappend(self, *events: AuditEvent) -> None:
-        """Async variant of `append`, for events that belong together: if it fails, some may be recorded."""
-        for event in events:
-            if self.may_wait:
-                await asyncio.to_thread(self.append, event)
-            else:
-                self.append(event)
 
     def _record(self, event: AuditEvent) -> None:
         """Chain and write one event. The caller holds the stream."""

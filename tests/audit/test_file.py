@@ -160,17 +160,6 @@ def test_a_forked_process_opens_the_file_again(path: Path) -> None:
 # held by another
 
 
-async def test_a_coroutine_waits_in_a_thread(path: Path, opened: Appended) -> None:
-    log = opened(1)
-    with held(path):
-        waiting = asyncio.create_task(log.aappend(event(1), event(2)))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-    await waiting
-
-    assert verified(path) == 3
-
-
 @pytest.mark.parametrize("how", [fcntl.LOCK_EX, fcntl.LOCK_SH], ids=["writer", "reader"])
 def test_a_file_that_another_holds_is_waited_for_until_the_deadline(path: Path, opened: Appended, how: int) -> None:
     log = opened(1, patience=0.05)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -13,6 +12,11 @@ if TYPE_CHECKING:
     from pdp.evaluation import Evaluation
     from pdp.flow.stages import Decided, Executed, Ready
     from pdp.stores.remote_calls import RemoteCall
+
+_SHOWN: Final = (
+    "action", "codes", "executed", "failed_check", "markings", "replayed", "result", "retrieval_snapshot", "state",
+    "trips",
+)  # fmt: skip
 
 
 def ended(call_id: str, result: Decided | Executed) -> dict[str, Any]:
@@ -32,21 +36,12 @@ def begun(row: RemoteCall, ready: Ready) -> dict[str, Any]:
 
 def as_answer(evaluation: Evaluation) -> dict[str, Any]:
     """Return what a remote enforcement point is told of a call, plain JSON."""
-    approval, action, answer = evaluation.approval, evaluation.action, evaluation.answer
+    approval, answer = evaluation.approval, evaluation.answer
     shown = {
         **evaluation.as_json(),
+        **{name: getattr(evaluation, name) for name in _SHOWN},
         "begun": False,
-        "codes": evaluation.codes,
         "approval": approval and approval.as_json(),
-        "action": action and asdict(action),
-        "failed_check": evaluation.failed_check,
-        "trips": [asdict(trip) for trip in evaluation.trips],
-        "executed": evaluation.executed,
-        "replayed": evaluation.replayed,
-        "result": evaluation.result,
-        "markings": evaluation.markings,
-        "retrieval_snapshot": evaluation.retrieval_snapshot,
-        "state": evaluation.state,
         "answer": {"text": answer.text, "is_error": answer.is_error},
     }
     return dict(orjson.loads(orjson.dumps(shown)))

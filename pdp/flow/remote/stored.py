@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pdp.stores.remote_calls import RemoteCall
 
 PROCESS: Final = new_id()  # what runs of patterns remember is in its memory
+_OF_RECEIVED: Final = ("tool_call_id", "step_name", "now", "transformed")
 _GIVEN_BACK: Final = "what was reserved for the call was given back"
 OTHER_PROCESS: Final = "the tool ran, and its result is withheld: what its run remembers is in another process"
 
@@ -50,10 +51,7 @@ class CallRecord:
     proposal: dict[str, Any]
     session: dict[str, Any]
     request_id: str
-    tool_call_id: str | None
-    step_name: str | None
-    now: float
-    transformed: bool
+    received: dict[str, Any]
     idempotency_key: str | None
     config: dict[str, Any]
     trips: tuple[Trip, ...]
@@ -78,10 +76,7 @@ def record_of(ready: Ready, *, has_reserved: bool) -> CallRecord:
         proposal=checked.proposal.as_proposed(),
         session=orjson.loads(canonical(asked.session.model_dump())),
         request_id=asked.request_id,
-        tool_call_id=asked.received.tool_call_id,
-        step_name=asked.received.step_name,
-        now=asked.received.now,
-        transformed=asked.received.transformed,
+        received={name: getattr(asked.received, name) for name in _OF_RECEIVED},
         idempotency_key=checked.idempotency_key,
         config=orjson.loads(canonical(dict(checked.config))),
         trips=checked.trips,
@@ -95,15 +90,8 @@ def record_of(ready: Ready, *, has_reserved: bool) -> CallRecord:
 def asked_of(row: RemoteCall, parts: Parts) -> Asked:
     """Return what was asked for."""
     record: CallRecord = RECORD.validate_python(row.record)
-    received = Received(
-        manifest=parts.manifest.manifest,
-        to_run=True,
-        tool_call_id=record.tool_call_id,
-        step_name=record.step_name,
-        now=record.now,
-        started=time.perf_counter() - (time.time() - record.now),
-        transformed=record.transformed,
-    )
+    started = time.perf_counter() - (time.time() - record.received["now"])
+    received = Received(parts.manifest.manifest, to_run=True, started=started, **record.received)
     return Asked(received, Session.read(record.session), record.request_id, Proposal.read(record.proposal))
 
 
@@ -126,7 +114,9 @@ def restored(row: RemoteCall, parts: Parts) -> Generator[Step, Any, Ready]:
     )
     prepared = Prepared(asked, checked, request, record.body.encode(), approval)
     decision = record.decision
-    duties = parts.obligations().duties(decision, transformed=record.transformed) if decision.obligations else None
+    duties = (
+        parts.obligations().duties(decision, transformed=asked.received.transformed) if decision.obligations else None
+    )
     decided = Decided(asked, checked, decision, prepared, duties, approval)
     return Ready(decided, prepared, action=record.action, arguments=proposal.arguments)
 

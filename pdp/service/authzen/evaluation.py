@@ -30,7 +30,7 @@ async def evaluate(caller: Caller, body: Mapping[str, Any], request_id: str, url
     """Return the answer to one request; HttpError 400 or 403: it cannot be asked. AuditError: it cannot be recorded."""
     asked = QuestionReader(caller, await caller.tenant.access.directory(), request_id).read(body)
     decided = (await decide_all(caller, [asked]))[0]
-    await caller.tenant.pep.audit.aappend(access_event(caller, asked, decided.decision, request_id))
+    await caller.tenant.stream.aappend(access_event(caller, asked, decided.decision, request_id))
     return _answer(caller, asked, decided, url)
 
 
@@ -64,7 +64,7 @@ async def evaluate_all(caller: Caller, body: Mapping[str, Any], request_id: str,
         answers.append(answer)
         if answer["decision"] is stop:
             break
-    await caller.tenant.pep.audit.aappend(*events)
+    await caller.tenant.stream.aappend(*events)
     return {"evaluations": answers}
 
 

@@ -49,7 +49,7 @@ async def search(
 
     HttpError: 400 it cannot be asked, 403 the subject is not the token's own. AuditError: it cannot be recorded.
     """
-    policy, audit = caller.tenant.access, caller.tenant.pep.audit
+    policy, audit = caller.tenant.access, caller.tenant.stream
     if not policy.can_search(kind):
         raise HttpError(404, "this search is not offered")
     if kind == "subject" and not caller.may(Scope.ASSERT):

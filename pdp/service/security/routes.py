@@ -96,4 +96,4 @@ async def end_session(request: Request) -> Response:
 async def _recorded(request: Request, by: Caller, kind: str, token_id: str, scopes: Sequence[str] = ()) -> None:
     who = str(by.principal.claims.get("sub", by.principal.id))
     event = token_event(kind, who, token_id, scopes, request.state.request_id)
-    await by.tenant.pep.audit.aappend(event)
+    await by.tenant.stream.aappend(event)
