@@ -8,6 +8,7 @@ Source: tool pattern library, pattern 7 (an approval request is a task): its sub
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -183,10 +184,11 @@ class Approval:
         """Return whether it has expired at `now`; at `expires_at` it has."""
         return now >= self.expires_at
 
-    def standing(self, now: str) -> ApprovalState:
-        """Return its state at `now`: where its time is over, the store may not say so yet."""
+    @property
+    def standing(self) -> ApprovalState:
+        """Its state by the clock: where its time is over, the store may not say so yet."""
         is_open = self.state in (ApprovalState.PENDING, ApprovalState.GRANTED)
-        return ApprovalState.EXPIRED if is_open and self.expired(now) else self.state
+        return ApprovalState.EXPIRED if is_open and self.expired(to_seconds(time.time())) else self.state
 
     def usable(self, now: str) -> bool:
         """Return whether it lets its call through at `now`: granted by enough people, opened, and not expired."""
@@ -218,12 +220,12 @@ class Approval:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record as plain JSON, `request` as an object."""
+        """Return the record as plain JSON, `request` as an object; its state is where it stands."""
         whole = asdict(self)
         del whole["body"]
         people = [person._asdict() for person in self.requesters]
         closed_by = self.closed_by and self.closed_by._asdict()
-        shown = {**whole, "requesters": people, "closed_by": closed_by, "request": self.request}
+        shown = {**whole, "requesters": people, "closed_by": closed_by, "request": self.request, "state": self.standing}
         return dict(orjson.loads(orjson.dumps(shown)))
 
 

@@ -16,7 +16,6 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annota
 from starlette.responses import JSONResponse
 
 from pdp.approvals.approvals import ApprovalRefusedError, Refusal
-from pdp.clock import to_seconds
 from pdp.service.approvals.feed import TICK
 from pdp.service.requests import Caller, HttpError, caller, known_fields, query, read_object, service_of
 from pdp.service.security.principal import Scope
@@ -77,7 +76,7 @@ async def approvals_page(request: Request) -> JSONResponse:
         who.tenant.approvals.store.list,
         state=None if state is None else ApprovalState(state), after=after, limit=int(limit), **texts,
     )  # fmt: skip
-    shown = [_shown(each) for each in page if may_see(who, each)]
+    shown = [each.as_json() for each in page if may_see(who, each)]
     following = page[-1].id if len(page) == int(limit) else None
     return JSONResponse({"approvals": [each for each in shown if state in (None, each["state"])], "next": following})
 
@@ -91,11 +90,11 @@ async def awaited(request: Request, approval_id: str) -> JSONResponse:
     if wait is None or int(wait[1]) > most:
         raise HttpError(400, "wait is not valid", hint=f"at most {most:g}s")
     approval = await asyncio.to_thread(_stored, who, approval_id)
-    if approval.standing(_now()) is ApprovalState.PENDING and int(wait[1]):
+    if approval.standing is ApprovalState.PENDING and int(wait[1]):
         feed = feed_of(request, who)
         with feed.place():
             approval = await _decided(who, feed, approval_id, int(wait[1]))
-    return JSONResponse(_shown(approval))
+    return JSONResponse(approval.as_json())
 
 
 async def _decided(who: Caller, feed: ApprovalFeed, approval_id: str, seconds: int) -> Approval:
@@ -105,7 +104,7 @@ async def _decided(who: Caller, feed: ApprovalFeed, approval_id: str, seconds: i
     while True:
         approval = await asyncio.to_thread(_stored, who, approval_id)
         left = until - time.monotonic()
-        if approval.standing(_now()) is not ApprovalState.PENDING or left <= 0 or feed.ending.is_set():
+        if approval.standing is not ApprovalState.PENDING or left <= 0 or feed.ending.is_set():
             return approval
         # An event may be there before the record says so, and an end comes without one: it is looked at also then.
         events = await feed.after(seq, min(left, pause), approval_id)
@@ -170,7 +169,7 @@ async def _step(who: Caller, approval_id: str, step: Callable[[dict[str, Any]], 
         with _refusals():
             return step({**who.principal.claims})
 
-    return JSONResponse(_shown(await asyncio.to_thread(decided)))
+    return JSONResponse((await asyncio.to_thread(decided)).as_json())
 
 
 @contextmanager
@@ -183,11 +182,3 @@ def _refusals() -> Iterator[None]:
 
 def _refused(error: ApprovalRefusedError) -> HttpError:
     return HttpError(_STATUS.get(error.reason, 409), error.message, code=f"approvals.{error.reason}")
-
-
-def _shown(approval: Approval) -> dict[str, Any]:
-    return {**approval.as_json(), "state": approval.standing(_now())}
-
-
-def _now() -> str:
-    return to_seconds(time.time())

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,7 +13,6 @@ from pdp.cli.files import read_session
 from pdp.cli.options import AsJson, command_app, file_option
 from pdp.cli.output import print_answer
 from pdp.client.client import Client
-from pdp.clock import to_seconds
 from pdp.errors import UsageError
 from pdp.json import canonical
 from pdp.ledger.words import origins
@@ -64,13 +62,13 @@ def listing(
     else:
         with stores_named(store) as stores:
             stored = stores.approvals.list(state=None if every else ApprovalState.PENDING)
-    approvals = [approval for approval in stored if every or _standing(approval) is ApprovalState.PENDING]
+    approvals = [approval for approval in stored if every or approval.standing is ApprovalState.PENDING]
     lines = [
-        f"{approval.id}  {_standing(approval)}  {approval.tool} for {_requesters(approval)}: "
+        f"{approval.id}  {approval.standing}  {approval.tool} for {_requesters(approval)}: "
         f"{', '.join(approval.reasons)}; {_quorum(approval)}, expires {approval.expires_at}"
         for approval in approvals
     ] or ["no approval" if every else "no approval waits"]
-    print_answer([_as_json(approval) for approval in approvals], lines, as_json=as_json)
+    print_answer([approval.as_json() for approval in approvals], lines, as_json=as_json)
 
 
 @app.command()
@@ -169,8 +167,8 @@ def _client(service: str, *others: object) -> Client:
 
 
 def _print(approval: Approval, *, as_json: bool) -> None:
-    lines = [f"{_standing(approval)}  {approval.id}", *(f"  {name:<10} {text}" for name, text in _fields(approval))]
-    print_answer(_as_json(approval), lines, as_json=as_json)
+    lines = [f"{approval.standing}  {approval.id}", *(f"  {name:<10} {text}" for name, text in _fields(approval))]
+    print_answer(approval.as_json(), lines, as_json=as_json)
 
 
 def _fields(approval: Approval) -> Iterator[tuple[str, str]]:
@@ -197,14 +195,6 @@ def _fields(approval: Approval) -> Iterator[tuple[str, str]]:
     if approval.closed_at is not None:
         by = f" by {_person(approval.closed_by)}" if approval.closed_by else ""
         yield "closed", f"{approval.closed_at}{by}{f': {approval.why}' if approval.why else ''}"
-
-
-def _standing(approval: Approval) -> ApprovalState:
-    return approval.standing(to_seconds(time.time()))
-
-
-def _as_json(approval: Approval) -> dict[str, Any]:
-    return {**approval.as_json(), "state": _standing(approval)}
 
 
 def _requesters(approval: Approval) -> str:
