@@ -188,13 +188,13 @@ class Pep:
 
     @staticmethod
     def remote(
-        url: str, *, token: str | Path | None = None, tools: Mapping[str, Callable[..., Any]] | None = None
+        url: str, *, token: str | None = None, tools: Mapping[str, Callable[..., Any]] | None = None
     ) -> RemotePep:
         """Return an enforcement point whose decisions a service makes; see `pdp.client.pep`. Needs the extra `client`.
 
         Args:
             url: `https://HOST[:PORT][/PATH]`; `http` for this machine alone.
-            token: a bearer token, or the path of a file with one; else the variable PDP_TOKEN.
+            token: a bearer token; else the variable PDP_TOKEN.
             tools: the functions to run, by tool name; `tool` adds to them.
 
         Raises:

@@ -10,7 +10,6 @@ import ssl
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -63,7 +62,7 @@ class Connection:
     that drips; and all threads and loops of the application share its connections.
     """
 
-    def __init__(self, url: str, token: str | Path | None, timeout: float) -> None:
+    def __init__(self, url: str, token: str | None, timeout: float) -> None:
         with extra("client"):
             import httpx  # noqa: PLC0415 - only who asks a service needs it
         self._faults = (httpx.HTTPError, OSError)
@@ -246,18 +245,6 @@ class Endpoints(Generic[Answer, One, Many]):
         """Read the effective manifest."""
         return self._asked("/v1/manifest", method="GET")
 
-    def tokens(self) -> Answer:
-        """List the tenant's tokens, without their secrets."""
-        return self._asked("/v1/tokens", method="GET")
-
-    def make_token(self, token: Mapping[str, Any]) -> Answer:
-        """Make a token of `{name, scopes, claims, expires_in?}`; its secret is in this answer alone."""
-        return self._asked("/v1/tokens", token, again=False)
-
-    def revoke_token(self, token_id: str) -> Answer:
-        """Let a token count no longer."""
-        return self._asked(f"/v1/tokens/{_part(token_id)}", method="DELETE", again=False)
-
     def _asked(self, path: str, body: Any = None, *, method: str = "POST", again: bool = True) -> Answer:
         patience = PATIENCE if again else 0
         answer: Answer = self._sent(self.connection.exchange(method, path, body, patience=patience))
@@ -271,13 +258,13 @@ class Client(Endpoints[Json, Approval, Sequence[Approval]]):
 
     Args:
         url: `https://HOST[:PORT][/PATH]`; `http` for this machine alone.
-        token: a bearer token, or the path of a file with one; else the variable PDP_TOKEN. Shown nowhere.
+        token: a bearer token; else the variable PDP_TOKEN. Shown nowhere.
         timeout: seconds for one try.
 
     Methods raise EngineError, see `Connection.exchange`. UsageError: an address or token that cannot be used.
     """
 
-    def __init__(self, url: str, *, token: str | Path | None = None, timeout: float = TIMEOUT) -> None:
+    def __init__(self, url: str, *, token: str | None = None, timeout: float = TIMEOUT) -> None:
         super().__init__(Connection(url, token, timeout), lambda work: self.connection.start(work).result())
         self.asynchronous: Endpoints[Awaitable[Json], Awaitable[Approval], Awaitable[Sequence[Approval]]] = Endpoints(
             self.connection, lambda work: asyncio.wrap_future(self.connection.start(work))
@@ -341,12 +328,9 @@ def _is_this_machine(host: str) -> bool:
     return host == "localhost"
 
 
-def _token(given: str | Path | None) -> str:
-    try:
-        token = given.read_text() if isinstance(given, Path) else given or os.environ.get(TOKEN_VARIABLE, "")
-    except (OSError, ValueError) as error:
-        raise UsageError(f"the file with the token cannot be read: {type(error).__name__}") from None
-    if not _TOKEN.fullmatch(token.strip()):
-        wrong = "the token has characters that none has" if token.strip() else "no token for the service"
-        raise UsageError(wrong, hint=f"pass it, or the path of its file, or set {TOKEN_VARIABLE}")
-    return token.strip()
+def _token(given: str | None) -> str:
+    token = (given or os.environ.get(TOKEN_VARIABLE, "")).strip()
+    if not _TOKEN.fullmatch(token):
+        wrong = "the token has characters that none has" if token else "no token for the service"
+        raise UsageError(wrong, hint=f"pass it, or set {TOKEN_VARIABLE}")
+    return token

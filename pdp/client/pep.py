@@ -31,7 +31,6 @@ from pdp.session import Session
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from pdp.proposal import Execution
     from pdp.stores.approvals import Approval
@@ -54,7 +53,7 @@ class RemotePep:
         self,
         url: str,
         *,
-        token: str | Path | None = None,
+        token: str | None = None,
         tools: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
         self._client = Client(url, token=token)

@@ -175,12 +175,10 @@ def test_what_does_no_harm_twice_is_asked_again_and_nothing_else() -> None:
         ("POST /v1/proposals HTTP/1.1", lambda client: client.propose({"proposal": {}, "id": "i"})),
         ("POST /v1/proposals HTTP/1.1", lambda client: client.propose({"proposal": {}, "run": False})),
         ("POST /v1/proposals/i%2F1/result HTTP/1.1", lambda client: client.result("i/1", {})),
-        ("GET /v1/tokens HTTP/1.1", lambda client: client.tokens()),
+        ("GET /v1/manifest HTTP/1.1", lambda client: client.manifest()),
     ]
     once: list[tuple[str, Callable[[Client], Any]]] = [
         ("POST /v1/proposals HTTP/1.1", lambda client: client.propose({"proposal": {}})),
-        ("POST /v1/tokens HTTP/1.1", lambda client: client.make_token({})),
-        ("DELETE /v1/tokens/t HTTP/1.1", lambda client: client.revoke_token("t")),
         ("POST /v1/approvals/a/grant HTTP/1.1", lambda client: client.approvals.grant("a")),
         ("POST /v1/approvals/a/deny HTTP/1.1", lambda client: client.approvals.deny("a")),
         ("POST /v1/approvals/a/withdraw HTTP/1.1", lambda client: client.approvals.withdraw("a")),
@@ -259,17 +257,15 @@ def test_addresses_that_are_admitted(url: str) -> None:
     Client(url, token=TOKEN).close()
 
 
-def test_the_token_is_given_or_in_a_file_or_in_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "token"
-    file.write_text(f"{TOKEN}-file\n")
+def test_the_token_is_given_or_in_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PDP_TOKEN", f"{TOKEN}-variable")
     with HostileOpa(answering(YES)) as server:
-        for given in (f"{TOKEN}-given", file, None):
+        for given in (f"{TOKEN}-given", None):
             with Client(server.url, token=given) as client:
                 client.evaluate(REQUEST)
 
     sent = [request.partition(b"Bearer ")[2].partition(b"\r\n")[0].decode() for request in server.requests]
-    assert sent == [f"{TOKEN}-given", f"{TOKEN}-file", f"{TOKEN}-variable"]
+    assert sent == [f"{TOKEN}-given", f"{TOKEN}-variable"]
 
 
 @pytest.mark.parametrize(
@@ -287,12 +283,7 @@ def test_a_token_that_cannot_be_sent(token: Any, message: str, monkeypatch: pyte
     with pytest.raises(UsageError) as caught:
         Client("https://policy.example", token=token)
 
-    assert str(caught.value) == f"{message} (pass it, or the path of its file, or set PDP_TOKEN)"
-
-
-def test_a_file_with_a_token_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="the file with the token cannot be read: FileNotFoundError"):
-        Client("https://policy.example", token=tmp_path / "none")
+    assert str(caught.value) == f"{message} (pass it, or set PDP_TOKEN)"
 
 
 def test_the_token_is_in_no_text(caplog: pytest.LogCaptureFixture) -> None:

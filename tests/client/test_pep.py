@@ -217,18 +217,6 @@ def test_a_function_that_no_tool_has(served: RunningService) -> None:
         Pep.remote(served.url, token=served.token(), tools={"rm": print})
 
 
-def test_tokens_are_made_listed_and_revoked(served: RunningService) -> None:
-    with Client(served.url, token=served.token(["admin"])) as admin:
-        made = admin.make_token({"name": "agent", "scopes": ["propose"], "claims": OFFICER})
-        with Client(served.url, token=made["token"]) as agent:
-            assert agent.manifest()["version"] == "2026.07.1"
-            assert agent.tools({"idempotency_key": "k"}, "openai")["tools"]
-        assert made["id"] in [each["id"] for each in admin.tokens()["tokens"]]
-        assert admin.revoke_token(made["id"]) == {}
-        with Client(served.url, token=made["token"]) as agent, pytest.raises(EngineError, match="unauthenticated"):
-            agent.manifest()
-
-
 def test_authzen_over_the_client(served: RunningService) -> None:
     with Client(served.url, token=served.token(["decide", "assert"])) as client:
         request = {

@@ -78,24 +78,19 @@ class SqlTokens:
                 return False
             return insert_if_absent(connection, table, {**row, "record": whole})
 
-    def list(self, tenant: str | None = None) -> Sequence[TokenRecord]:
-        """Return the tokens of a tenant, or of all, without browser sessions, in the order of being made."""
-        query = select(table).where(table.c.principal.is_(None))
-        if tenant is not None:
-            query = query.filter_by(tenant=tenant)
+    def list(self, tenant: str) -> Sequence[TokenRecord]:
+        """Return the tokens of a tenant, without browser sessions, in the order of being made."""
+        query = select(table).where(table.c.principal.is_(None)).filter_by(tenant=tenant)
         with self._database.read() as connection:
             records = [_of_row(row) for row in connection.execute(query).mappings()]
         return sorted(records, key=lambda record: (record.created_at, record.id))
 
-    def revoke(self, token_id: str, now: float, tenant: str | None = None) -> bool:
-        """Revoke a token, of a tenant where one is named, and its browser sessions; return whether there is one."""
-        query = update(table).where((table.c.id == token_id) | (table.c.principal == token_id))
-        if tenant is not None:
-            query = query.filter_by(tenant=tenant)
+    def revoke(self, token_id: str, now: float, tenant: str) -> bool:
+        """Revoke a token of a tenant, and its browser sessions; return whether there is one."""
+        ids = (table.c.id == token_id) | (table.c.principal == token_id)
+        query = update(table).where(ids).filter_by(tenant=tenant)
         with self._database.write() as connection:
-            known = select(table.c.tenant).filter_by(id=token_id)
-            owner = connection.execute(known).scalar()
-            if owner is None or tenant not in (None, owner):
+            if connection.execute(select(table.c.id).filter_by(id=token_id, tenant=tenant)).first() is None:
                 return False
             connection.execute(query.where(table.c.revoked_at.is_(None)).values(revoked_at=now))
         return True

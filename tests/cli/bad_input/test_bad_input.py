@@ -139,7 +139,7 @@ KINDS: Final = {
     "database": Kind(
         "x.db", ("agent.db",),
         (("keys", "list", "--store", f"sqlite:///{FILE}"), ("approvals", "list", "--store", f"sqlite:///{FILE}"),
-         ("budgets", "list", "--store", f"sqlite:///{FILE}"), ("token", "list", "--store", f"sqlite:///{FILE}"),
+         ("budgets", "list", "--store", f"sqlite:///{FILE}"), ("token", "create", "a", "--scope", "decide", "--store", f"sqlite:///{FILE}"),
          ("db", "prune", f"sqlite:///{FILE}"), ("db", "upgrade", f"sqlite:///{FILE}")),
         broken_text,
     ),

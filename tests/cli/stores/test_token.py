@@ -1,4 +1,4 @@
-"""`pdp token`: what it makes counts in a service on the same store, until it is revoked."""
+"""`pdp token`: what it makes counts in a service on the same store."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def stream_of(folder: Path) -> str:
     return (folder / "audit.jsonl").read_text()
 
 
-async def test_a_token_is_made_listed_and_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_token_is_made_and_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PDP_DATABASE_URL", "sqlite:///store.db")
+    monkeypatch.setenv("LOGNAME", "ann")
     session = written(tmp_path / "session.json", SESSION)
     pdp("db", "upgrade")
-    scopes = ("--scope", "propose", "--scope", "decide")
-    audit = ("--by", "ann", "--audit", "audit.jsonl")
-    made = pdp("token", "create", "agent", *scopes, "-s", session, "--expires-in", 60, *audit, "--json")
+    options = ("--scope", "propose", "--scope", "decide", "-s", session, "--expires-in", 60, "--audit", "audit.jsonl")
+    made = pdp("token", "create", "agent", *options, "--json")
     shown = made.json
     token = shown.pop("token")
 
@@ -34,24 +34,15 @@ async def test_a_token_is_made_listed_and_revoked(tmp_path: Path, monkeypatch: p
         "claims": SESSION["claims"], "created_at": shown["created_at"], "expires_at": shown["expires_at"],
         "revoked": False,
     }  # fmt: skip
-    assert pdp("token", "list", "--json").json == [shown]
-    assert (
-        pdp("token", "list").out == f"{shown['id']}  default  agent: decide, propose; expires {shown['expires_at']}\n"
-    )
     async with service(tmp_path, url="sqlite:///store.db") as served:
         principal = await served.service.tokens.principal(token)
         assert principal is not None
         assert principal.claims == {**SESSION["claims"], "jti": shown["id"]}
-
-        assert pdp("token", "revoke", shown["id"], *audit).out == f"revoked  {shown['id']}\n"
-    async with service(tmp_path, url="sqlite:///store.db") as served:
-        assert await served.service.tokens.principal(token) is None
-    assert pdp("token", "list").out == f"{shown['id']}  default  agent: decide, propose; revoked\n"
     stream = stream_of(tmp_path)
     events = [json.loads(line) for line in stream.splitlines()]
     assert [(event["type"], event["subject"], event["reason"], event["codes"]) for event in events] == [
-        ("token.created", "ann", shown["id"], ["decide", "propose"]), ("token.revoked", "ann", shown["id"], []),
-    ]  # fmt: skip
+        ("token.created", "ann", shown["id"], ["decide", "propose"])
+    ]
     assert token[20:] not in stream
 
 
@@ -60,11 +51,6 @@ def test_what_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     pdp("db", "upgrade", "sqlite:///store.db")
     store = ("--store", "sqlite:///store.db")
 
-    assert pdp("token", "list", *store).out == "no token\n"
-    unknown = pdp("token", "revoke", "0", *store)
-    assert (unknown.code, unknown.err) == (
-        2, f"{NOTE}error: no token has that id\n    hint: see: pdp token list\n"
-    )  # fmt: skip
     nobody = pdp("token", "create", "", "--scope", "decide", *store)
     assert (nobody.code, nobody.err) == (
         2, f"{NOTE}error: name: has 0 characters\n    hint: 1 to 1024 are admitted\n"

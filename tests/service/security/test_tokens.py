@@ -49,7 +49,7 @@ async def test_a_token_is_whom_it_was_made_for_and_is_not_stored(url: str) -> No
         )  # fmt: skip
 
         assert await knows.principal(token) == await knows.principal(token) == expected
-        assert stores.tokens.list() == [record]
+        assert stores.tokens.list("default") == [record]
         assert record.as_json() == {
             "id": token[4:20], "tenant": "default", "name": "ci", "scopes": ["decide", "propose"], "claims": OFFICER,
             "created_at": to_seconds(record.created_at), "expires_at": to_seconds(record.created_at + 60),
@@ -113,7 +113,7 @@ def test_the_first_token_is_given_once(url: str) -> None:
         given = at_once([partial(first_token, stores.tokens, "default") for stores in (first, second) * 4])
         one = [token for token in given if token]
         again = first_token(first.tokens, "default")
-        first.tokens.revoke(one[0][4:20], time.time())
+        first.tokens.revoke(one[0][4:20], time.time(), "default")
 
         assert (len(one), again, first_token(first.tokens, "default")) == (1, None, None)
         other = first_token(first.tokens, "other")
@@ -145,7 +145,7 @@ def test_what_no_token_can_be(changes: dict[str, Any], message: str, tmp_path: P
             issue_token(stores.tokens, "default", **order)
 
         assert str(caught.value).startswith(message)
-        assert stores.tokens.list() == []
+        assert stores.tokens.list("default") == []
 
 
 async def test_tokens_over_http(served: ServedApp) -> None:
