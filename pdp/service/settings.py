@@ -40,7 +40,7 @@ def _is_local(host: str) -> bool:
         return False
 
 
-def secure_url(url: str) -> str:
+def _secure_url(url: str) -> str:
     """Return a URL; ValueError where it is neither https nor of this machine."""
     parts = urlsplit(url)
     if not parts.hostname or (parts.scheme != "https" and not (parts.scheme == "http" and _is_local(parts.hostname))):
@@ -54,7 +54,7 @@ def _network(addresses: str) -> str:
 
 
 RulePath = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*$")]
-SecureUrl = Annotated[str, AfterValidator(secure_url)]
+SecureUrl = Annotated[str, AfterValidator(_secure_url)]
 ApprovalStep = Literal["opened", "requested", "granted", "denied", "withdrawn", "consumed", "expired"]
 
 
@@ -80,7 +80,7 @@ class OidcSettings(_Part):
     """An OpenID Connect provider whose access tokens count.
 
     Attributes:
-        audience: what `aud` has to hold; jwks_url: where its keys are, instead of what its discovery document says.
+        audience: what `aud` has to hold; jwks_url: where its keys are (`jwks_uri` of its discovery document).
         tenant: whose users they are; scopes: by scope of the token, the service's scopes that it gives.
         claims: by claim of a session (`roles`, `clearances`...), the claim of the token that it is read from, by name
             or JSON Pointer (`/realm_access/roles`). `sub`, `iss`, `act` and what marks a token are its own.
@@ -88,7 +88,7 @@ class OidcSettings(_Part):
 
     issuer: SecureUrl
     audience: str
-    jwks_url: SecureUrl | None = None
+    jwks_url: SecureUrl
     algorithms: tuple[Literal["RS256", "PS256", "ES256"], ...] = ("RS256", "ES256")
     tenant: str = DEFAULT_TENANT
     scopes: dict[str, tuple[Scope, ...]] = {}

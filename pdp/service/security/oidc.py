@@ -21,11 +21,12 @@ from pdp.errors import UsageError
 from pdp.json import canonical, parse_json, pointer_steps
 from pdp.service.requests import HttpError
 from pdp.service.security.principal import Principal
-from pdp.service.settings import OidcSettings, secure_url
 from pdp.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pdp.service.settings import OidcSettings
 
 LEEWAY: Final = 30
 """Seconds by which the provider's clock may differ."""
@@ -146,21 +147,13 @@ class _ProviderKeys:
             return
         try:
             async with asyncio.timeout(_ANSWER_SECONDS), httpx.AsyncClient(timeout=None) as client:  # noqa: S113 - all is bounded
-                self._keys = _public_keys(await _document(client, await self._url(client)))
+                self._keys = _public_keys(await _document(client, self._settings.jwks_url))
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
             _log.error("the keys of %s cannot be read: %s", self._settings.issuer, str(error) or type(error).__name__)
             # From now on: those who wait for their turn are answered, and do not ask one after another.
             self._not_before = time.monotonic() + _PAUSE_AFTER_FAILURE_SECONDS
         else:
             self._fetched_at, self._not_before = now, now + _PAUSE_SECONDS
-
-    async def _url(self, client: httpx.AsyncClient) -> str:
-        if self._settings.jwks_url is not None:
-            return self._settings.jwks_url
-        document = await _document(client, f"{self._settings.issuer.rstrip('/')}/.well-known/openid-configuration")
-        if document.get("issuer") != self._settings.issuer:
-            raise ValueError("its discovery document names another issuer")
-        return secure_url(str(document.get("jwks_uri")))
 
 
 async def _document(client: httpx.AsyncClient, url: str) -> dict[str, Any]:
