@@ -55,7 +55,6 @@ def _network(addresses: str) -> str:
 
 RulePath = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*$")]
 SecureUrl = Annotated[str, AfterValidator(_secure_url)]
-ApprovalStep = Literal["opened", "requested", "granted", "denied", "withdrawn", "consumed", "expired"]
 
 
 class _Part(BaseModel):
@@ -96,14 +95,13 @@ class OidcSettings(_Part):
 
 
 class WebhookSettings(_Part):
-    """Where events of approvals are sent, signed with `secret`: of these steps, or of all of them.
+    """Where events of approvals are sent, signed with `secret`.
 
     `private`: also to this machine, where http will do, and to private networks.
     """
 
     url: SecureUrl
     secret: Annotated[SecretStr, AfterValidator(_secret)]
-    steps: tuple[ApprovalStep, ...] = ()
     private: bool = False
 
     def model_post_init(self, _: Any) -> None:

@@ -21,7 +21,6 @@ import httpx
 import orjson
 import tenacity
 
-from pdp.clock import to_milliseconds
 from pdp.errors import PdpError
 from pdp.json import canonical, digest
 
@@ -51,8 +50,6 @@ _PRIVATE: Final = tuple(
 class WebhookError(PdpError):
     """A message that could not be delivered at one attempt, or an address that none is sent to."""
 
-    code = "webhook.failed"
-
 
 class WebhookSender:
     """Sends a tenant's events to one webhook, while this process holds it."""
@@ -63,7 +60,7 @@ class WebhookSender:
         self._feed = feed
         self._url = httpx.URL(settings.url)
         self._host = self._url.raw_host.decode("ascii")
-        self._id = digest(canonical([settings.url, [*settings.steps]]))
+        self._id = digest(canonical(settings.url))
         secret = settings.secret.get_secret_value()
         is_encoded = secret.startswith("whsec_")
         self._secret = base64.b64decode(secret.removeprefix("whsec_")) if is_encoded else secret.encode()
@@ -79,8 +76,7 @@ class WebhookSender:
         if seq is None:
             return random.uniform(_OTHERS / 2, _OTHERS)  # noqa: S311 - no secret
         for event in await self._feed.after(seq, _QUIET):
-            if not self._settings.steps or event.type.removeprefix("approval.") in self._settings.steps:
-                await self._deliver(event)
+            await self._deliver(event)
             done = await asyncio.to_thread(self._tenant.stores.webhooks.advance, self._id, self._held, event.seq)
             if not done or self._feed.ending.is_set():
                 break
@@ -99,7 +95,7 @@ class WebhookSender:
         return seq
 
     async def _deliver(self, event: AuditRow) -> None:
-        """Send one event, with attempts ever further apart; that it is given up is recorded."""
+        """Send one event, with attempts ever further apart; that it is given up is logged."""
         attempts = tenacity.AsyncRetrying(
             stop=tenacity.stop_after_attempt(_ATTEMPTS),
             wait=tenacity.wait_random_exponential(_FIRST_PAUSE, _LONGEST_PAUSE),
@@ -114,16 +110,6 @@ class WebhookSender:
                     await self._send(event, attempt.retry_state.attempt_number)
         except WebhookError as error:
             _log.warning("event %s is not delivered to %s: %s", event.seq, self._host, error.message)
-            # Not an event of the approval: nobody is told of it by webhooks again.
-            await self._tenant.stream.aappend(
-                {
-                    "time": to_milliseconds(time.time()),
-                    "type": "webhook.given_up",
-                    "approval_id": event.approval_id,
-                    "outcome": "failed",
-                    "error_code": error.code,
-                }
-            )
 
     async def _send(self, event: AuditRow, attempt: int) -> None:
         body = orjson.dumps(
