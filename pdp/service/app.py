@@ -30,7 +30,7 @@ from pdp.service.security import routes as token_routes
 from pdp.service.security.limits import RateLimiter
 from pdp.service.security.oidc import OidcAuthenticator
 from pdp.service.security.tokens import COOKIE, open_tokens
-from pdp.service.telemetry import AUDIT_FAILURES, request_observed, tracer_provider
+from pdp.service.telemetry import request_observed, tracer_provider
 from pdp.service.tenant import Tenant, open_tenant
 
 if TYPE_CHECKING:
@@ -154,8 +154,6 @@ async def _pdp_error(request: Request, error: Exception) -> Response:
     """Answer an error of our own: bad input is 400, what is down is 503."""
     if isinstance(error, HttpError):
         return _answer(request, error)
-    if isinstance(error, AuditError):
-        AUDIT_FAILURES.inc()
     if isinstance(error, StoreError | AuditError | EngineError):
         _log.error("a request could not be served: %s: %s", error.code, error)
         down = HttpError(503, "a store or engine cannot be used", hint="try again", headers={"Retry-After": "1"})

@@ -170,7 +170,6 @@ class ServiceSettings(_Part):
     oidc: tuple[OidcSettings, ...] = ()
     limits: LimitSettings = LimitSettings()
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["json", "text"] = "json"
     otlp_endpoint: str | None = None
 
     def model_post_init(self, _: Any) -> None:

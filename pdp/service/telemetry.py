@@ -32,15 +32,9 @@ _log = logging.getLogger("pdp.service.requests")
 _PLAIN: Final = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "color_message"))
 WORKERS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"  # the library's own name, for what the workers of one service count
 
-_PENDING: Final = (
-    b"# HELP pdp_approvals_pending Approvals of the token's tenant that wait for people, at most 1000\n"
-    b"# TYPE pdp_approvals_pending gauge\npdp_approvals_pending %d\n"
-)
-
 _requests = Counter("pdp_http_requests", "Requests that have ended", ("route", "status"))
 _seconds = Histogram("pdp_http_request_seconds", "How long requests took, waits included", ("route",))
 _decisions = Counter("pdp_decisions", "Decisions, by the concern of their first reason", ("verdict", "family"))
-AUDIT_FAILURES = Counter("pdp_audit_failures", "Requests and calls that could not be recorded, and were refused")
 
 
 @cache
@@ -60,17 +54,15 @@ def count_decision(verdict: str, codes: Iterable[str]) -> None:
     """
     family = next(iter(codes), "none").partition(".")[0]
     _decided(verdict, family).inc()
-    if family == "audit":
-        AUDIT_FAILURES.inc()
 
 
-def metrics_text(pending: int) -> bytes:
-    """Return all metrics, of all workers, in Prometheus' text format; `pending`: approvals that somebody waits for."""
+def metrics_text() -> bytes:
+    """Return all metrics, of all workers, in Prometheus' text format."""
     registry = REGISTRY
     if WORKERS_FOLDER in os.environ:
         registry = CollectorRegistry()
         multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    return generate_latest(registry) + _PENDING % pending
+    return generate_latest(registry)
 
 
 @contextmanager
@@ -169,10 +161,7 @@ def log_config(settings: ServiceSettings) -> dict[str, Any]:
     return {
         "version": 1,
         "disable_existing_loggers": False,
-        "formatters": {
-            "json": {"()": JsonLines},
-            "text": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"},
-        },
-        "handlers": {"err": {"class": "logging.StreamHandler", "formatter": settings.log_format}},
+        "formatters": {"json": {"()": JsonLines}},
+        "handlers": {"err": {"class": "logging.StreamHandler", "formatter": "json"}},
         "loggers": {name: {"handlers": ["err"], "level": level, "propagate": False} for name in ("pdp", "uvicorn")},
     }
