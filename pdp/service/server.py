@@ -39,6 +39,7 @@ class BoundedHttp(HttpToolsProtocol):
     When the process is told to end, `ending` in the application's state is set: what waits answers then.
     """
 
+    _in_head = False
     _head_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
 
@@ -48,17 +49,23 @@ class BoundedHttp(HttpToolsProtocol):
         self._head_timer = self.loop.call_later(_HEAD_SECONDS, transport.close)
 
     def data_received(self, data: bytes) -> None:
-        """Read on; while no head is whole, count its bytes and its time."""
+        """Read on; while no head is whole, count its bytes and its time, also where the request before is open."""
         super().data_received(data)
-        if self.cycle is None or self.cycle.response_complete:
+        if self._in_head or self.cycle is None or self.cycle.response_complete:
             self._head_bytes += len(data)
             if self._head_bytes > _HEAD_BYTES:
                 self.transport.close()
             elif self._head_timer is None:
                 self._head_timer = self.loop.call_later(_HEAD_SECONDS, self.transport.close)
 
+    def on_message_begin(self) -> None:
+        """Begin with a head."""
+        self._in_head = True
+        super().on_message_begin()
+
     def on_headers_complete(self) -> None:
         """Start the request."""
+        self._in_head = False
         self._head_bytes = 0
         self._end_timer()
         super().on_headers_complete()

@@ -149,6 +149,14 @@ def test_a_connection_that_is_slow_is_ended(running: RunningService) -> None:
     }  # fmt: skip
 
 
+def test_a_head_is_bounded_behind_a_request_that_is_open(running: RunningService) -> None:
+    opened = head(running, "/v1/approvals/events").replace(b"POST", b"GET", 1)
+    parts = 400
+    with connected(running) as connection:
+        connection.sendall(opened + b"GET /healthz HTTP/1.1\r\nX-Long: ")
+        assert send_all(connection, (PART for _ in range(parts))) < parts * len(PART)
+
+
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 POST = b"POST /v1/tokens HTTP/1.1\r\nHost: x\r\n"
 ODD = {
