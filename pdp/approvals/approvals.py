@@ -294,6 +294,8 @@ class Approvals:
         # The approvals are held before the step's transaction, as by whoever takes a step on them: otherwise each could
         # hold what the other waits for.
         with self._turn():
+            if approval.state in _OPEN:
+                self._in_time([approval], now)  # marked by itself: the step's transaction is rolled back then
             try:
                 result = step(consume)
             except Exception:
@@ -353,7 +355,8 @@ class Approvals:
         with self._turn():
             while True:
                 old = self.get(approval_id)
-                if old.state in _OPEN and not self._in_time([old], now):
+                # Within a transaction nothing is marked: `consume_with` has marked it before.
+                if old.state in _OPEN and (old.expired(now) if within is not None else not self._in_time([old], now)):
                     old = replace(old, state=ApprovalState.EXPIRED)
                 if old.state not in _OPEN:
                     raise ApprovalRefusedError(old.id, _CLOSED.get(old.state, Refusal.NOT_PENDING), old)

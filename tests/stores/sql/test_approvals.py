@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import text
 
 from pdp import Approval, ApprovalRefusedError, Approvals, Pep
+from pdp.approvals.approvals import Refusal
 from pdp.errors import StoreError
 from pdp.json import canonical
 from pdp.manifest.model import EffectiveApproval
@@ -21,6 +22,7 @@ from pdp.session import Person
 from pdp.stores.approvals import ApprovalState, ApprovalStore, Grant, Transaction
 from pdp.stores.keys import ApprovalUse, Begun, Fresh, IdempotencyKey, Running
 from pdp.stores.memory import MemoryApprovals
+from pdp.stores.sql.audit import SqlAudit
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 from pdp.stores.sql.records import SqlApprovals
@@ -173,6 +175,24 @@ def test_approval_and_key_are_used_in_one_transaction(store: Database) -> None:
     assert begin(store, approvals, first, "idm-2") is None
     assert begin(store, approvals, first) == Running(first.id)
     assert SqlIdempotency(store).look(KEY._replace(key="idm-2"), "sha256:a", 0.0) is None
+
+
+def test_an_approval_that_is_over_as_it_is_used_is_recorded_and_uses_nothing_up(store: Database) -> None:
+    with closing(SqlAudit(store)) as audit:
+        approvals = Approvals(SqlApprovals(store), audit)
+        first = approvals.store.add(approval())
+        granted, keys = approvals.grant(first.id, BOSS, SOON), SqlIdempotency(store)
+
+        def step(consume: Callable[[Transaction | None], object]) -> Begun:
+            return keys.begin(KEY, "sha256:a", ttl=None, now=0.0, approval=ApprovalUse(granted.id, consume))
+
+        with pytest.raises(ApprovalRefusedError) as caught:
+            approvals.consume_with(granted, granted.expires_at, step)
+
+        assert caught.value.reason is Refusal.EXPIRED
+        assert approvals.get(granted.id) == replace(granted, state=ApprovalState.EXPIRED)
+        assert [row.type for row in audit.lines(-1, 9)] == ["approval.granted", "approval.expired"]
+        assert keys.look(KEY, "sha256:a", 0.0) is None
 
 
 def test_of_all_keys_that_want_one_approval_one_gets_it(store: Database) -> None:
