@@ -59,7 +59,10 @@ class ApprovalFeed:
         cannot be read.
         """
         if self._last is None:
-            self._since = self._last = seq
+            # Where the stream ends, and not where a client says: all others would wait for what comes after that.
+            end = await self.end()
+            if self._last is None:
+                self._since = self._last = end
         if seq < self._since:
             old = await asyncio.to_thread(self._audit.lines, seq, _PAGE, approvals_only=True)
             if found := _of(old, approval_id):

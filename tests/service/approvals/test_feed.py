@@ -78,6 +78,7 @@ async def test_one_approval_is_waited_for(audit: Watched) -> None:
 
 async def test_readers_share_a_look_and_nobody_looks_when_nobody_waits(audit: Watched) -> None:
     feed = ApprovalFeed(audit, 10, asyncio.Event())
+    assert await feed.after(-1, 0) == []
     waits = [asyncio.create_task(feed.after(-1, PATIENT)) for _ in range(50)]
     await asyncio.to_thread(audit.add, 0, 1)
     assert {tuple(await wait) for wait in waits} == {tuple(await waits[0])}
@@ -86,6 +87,18 @@ async def test_readers_share_a_look_and_nobody_looks_when_nobody_waits(audit: Wa
     assert looks < 50
     await asyncio.wait([asyncio.create_task(asyncio.sleep(0.1))])
     assert audit.looks == looks
+
+
+@pytest.mark.parametrize("stated", [10**17, 0])
+async def test_what_the_first_client_states_is_not_where_all_others_begin(audit: Watched, stated: int) -> None:
+    feed = ApprovalFeed(audit, 10, asyncio.Event())
+    await asyncio.to_thread(audit.add, 0, 200)
+    await feed.after(stated, 0)
+    wait = asyncio.create_task(feed.after(await feed.end(), 5))
+    done, _ = await asyncio.wait((wait,), timeout=0.1)
+    assert not done
+    await asyncio.to_thread(audit.add, 200, 201)
+    assert [event.approval_id for event in await wait] == ["a200"]
 
 
 async def test_the_end_of_the_service_ends_every_wait(audit: Watched) -> None:
