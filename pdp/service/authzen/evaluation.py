@@ -10,7 +10,7 @@ from pdp.clock import to_milliseconds
 from pdp.decision import Verdict, denied
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.flow.reasons import explained
-from pdp.service.authzen.entities import KEYS, AccessRequest, QuestionReader
+from pdp.service.authzen.entities import KEYS, AccessRequest, QuestionReader, stated_object
 from pdp.service.authzen.policy import AccessAnswer
 from pdp.service.authzen.profile import answer_context, fulfillable
 from pdp.service.requests import HttpError
@@ -21,27 +21,32 @@ if TYPE_CHECKING:
 
     from pdp.decision import Decision
     from pdp.service.requests import Caller
+    from pdp.service.settings import ServiceSettings
 
 _STOPS: Final = {"execute_all": None, "deny_on_first_deny": False, "permit_on_first_permit": True}
 """By semantic, the decision that ends a batch."""
 
 
-async def evaluate(caller: Caller, body: Mapping[str, Any], request_id: str, url: str) -> dict[str, Any]:
+async def evaluate(
+    caller: Caller, body: Mapping[str, Any], request_id: str, settings: ServiceSettings
+) -> dict[str, Any]:
     """Return the answer to one request; HttpError 400 or 403: it cannot be asked. AuditError: it cannot be recorded."""
     asked = QuestionReader(caller, await caller.tenant.access.directory(), request_id).read(body)
     decided = (await decide_all(caller, [asked]))[0]
     await caller.tenant.stream.aappend(access_event(caller, asked, decided.decision, request_id))
-    return _answer(caller, asked, decided, url)
+    return _answer(caller, asked, decided, settings.url)
 
 
-async def evaluate_all(caller: Caller, body: Mapping[str, Any], request_id: str, url: str, most: int) -> dict[str, Any]:
-    """Return the answers to several requests, at most `most`; to that of the body itself where it states none.
+async def evaluate_all(
+    caller: Caller, body: Mapping[str, Any], request_id: str, settings: ServiceSettings
+) -> dict[str, Any]:
+    """Return the answers to several requests, as many as a batch may have; to the body itself where it states none.
 
     An item that cannot be asked is answered false, with its error.
     """
-    items, stop = _items(body, most), _semantic(body)
+    items, stop = _items(body, settings.limits.batch), _semantic(body)
     if not items:
-        return await evaluate(caller, body, request_id, url)
+        return await evaluate(caller, body, request_id, settings)
     defaults = {name: body[name] for name in KEYS if name in body}
     reader = QuestionReader(caller, await caller.tenant.access.directory(), request_id)
     read: list[AccessRequest | HttpError] = []
@@ -59,7 +64,7 @@ async def evaluate_all(caller: Caller, body: Mapping[str, Any], request_id: str,
             events.append(access_event(caller, None, decision, request_id))
         else:
             answered = next(decided)
-            answer = _answer(caller, asked, answered, url)
+            answer = _answer(caller, asked, answered, settings.url)
             events.append(access_event(caller, asked, answered.decision, request_id))
         answers.append(answer)
         if answer["decision"] is stop:
@@ -89,16 +94,12 @@ def _items(body: Mapping[str, Any], most: int) -> list[dict[str, Any]]:
     if len(items) > most:
         raise HttpError(413, f"there are {len(items)} evaluations, at most {most} are admitted", hint="send fewer")
     for name in KEYS if items else ():
-        if type(body.get(name, {})) is not dict:
-            raise HttpError(400, f"{name} has to be an object")
+        stated_object(body, name)
     return items
 
 
 def _semantic(body: Mapping[str, Any]) -> bool | None:
-    options = body.get("options", {})
-    if type(options) is not dict:
-        raise HttpError(400, "options has to be an object")
-    semantic = options.get("evaluations_semantic", "execute_all")
+    semantic = stated_object(body, "options").get("evaluations_semantic", "execute_all")
     if type(semantic) is not str or semantic not in _STOPS:
         raise HttpError(400, f"evaluations_semantic has to be one of {', '.join(_STOPS)}")
     return _STOPS[semantic]

@@ -16,28 +16,16 @@ from pdp.service.security.principal import Scope
 from pdp.service.settings import DEFAULT_TENANT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from starlette.requests import Request
 
 _METADATA: Final = "/.well-known/authzen-configuration"
 
 
-async def _evaluation(request: Request) -> Response:
+async def _answered(answer: Callable[..., Awaitable[Mapping[str, Any]]], request: Request) -> Response:
     asking, body = await caller(request, Scope.DECIDE), await read_object(request)
-    return _json(await evaluate(asking, body, request.state.request_id, service_of(request).settings.url))
-
-
-async def _evaluations(request: Request) -> Response:
-    asking, body = await caller(request, Scope.DECIDE), await read_object(request)
-    settings = service_of(request).settings
-    answer = await evaluate_all(asking, body, request.state.request_id, settings.url, settings.limits.batch)
-    return _json(answer)
-
-
-async def _search(kind: Searched, request: Request) -> Response:
-    asking, body = await caller(request, Scope.DECIDE), await read_object(request)
-    return _json(await search(asking, kind, body, request.state.request_id, service_of(request).settings.limits))
+    return _json(await answer(asking, body, request.state.request_id, service_of(request).settings))
 
 
 async def _metadata(request: Request) -> Response:
@@ -67,9 +55,12 @@ def _json(value: Mapping[str, Any]) -> Response:
 # Of Starlette, as FastAPI's would look for parameters that there are not.
 router = Router(
     [
-        Route("/access/v1/evaluation", _evaluation, methods=["POST"]),
-        Route("/access/v1/evaluations", _evaluations, methods=["POST"]),
-        *(Route(f"/access/v1/search/{kind}", partial(_search, kind), methods=["POST"]) for kind in get_args(Searched)),
+        Route("/access/v1/evaluation", partial(_answered, evaluate), methods=["POST"]),
+        Route("/access/v1/evaluations", partial(_answered, evaluate_all), methods=["POST"]),
+        *(
+            Route(f"/access/v1/search/{kind}", partial(_answered, partial(search, kind)), methods=["POST"])
+            for kind in get_args(Searched)
+        ),
         Route(_METADATA, _metadata, methods=["GET"]),
         Route(f"{_METADATA}/{{tenant}}", _metadata, methods=["GET"]),
     ]

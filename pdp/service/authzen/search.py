@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pdp.service.requests import Caller
-    from pdp.service.settings import LimitSettings
+    from pdp.service.settings import ServiceSettings
 
 Searched = Literal["subject", "resource", "action"]
 
@@ -43,13 +43,13 @@ class _Page(NamedTuple):
 
 
 async def search(
-    caller: Caller, kind: Searched, body: Mapping[str, Any], request_id: str, limits: LimitSettings
+    kind: Searched, caller: Caller, body: Mapping[str, Any], request_id: str, settings: ServiceSettings
 ) -> dict[str, Any]:
     """Return `{page?, results}`; `page` where the request has one, or this is not the whole result.
 
     HttpError: 400 it cannot be asked, 403 the subject is not the token's own. AuditError: it cannot be recorded.
     """
-    policy, audit = caller.tenant.access, caller.tenant.stream
+    policy, audit, limits = caller.tenant.access, caller.tenant.stream, settings.limits
     if not policy.can_search(kind):
         raise HttpError(404, "this search is not offered")
     if kind == "subject" and not caller.may(Scope.ASSERT):
