@@ -202,10 +202,6 @@ class Approval:
         """Return whether a call with these claims may use it: the subject's own grant has to be by another token."""
         return all(are_two_tokens(grant.token, token_marks(claims)) for grant in self.grants if SUBJECT in grant.roles)
 
-    def has(self, texts: Mapping[str, str | None]) -> bool:
-        """Return whether its attributes of these names are these texts; None: whatever it is."""
-        return all(text is None or getattr(self, name) == text for name, text in texts.items())
-
     def as_context(self, now: str) -> dict[str, Any]:
         """Return what the policy sees of it as `context.approval`; `age_seconds` is counted to `now`."""
         return {
@@ -248,19 +244,9 @@ class ApprovalStore(Protocol):
         """Return the approval of that id, if there is one."""
 
     def list(
-        self,
-        *,
-        call_digest: str | None = None,
-        state: ApprovalState | None = None,
-        after: str | None = None,
-        limit: int | None = None,
-        **texts: str | None,
+        self, *, call_digest: str | None = None, state: ApprovalState | None = None, subject: str | None = None
     ) -> Sequence[Approval]:
-        """Return the approvals in the order of being added; of one call or state where that is stated.
-
-        `texts`: likewise of one `subject`, `tool` or `run_id`. `after`: those that were added after the one of that id;
-        `limit`: at most so many.
-        """
+        """Return the approvals in the order of being added; of one call, state or subject where that is stated."""
 
     def replace(self, old: Approval, new: Approval, *, within: Transaction | None = None) -> bool:
         """Put `new` in the place of `old` if what is stored equals `old`, and return whether it did.

@@ -6,7 +6,6 @@ import threading
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import dropwhile, islice
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from pdp.errors import StoreFullError
@@ -201,21 +200,12 @@ class MemoryApprovals(_MemoryRecords[Approval]):
             return approval
 
     def list(
-        self,
-        *,
-        call_digest: str | None = None,
-        state: ApprovalState | None = None,
-        after: str | None = None,
-        limit: int | None = None,
-        **texts: str | None,
+        self, *, call_digest: str | None = None, state: ApprovalState | None = None, subject: str | None = None
     ) -> Sequence[Approval]:
         """Return the approvals in the order of being added."""
         with self._lock:
             approvals = list(self._records.values()) if call_digest is None else self._of(call_digest)
-        if after is not None:
-            approvals = [*dropwhile(lambda approval: approval.id != after, approvals)][1:]
-        found = (each for each in approvals if (state is None or each.state is state) and each.has(texts))
-        return [*islice(found, limit)]
+        return [each for each in approvals if state in (None, each.state) and subject in (None, each.subject)]
 
     def _of(self, call_digest: str) -> Sequence[Approval]:
         return [self._records[approval_id] for approval_id in self._by_call.get(call_digest, ())]

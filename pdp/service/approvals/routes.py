@@ -73,7 +73,7 @@ async def approvals_page(request: Request) -> JSONResponse:
             return JSONResponse({"approvals": [], "next": None})
         texts["subject"] = own
     page = await asyncio.to_thread(
-        who.tenant.approvals.store.list,
+        who.tenant.stores.approvals.list,
         state=None if state is None else ApprovalState(state), after=after, limit=int(limit), **texts,
     )  # fmt: skip
     shown = [each.as_json() for each in page if may_see(who, each)]

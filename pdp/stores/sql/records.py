@@ -130,13 +130,18 @@ class SqlApprovals(_SqlRecords[Approval]):
         limit: int | None = None,
         **texts: str | None,
     ) -> Sequence[Approval]:
-        """Return the approvals in the order of being added."""
+        """Return the approvals in the order of being added; of one call or state where that is stated.
+
+        `texts`: likewise of one `subject`, `tool` or `run_id`. `after`: those that were added after the one of that id;
+        `limit`: at most so many.
+        """
+        wanted = {name: text for name, text in texts.items() if text is not None}
         # The database leaves out what cannot have these texts; case counts here, and not there.
-        within = [f'"{name}":{to_json(text).decode()}' for name, text in texts.items() if text is not None]
+        within = [f'"{name}":{to_json(text).decode()}' for name, text in wanted.items()]
         found: list[Approval] = []
         while True:
             page = self._all(within, after, limit, call_digest=call_digest, state=state)
-            found += [approval for approval in page if approval.has(texts)]
+            found += [each for each in page if all(getattr(each, name) == text for name, text in wanted.items())]
             if limit is None or len(page) < limit or len(found) >= limit:
                 return found[:limit]
             after = page[-1].id

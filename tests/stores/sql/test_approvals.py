@@ -103,7 +103,8 @@ def test_a_call_has_one_pending_approval(kept: ApprovalStore) -> None:
     assert [(each.id, each.state) for each in kept.list()] == [(first.id, "expired"), ("another", "pending")]
 
 
-def test_approvals_are_listed_page_by_page(kept: ApprovalStore) -> None:
+def test_approvals_are_listed_page_by_page(store: Database) -> None:
+    kept = SqlApprovals(store)
     first = approval()
     odd = 'officer "1"%_'
     subjects = [odd, odd.upper(), odd, "another", odd]
