@@ -10,7 +10,7 @@ import orjson
 
 from pdp.clock import to_seconds
 from pdp.errors import UsageError
-from pdp.json import JsonValueError, canonical, digest
+from pdp.json import MAX_BYTES, JsonValueError, canonical, digest
 from pdp.request import Entity, Request, RequestedAction, bounded
 from pdp.service.requests import HttpError
 from pdp.service.security.principal import Scope
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 KEYS: Final = ("subject", "action", "resource", "context")
 
+_MOST_BYTES: Final = 4 * MAX_BYTES  # of a batch, in each of whose questions stands what they have in common
 _RESERVED: Final = frozenset(("approval", "call_digest", "flow", "spent", "time"))
 _WHOLE: Final = b'{"action":%b,"context":%b,"resource":%b,"subject":%b}'
 _OWN: Final = "without the scope assert, a token asks for its own subject: type user, id its claim sub"
@@ -43,15 +44,19 @@ class QuestionReader:
         self._caller = caller
         self._directory = directory
         self._request_id = request_id
+        self._bytes = 0
         # With what they were read from, so that nothing else can have its identity.
         self._known: dict[tuple[str, int], tuple[Any, Any, bytes]] = {}
 
     def read(self, stated: Mapping[str, Any]) -> AccessRequest:
         """Return one question.
 
-        HttpError: 400 for what is missing or mistyped, 403 for somebody else's subject. What only the service knows is
-        refused from a caller, unless the policy is not the baseline's, which reads other things.
+        HttpError: 400 for what is missing or mistyped, 403 for somebody else's subject, 413 where those before are
+        already 4 MiB. What only the service knows is refused from a caller, unless the policy is not the baseline's,
+        which reads other things.
         """
+        if self._bytes > _MOST_BYTES:
+            raise HttpError(413, f"the evaluations before it have {self._bytes} bytes together", hint="send fewer")
         subject, action, resource = (self._part(stated, name) for name in ("subject", "action", "resource"))
         context = stated_object(stated, "context")
         stable = body = _WHOLE % (action[2], canonical(context), resource[2], subject[2])
@@ -61,6 +66,7 @@ class QuestionReader:
             filled = {"approval": None, "call_digest": digest(stable), "time": to_seconds(time.time())}
             context = {"request_id": self._request_id, **context, **filled}
             body = _WHOLE % (action[2], canonical(context), resource[2], subject[2])
+        self._bytes += len(body)
         try:
             return AccessRequest(Request(subject[1], action[1], resource[1], context), stable, bounded(body))
         except JsonValueError as error:

@@ -67,11 +67,11 @@ async def search(
     page = _asked_page(stated_object(body, "page"), limits.page, question, policy.seal)
     names = sorted(await policy.candidates(kind, known, directory))
     left = [name for name in names if page.after is None or name > page.after]
-    reader = QuestionReader(caller, directory, request_id)
     found: list[dict[str, str]] = []
     at, revision, ends = 0, page.revision, time.monotonic() + _SECONDS
     while at < min(len(left), _ROUNDS * limits.batch) and len(found) < page.limit and time.monotonic() < ends:
         entities = [{**form, "name" if kind == "action" else "id": name} for name in left[at : at + limits.batch]]
+        reader = QuestionReader(caller, directory, request_id)
         asked = [reader.read({**stated, kind: entity}) for entity in entities]
         for entity, answer in zip(entities, await decide_all(caller, asked), strict=True):
             if len(found) == page.limit:

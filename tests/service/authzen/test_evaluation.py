@@ -282,6 +282,14 @@ async def test_a_batch_that_is_malformed_or_too_long_is_refused_whole(
     assert events(served) == []
 
 
+async def test_what_a_batch_comes_to_when_each_question_is_whole_is_bounded(client: httpx.AsyncClient) -> None:
+    shared = {**wire()["context"], "note": "x" * 900_000}
+
+    answer = (await client.post(EVALUATIONS, json=wire(context=shared) | {"evaluations": [{}] * 20})).json()
+    errors = [item.get("context", {}).get("error", {}).get("status") for item in answer["evaluations"]]
+    assert errors == [None] * 5 + [413] * 15
+
+
 async def test_a_default_that_no_item_uses_may_be_empty(client: httpx.AsyncClient) -> None:
     body = wire(resource={}) | {"evaluations": [{"resource": PAYEE}]}
 
