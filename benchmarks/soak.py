@@ -325,14 +325,18 @@ class Soak:
             [_PDP, "audit", "show", self.database.url, "--json"], check=True, capture_output=True, text=True
         )
         events = [json.loads(line) for line in shown.stdout.splitlines()]
-        succeeded = Counter(
-            event["idempotency_key"] for event in events
+        # A process that is killed between an event and its last step leaves an event that is written a second time.
+        succeeded = {
+            (event["idempotency_key"], event["decision_id"])
+            for event in events
             if event["type"] == "tool.initiate_wire.result"
-            and event["outcome"] == "succeeded" and not event["replayed"]
-        )  # fmt: skip
+            and event["outcome"] == "succeeded"
+            and not event["replayed"]
+        }
+        recorded = Counter(key for key, _ in succeeded)
         for key in self.executed:
-            if succeeded[key] != 1:
-                self.wrong(f"{key}: ran, and {succeeded[key]} events say so")
+            if recorded[key] != 1:
+                self.wrong(f"{key}: ran, and {recorded[key]} outcomes are recorded")
         used = Counter(
             event["approval_id"] for event in events
             if event["type"] == "approval.consumed" and event["outcome"] is None
@@ -348,6 +352,16 @@ class Soak:
         self.counts["events"] = len(events)
 
 
+def errors_in(log: Path) -> Counter[str]:
+    """Return what a log has of errors with a traceback: the last line of each."""
+    found = Counter[str]()
+    for line in log.read_text(errors="replace").splitlines():
+        with suppress(ValueError):
+            error = json.loads(line).get("error", "").strip().splitlines()
+            found.update(f"traceback: {last[:150]}" for last in error[-1:])
+    return found
+
+
 def main() -> int:
     """Run for some time, print what happened, and return 1 where something was wrong."""
     parser = argparse.ArgumentParser(description="Mixed load on the service while its parts are killed at random.")
@@ -358,8 +372,7 @@ def main() -> int:
         soak = Soak(stated.seconds, stated.seed, owned)
         soak.run()
         for service in soak.services:
-            tracebacks = service.log.read_text(errors="replace").count("Traceback")
-            soak.counts[f"tracebacks of {service.log.stem}"] = tracebacks
+            soak.counts.update(errors_in(service.log))
     for what, count in sorted(soak.counts.items()):
         print(f"{count:8} {what}")
     for fault in soak.faults[:50]:
