@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pdp.service")
 
 _REQUEST_ID: Final = re.compile(rb"[!-~]{1,256}")
+_STATUS: Final = {"calls.unknown": 404, "calls.conflict": 409}  # of errors of our own, by their codes
 _HEADERS: Final = (
     (b"cache-control", b"no-store"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -158,9 +159,11 @@ async def _pdp_error(request: Request, error: Exception) -> Response:
         _log.error("a request could not be served: %s: %s", error.code, error)
         down = HttpError(503, "a store or engine cannot be used", hint="try again", headers={"Retry-After": "1"})
         return _answer(request, down)
-    if isinstance(error, UsageError):
-        return _answer(request, HttpError(400, error.message, hint=error.hint))
-    raise error
+    assert isinstance(error, PdpError)  # noqa: S101 - registered for it
+    status = 400 if isinstance(error, UsageError) else _STATUS.get(error.code)
+    if status is None:
+        raise error
+    return _answer(request, HttpError(status, error.message, hint=error.hint))
 
 
 class Envelope:

@@ -13,8 +13,6 @@ from starlette.responses import JSONResponse, Response
 
 from pdp.decision import new_id
 from pdp.flow.remote.answer import as_answer
-from pdp.flow.remote.calls import UnknownCallError
-from pdp.flow.remote.stored import CallConflictError
 from pdp.json import JsonValueError, canonical, digest, thawed
 from pdp.proposal import Execution, Failure
 from pdp.service.requests import Caller, HttpError, caller, known_fields, read_object
@@ -57,10 +55,7 @@ async def propose(request: Request) -> Response:
         evaluation = await who.tenant.pep.adecide(body["proposal"], session, **ids)
         return _decided({**as_answer(evaluation), "id": call_id})
     name = CallName(call_id, who.principal.id, digest(canonical([who.principal.id, {**body, "id": call_id}])))
-    try:
-        return _decided(await who.tenant.pep.abegin(name, body["proposal"], session, **ids))
-    except CallConflictError as error:
-        raise HttpError(409, error.message, hint=error.hint) from None
+    return _decided(await who.tenant.pep.abegin(name, body["proposal"], session, **ids))
 
 
 @router.post("/v1/proposals/{call_id}/result")
@@ -70,12 +65,7 @@ async def report(request: Request, call_id: str) -> Response:
     body = await read_object(request)
     known_fields(body, "execution")
     execution = _execution(body.get("execution"))
-    try:
-        return JSONResponse(await who.tenant.pep.afinish(CallName(call_id, who.principal.id), execution))
-    except UnknownCallError as error:
-        raise HttpError(404, error.message) from None
-    except CallConflictError as error:
-        raise HttpError(409, error.message) from None
+    return JSONResponse(await who.tenant.pep.afinish(CallName(call_id, who.principal.id), execution))
 
 
 @router.post("/v1/runs/{run_id}/end")
