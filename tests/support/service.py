@@ -50,7 +50,9 @@ class ServedApp:
         self, scopes: Iterable[str] = Scope, claims: Mapping[str, Any] = OFFICER, *, tenant: str = "default"
     ) -> str:
         """A new token."""
-        return issue_token(self.service.tokens.tokens, tenant, "test", scopes, claims)[1]
+        return issue_token(
+            self.service.tokens.tokens, tenant, {"name": "test", "scopes": [*scopes], "claims": {**claims}}
+        )[1]
 
     def client(
         self,
@@ -104,7 +106,7 @@ class RunningService:
     ) -> str:
         """A new token."""
         with closing(OpenStores(self.store)) as stores:
-            return issue_token(stores.tokens, tenant, "test", scopes, claims)[1]
+            return issue_token(stores.tokens, tenant, {"name": "test", "scopes": [*scopes], "claims": {**claims}})[1]
 
     def client(self, scopes: Iterable[str] = Scope, claims: Mapping[str, Any] = OFFICER) -> httpx.Client:
         """A client with a new token."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.responses import JSONResponse
 
-from pdp.service.requests import Caller, HttpError, caller, known_fields, read_object, service_of
+from pdp.service.requests import Caller, HttpError, caller, read_object, service_of
 from pdp.service.security.principal import Scope
-from pdp.service.security.tokens import COOKIE, LIFETIME, issue_token, token_event
+from pdp.service.security.tokens import COOKIE, issue_token, token_event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,32 +18,13 @@ if TYPE_CHECKING:
 router = APIRouter()
 
 
-class TokenOrder(BaseModel):
-    """What a new token shall be good for. `claims`: of the person whom it stands for; `expires_in`: seconds."""
-
-    model_config = ConfigDict(strict=True)
-
-    name: str
-    scopes: list[str]
-    claims: dict[str, Any] = {}
-    expires_in: int = LIFETIME
-
-
 @router.post("/v1/tokens")
 async def create_token(request: Request) -> Response:
     """Make a token of the administrator's tenant. It is in this answer, and nowhere else."""
     by = await caller(request, Scope.ADMIN)
     body = await read_object(request)
-    known_fields(body, *TokenOrder.model_fields)
-    try:
-        order = TokenOrder.model_validate(body)
-    except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        raise HttpError(400, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     store = service_of(request).tokens.tokens
-    record, token = await asyncio.to_thread(
-        issue_token, store, by.tenant.name, order.name, order.scopes, order.claims, seconds=order.expires_in
-    )
+    record, token = await asyncio.to_thread(issue_token, store, by.tenant.name, body)
     await _recorded(request, by, "token.created", record.id, record.scopes)
     return JSONResponse({**record.as_json(), "token": token}, status_code=201)
 

@@ -13,14 +13,15 @@ import re
 import secrets
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import orjson
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
 
 from pdp.audit.chain import recordable
 from pdp.clock import to_milliseconds
 from pdp.errors import UsageError
-from pdp.json import JsonValueError, canonical, check_json, frozen
+from pdp.json import canonical, frozen
 from pdp.service.security.principal import Principal, Scope
 from pdp.session import LONGEST_TEXT, Session
 from pdp.stores.sql.tokens import SqlTokens, TokenRecord
@@ -108,36 +109,31 @@ def token_store_url(settings: ServiceSettings) -> str:
     return settings.store or tenants.get("default", next(iter(tenants.values()))).store
 
 
-def issue_token(
-    tokens: SqlTokens,
-    tenant: str,
-    name: str,
-    scopes: Iterable[str],
-    claims: Mapping[str, Any],
-    *,
-    seconds: int = LIFETIME,
-) -> tuple[TokenRecord, str]:
-    """Store a new token; return its record, and the token, which stands nowhere else.
+class TokenOrder(BaseModel):
+    """What a new token shall be good for. `claims`: of the person whom it stands for; `expires_in`: seconds."""
 
-    UsageError: a name that is empty, too long or no text, no scope or an unknown one, claims that no session takes, or
-    a lifetime that is not between a second and ten years.
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
+    scopes: Annotated[list[Scope], Field(min_length=1)]
+    claims: dict[str, Any] = {}
+    expires_in: Annotated[StrictInt, Field(gt=0, le=_LONGEST)] = LIFETIME
+
+
+def issue_token(tokens: SqlTokens, tenant: str, order: Mapping[str, Any]) -> tuple[TokenRecord, str]:
+    """Store a new token, as of `TokenOrder`; return its record, and the token, which stands nowhere else.
+
+    UsageError: it is none, or has claims that no session takes.
     """
     try:
-        check_json(name)
-    except JsonValueError as error:
-        raise UsageError(f"name: {error}") from None
-    if not 0 < len(name) <= LONGEST_TEXT:
-        raise UsageError(f"name: has {len(name)} characters", hint=f"1 to {LONGEST_TEXT} are admitted")
-    wanted = set(scopes)
-    if not wanted or not wanted <= set(Scope):
-        unknown = ", ".join(sorted(wanted - set(Scope)))
-        raise UsageError(f"scopes: unknown: {unknown:.60}" if unknown else "scopes: none", hint=", ".join(Scope))
-    if not 0 < seconds <= _LONGEST:
-        raise UsageError(f"expires_in: {seconds} s", hint=f"1 to {_LONGEST} seconds are admitted")
-    session = Session.read({"claims": claims})
-    if claims:
+        wanted = TokenOrder.model_validate(order)
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        raise UsageError(f"{'.'.join(map(str, first['loc'])):.60}: {first['msg']}") from None
+    session = Session.read({"claims": wanted.claims})
+    if wanted.claims:
         _ = session.subject  # refuses claims that name no person
-    made = _new(tenant, name, sorted(wanted), session.claims, seconds=seconds)
+    made = _new(tenant, wanted.name, sorted(set(wanted.scopes)), session.claims, seconds=wanted.expires_in)
     tokens.add(made[0])
     return made
 

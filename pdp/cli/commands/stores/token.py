@@ -46,7 +46,8 @@ def create(
     Exit code: 0 made, 2 bad usage or file, 1 the store cannot be reached.
     """
     claims = {} if session is None else read_session(session).claims
+    order = {"name": name, "scopes": scope, "claims": claims, "expires_in": expires_in}
     with stores_named(store) as stores, step_audit(audit, stores) as log:
-        record, token = issue_token(stores.tokens, tenant, name, scope, claims, seconds=expires_in)
+        record, token = issue_token(stores.tokens, tenant, order)
         log.append(token_event("token.created", user_name(None), record.id, record.scopes))
     print_answer({**record.as_json(), "token": token}, [token], as_json=as_json)
