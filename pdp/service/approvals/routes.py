@@ -94,6 +94,7 @@ async def awaited(request: Request, approval_id: str) -> JSONResponse:
         feed = feed_of(request, who)
         with feed.place():
             approval = await _decided(who, feed, approval_id, int(wait[1]))
+        await caller(request, *SCOPES)  # the token may not count any more
     return JSONResponse(approval.as_json())
 
 

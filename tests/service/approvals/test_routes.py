@@ -201,6 +201,19 @@ async def test_a_wait_ends_with_the_service_and_is_no_denial(tmp_path: Path) -> 
             assert (await wait).json() == approval.as_json()
 
 
+async def test_who_waits_with_a_token_that_is_revoked_is_told_nothing(tmp_path: Path) -> None:
+    async with service(tmp_path) as served:
+        approval = await opened(served)
+        client, admin = served.client(["approve"], APPROVER), served.client()
+        wait = asyncio.create_task(client.get(f"/v1/approvals/{approval.id}?wait=55s"))
+        done, _ = await asyncio.wait((wait,), timeout=1)
+        assert not done
+        await admin.delete(f"/v1/tokens/{client.headers['authorization'].removeprefix('Bearer pdp_')[:16]}")
+        await served.client(["approve"], APPROVER).post(f"/v1/approvals/{approval.id}/deny")
+
+        assert error(await wait) == (401, "service.unauthenticated")
+
+
 async def test_no_more_wait_than_there_are_places_for(tmp_path: Path) -> None:
     async with service(tmp_path, limits={"waiting": 1}) as served:
         approval = await opened(served)
