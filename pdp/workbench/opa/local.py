@@ -18,7 +18,7 @@ import time
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from pdp.engine.bundle.file import ROOTS, Bundle
 from pdp.engine.data import merged_data
@@ -31,7 +31,7 @@ from pdp.workbench.opa.modules import write_texts
 from pdp.workbench.opa.program import opa_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 _logger = logging.getLogger("pdp.engine")
 
@@ -68,7 +68,7 @@ def local_opa(
     data: Mapping[str, Any] | None = None,
     tcp: bool = False,
 ) -> Iterator[OpaServer]:
-    """Run OPA as a process, which ends with the block; one that ends before is started again.
+    """Run OPA as a process, which ends with the block; one that ends before is started again a second later.
 
         with local_opa(program, bundle=read_bundle(path)) as opa, SidecarEngine(opa.url, token=opa.token) as engine:
             engine.decide(request)
@@ -114,44 +114,29 @@ def local_opa(
             raise EngineError(
                 f"{program}: OPA cannot be run: {error.strerror}", hint="get it with `pdp opa install`"
             ) from error
-        with _Supervisor(start, process, log) as supervisor:
+        turn, is_over = threading.Lock(), threading.Event()
+
+        def keep_running() -> None:
+            nonlocal process
+            while not is_over.is_set():
+                code = process.wait()
+                if is_over.is_set():
+                    return
+                _logger.error("OPA has ended with %d, and is started again:\n%s", code, _log_tail(log))
+                is_over.wait(_RESTART_PAUSE)
+                with turn, suppress(OSError):  # no room on the machine: once more after a pause
+                    if not is_over.is_set():
+                        process = start()
+
+        try:
             _wait_until_ready(process, url, log)
-            supervisor.start()
+            threading.Thread(target=keep_running, name="pdp-opa", daemon=True).start()
             yield OpaServer(url, token)
-
-
-class _Supervisor(threading.Thread):
-    """Starts OPA again, a second after it has ended, until the block ends. What is decided meanwhile is a DENY."""
-
-    def __init__(
-        self, start: Callable[[], subprocess.Popen[bytes]], process: subprocess.Popen[bytes], log: Path
-    ) -> None:
-        super().__init__(name="pdp-opa", daemon=True)
-        self._start_opa = start
-        self._process = process
-        self._log = log
-        self._turn = threading.Lock()
-        self._ended = threading.Event()
-
-    def run(self) -> None:
-        while not self._ended.is_set():
-            code = self._process.wait()
-            if self._ended.is_set():
-                return
-            _logger.error("OPA has ended with %d, and is started again:\n%s", code, _log_tail(self._log))
-            self._ended.wait(_RESTART_PAUSE)
-            with self._turn, suppress(OSError):  # no room on the machine: once more after a pause
-                if not self._ended.is_set():
-                    self._process = self._start_opa()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._turn:
-            self._ended.set()
-        self._process.kill()  # at once: it holds nothing that could be lost
-        self._process.wait()
+        finally:
+            with turn:
+                is_over.set()
+            process.kill()  # at once: it holds nothing that could be lost
+            process.wait()
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
