@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter
@@ -12,7 +11,7 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annota
 from starlette.responses import JSONResponse, Response
 
 from pdp.errors import PdpError
-from pdp.service.requests import HttpError, caller, query, service_of
+from pdp.service.requests import caller, number, query, service_of
 from pdp.service.security.principal import Scope
 from pdp.service.telemetry import metrics_text
 
@@ -94,21 +93,11 @@ async def audit_page(request: Request) -> Response:
     who = await caller(request, Scope.AUDIT)
     most = service_of(request).settings.limits.page
     asked = query(request, "after", "limit")
-    after, limit = _number(asked, "after", -1, -1, 2**63 - 1), _number(asked, "limit", most, 1, most)
+    after, limit = number(asked, "after", -1, -1, 2**63 - 1), number(asked, "limit", most, 1, most)
     rows = await asyncio.to_thread(who.tenant.stream.lines, after, limit)
     last = rows[-1].seq if rows else after
     events = ",".join(row.line for row in rows)
     return Response(f'{{"events":[{events}],"last":{last}}}', media_type="application/json")
-
-
-def _number(asked: dict[str, str], name: str, absent: int, least: int, most: int) -> int:
-    given = asked.get(name)
-    if given is None:
-        return absent
-    with suppress(ValueError):
-        if len(given) < len(str(most)) + 1 and given.isascii() and least <= int(given) <= most:
-            return int(given)
-    raise HttpError(400, f"{name} is not valid", hint=f"a number from {least} to {most}")
 
 
 def _store(tenant: Tenant) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.errors import PdpError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pdp.service.security.principal import Principal, Scope
     from pdp.service.tenant import Tenant
 
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 _LONGEST_LENGTH: Final = 20  # digits
 _CODES: Final = {
     400: "service.bad_request",
@@ -133,6 +135,14 @@ def known_fields(value: dict[str, Any], *fields: str) -> None:
     unknown = sorted(value.keys() - set(fields))
     if unknown:
         raise HttpError(400, f"unknown field {unknown[0]!r:.60}", hint=f"known: {', '.join(fields)}")
+
+
+def number(asked: dict[str, str], name: str, absent: int, least: int, most: int) -> int:
+    """Return a parameter that is a whole number; HttpError 400 where it is none, or out of bounds."""
+    given = asked.get(name, str(absent))
+    if not _NUMBER.fullmatch(given) or not least <= int(given) <= most:
+        raise HttpError(400, f"{name} is not valid", hint=f"a number from {least} to {most}")
+    return int(given)
 
 
 def query(request: Request, *names: str) -> dict[str, str]:

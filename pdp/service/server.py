@@ -33,7 +33,7 @@ _HEAD_BYTES: Final = 64 * 1024
 _GRACE_SECONDS: Final = 20
 
 
-class BoundedHttp(HttpToolsProtocol):
+class _BoundedHttp(HttpToolsProtocol):
     """HTTP/1.1 of one connection. A request whose head is not whole in 10 s, or longer than 64 KiB, ends it.
 
     When the process is told to end, `ending` in the application's state is set: what waits answers then.
@@ -44,13 +44,12 @@ class BoundedHttp(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin with the first request's head."""
         super().connection_made(transport)
         self._head_timer = self.loop.call_later(_HEAD_SECONDS, transport.close)
 
     def data_received(self, data: bytes) -> None:
-        """Read on; while no head is whole, count its bytes and its time, also where the request before is open."""
         super().data_received(data)
+        # A head is bounded also where the request before it is still open.
         if self._in_head or self.cycle is None or self.cycle.response_complete:
             self._head_bytes += len(data)
             if self._head_bytes > _HEAD_BYTES:
@@ -59,24 +58,20 @@ class BoundedHttp(HttpToolsProtocol):
                 self._head_timer = self.loop.call_later(_HEAD_SECONDS, self.transport.close)
 
     def on_message_begin(self) -> None:
-        """Begin with a head."""
         self._in_head = True
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Start the request."""
         self._in_head = False
         self._head_bytes = 0
         self._end_timer()
         super().on_headers_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
         self._end_timer()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """Let the open request end, and no further one begin."""
         self.app_state["ending"].set()
         super().shutdown()
 
@@ -115,7 +110,7 @@ def serve_until_ended(settings: ServiceSettings, started: Callable[[ServiceSetti
             factory=True,
             host=settings.host,
             port=settings.port,
-            http=BoundedHttp,
+            http=_BoundedHttp,
             loop="uvloop",
             ws="none",
             lifespan="on",

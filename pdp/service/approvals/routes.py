@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse
 
 from pdp.approvals.approvals import ApprovalRefusedError, Refusal
 from pdp.service.approvals.feed import TICK
-from pdp.service.requests import Caller, HttpError, caller, known_fields, query, read_object, service_of
+from pdp.service.requests import Caller, HttpError, caller, known_fields, number, query, read_object, service_of
 from pdp.service.security.principal import Scope
 from pdp.session import LONGEST_TEXT
 from pdp.stores.approvals import Approval, ApprovalState
@@ -33,7 +33,6 @@ SCOPES: Final = (Scope.APPROVE, Scope.PROPOSE)
 """Of which one is needed to see approvals."""
 
 _FILTERS: Final = ("subject", "tool", "run_id")
-_LIMIT: Final = re.compile(r"\d{1,4}", re.ASCII)
 _WAIT: Final = re.compile(r"(\d{1,2})s?", re.ASCII)
 _LONGEST_PAUSE: Final = 5.0  # seconds
 _STATUS: Final = {
@@ -56,10 +55,7 @@ async def approvals_page(request: Request) -> JSONResponse:
     who = await caller(request, *SCOPES)
     asked = query(request, "state", "limit", "after", *_FILTERS)
     most = service_of(request).settings.limits.page
-    limit, state = asked.get("limit", str(most)), asked.get("state")
-    if not (_LIMIT.fullmatch(limit) and 0 < int(limit) <= most):
-        raise HttpError(400, "limit is not valid", hint=f"a number from 1 to {most}")
-    after = asked.get("after")
+    limit, state, after = number(asked, "limit", most, 1, most), asked.get("state"), asked.get("after")
     if after is not None and not (after.isascii() and after.isalnum()):
         raise HttpError(400, "after is not valid", hint="the `next` of the page before")
     if state is not None and state not in set(ApprovalState):
@@ -74,10 +70,10 @@ async def approvals_page(request: Request) -> JSONResponse:
         texts["subject"] = own
     page = await asyncio.to_thread(
         who.tenant.stores.approvals.list,
-        state=None if state is None else ApprovalState(state), after=after, limit=int(limit), **texts,
+        state=None if state is None else ApprovalState(state), after=after, limit=limit, **texts,
     )  # fmt: skip
     shown = [each.as_json() for each in page if may_see(who, each)]
-    following = page[-1].id if len(page) == int(limit) else None
+    following = page[-1].id if len(page) == limit else None
     return JSONResponse({"approvals": [each for each in shown if state in (None, each["state"])], "next": following})
 
 
