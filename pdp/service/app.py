@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import signal
 import uuid
 from contextlib import ExitStack, asynccontextmanager
+from multiprocessing import parent_process
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import FastAPI
@@ -107,6 +109,14 @@ def create_app(settings: ServiceSettings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, object]]:
+        parent, loop = parent_process(), asyncio.get_running_loop()
+        if parent is not None:  # a worker without it would hold the port, and nobody would end it
+
+            def end() -> None:
+                loop.remove_reader(parent.sentinel)
+                signal.raise_signal(signal.SIGTERM)
+
+            loop.add_reader(parent.sentinel, end)
         with ExitStack() as owned:
             service = app.state.service = Service(settings, owned)
             async with background(service):

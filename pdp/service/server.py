@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 import uvicorn
+from uvicorn.config import STARTUP_FAILURE
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
@@ -83,8 +84,7 @@ class _BoundedHttp(HttpToolsProtocol):
 
 def check_service(settings: ServiceSettings) -> None:
     """Open all that the service would use, and close it: what is wrong with it is raised as `Service` raises it."""
-    if settings.tls_cert is not None:
-        _check_tls(settings)
+    _check_tls(settings)
     with ExitStack() as owned:
         Service(settings, owned)
 
@@ -95,11 +95,12 @@ def serve_until_ended(settings: ServiceSettings, started: Callable[[ServiceSetti
     With several workers a parent process restarts those that die. `started` is told the settings with the bound port,
     and by tenant the token that the first start makes.
 
-    UsageError: the address cannot be bound.
+    UsageError: the address cannot be bound, or the TLS files cannot be used. Who cannot start exits with 1.
     """
+    _check_tls(settings)
     # The server raises the signal again when all has ended.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with _bound(settings) as bound, TemporaryDirectory(prefix="pdp-metrics-") as counted:
+    with _bound(settings) as bound, ExitStack() as ended:
         settings = settings.model_copy(update={"port": bound.getsockname()[1]})
         with ExitStack() as owned:
             store = Service(settings, owned).tokens.tokens
@@ -126,10 +127,18 @@ def serve_until_ended(settings: ServiceSettings, started: Callable[[ServiceSetti
             ssl_keyfile=settings.tls_key,
         )
         if settings.workers > 1:
-            os.environ[WORKERS_FOLDER] = counted
-            Multiprocess(config, sockets=[bound]).run()
+            os.environ[WORKERS_FOLDER] = ended.enter_context(TemporaryDirectory(prefix="pdp-metrics-"))
+            supervisor = Multiprocess(config, sockets=[bound])
+            supervisor.run()
+            is_failed = STARTUP_FAILURE in (worker.exitcode for worker in supervisor.processes)
         else:
-            uvicorn.Server(config).run(sockets=[bound])
+            is_failed = False
+            try:
+                uvicorn.Server(config).run(sockets=[bound])
+            except SystemExit as end:
+                is_failed = end.code == STARTUP_FAILURE
+    if is_failed:
+        sys.exit(1)  # not with the library's own code, which is that of STEP_UP here
 
 
 def _bound(settings: ServiceSettings) -> socket.socket:
@@ -137,9 +146,10 @@ def _bound(settings: ServiceSettings) -> socket.socket:
     try:
         bound = socket.create_server((settings.host, settings.port), family=family)
     except OSError as error:
+        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
         raise UsageError(
-            f"{settings.host}, port {settings.port}: cannot be bound: {os.strerror(error.errno or 0)}",
-            hint="choose another with --port",
+            f"{settings.host}, port {settings.port}: cannot be bound: {why}",
+            hint="choose others with --host and --port",
         ) from None
     bound.set_inheritable(True)
     return bound
@@ -153,6 +163,8 @@ def _most_connections(settings: ServiceSettings) -> int:
 
 
 def _check_tls(settings: ServiceSettings) -> None:
+    if settings.tls_cert is None:
+        return
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(str(settings.tls_cert), settings.tls_key)
     except (OSError, ssl.SSLError) as error:

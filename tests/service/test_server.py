@@ -27,7 +27,7 @@ from tests.service.test_health import EVALUATION
 from tests.service.test_proposals import SESSION, WIRE
 from tests.support import PATIENCE, at_once, until
 from tests.support.command_line import environment, pdp, pdp_process, written
-from tests.support.payments import ARGUMENTS, EXAMPLE
+from tests.support.payments import ARGUMENTS, BUNDLE, EXAMPLE
 from tests.support.postgres import fresh_database
 from tests.support.service import APPROVER, RunningService, running_service
 
@@ -125,6 +125,43 @@ def test_a_worker_that_dies_is_replaced_and_all_are_counted_together(tmp_path: P
         assert counted["pdp_http_requests_total", "/healthz"] == 100
         running.process.send_signal(signal.SIGTERM)
         assert ended(running) == 0
+
+
+def test_workers_end_with_the_process_that_supervises_them(tmp_path: Path) -> None:
+    with running_service(tmp_path, workers=2) as running:
+        port = httpx.URL(running.url).port or 0
+        running.process.kill()
+
+        def is_free() -> bool:
+            with suppress(OSError):
+                socket.create_server(("127.0.0.1", port)).close()
+                return True
+            return False
+
+        assert until(is_free)
+
+
+START_WITHOUT_PROJECT = """
+from pathlib import Path
+from pdp.service.server import serve_until_ended
+from pdp.service.settings import read_settings
+
+serve_until_ended(read_settings(Path("service.json"), {}), lambda settings, tokens: Path("pdp.yaml").unlink())
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_process_that_cannot_start_ends_the_service_with_1(tmp_path: Path, workers: int) -> None:
+    files = {"manifest": EXAMPLE / "manifest.json", "governance": EXAMPLE / "governance.yaml", "bundle": BUNDLE}
+    project = written(tmp_path / "pdp.yaml", {name: str(file) for name, file in files.items()})
+    tenant = {"project": str(project), "store": f"sqlite:///{tmp_path}/store.db"}
+    written(tmp_path / "service.json", {"port": 0, "workers": workers, "tenants": {"default": tenant}})
+
+    done = subprocess.run(
+        [sys.executable, "-c", START_WITHOUT_PROJECT], cwd=tmp_path, timeout=PATIENCE, check=False, capture_output=True
+    )
+
+    assert (done.returncode, b"pdp.yaml: no such file" in done.stderr) == (1, True)
 
 
 def greeted(config: Path) -> tuple[dict[str, str], int]:
@@ -285,13 +322,15 @@ def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
         "project": pdp("serve", "--config", config, "--project", tmp_path / "none.yaml", "--check-config"),
         "port": pdp_process("serve", "--config", config, "--port", port),
         "address": pdp_process("serve", "--config", config, "--host", "192.0.2.1"),
+        "served": pdp_process("serve", "--config", tls, "--workers", "2"),
     }
     taken.close()
 
     assert {name: done.code for name, done in told.items()} == dict.fromkeys(told, 2)
     assert "it has no tables yet\n    hint: run `pdp db upgrade`" in told["tables"].err
     assert told["certificate"].err.startswith("error: tls_cert, tls_key: cannot be used: ")
+    assert (told["served"].out, told["served"].err) == ("", told["certificate"].err)
     assert told["project"].err == f"error: {tmp_path}/none.yaml: no such file\n    hint: check the path\n"
     taken_port = f"error: 127.0.0.1, port {port}: cannot be bound: Address already in use\n"
-    assert told["port"].err == f"{taken_port}    hint: choose another with --port\n"
+    assert told["port"].err == f"{taken_port}    hint: choose others with --host and --port\n"
     assert "host: 192.0.2.1 can be reached from elsewhere" in told["address"].err
