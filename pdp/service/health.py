@@ -53,13 +53,13 @@ class Readiness:
 
     async def _engine(self, tenant: Tenant) -> dict[str, Any]:
         # No request at all: the policy denies it, and says which one it is.
-        decision = await tenant.engine.adecide_body(b"{}")
+        decision = await tenant.pep.engine.adecide_body(b"{}")
         if decision.bundle_revision is None:
-            return {"status": "unready", "name": tenant.engine.name, "code": decision.reasons[0].code}
+            return {"status": "unready", "name": tenant.pep.engine.name, "code": decision.reasons[0].code}
         since = self._since.setdefault((tenant.name, decision.bundle_revision), time.time())
         return {
             "status": "ready",
-            "name": tenant.engine.name,
+            "name": tenant.pep.engine.name,
             "bundle_revision": decision.bundle_revision,
             "release": decision.release,
             "age_seconds": round(time.time() - since),

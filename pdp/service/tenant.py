@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import TracerProvider
 
-    from pdp.engine.protocol import Engine
-    from pdp.manifest.effective import EffectiveManifest
     from pdp.service.settings import TenantSettings
     from pdp.stores.sql.audit import SqlAudit
 
@@ -33,16 +31,6 @@ class Tenant:
     stores: OpenStores
     access: AccessPolicy
     stream: SqlAudit
-
-    @property
-    def manifest(self) -> EffectiveManifest:
-        """The effective manifest."""
-        return self.pep.manifest
-
-    @property
-    def engine(self) -> Engine:
-        """Who decides."""
-        return self.pep.engine
 
     @property
     def approvals(self) -> Approvals:

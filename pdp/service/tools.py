@@ -27,7 +27,7 @@ async def tools(request: Request) -> Response:
     who = await caller(request, Scope.PROPOSE)
     body = await read_object(request, optional=True) if request.method == "POST" else {}
     known_fields(body, "session")
-    manifest, form = who.tenant.manifest, query(request, "format").get("format", "plain")
+    manifest, form = who.tenant.pep.manifest, query(request, "format").get("format", "plain")
     seen = await who.tenant.pep.avisible_tools(session_of(who, body, request))
     entries = [manifest.tools[name] for name, visibility in seen.items() if visibility != "NEVER"]
     shown = [
@@ -45,7 +45,7 @@ async def tools(request: Request) -> Response:
 @router.get("/v1/manifest")
 async def effective(request: Request) -> Response:
     """Answer with the effective manifest: `document`, which the digest is of, and its entries whole."""
-    manifest = (await caller(request, Scope.PROPOSE)).tenant.manifest
+    manifest = (await caller(request, Scope.PROPOSE)).tenant.pep.manifest
     tools = {
         name: entry.model_dump(mode="json", by_alias=True, exclude_none=True) for name, entry in manifest.tools.items()
     }

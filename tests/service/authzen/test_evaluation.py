@@ -42,7 +42,7 @@ async def test_an_allow_is_true_and_nothing_else_and_is_recorded_before_the_answ
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-request-id"] == "req-7"
     tenant = served.service.tenants["default"]
-    manifest = tenant.manifest
+    manifest = tenant.pep.manifest
     whole = wire(
         subject={**ME, "properties": SCOPED},
         action={
@@ -318,7 +318,7 @@ async def test_what_cannot_be_recorded_is_not_answered(served: ServedApp, client
 
 
 async def test_an_engine_that_gives_no_decision_is_a_deny(served: ServedApp, client: httpx.AsyncClient) -> None:
-    served.service.tenants["default"].engine.close()
+    served.service.tenants["default"].pep.engine.close()
 
     answer = (await client.post(EVALUATION, json=wire())).json()
     batch = (await client.post(EVALUATIONS, json=wire() | {"evaluations": [{}, {}]})).json()
