@@ -96,17 +96,15 @@ class TokenAuthenticator:
 
 
 def open_tokens(settings: ServiceSettings, owned: ExitStack) -> TokenAuthenticator:
-    """Open where a service has its tokens, closed with `owned`; errors as of `OpenStores`."""
-    url = token_store_url(settings)
+    """Open where a service has its tokens, closed with `owned`: its own store, else that of `default` or the first.
+
+    Errors as of `OpenStores`.
+    """
+    tenants = settings.tenants
+    url = settings.store or tenants.get("default", next(iter(tenants.values()))).store
     stores = OpenStores(url, upgrade=url.startswith("sqlite"))
     owned.callback(stores.close)
     return TokenAuthenticator(stores.tokens)
-
-
-def token_store_url(settings: ServiceSettings) -> str:
-    """Return the database with the tokens of a service: its own, else that of the tenant `default` or the first one."""
-    tenants = settings.tenants
-    return settings.store or tenants.get("default", next(iter(tenants.values()))).store
 
 
 class TokenOrder(BaseModel):
