@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
+from collections import Counter
 from contextlib import contextmanager, suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -31,22 +32,22 @@ class ApprovalFeed:
         self._audit = audit
         self._most = most
         self.ending = ending
-        self._waiting = 0
+        self._waiting: Counter[str] = Counter()
         self._events: list[AuditRow] = []
         self._since = 0  # `_events` has all after this one...
         self._last: int | None = None  # ...and up to this one
         self._look: asyncio.Task[None] | None = None
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """Take a place among those who wait; HttpError 503 where there is none."""
-        if self._waiting >= self._most:
+    def place(self, principal_id: str) -> Iterator[None]:
+        """Take a place among those who wait, half of which one token may have; HttpError 503 where there is none."""
+        if self._waiting.total() >= self._most or self._waiting[principal_id] >= max(1, self._most // 2):
             raise HttpError(503, "too many wait already", hint="try again", headers={"Retry-After": "5"})
-        self._waiting += 1
+        self._waiting[principal_id] += 1
         try:
             yield
         finally:
-            self._waiting -= 1
+            self._waiting -= Counter((principal_id,))  # who has none left is forgotten
 
     async def end(self) -> int:
         """Return the number of the stream's last event, to wait from; -1 where there is none. Raises as `after`."""

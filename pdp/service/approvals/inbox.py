@@ -52,14 +52,14 @@ async def approval_events(request: Request) -> InboxStream:
     if last is not None and not (last.isascii() and last.isdigit() and len(last) <= _LONGEST):
         raise HttpError(400, "Last-Event-ID is not the id of an event")
     seq = await feed.end() if last is None else int(last)
-    with feed.place():
+    with feed.place(who.principal.id):
         pass  # taken in the stream itself, which may never begin
     return InboxStream(_stream(request, who, feed, seq), ping=0, send_timeout=_SEND_SECONDS)
 
 
 async def _stream(request: Request, who: Caller, feed: ApprovalFeed, seq: int) -> AsyncIterator[ServerSentEvent]:
     try:
-        with feed.place():
+        with feed.place(who.principal.id):
             while not feed.ending.is_set():
                 events = await feed.after(seq, _QUIET_SECONDS)
                 if not events:

@@ -88,7 +88,7 @@ async def awaited(request: Request, approval_id: str) -> JSONResponse:
     approval = await asyncio.to_thread(_stored, who, approval_id)
     if approval.standing is ApprovalState.PENDING and int(wait[1]):
         feed = feed_of(request, who)
-        with feed.place():
+        with feed.place(who.principal.id):
             approval = await _decided(who, feed, approval_id, int(wait[1]))
         await caller(request, *SCOPES)  # the token may not count any more
     return JSONResponse(approval.as_json())

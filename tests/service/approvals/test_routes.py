@@ -201,6 +201,21 @@ async def test_a_wait_ends_with_the_service_and_is_no_denial(tmp_path: Path) -> 
             assert (await wait).json() == approval.as_json()
 
 
+async def test_one_token_leaves_places_to_the_others(tmp_path: Path) -> None:
+    async with service(tmp_path, limits={"waiting": 4}) as served:
+        approval = await opened(served)
+        client, other = (served.client(["approve"], APPROVER) for _ in range(2))
+        path = f"/v1/approvals/{approval.id}?wait=55s"
+        waits = {asyncio.create_task(client.get(path)) for _ in range(3)}
+        done, rest = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        assert [error(task.result()) for task in done] == [(503, "service.unavailable")]
+        rest.add(asyncio.create_task(other.get(path)))
+        done, _ = await asyncio.wait(rest, timeout=1)
+        assert not done
+        await client.post(f"/v1/approvals/{approval.id}/deny")
+        assert [(await wait).json()["state"] for wait in rest] == ["denied"] * 3
+
+
 async def test_who_waits_with_a_token_that_is_revoked_is_told_nothing(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
         approval = await opened(served)
