@@ -18,7 +18,7 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
-from pdp.errors import UsageError
+from pdp.errors import EngineError, UsageError
 from pdp.service.app import Service, create_app
 from pdp.service.security.tokens import first_token
 from pdp.service.telemetry import WORKERS_FOLDER, log_config
@@ -83,10 +83,17 @@ class _BoundedHttp(HttpToolsProtocol):
 
 
 def check_service(settings: ServiceSettings) -> None:
-    """Open all that the service would use, and close it: what is wrong with it is raised as `Service` raises it."""
+    """Open all that the service would use, and close it: what is wrong with it is raised as `Service` raises it.
+
+    EngineError: an engine does not answer; the service would start, and deny.
+    """
     _check_tls(settings)
     with ExitStack() as owned:
-        Service(settings, owned)
+        for name, tenant in Service(settings, owned).tenants.items():
+            decision = tenant.pep.engine.decide_body(b"{}")
+            if decision.bundle_revision is None:
+                reason = decision.reasons[0]
+                raise EngineError(f"tenant {name}: {reason.code}: {reason.message}", hint=reason.remedy)
 
 
 def serve_until_ended(settings: ServiceSettings, started: Callable[[ServiceSettings, dict[str, str]], object]) -> None:

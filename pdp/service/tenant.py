@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pdp.approvals.approvals import Approvals
+from pdp.audit.chain import KEY_BYTES
+from pdp.errors import UsageError
 from pdp.execution.telemetry import Telemetry
 from pdp.pep import Pep
 from pdp.project.file import engine_of_project, manifest_of_project, read_project
@@ -14,6 +16,7 @@ from pdp.stores.url import OpenStores
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
+    from pathlib import Path
 
     from opentelemetry.sdk.trace import TracerProvider
 
@@ -55,7 +58,7 @@ def open_tenant(
     manifest = manifest_of_project(settings.project, project)
     stores = OpenStores(settings.store, upgrade=settings.store.startswith("sqlite"))
     owned.callback(stores.close)
-    key = None if settings.audit_key_file is None else settings.audit_key_file.read_bytes().strip()
+    key = None if settings.audit_key_file is None else _key(settings.audit_key_file)
     audit = stores.open_audit(key)
     owned.callback(audit.close)
     pep = Pep(
@@ -72,3 +75,15 @@ def open_tenant(
     )
     access = AccessPolicy(pep, settings.authzen, stores.ledger.key, owned)
     return Tenant(name, settings, pep, stores, access, audit)
+
+
+def _key(file: Path) -> bytes:
+    try:
+        key = file.read_bytes().rstrip(b"\r\n")
+    except OSError as error:
+        raise UsageError(f"audit_key_file {file}: cannot be read: {error.strerror}", hint="check the path") from None
+    if len(key) < KEY_BYTES:
+        raise UsageError(
+            f"audit_key_file {file}: has less than {KEY_BYTES} bytes", hint="make one with `openssl rand -hex 32`"
+        )
+    return key

@@ -309,6 +309,12 @@ def test_what_is_sound_is_said_and_nothing_is_served(tmp_path: Path) -> None:
     assert (done.code, done.json, done.err) == (0, {"url": "http://127.0.0.1:0", "tenants": ["default"]}, "")
 
 
+def test_an_opa_that_does_not_answer_is_no_sound_configuration(tmp_path: Path) -> None:
+    done = pdp("serve", "--config", config_of(tmp_path), "--opa-url", "http://127.0.0.1:1", "--check-config")
+
+    assert (done.code, done.err.partition(": ")[2][:36]) == (1, "tenant default: engine.unavailable: ")
+
+
 def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
     empty = fresh_database()
     broken = written(tmp_path / "broken.pem", "no certificate")
@@ -316,12 +322,15 @@ def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
     port = str(taken.getsockname()[1])
     config = config_of(tmp_path)
     tls = written(tmp_path / "tls.json", json.loads(config.read_text()) | {"tls_cert": str(broken)})
+    tenant = json.loads(config.read_text())["tenants"]["default"] | {"audit_key_file": str(broken)}
+    key = written(tmp_path / "key.json", {"tenants": {"default": tenant}})
     told = {
         "tables": pdp("serve", "--config", config, "--store", empty, "--check-config"),
         "certificate": pdp("serve", "--config", tls, "--check-config"),
         "project": pdp("serve", "--config", config, "--project", tmp_path / "none.yaml", "--check-config"),
         "port": pdp_process("serve", "--config", config, "--port", port),
         "address": pdp_process("serve", "--config", config, "--host", "192.0.2.1"),
+        "key": pdp("serve", "--config", key, "--check-config"),
         "served": pdp_process("serve", "--config", tls, "--workers", "2"),
     }
     taken.close()
@@ -330,6 +339,8 @@ def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
     assert "it has no tables yet\n    hint: run `pdp db upgrade`" in told["tables"].err
     assert told["certificate"].err.startswith("error: tls_cert, tls_key: cannot be used: ")
     assert (told["served"].out, told["served"].err) == ("", told["certificate"].err)
+    short = f"error: audit_key_file {broken}: has less than 32 bytes\n"
+    assert told["key"].err == f"{short}    hint: make one with `openssl rand -hex 32`\n"
     assert told["project"].err == f"error: {tmp_path}/none.yaml: no such file\n    hint: check the path\n"
     taken_port = f"error: 127.0.0.1, port {port}: cannot be bound: Address already in use\n"
     assert told["port"].err == f"{taken_port}    hint: choose others with --host and --port\n"
