@@ -48,6 +48,13 @@ def _secure_url(url: str) -> str:
     return url
 
 
+def _http(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("has to begin with http:// or https://")
+    return url
+
+
 def _network(addresses: str) -> str:
     ip_network(addresses)
     return addresses
@@ -88,7 +95,7 @@ class OidcSettings(_Part):
     issuer: SecureUrl
     audience: str
     jwks_url: SecureUrl
-    algorithms: tuple[Literal["RS256", "PS256", "ES256"], ...] = ("RS256", "ES256")
+    algorithms: tuple[Literal["RS256", "PS256", "ES256"], ...] = Field(("RS256", "ES256"), min_length=1)
     tenant: str = DEFAULT_TENANT
     scopes: dict[str, tuple[Scope, ...]] = {}
     claims: dict[str, str] = {}
@@ -170,7 +177,7 @@ class ServiceSettings(_Part):
     oidc: tuple[OidcSettings, ...] = ()
     limits: LimitSettings = LimitSettings()
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    otlp_endpoint: str | None = None
+    otlp_endpoint: Annotated[str, AfterValidator(_http)] | None = None
 
     def model_post_init(self, _: Any) -> None:
         """Check what fields say together."""
@@ -215,7 +222,8 @@ def read_settings(file: Path | None, options: dict[str, Any]) -> ServiceSettings
             if file is None or _stands(fault["loc"], over):
                 name = "__".join(map(str, fault["loc"]))
                 what = f"{PREFIX}{name.upper()}, or its option" if name else "settings"
-                raise UsageError(f"{what}: {fault['msg']}", hint="see docs/service.md") from None
+                told = fault["msg"].removeprefix("Value error, ")
+                raise UsageError(f"{what}: {told}", hint="see docs/service.md") from None
         raise FileFaultsError(faults_of(error, document, ServiceSettings)) from None
 
 

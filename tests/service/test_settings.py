@@ -180,6 +180,7 @@ def test_the_loopback_needs_neither(tmp_path: Path, host: str) -> None:
         ({"tls_key": Path("key.pem")}, "tls_key: needs tls_cert beside it"),
         ({"proxies": ["*"]}, "'*' does not appear to be an IPv4 or IPv6 network"),
         ({"public_url": "http://pdp.example"}, "has to begin with https://"),
+        ({"otlp_endpoint": "127.0.0.1:4318"}, "PDP_SERVICE_OTLP_ENDPOINT, or its option: has to begin with http://"),
         ({"port": 65536}, "less than or equal to 65535"),
         ({"workers": 0}, "greater than or equal to 1"),
     ],
