@@ -160,7 +160,7 @@ CLAIMS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("header", HEADERS, ids=str)
+@pytest.mark.parametrize("header", HEADERS, ids="-".join)
 async def test_headers_that_do_not_count(provider: Provider, header: dict[str, Any]) -> None:
     token = provider.token()
     whole = {"alg": "RS256", "kid": "first", "typ": "at+jwt", **header}
@@ -179,7 +179,7 @@ def _rs256() -> Any:
     return PKCS1v15(), SHA256()
 
 
-@pytest.mark.parametrize("claims", CLAIMS, ids=str)
+@pytest.mark.parametrize("claims", CLAIMS, ids="-".join)
 async def test_claims_that_do_not_count(provider: Provider, claims: dict[str, Any]) -> None:
     assert await provider.opened().principal(provider.token(**claims)) is None
 
