@@ -129,7 +129,7 @@ class AuthzenSettings(_Part):
     """
 
     entrypoint: RulePath | None = None
-    bundle: Path | None = None
+    bundle: ProjectPath | None = None
     opa_url: str | None = None
     subject_search: RulePath | None = None
     resource_search: RulePath | None = None
@@ -153,6 +153,11 @@ class TenantSettings(_Part):
     audit_key_file: ProjectPath | None = None
     webhooks: tuple[WebhookSettings, ...] = ()
     authzen: AuthzenSettings = AuthzenSettings()
+
+    def model_post_init(self, _: Any) -> None:
+        """Check what fields say together."""
+        if self.engine == "embedded" and self.opa_url is not None:
+            raise ValueError("opa_url: goes with the engine sidecar")
 
 
 class ServiceSettings(_Part):

@@ -98,6 +98,19 @@ def test_variables_stand_over_the_file_and_options_over_both(monkeypatch: pytest
     )
 
 
+def test_all_paths_of_a_file_are_relative_to_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    tenant = {"audit_key_file": "key", "authzen": {"entrypoint": "todo/allow", "bundle": "todo.tar.gz"}}
+    stated = {"project": "pdp.yaml", "store": "sqlite:///a.db", **tenant}
+    file = written(tmp_path / "etc/service.json", {"tenants": {"default": stated}, "tls_cert": "c", "tls_key": "k"})
+
+    settings = read_settings(file, {})
+
+    read = settings.tenants["default"]
+    paths = read.project, read.audit_key_file, read.authzen.bundle, settings.tls_cert, settings.tls_key
+    assert paths == tuple(tmp_path / "etc" / name for name in ("pdp.yaml", "key", "todo.tar.gz", "c", "k"))
+
+
 def test_faults_of_a_file_have_their_places(tmp_path: Path) -> None:
     project(tmp_path)
     file = written(Path("service.yaml"), "prt: 1\nport: 70000\ntenants:\n  default:\n    engine: fast\n  B: {}\n")
@@ -181,6 +194,10 @@ def test_the_loopback_needs_neither(tmp_path: Path, host: str) -> None:
         ({"proxies": ["*"]}, "'*' does not appear to be an IPv4 or IPv6 network"),
         ({"public_url": "http://pdp.example"}, "has to begin with https://"),
         ({"otlp_endpoint": "127.0.0.1:4318"}, "PDP_SERVICE_OTLP_ENDPOINT, or its option: has to begin with http://"),
+        (
+            {"tenants": {"default": {"engine": "embedded", "opa_url": "http://x"}}},
+            "opa_url: goes with the engine sidecar",
+        ),
         ({"port": 65536}, "less than or equal to 65535"),
         ({"workers": 0}, "greater than or equal to 1"),
     ],
