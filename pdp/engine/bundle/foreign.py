@@ -23,7 +23,11 @@ def read_foreign_bundle(path: Path) -> Bundle:
     """
     packed, files = read_packed(path), {"data.json": b"{}"}
     try:
-        with tarfile.open(fileobj=io.BytesIO(gunzip(packed))) as tar:
+        unpacked = gunzip(packed)
+    except BundleError as error:
+        raise BundleError(f"{path}: {error.message}", hint=_BUILD) from None
+    try:
+        with tarfile.open(fileobj=io.BytesIO(unpacked)) as tar:
             for member in tar:
                 content = tar.extractfile(member) if member.isreg() and not member.issparse() else None
                 files[member.name.removeprefix("/")] = b"" if content is None else content.read()
