@@ -153,7 +153,7 @@ def _bound(settings: ServiceSettings) -> socket.socket:
     try:
         bound = socket.create_server((settings.host, settings.port), family=family)
     except OSError as error:
-        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        why = str(error.strerror).partition(" (while ")[0]  # the address follows, which is said already
         raise UsageError(
             f"{settings.host}, port {settings.port}: cannot be bound: {why}",
             hint="choose others with --host and --port",

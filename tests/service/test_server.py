@@ -324,6 +324,7 @@ def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
     tls = written(tmp_path / "tls.json", json.loads(config.read_text()) | {"tls_cert": str(broken)})
     tenant = json.loads(config.read_text())["tenants"]["default"] | {"audit_key_file": str(broken)}
     key = written(tmp_path / "key.json", {"tenants": {"default": tenant}})
+    proxied = written(tmp_path / "proxied.json", json.loads(config.read_text()) | {"proxies": ["127.0.0.1"]})
     told = {
         "tables": pdp("serve", "--config", config, "--store", empty, "--check-config"),
         "certificate": pdp("serve", "--config", tls, "--check-config"),
@@ -331,6 +332,7 @@ def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
         "port": pdp_process("serve", "--config", config, "--port", port),
         "address": pdp_process("serve", "--config", config, "--host", "192.0.2.1"),
         "key": pdp("serve", "--config", key, "--check-config"),
+        "name": pdp_process("serve", "--config", proxied, "--host", "nowhere.invalid"),
         "served": pdp_process("serve", "--config", tls, "--workers", "2"),
     }
     taken.close()
@@ -343,5 +345,7 @@ def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
     assert told["key"].err == f"{short}    hint: make one with `openssl rand -hex 32`\n"
     assert told["project"].err == f"error: {tmp_path}/none.yaml: no such file\n    hint: check the path\n"
     taken_port = f"error: 127.0.0.1, port {port}: cannot be bound: Address already in use\n"
+    assert "error: nowhere.invalid, port 0: cannot be bound: " in told["name"].err
+    assert "Unknown error" not in told["name"].err
     assert told["port"].err == f"{taken_port}    hint: choose others with --host and --port\n"
     assert "host: 192.0.2.1 can be reached from elsewhere" in told["address"].err
