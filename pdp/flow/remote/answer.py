@@ -28,6 +28,7 @@ def begun(row: RemoteCall, ready: Ready) -> dict[str, Any]:
     """Return the answer to a call that the other one runs now."""
     return ended(row.id, ready.decided._replace(action=ready.action)) | {
         "begun": True,
+        "answer": None,  # there is nothing yet for the model to see
         "arguments": orjson.loads(ready.prepared.checked.proposal.text),
         "running_until": row.running_until,
         "manifest_digest": ready.decided.asked.received.manifest.digest,
