@@ -223,9 +223,10 @@ def test_what_decides_reads_no_variable() -> None:
     }
 
     # The registry asks whether a tool has what its entry requires; a program gets the variables that its entry lists; a
-    # sidecar is sent its token.
-    assert {reader for reader in readers if not reader.startswith(("cli/", "workbench/"))} == {
-        "contract/registry/registry.py", "execution/program.py", "project/resources.py",
+    # sidecar is sent its token; the project file of a command or a service may be named. Programs that start here, and
+    # whoever asks another one, are configured by variables.
+    assert {reader for reader in readers if not reader.startswith(("cli/", "client/", "service/", "workbench/"))} == {
+        "contract/registry/registry.py", "execution/program.py", "project/file.py", "project/resources.py",
     }  # fmt: skip
 
 

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 # First parts of codes that the program or the policies give elsewhere; a baseline with a concern says so itself.
 _TAKEN: Final = frozenset((
-    "action_staging", "actions", "aggregation", "approval", "approval_request", "approvals", "audit", "authz", "bundle",
-    "classify", "commit", "composition", "contract", "conversion", "custom", "decision", "engine", "evidence",
-    "extraction", "idempotency", "lookup", "loop", "manifest", "obligations", "opa", "patterns", "pdp", "pep",
-    "planning", "reason", "run", "search", "session", "store", "tool", "validation",
+    "access", "action_staging", "actions", "aggregation", "approval", "approval_request", "approvals", "audit", "authz",
+    "bundle", "calls", "classify", "commit", "composition", "contract", "conversion", "custom", "decision", "engine",
+    "evidence", "extraction", "idempotency", "lookup", "loop", "manifest", "obligations", "opa", "patterns", "pdp",
+    "pep", "planning", "reason", "run", "search", "service", "session", "store", "token", "tool", "validation",
 ))  # fmt: skip
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _USER_PACKAGE: Final = "a custom module must be `package custom.concerns.NAME`"

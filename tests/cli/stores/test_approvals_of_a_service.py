@@ -105,7 +105,7 @@ def test_a_service_that_is_not_there_and_no_token(monkeypatch: pytest.MonkeyPatc
 
     assert (gone.code, gone.err) == (1, "error: http://127.0.0.1:1: All connection attempts failed\n")
     assert (bare.code, bare.err) == (
-        2, "error: no token for the service\n    hint: pass it, or the path of its file, or set PDP_TOKEN\n",
+        2, "error: no token for the service\n    hint: pass it, or set PDP_TOKEN\n",
     )  # fmt: skip
     assert (plain.code, plain.err) == (
         2, "error: not the address of a service\n    hint: https://HOST[:PORT][/PATH]; http for this machine alone\n",

@@ -113,6 +113,8 @@ NOT_RUN = {
     ("docs/bundles.md", "nginx is not installed"),
     ("docs/operations.md", "needs Docker"),
     ("docs/service.md", "asks a server"),
+    ("docs/service.md", "needs the store of a service"),
+    ("docs/service.md", "takes minutes"),
 }
 """What cannot run where tests do, by its reason."""
 
