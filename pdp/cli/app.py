@@ -32,6 +32,8 @@ COMMANDS: Final = {
     "token": "stores.token",
     "audit": "audit",
     "serve": "service.serve",
+    "hook": "guard.hook",
+    "mcp-gateway": "guard.gateway",
 }
 """The module below `pdp.cli.commands` whose `app` is a command, or a group of them; in the order of the help."""
 

@@ -1,0 +1,7 @@
+"""`pdp mcp-gateway`: the proxy in front of MCP servers."""
+
+from __future__ import annotations
+
+from pdp.cli.options import command_app
+
+app = command_app("Have the policy asked before the tools of MCP servers run.")
