@@ -5,3 +5,8 @@ from __future__ import annotations
 from pdp.cli.options import command_app
 
 app = command_app("Have the policy asked before the tools of MCP servers run.")
+
+
+@app.callback()
+def root() -> None:
+    """Take the commands of the group."""

@@ -5,3 +5,8 @@ from __future__ import annotations
 from pdp.cli.options import command_app
 
 app = command_app("Have the policy asked before a coding agent's tools run: Claude Code, Codex, Cursor and others.")
+
+
+@app.callback()
+def root() -> None:
+    """Take the commands of the group."""
