@@ -8,5 +8,5 @@ app = command_app("Have the policy asked before the tools of MCP servers run.")
 
 
 @app.callback()
-def root() -> None:
+def _group() -> None:
     """Take the commands of the group."""

@@ -8,5 +8,5 @@ app = command_app("Have the policy asked before a coding agent's tools run: Clau
 
 
 @app.callback()
-def root() -> None:
+def _group() -> None:
     """Take the commands of the group."""
