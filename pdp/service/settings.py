@@ -124,12 +124,11 @@ class AuthzenSettings(_Part):
 
     Attributes:
         entrypoint: of another policy: true, or `{decision | allow | verdict, context?}`.
-        bundle, opa_url: where that policy is: a file of `opa build -t wasm`, or an OPA. One of them.
+        opa_url: of the OPA that has that policy.
         subject_search...: documents that list ids, or names of actions, for a request; each is then evaluated.
     """
 
     entrypoint: RulePath | None = None
-    bundle: ProjectPath | None = None
     opa_url: str | None = None
     subject_search: RulePath | None = None
     resource_search: RulePath | None = None
@@ -137,8 +136,8 @@ class AuthzenSettings(_Part):
 
     def model_post_init(self, _: Any) -> None:
         """Check what fields say together."""
-        if (self.bundle is not None) + (self.opa_url is not None) != (self.entrypoint is not None):
-            raise ValueError("entrypoint: goes with one of bundle and opa_url")
+        if (self.opa_url is None) != (self.entrypoint is None):
+            raise ValueError("entrypoint: goes with opa_url, and opa_url with it")
         if self.entrypoint is None and (self.subject_search or self.resource_search or self.action_search):
             raise ValueError("entrypoint: is missing, and searches of its policy are there")
 

@@ -100,15 +100,14 @@ def test_variables_stand_over_the_file_and_options_over_both(monkeypatch: pytest
 
 def test_all_paths_of_a_file_are_relative_to_its_folder(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
-    tenant = {"audit_key_file": "key", "authzen": {"entrypoint": "todo/allow", "bundle": "todo.tar.gz"}}
-    stated = {"project": "pdp.yaml", "store": "sqlite:///a.db", **tenant}
+    stated = {"project": "pdp.yaml", "store": "sqlite:///a.db", "audit_key_file": "key"}
     file = written(tmp_path / "etc/service.json", {"tenants": {"default": stated}, "tls_cert": "c", "tls_key": "k"})
 
     settings = read_settings(file, {})
 
     read = settings.tenants["default"]
-    paths = read.project, read.audit_key_file, read.authzen.bundle, settings.tls_cert, settings.tls_key
-    assert paths == tuple(tmp_path / "etc" / name for name in ("pdp.yaml", "key", "todo.tar.gz", "c", "k"))
+    paths = read.project, read.audit_key_file, settings.tls_cert, settings.tls_key
+    assert paths == tuple(tmp_path / "etc" / name for name in ("pdp.yaml", "key", "c", "k"))
 
 
 def test_faults_of_a_file_have_their_places(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 file       the bundle file, and its container
 signature  OPA's signature, and the public keys that verify it
-foreign    bundles of other policies than the baseline, as `opa build` makes them
 trust      which bundles an engine accepts, and the events of it for the audit stream
 follow     an engine that follows one file, by path or URL, and never decides by a bad one
 """

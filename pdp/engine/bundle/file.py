@@ -225,7 +225,7 @@ def _module(path: str, content: bytes) -> str:
 
 def unpack_bundle(packed: bytes) -> dict[str, bytes]:
     """Return a bundle's members by name, nothing in them checked; BundleError unless `pack_members` writes it so."""
-    content = gunzip(packed)
+    content = _gunzip(packed)
     files: dict[str, bytes] = {}
     start = 0
     # Header by header and not with `TarFile`, which obeys extensions: a few bytes of one make a file gigabytes long.
@@ -275,8 +275,7 @@ def _gzip(content: bytes) -> Iterator[bytes]:
     yield struct.pack("<II", zlib.crc32(content), len(content))
 
 
-def gunzip(packed: bytes) -> bytes:
-    """Return what a gzip file holds; BundleError: it is none, or holds more than a bundle may."""
+def _gunzip(packed: bytes) -> bytes:
     if len(packed) > MAX_BUNDLE:
         raise BundleError(f"larger than {MAX_BUNDLE} bytes", hint="is this a bundle?")
     unpacker = zlib.decompressobj(wbits=31)

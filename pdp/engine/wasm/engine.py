@@ -18,7 +18,7 @@ from pdp.errors import (
 from pdp.json import MAX_BYTES, canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from typing import Self
 
 DEADLINE: Final = 0.5  # default time for one evaluation, in seconds; usual ones take 0.0001
@@ -43,10 +43,9 @@ class EmbeddedEngine(Engine):
         data: the roots `directory` and `settings`, laid over the bundle's.
         deadline: seconds after which an evaluation is stopped: a DENY `engine.timeout`.
         memory_limit: bytes that an evaluation may use beyond what policy and data occupy.
-        entrypoints: what the policy has to have; other ones than `authz/decision` are for `evaluate` alone.
 
     Raises:
-        BundleError: the bundle's module is not a policy with these entrypoints, or cannot read its data.
+        BundleError: the bundle's module is not a policy of this program, or cannot read its data.
         UsageError: data that is not admitted, or a limit out of range.
         EngineError: the machine has no room for the policy.
     """
@@ -61,7 +60,6 @@ class EmbeddedEngine(Engine):
         data: Mapping[str, Any] | None = None,
         deadline: float = DEADLINE,
         memory_limit: int = MEMORY_LIMIT,
-        entrypoints: Sequence[str] = (DECISION,),
     ) -> None:
         check_seconds("deadline", deadline)
         if type(memory_limit) is not int or not _LEAST_MEMORY <= memory_limit <= _MOST_MEMORY:
@@ -74,11 +72,11 @@ class EmbeddedEngine(Engine):
         from pdp.engine.wasm.pool import InstancePool  # noqa: PLC0415
 
         self._pool = InstancePool(bundle.wasm, documents, deadline=deadline, memory_limit=memory_limit)
-        missing = next((name for name in entrypoints if name not in self._pool.entrypoints), None)
-        if missing is not None:
+        if DECISION not in self._pool.entrypoints:
             self._pool.close()
-            hint = "build it with `pdp bundle build`" if missing == DECISION else f"build it with `-e {missing}`"
-            raise BundleError(f"the bundle's policy has no entrypoint {missing}", hint=hint)
+            raise BundleError(
+                f"the bundle's policy has no entrypoint {DECISION}", hint="build it with `pdp bundle build`"
+            )
         self._directory: Mapping[str, Any] = merged.get("directory", {})
 
     @classmethod

@@ -53,7 +53,6 @@ class AccessPolicy:
     def __init__(self, pep: Pep, settings: AuthzenSettings, key: bytes, owned: ExitStack) -> None:
         self._pep = pep
         self._engine, self._document = pep.engine, settings.entrypoint or DECISION
-        self._revision: str | None = None
         self._searches = {name: getattr(settings, f"{name}_search") for name in ("subject", "resource", "action")}
         self.is_baseline = settings.entrypoint is None
         self.seal = keyed_hash(key, b"tool-pdp search page")
@@ -62,14 +61,6 @@ class AccessPolicy:
             self._entries.setdefault(entry.pdp_action, entry)
         if settings.opa_url is not None:
             self._engine = engine_of_files(pep.manifest, owned, engine="sidecar", opa_url=settings.opa_url)
-        elif settings.bundle is not None:
-            from pdp.engine.bundle.foreign import read_foreign_bundle  # noqa: PLC0415 - only where it is configured
-            from pdp.engine.wasm.engine import EmbeddedEngine  # noqa: PLC0415 - likewise
-
-            bundle = read_foreign_bundle(settings.bundle)
-            self._revision = bundle.revision
-            asked = [self._document, *filter(None, self._searches.values())]
-            self._engine = owned.enter_context(EmbeddedEngine(bundle, entrypoints=asked))
 
     def can_search(self, kind: str) -> bool:
         """Return whether there are candidates: the actions of another policy it must list itself."""
@@ -154,9 +145,9 @@ class AccessPolicy:
             value = next((value[name] for name in ("decision", "allow", "verdict") if name in value), None)
         if type(value) not in (bool, str) or value not in _VERDICTS or type(context) not in (dict, type(None)):
             raise AnswerInvalidError(f"{self._document} is no decision", hint="true, or {decision, context}")
-        return AccessAnswer(Decision(_VERDICTS[value], (), (), new_id(), self._revision, None), context)
+        return AccessAnswer(Decision(_VERDICTS[value], (), (), new_id(), None, None), context)
 
     def _failed(self, error: EngineError | BundleError) -> AccessAnswer:
         if isinstance(error, UndefinedDocumentError) and not self.is_baseline:  # a rule that does not hold
-            return AccessAnswer(Decision(Verdict.DENY, (), (), new_id(), self._revision, None))
+            return AccessAnswer(Decision(Verdict.DENY, (), (), new_id(), None, None))
         return AccessAnswer(denied(error.code, error.message))

@@ -1,22 +1,18 @@
-"""Another policy than the baseline behind the endpoints: AuthZEN's Todo scenario, on both engines."""
+"""Another policy than the baseline behind the endpoints: AuthZEN's Todo scenario."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, ExitStack
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from pdp.engine.bundle.file import Bundle, pack_members
-from pdp.engine.bundle.foreign import read_foreign_bundle
-from pdp.errors import BundleError
+from pdp.engine.bundle.file import Bundle
 from pdp.service.settings import AuthzenSettings
 from pdp.workbench.opa.local import local_opa
-from pdp.workbench.opa.program import run_opa
 from tests.service.authzen.conftest import events
 from tests.support import ROOT
 from tests.support.postgres import empty_database
@@ -25,7 +21,6 @@ from tests.support.service import ServedApp, service, tenant_on
 pytestmark = pytest.mark.opa
 
 POLICY = ROOT / "tests/support/rego_todo/todo.rego"
-ENTRYPOINTS = ("allow", "access", "verdict", "broken", "actions", "owned", "unlisted")
 
 
 def _person(name: str, *roles: str) -> dict[str, Any]:
@@ -56,37 +51,20 @@ DATA = {
 Opened = Callable[..., AbstractAsyncContextManager[ServedApp]]
 
 
-@pytest.fixture(scope="module")
-def built(opa: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The policy, as `opa build` packs it."""
-    folder = tmp_path_factory.mktemp("todo")
-    (folder / "data.json").write_text(json.dumps(DATA))
-    entrypoints = [option for name in ENTRYPOINTS for option in ("-e", f"custom/todo/{name}")]
-    done = run_opa(
-        opa, ["build", "-t", "wasm", *entrypoints, "-o", "todo.tar.gz", str(POLICY), "data.json"],
-        timeout=60, folder=folder,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return folder / "todo.tar.gz"
-
-
-@pytest.fixture(params=["embedded", "sidecar"])
-def source(request: pytest.FixtureRequest, built: Path, opa: Path) -> Iterator[dict[str, Any]]:
-    """Where the policy is, as the settings state it."""
-    if request.param == "embedded":
-        yield {"bundle": built}
-        return
+@pytest.fixture
+def url(opa: Path) -> Iterator[str]:
+    """Where an OPA with the policy is."""
     bundle = Bundle("todo", 0, b"", DATA, {"custom/todo.rego": POLICY.read_text()}, 0)
     with local_opa(opa, bundle=bundle) as running:
-        yield {"opa_url": running.url}
+        yield running.url
 
 
 @pytest.fixture
-def opened(tmp_path: Path, source: dict[str, Any]) -> Opened:
+def opened(tmp_path: Path, url: str) -> Opened:
     def open_with(entrypoint: str = "custom/todo/allow", **searches: str) -> AbstractAsyncContextManager[ServedApp]:
-        url = empty_database("sqlite", tmp_path)
-        authzen = AuthzenSettings(entrypoint=entrypoint, **source, **searches)
-        return service(tmp_path, url=url, tenants={"default": tenant_on(url, authzen=authzen)})
+        store = empty_database("sqlite", tmp_path)
+        authzen = AuthzenSettings(entrypoint=entrypoint, opa_url=url, **searches)
+        return service(tmp_path, url=store, tenants={"default": tenant_on(store, authzen=authzen)})
 
     return open_with
 
@@ -180,34 +158,13 @@ async def test_searches_ask_the_directory_or_the_rules_that_are_named(opened: Op
         assert await found(_client(served), "resource", "rick", "can_update_todo") == "a store or engine cannot be used"
 
 
-def test_a_bundle_without_the_entrypoint_is_refused_at_the_start(built: Path, tmp_path: Path) -> None:
-    from pdp.engine.wasm.engine import EmbeddedEngine
-
-    bundle = read_foreign_bundle(built)
-    with ExitStack() as owned, pytest.raises(BundleError, match="no entrypoint custom/todo/other"):
-        owned.enter_context(EmbeddedEngine(bundle, entrypoints=["custom/todo/other"]))
-    with pytest.raises(BundleError, match="no entrypoint authz/decision"):
-        EmbeddedEngine(bundle)
-    for content in (
-        b"",
-        b"x",
-        pack_members({"policy.wasm": b"", "data.json": b"[]"}),
-        pack_members({"data.json": b"{}"}),
-    ):
-        (tmp_path / "bad.tar.gz").write_bytes(content)
-        with pytest.raises(BundleError):
-            read_foreign_bundle(tmp_path / "bad.tar.gz")
-
-
 @pytest.mark.parametrize(
     "stated",
     [
         {"entrypoint": "custom/todo/allow"},
-        {"bundle": "x"},
         {"opa_url": "http://127.0.0.1"},
-        {"entrypoint": "custom/todo/allow", "bundle": "x", "opa_url": "http://127.0.0.1"},
         {"action_search": "custom/todo/actions"},
-        {"entrypoint": "../allow", "bundle": "x"},
+        {"entrypoint": "../allow", "opa_url": "http://127.0.0.1"},
     ],
 )
 def test_settings_that_name_no_policy_are_refused(stated: dict[str, Any]) -> None:
