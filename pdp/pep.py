@@ -125,14 +125,14 @@ class Pep:
             BundleError, EngineError, StoreError: what they name cannot be used.
         """
         from pdp.project.file import engine_of_project, manifest_of_project, read_project  # noqa: PLC0415 - not always
-        from pdp.project.resources import stores_of_url  # noqa: PLC0415 - likewise
+        from pdp.project.resources import open_stores, stores_of_pep  # noqa: PLC0415 - likewise
 
         path = Path(file).absolute()
         project = read_project(path)
         if watch and ((engine or project.engine) != "embedded" or "registry" in options):
             raise UsageError("what is watched has the embedded engine, and no registry", hint="leave watch out")
         with ExitStack() as owned:
-            stores = stores_of_url(project.store, owned) if project.store else {}
+            stores = stores_of_pep(open_stores(project.store, owned)) if project.store else {}
             manifest = manifest_of_project(path, project)
             pep = cls(manifest, engine_of_project(project, manifest, owned, engine), **{**stores, **options})
             if watch:
@@ -208,10 +208,10 @@ class Pep:
     def _opened(
         cls, manifest: EffectiveManifest, files: Mapping[str, Any], store: str | None, options: Mapping[str, Any]
     ) -> Self:
-        from pdp.project.resources import engine_of_files, stores_of_url  # noqa: PLC0415 - only such applications
+        from pdp.project.resources import engine_of_files, open_stores, stores_of_pep  # noqa: PLC0415 - only such
 
         with ExitStack() as owned:
-            stores = stores_of_url(store, owned) if store else {}
+            stores = stores_of_pep(open_stores(store, owned)) if store else {}
             engine = engine_of_files(manifest, owned, **files)
             pep = cls(manifest, engine, **{**stores, **options})
             pep._owned = owned.pop_all()

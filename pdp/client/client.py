@@ -66,7 +66,7 @@ class Connection:
         with extra("client"):
             import httpx  # noqa: PLC0415 - only who asks a service needs it
         self._faults = (httpx.HTTPError, OSError)
-        self._url = _checked_url(url)
+        self._url = _service_url(url)
         self._timeout = timeout
         self._http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {_token(token)}", "Accept-Encoding": "identity"},
@@ -223,15 +223,18 @@ class Endpoints(Generic[Answer, One, Many]):
 
     def propose(self, call: Mapping[str, Any]) -> Answer:
         """Propose a call: `{proposal, session, id?, run?, ...}`. What runs is tried again only where it has an id."""
-        return self._asked("/v1/proposals", call, again="id" in call or call.get("run") is False)
+        return self._asked("/v1/proposals", call, patience=None if "id" in call or call.get("run") is False else 0)
 
     def plan(self, steps: Sequence[Any], session: Mapping[str, Any]) -> Answer:
         """Check a whole plan before its first call."""
         return self._asked("/v1/proposals", {"plan": steps, "session": session})
 
-    def result(self, call_id: str, execution: Mapping[str, Any]) -> Answer:
-        """Report what a call came to: `{started, attempts, result}` or `{started, attempts, failure}`."""
-        return self._asked(f"/v1/proposals/{_part(call_id)}/result", {"execution": execution})
+    def result(self, call_id: str, execution: Mapping[str, Any], patience: float | None = None) -> Answer:
+        """Report what a call came to: `{started, attempts, result}` or `{started, attempts, failure}`.
+
+        `patience`: for how many seconds it is tried again; two when absent.
+        """
+        return self._asked(f"/v1/proposals/{_part(call_id)}/result", {"execution": execution}, patience=patience)
 
     def end_run(self, run_id: str, session: Mapping[str, Any]) -> Answer:
         """Forget a run and all that it remembers."""
@@ -245,8 +248,8 @@ class Endpoints(Generic[Answer, One, Many]):
         """Read the effective manifest."""
         return self._asked("/v1/manifest", method="GET")
 
-    def _asked(self, path: str, body: Any = None, *, method: str = "POST", again: bool = True) -> Answer:
-        patience = PATIENCE if again else 0
+    def _asked(self, path: str, body: Any = None, *, method: str = "POST", patience: float | None = None) -> Answer:
+        patience = PATIENCE if patience is None else patience
         answer: Answer = self._sent(self.connection.exchange(method, path, body, patience=patience))
         return answer
 
@@ -310,19 +313,27 @@ def _answer(url: str, response: httpx.Response, body: bytes) -> Json:
     raise AnswerInvalidError(f"{url}: status {status}, and no answer of the service", hint=hint)
 
 
-def _checked_url(url: str) -> str:
+def secure_url(url: str) -> str:
+    """Return a URL that is https, or http of this machine, and names no user; ValueError: another one, not shown."""
     import httpx  # noqa: PLC0415 - as above
 
     with suppress(httpx.InvalidURL, TypeError):
         parts = httpx.URL(url)
-        is_safe = parts.scheme == "https" or (parts.scheme == "http" and _is_this_machine(parts.host))
-        if is_safe and parts.host and (parts.port or 0) <= _LAST_PORT and not (parts.userinfo or parts.query):
-            return str(parts).rstrip("/")
-    # Not shown: it may hold a password.
+        is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_this_machine(parts.host))
+        if is_safe and parts.host and (parts.port or 0) <= _LAST_PORT and not parts.userinfo:
+            return url
+    raise ValueError("has to begin with https://, without a user")
+
+
+def _service_url(url: str) -> str:
+    with suppress(ValueError):
+        if not {"?", "#"}.intersection(secure_url(url)):
+            return url.rstrip("/")
     raise UsageError("not the address of a service", hint="https://HOST[:PORT][/PATH]; http for this machine alone")
 
 
-def _is_this_machine(host: str) -> bool:
+def is_this_machine(host: str) -> bool:
+    """Return whether a name or address is of the loopback."""
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from pydantic import ValidationError
 
 from pdp.audit.chain import recordable
-from pdp.client.client import PATIENCE, Client, Json, ServiceApprovals
+from pdp.client.client import Client, Endpoints, Json, ServiceApprovals
 from pdp.client.evaluation import RemoteEvaluation, ServiceAnswer, read_answer
 from pdp.decision import new_id
 from pdp.errors import AnswerInvalidError, EngineError, PdpError
@@ -57,6 +57,7 @@ class RemotePep:
         tools: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
         self._client = Client(url, token=token)
+        self._service: Endpoints[Work, Work, Work] = Endpoints(self._client.connection, self._work)
         self._functions = dict(tools or {})
         try:
             manifest = _read_manifest(self._client.manifest())
@@ -159,7 +160,7 @@ class RemotePep:
                 "tool_call_id": received.tool_call_id,
                 "step_name": received.step_name,
             }
-            answer = read_answer((yield self._exchange("/v1/proposals", body)), body["id"], may_run=body["run"])
+            answer = read_answer((yield self._service.propose(body)), body["id"], may_run=body["run"])
             if not answer.begun:
                 return RemoteEvaluation(asked, answer, known if answer.verdict == "ALLOW" else None)
         except StoppedError as stopped:
@@ -202,8 +203,7 @@ class RemotePep:
         report: Json = {"started": execution.started, "attempts": execution.attempts}
         report |= {"result": execution.result} if execution.failure is None else {"failure": asdict(execution.failure)}
         try:
-            path = f"/v1/proposals/{answer.id}/result"
-            reported = read_answer((yield self._exchange(path, {"execution": report}, REPORT_PATIENCE)), answer.id)
+            reported = read_answer((yield self._service.result(answer.id, report, REPORT_PATIENCE)), answer.id)
             return RemoteEvaluation(asked, reported, error=execution.error)
         except Exception as error:  # noqa: BLE001 - the tool has run, whatever fails here
             # The service may have withheld the result, so that it does not go out.
@@ -211,15 +211,14 @@ class RemotePep:
             lost = unknown("the tool ran, and what it came to could not be reported")
             return RemoteEvaluation(asked, answer, lost if execution.started else execution)
 
-    def _exchange(self, path: str, body: Any = None, patience: float = PATIENCE, method: str = "POST") -> Work:
-        connection = self._client.connection
-        future = connection.start(connection.exchange(method, path, body, patience=patience))
+    def _work(self, request: Coroutine[Any, Any, Any]) -> Work:
+        future = self._client.connection.start(request)
         return Work(future.result, blocking=True, future=future)
 
     def _decided_by(self, digest: str | None) -> Generator[Step, Any, tuple[EffectiveManifest, Tools]]:
         """Return the manifest of that digest, with the functions for it; it is read again where it has changed."""
         if digest != self.manifest.digest:
-            manifest = _read_manifest((yield self._exchange("/v1/manifest", method="GET")))
+            manifest = _read_manifest((yield self._service.manifest()))
             functions = {name: function for name, function in self._functions.items() if name in manifest.tools}
             self._known = manifest, Tools(manifest, functions)
         if digest != self.manifest.digest:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from pdp.manifest.effective import EffectiveManifest
+    from pdp.stores.url import OpenStores
 
 
 def engine_of_files(
@@ -105,22 +106,22 @@ def open_engine(
             assert_never(name)
 
 
-def stores_of_url(url: str, owned: ExitStack) -> dict[str, Any]:
-    """Return the stores of one database, closed with `owned`, by their parameters of `Pep`.
+def open_stores(url: str, owned: ExitStack) -> OpenStores:
+    """Return the stores of one database, closed with `owned`.
 
     A SQLite file is made, or brought up to date; the tables of a server are for `pdp db upgrade`. Errors as of
     `Database.open`.
     """
-    from pdp.approvals.approvals import Approvals  # noqa: PLC0415 - only applications with a store
-    from pdp.stores.url import OpenStores  # noqa: PLC0415 - likewise
+    from pdp.stores.url import OpenStores  # noqa: PLC0415 - only applications with a store
 
     stores = OpenStores(url, upgrade=url.startswith("sqlite"))
     owned.callback(stores.close)
-    approvals = Approvals(stores.approvals)
-    return {
-        "keys": stores.keys,
-        "actions": stores.actions,
-        "approvals": approvals,
-        "ledger": stores.ledger,
-        "budgets": stores.budgets,
-    }
+    return stores
+
+
+def stores_of_pep(stores: OpenStores) -> dict[str, Any]:
+    """Return the stores of an enforcement point by their parameters of `Pep`."""
+    from pdp.approvals.approvals import Approvals  # noqa: PLC0415 - only applications with a store
+
+    names = ("keys", "actions", "ledger", "budgets", "remote_calls")
+    return {name: getattr(stores, name) for name in names} | {"approvals": Approvals(stores.approvals)}

@@ -126,7 +126,7 @@ def serve_until_ended(settings: ServiceSettings, started: Callable[[ServiceSetti
             log_config=log_config(settings),
             access_log=False,
             proxy_headers=bool(settings.proxies),
-            forwarded_allow_ips=list(settings.proxies),
+            forwarded_allow_ips=[str(each) for each in settings.proxies],
             server_header=False,
             limit_concurrency=_most_connections(settings),
             timeout_graceful_shutdown=_GRACE_SECONDS,

@@ -2,15 +2,14 @@
 
 import os
 from base64 import b64decode
-from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, cast
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, HttpUrl, SecretStr, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, IPvAnyNetwork, SecretStr, ValidationError
 from pydantic_settings import EnvSettingsSource
 from pydantic_settings.exceptions import SettingsError
 
+from pdp.client.client import is_this_machine, secure_url
 from pdp.documents import Document, Part, faults_of, nearest, read_document
 from pdp.engine.protocol import EngineName
 from pdp.errors import FileFaultsError, UsageError
@@ -33,35 +32,8 @@ def _secret(secret: SecretStr) -> SecretStr:
     return secret
 
 
-def _is_local(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _secure_url(url: str) -> str:
-    """Return a URL; ValueError where it is neither https nor of this machine."""
-    parts = urlsplit(url)
-    if not parts.hostname or (parts.scheme != "https" and not (parts.scheme == "http" and _is_local(parts.hostname))):
-        raise ValueError("has to begin with https://")
-    return url
-
-
-def _http(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("has to begin with http:// or https://")
-    return url
-
-
-def _network(addresses: str) -> str:
-    ip_network(addresses)
-    return addresses
-
-
 RulePath = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*$")]
-SecureUrl = Annotated[str, AfterValidator(_secure_url)]
+SecureUrl = Annotated[str, AfterValidator(secure_url)]
 
 
 class _Part(BaseModel):
@@ -115,8 +87,6 @@ class WebhookSettings(_Part):
         """Check what fields say together."""
         if not self.private and not self.url.startswith("https:"):
             raise ValueError("url: has to begin with https://, unless private is true")
-        if HttpUrl(self.url).username is not None:
-            raise ValueError("url: must not have a user name in it")
 
 
 class AuthzenSettings(_Part):
@@ -175,13 +145,13 @@ class ServiceSettings(_Part):
     public_url: SecureUrl | None = None
     tls_cert: ProjectPath | None = None
     tls_key: ProjectPath | None = None
-    proxies: tuple[Annotated[str, AfterValidator(_network)], ...] = ()
+    proxies: tuple[IPvAnyNetwork, ...] = ()
     tenants: dict[Annotated[str, Field(pattern=_TENANT)], TenantSettings] = {}
     store: ProjectStore | None = None
     oidc: tuple[OidcSettings, ...] = ()
     limits: LimitSettings = LimitSettings()
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    otlp_endpoint: Annotated[str, AfterValidator(_http)] | None = None
+    otlp_endpoint: Annotated[str, Field(pattern=r"^https?://[^/]")] | None = None
 
     def model_post_init(self, _: Any) -> None:
         """Check what fields say together."""
@@ -192,7 +162,7 @@ class ServiceSettings(_Part):
                 raise ValueError(f"oidc: {provider.issuer}: there is no tenant {provider.tenant}")
         if self.tls_key and not self.tls_cert:
             raise ValueError("tls_key: needs tls_cert beside it")
-        if not (_is_local(self.host) or self.tls_cert or self.proxies):
+        if not (is_this_machine(self.host) or self.tls_cert or self.proxies):
             raise ValueError(f"host: {self.host} can be reached from elsewhere: state tls_cert, or proxies before it")
 
     @property

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pdp.approvals.approvals import Approvals
 from pdp.audit.chain import KEY_BYTES
 from pdp.errors import UsageError
 from pdp.execution.telemetry import Telemetry
 from pdp.pep import Pep
 from pdp.project.file import engine_of_project, manifest_of_project, read_project
+from pdp.project.resources import open_stores, stores_of_pep
 from pdp.service.authzen.policy import AccessPolicy
-from pdp.stores.url import OpenStores
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -20,8 +19,10 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import TracerProvider
 
+    from pdp.approvals.approvals import Approvals
     from pdp.service.settings import TenantSettings
     from pdp.stores.sql.audit import SqlAudit
+    from pdp.stores.url import OpenStores
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,7 @@ def open_tenant(
             update={"engine": settings.engine or "sidecar", "opa_url": settings.opa_url or project.opa_url}
         )
     manifest = manifest_of_project(settings.project, project)
-    stores = OpenStores(settings.store, upgrade=settings.store.startswith("sqlite"))
-    owned.callback(stores.close)
+    stores = open_stores(settings.store, owned)
     key = None if settings.audit_key_file is None else _key(settings.audit_key_file)
     audit = stores.open_audit(key)
     owned.callback(audit.close)
@@ -65,13 +65,8 @@ def open_tenant(
         manifest,
         engine_of_project(project, manifest, owned),
         audit=audit,
-        keys=stores.keys,
-        actions=stores.actions,
-        approvals=Approvals(stores.approvals),
-        ledger=stores.ledger,
-        budgets=stores.budgets,
         telemetry=None if provider is None else Telemetry(tracer_provider=provider),
-        remote_calls=stores.remote_calls,
+        **stores_of_pep(stores),
     )
     access = AccessPolicy(pep, settings.authzen, stores.ledger.key, owned)
     return Tenant(name, settings, pep, stores, access, audit)

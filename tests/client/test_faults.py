@@ -124,7 +124,7 @@ def connected(behave: Callable[[Peer], None], bank: Bank | None = None) -> Itera
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pdp.client.pep.PATIENCE", 0.5)
+    monkeypatch.setattr("pdp.client.client.PATIENCE", 0.5)
     monkeypatch.setattr("pdp.client.pep.REPORT_PATIENCE", 0.5)
 
 
@@ -197,8 +197,8 @@ def test_a_service_that_is_gone_or_says_nothing(
 def test_an_answer_that_was_lost_is_asked_for_again_and_the_tool_runs_once(
     call: Callable[..., Evaluation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("PATIENCE", "REPORT_PATIENCE"):
-        monkeypatch.setattr(f"pdp.client.pep.{name}", PATIENCE)
+    for name in ("client.PATIENCE", "pep.REPORT_PATIENCE"):
+        monkeypatch.setattr(f"pdp.client.{name}", PATIENCE)
     bank = Bank()
     done = answer(begun=False, executed=True, result="told")
     with connected(serving([None, answer()], [None, DOWN, done]), bank) as (pep, server):

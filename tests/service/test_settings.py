@@ -190,9 +190,12 @@ def test_the_loopback_needs_neither(tmp_path: Path, host: str) -> None:
     ("options", "message"),
     [
         ({"tls_key": Path("key.pem")}, "tls_key: needs tls_cert beside it"),
-        ({"proxies": ["*"]}, "'*' does not appear to be an IPv4 or IPv6 network"),
+        ({"proxies": ["*"]}, "value is not a valid IPv4 or IPv6 network"),
         ({"public_url": "http://pdp.example"}, "has to begin with https://"),
-        ({"otlp_endpoint": "127.0.0.1:4318"}, "PDP_SERVICE_OTLP_ENDPOINT, or its option: has to begin with http://"),
+        (
+            {"otlp_endpoint": "127.0.0.1:4318"},
+            "PDP_SERVICE_OTLP_ENDPOINT, or its option: String should match pattern '^https?://",
+        ),
         (
             {"tenants": {"default": {"engine": "embedded", "opa_url": "http://x"}}},
             "opa_url: goes with the engine sidecar",

@@ -22,10 +22,10 @@ from pdp.audit.chain import recordable
 from pdp.clock import to_milliseconds
 from pdp.errors import UsageError
 from pdp.json import canonical, frozen
+from pdp.project.resources import open_stores
 from pdp.service.security.principal import Principal, Scope
 from pdp.session import LONGEST_TEXT, Session
 from pdp.stores.sql.tokens import SqlTokens, TokenRecord
-from pdp.stores.url import OpenStores
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -98,13 +98,11 @@ class TokenAuthenticator:
 def open_tokens(settings: ServiceSettings, owned: ExitStack) -> TokenAuthenticator:
     """Open where a service has its tokens, closed with `owned`: its own store, else that of `default` or the first.
 
-    Errors as of `OpenStores`.
+    Errors as of `open_stores`.
     """
     tenants = settings.tenants
     url = settings.store or tenants.get("default", next(iter(tenants.values()))).store
-    stores = OpenStores(url, upgrade=url.startswith("sqlite"))
-    owned.callback(stores.close)
-    return TokenAuthenticator(stores.tokens)
+    return TokenAuthenticator(open_stores(url, owned).tokens)
 
 
 class TokenOrder(BaseModel):
