@@ -22,7 +22,7 @@ def reason(answer: HookAnswer) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... (cut)"
 
 
-def denied(answer: HookAnswer) -> Output:
+def denial(answer: HookAnswer) -> Output:
     """Return the denial: exit code 2, a plain reason on standard error, and nothing on standard output."""
     return Output(2, stderr=f"{reason(answer)}\n")
 
@@ -30,7 +30,7 @@ def denied(answer: HookAnswer) -> Output:
 def plain(answer: HookAnswer, moment: Moment) -> Output:
     """Return the answer to a client that takes no more than yes and no; in PERMISSION its person is asked anyway."""
     asks = answer.behaviour is Behaviour.ASK and moment is Moment.PERMISSION
-    return PASSED if asks or answer.behaviour is Behaviour.PASS else denied(answer)
+    return PASSED if asks or answer.behaviour is Behaviour.PASS else denial(answer)
 
 
 def printed(**members: Any) -> Output:
