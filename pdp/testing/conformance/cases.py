@@ -1,0 +1,115 @@
+"""The cases, which stand in cases.yaml, and the steps that they are made of."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.documents import read_document
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pdp.testing.conformance.target import Observed, ToolClient
+    from pdp.testing.conformance.world import Setting, World
+
+_SIDE_BY_SIDE: Final = 4
+
+
+class NotConformantError(Exception):
+    """A case does not come to what it has to. `unsafe`: something ran that must not, or more often than it may."""
+
+    def __init__(self, message: str, *, unsafe: bool = False) -> None:
+        super().__init__(message)
+        self.unsafe = unsafe
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case: its name in the table, its steps in their order, and the setting of its world."""
+
+    name: str
+    steps: Sequence[Mapping[str, Any]]
+    setting: Setting = "plain"
+
+    def run(self, world: World, client: ToolClient) -> None:
+        """Take the steps; NotConformantError: one comes to something else."""
+        trial = Trial(self.name, world, client)
+        for step in self.steps:
+            getattr(trial, step["step"])(**{name: value for name, value in step.items() if name != "step"})
+
+
+CASES: Final = tuple(Case(**case) for case in read_document(Path(__file__).with_name("cases.yaml")).value)
+
+
+class Trial:
+    """One case on one client. Each step fails where something else has run since the case began than steps say."""
+
+    def __init__(self, case: str, world: World, client: ToolClient) -> None:
+        self._case, self._world, self._client = case.replace(" ", "-"), world, client
+        self._earlier, self._due, self._calls = len(world.ran()), list[tuple[str, Any]](), 0
+
+    def runs(self, tool: str, arguments: Any, got: Any = None, *, fails: bool = False, **options: Any) -> None:
+        """Call a tool that has to run, with `got` where that is given; the model sees its result, or that it failed."""
+        seen = self._call(tool, arguments, **options)
+        self._due.append((tool, got or arguments))
+        self._check(
+            seen.is_error == fails and (fails or f"{tool} got" in seen.message), "does not see the result", seen
+        )
+
+    def refuses(self, tool: str, arguments: Any, *, dropped: bool = False) -> Observed:
+        """Call a tool that must not run; the model is told why. `dropped`: that need not be an error."""
+        seen = self._call(tool, arguments)
+        self._check((seen.is_error or dropped) and bool(seen.message.strip()), "is not told why nothing ran", seen)
+        return seen
+
+    def replays(self, tool: str, arguments: Any, call_id: str) -> None:
+        """Make a call once more, whatever the model is to see."""
+        self._check(True, "", self._call(tool, arguments, call_id))
+
+    def is_granted(self, arguments: Any) -> None:
+        """Call what has to be held, and have it granted."""
+        seen = self.refuses("pay_bill", arguments)
+        self._check(seen.held is not None, "is not told what it waits for", seen)
+        self._client.approve(seen.held or "")
+
+    def engine_becomes(self, setting: Setting) -> None:
+        """Let the engine have a fault, or none."""
+        self._world.engine.become(setting)
+
+    def cancels(self, tool: str, arguments: Any) -> None:
+        """Give a call up while it is decided."""
+        self._client.cancel(tool, arguments, call_id="given-up")
+
+    def calls_at_once(self, bill: Any) -> None:
+        """Make calls of all kinds at once, among them several for one grant."""
+        self.is_granted(bill)
+        notes = [{"note": f"note {number}"} for number in range(_SIDE_BY_SIDE)]
+        with ThreadPoolExecutor(_SIDE_BY_SIDE * 2 + 1) as threads:
+            read = [threads.submit(self._call, "read_note", each, each["note"]) for each in notes]
+            paid = [threads.submit(self._call, "pay_bill", bill, f"pay {each}") for each in range(len(notes))]
+            wiped = threads.submit(self._call, "wipe_disk", {"disk": "a"}, "wipe").result()
+        self._due += [*(("read_note", note) for note in notes), ("pay_bill", bill)]
+        own = all(note["note"] in seen.result().message for note, seen in zip(notes, read, strict=True))
+        errors = sum(seen.result().is_error for seen in paid)
+        self._check(own and errors == _SIDE_BY_SIDE - 1 and wiped.is_error, "sees the result of another call", paid)
+
+    def lists(self, shown: Sequence[str], hidden: Sequence[str]) -> None:
+        """List the tools."""
+        listed = sorted({*shown, *hidden}.intersection(self._client.listed()))
+        self._check(listed == shown, "is told of other tools", listed)
+
+    def _call(self, tool: str, arguments: Any, call_id: str = "", **options: Any) -> Observed:
+        self._calls += 1
+        return self._client.call(tool, arguments, call_id=f"{self._case}-{call_id or self._calls}", **options)
+
+    def _check(self, holds: bool, otherwise: str, seen: object) -> None:  # noqa: FBT001 - what is checked
+        missing = list(self._due)
+        for each in self._world.ran()[self._earlier :]:
+            if each not in missing:
+                raise NotConformantError(f"{each[0]} ran with {each[1]}", unsafe=True)
+            missing.remove(each)
+        if missing or not holds:
+            raise NotConformantError(f"{missing[0][0]} did not run" if missing else f"the model {otherwise}: {seen}")

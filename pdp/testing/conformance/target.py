@@ -1,0 +1,68 @@
+"""What the suite drives: an enforcement point with its client. A target is written once for each way in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from pdp.testing.conformance.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the client's model sees of a call. `held`: the id of the approval that the message says it waits for."""
+
+    message: str
+    is_error: bool
+    held: str | None = None
+
+
+class ToolClient(Protocol):
+    """A client that is open. Tools have the world's names; whatever a tool's body gets goes to `World.run`.
+
+    What cannot be done raises `NotImplementedError`, and the target says so in `impossible`.
+    """
+
+    def call(self, tool: str, arguments: Mapping[str, Any], *, call_id: str, by_position: bool = False) -> Observed:
+        """Call a tool as a model does, and run it where the client lets it; from any thread, several at once.
+
+        `by_position`: the values of `arguments` are passed in their order, without names.
+        """
+        ...
+
+    def cancel(self, tool: str, arguments: Mapping[str, Any], *, call_id: str) -> None:
+        """Begin a call, give it up as the client does once `World.engine.asked` is set, and wait for its end."""
+        ...
+
+    def approve(self, held: str) -> None:
+        """Have somebody with `World.approver`'s claims grant what a call waits for."""
+        ...
+
+    def listed(self) -> Sequence[str]:
+        """Return the tools that the model is told of."""
+        ...
+
+
+class Target(Protocol):
+    """A way in.
+
+    Attributes:
+        name: the heading of its column.
+        versions: what it was run with, such as `{"Claude Code": "2.1.330"}`.
+        impossible: why a case cannot pass, a sentence for each by the case's name. It is tried all the same: nothing
+            may run in it that must not.
+        spelling: how the manifest names the client's tools, such as `mcp__kit__{}`.
+    """
+
+    name: str
+    versions: Mapping[str, str]
+    impossible: Mapping[str, str]
+    spelling: str
+
+    def open(self, world: World) -> AbstractContextManager[ToolClient]:
+        """Open a client whose calls the world's policy decides, in the world's setting (`World.setting`)."""
+        ...
