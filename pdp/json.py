@@ -232,8 +232,15 @@ def parse_json(text: str | bytes, depth: int = 0, most: int | None = None, named
                 size = len(text.encode(errors="surrogatepass"))
             if size > MAX_BYTES:
                 raise JsonTooLargeError(f"value: it has {size} bytes, at most {MAX_BYTES} are admitted")
-        # Decoded here, since json would guess UTF-16 from the first bytes.
-        text = text.decode() if isinstance(text, bytes) else text
+        if isinstance(text, bytes):
+            value = _round_trip(text, most)
+            if value is not None:
+                levels = text.count(b"{") + text.count(b"[")
+                if levels > MAX_DEPTH - depth or _EXPONENT in text or _INTEGRAL_FLOAT.search(text):
+                    check_json(value, depth=depth, named=named)
+                return value
+            # Decoded here, since json would guess UTF-16 from the first bytes.
+            text = text.decode()
         if most is not None:
             _check_separators(text, most)
         value = _STRICT.decode(text)
@@ -250,6 +257,20 @@ def parse_json(text: str | bytes, depth: int = 0, most: int | None = None, named
     if levels > MAX_DEPTH - depth or not text.isascii() or _UNUSUAL.search(text):
         check_json(value, depth=depth, named=named)
     return value
+
+
+def _round_trip(text: bytes, most: int | None) -> Any:
+    """Return the value of a text that is to the byte what orjson writes of it; None where that is not known.
+
+    Such a text has no key twice, no lone surrogate and no integer out of bounds.
+    """
+    if most is not None and text.count(b",") + text.count(b"[") + text.count(b"{") > most:
+        return None
+    try:
+        value = orjson.loads(text)
+        return value if orjson.dumps(value, option=orjson.OPT_STRICT_INTEGER) == text else None
+    except (TypeError, ValueError):
+        return None
 
 
 def _check_separators(text: str, most: int) -> None:
@@ -275,8 +296,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _STRICT: Final = json.JSONDecoder(object_pairs_hook=_unique)
-# A lone surrogate may be written as an escape; numbers may be out of bounds.
-_UNUSUAL: Final = re.compile(r"\\u|(?:^|[:\[,])\s*-?(?:\d{16}|\d[\d.]*[eE]|NaN|Infinity)")
+# A lone surrogate may be written as an escape; numbers may be out of bounds. Texts that only look so cost time.
+_UNUSUAL: Final = re.compile(r"\\u|[0-9](?:[eE]|[0-9]{15})|NaN|Infinity")
+_EXPONENT: Final = orjson.dumps(1e300)[1:-3]  # what orjson writes of a float out of bounds has it, or ends in ".0"
 
 
 def has_unique_keys(text: bytes) -> bool:

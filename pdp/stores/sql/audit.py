@@ -51,7 +51,9 @@ class _End(NamedTuple):
     line: str | None
 
 
-_Waiting = tuple["Sequence[AuditEvent]", "Future[None]"]
+_Waiting = tuple["Sequence[AuditEvent]", Future[None]]
+_Done = asyncio.Future[Future[None] | None]  # of an event loop: recorded, or handed on to the thread
+_Soon = tuple["Sequence[AuditEvent]", _Done]
 _EMPTY: Final = _End(-1, GENESIS, None)
 
 
@@ -70,7 +72,7 @@ class SqlAudit(AuditLog):
         self._process = os.getpid()
         self._end = _EMPTY  # the last event that was seen committed
         self._waiting: list[_Waiting] = []
-        self._soon: list[_Waiting] = []  # what an event loop writes itself, in its next round
+        self._soon: dict[asyncio.AbstractEventLoop, list[_Soon]] = {}  # what each writes itself, in its next round
         self._lines: list[str] = []
         self._in_a_row = 0
         self._is_closed = False
@@ -103,13 +105,16 @@ class SqlAudit(AuditLog):
             await asyncio.wrap_future(self._submit(events))
             return
         self._check_process()
-        done: Future[None] = Future()
+        loop = asyncio.get_running_loop()
+        done: _Done = loop.create_future()
         with self._lock:
-            self._soon.append((events, done))
-            first = len(self._soon) == 1
-        if first:
-            asyncio.get_running_loop().call_soon(self._write_soon)
-        await asyncio.wrap_future(done)
+            soon = self._soon.setdefault(loop, [])
+            soon.append((events, done))
+        if len(soon) == 1:
+            loop.call_soon(self._write_soon, loop)
+        handed_on = await done
+        if handed_on is not None:
+            await asyncio.wrap_future(handed_on)
 
     def lines(self, after: int, limit: int, *, approvals_only: bool = False) -> Sequence[AuditRow]:
         """Return events after the one with the number `after` (-1: from the first), or those that approvals made."""
@@ -135,31 +140,28 @@ class SqlAudit(AuditLog):
         self._check_process()
         done: Future[None] = Future()
         with self._lock:
-            self._enqueue([(events, done)])
+            if not self._waiting:
+                try:
+                    self._writer.submit(self._write_waiting)
+                except RuntimeError:
+                    raise self._fault("is closed") from None
+            self._waiting.append((events, done))
         return done
 
-    def _enqueue(self, more: list[_Waiting]) -> None:
-        """Let the writer's thread write more; the lock is held."""
-        if not self._waiting:
-            try:
-                self._writer.submit(self._write_waiting)
-            except RuntimeError:
-                raise self._fault("is closed") from None
-        self._waiting += more
-
-    def _write_soon(self) -> None:
-        """Write on the event loop what has come in this round of it; the thread does where the database is held."""
+    def _write_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Write on an event loop what has come in this round of it; the thread does where the database is held."""
         with self._lock:
-            waiting, self._soon = self._soon, []
+            waiting = self._soon.pop(loop)
         # The thread has its turn now and then, as it also brings SQLite's log up to date; and it knows of a close.
         self._in_a_row = (self._in_a_row + 1) % _IN_A_ROW
         if self._in_a_row and not self._is_closed and self._written(waiting, self._database.write_at_once()):
             return
-        try:
-            with self._lock:
-                self._enqueue(waiting)
-        except AuditError as error:
-            _settle(waiting, [error] * len(waiting))
+        for events, done in waiting:
+            if not done.done():
+                try:
+                    done.set_result(self._submit(events))
+                except AuditError as error:
+                    done.set_exception(error)
 
     def _write_waiting(self) -> None:
         with self._lock:
@@ -171,7 +173,7 @@ class SqlAudit(AuditLog):
         with self._database.write(durable=False) as connection:
             yield connection.connection.cursor()
 
-    def _written(self, waiting: list[_Waiting], transaction: AbstractContextManager[Any]) -> bool:
+    def _written(self, waiting: Sequence[_Waiting | _Soon], transaction: AbstractContextManager[Any]) -> bool:
         """Write what waits, and say so to whoever does; False: nothing is tried, as the transaction has no cursor."""
         faults: list[AuditError | None] = []
         doubt = ""
@@ -179,7 +181,7 @@ class SqlAudit(AuditLog):
             with transaction as cursor:
                 if cursor is None:
                     return False
-                waiting = [one for one in waiting if one[1].set_running_or_notify_cancel()]
+                waiting = [one for one in waiting if _is_wanted(one[1])]
                 self._end = self._take_up(cursor)
                 rows: list[AuditRow] = []
                 for events, _ in waiting:
@@ -255,7 +257,12 @@ class SqlAudit(AuditLog):
         return AuditError(f"audit stream of {self._database.name} {message}", hint=hint)
 
 
-def _settle(waiting: list[_Waiting], faults: Sequence[AuditError | None]) -> None:
+def _is_wanted(done: Future[None] | _Done) -> bool:
+    """Return whether somebody still waits, who can no longer give up."""
+    return done.set_running_or_notify_cancel() if isinstance(done, Future) else not done.cancelled()
+
+
+def _settle(waiting: Sequence[_Waiting | _Soon], faults: Sequence[AuditError | None]) -> None:
     for (_, done), failed in zip(waiting, faults, strict=True):
         if failed is None:
             done.set_result(None)
