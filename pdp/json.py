@@ -225,22 +225,14 @@ def parse_json(text: str | bytes, depth: int = 0, most: int | None = None, named
     `depth`, `most` and `named` are as there, but that an empty object or list counts as two values. JsonValueError:
     not JSON, or not JSON as this system admits it.
     """
+    if most is not None:
+        _check_size(text)
+    value = _round_trip(text, depth, most, named) if isinstance(text, bytes) else None
+    if value is not None:
+        return value
     try:
-        if most is not None:
-            size = len(text)
-            if isinstance(text, str) and size <= MAX_BYTES and not text.isascii():  # a longer one need not be copied
-                size = len(text.encode(errors="surrogatepass"))
-            if size > MAX_BYTES:
-                raise JsonTooLargeError(f"value: it has {size} bytes, at most {MAX_BYTES} are admitted")
-        if isinstance(text, bytes):
-            value = _round_trip(text, most)
-            if value is not None:
-                levels = text.count(b"{") + text.count(b"[")
-                if levels > MAX_DEPTH - depth or _EXPONENT in text or _INTEGRAL_FLOAT.search(text):
-                    check_json(value, depth=depth, named=named)
-                return value
-            # Decoded here, since json would guess UTF-16 from the first bytes.
-            text = text.decode()
+        # Decoded here, since json would guess UTF-16 from the first bytes.
+        text = text.decode() if isinstance(text, bytes) else text
         if most is not None:
             _check_separators(text, most)
         value = _STRICT.decode(text)
@@ -259,18 +251,31 @@ def parse_json(text: str | bytes, depth: int = 0, most: int | None = None, named
     return value
 
 
-def _round_trip(text: bytes, most: int | None) -> Any:
+def _check_size(text: str | bytes) -> None:
+    size = len(text)
+    if isinstance(text, str) and size <= MAX_BYTES and not text.isascii():  # a longer one need not be copied
+        size = len(text.encode(errors="surrogatepass"))
+    if size > MAX_BYTES:
+        raise JsonTooLargeError(f"value: it has {size} bytes, at most {MAX_BYTES} are admitted")
+
+
+def _round_trip(text: bytes, depth: int, most: int | None, named: int) -> Any:
     """Return the value of a text that is to the byte what orjson writes of it; None where that is not known.
 
-    Such a text has no key twice, no lone surrogate and no integer out of bounds.
+    Such a text has no key twice, no lone surrogate and no integer out of bounds; all else is checked.
     """
-    if most is not None and text.count(b",") + text.count(b"[") + text.count(b"{") > most:
+    levels = text.count(b"{") + text.count(b"[")
+    if most is not None and levels + text.count(b",") > most:
         return None
     try:
         value = orjson.loads(text)
-        return value if orjson.dumps(value, option=orjson.OPT_STRICT_INTEGER) == text else None
+        if orjson.dumps(value, option=orjson.OPT_STRICT_INTEGER) != text:
+            return None
     except (TypeError, ValueError):
         return None
+    if levels > MAX_DEPTH - depth or _EXPONENT in text or _INTEGRAL_FLOAT.search(text):
+        check_json(value, depth=depth, named=named)
+    return value
 
 
 def _check_separators(text: str, most: int) -> None:

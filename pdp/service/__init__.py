@@ -5,6 +5,7 @@ server     what `pdp serve` starts: processes, TLS, the first token
 app        the HTTP application: routes, error answers, start and end
 tenant     what one tenant has: project, engine, stores, audit stream
 requests   reading a request: who calls, the bounded body; errors with their status
+routing    which endpoint answers which path and method
 proposals  calls of remote enforcement points: begun, finished, planned
 tools      what a subject's model may see; the manifest
 health     alive, ready, and the record of events

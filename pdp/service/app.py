@@ -1,24 +1,22 @@
-"""The HTTP application: routes, error answers, start and end."""
+"""The HTTP application: what is around every request, error answers, start and end."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import re
 import signal
-import uuid
-from contextlib import ExitStack, asynccontextmanager
+import time
+from contextlib import ExitStack, asynccontextmanager, nullcontext
 from multiprocessing import parent_process
 from typing import TYPE_CHECKING, Any, Final
 
-from fastapi import FastAPI
-from fastapi.routing import iter_route_contexts
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Match, Route
+from starlette.routing import Router
 
-from pdp import __version__
+from pdp.decision import new_id
 from pdp.errors import AuditError, EngineError, PdpError, StoreError, UsageError
 from pdp.execution.telemetry import SCOPE
 from pdp.service import health, openapi, proposals, tools
@@ -28,17 +26,18 @@ from pdp.service.approvals.feed import ApprovalFeed
 from pdp.service.approvals.sweep import background
 from pdp.service.authzen import routes as authzen
 from pdp.service.requests import HttpError
+from pdp.service.routing import Routes
 from pdp.service.security import routes as token_routes
 from pdp.service.security.limits import RateLimiter
 from pdp.service.security.oidc import OidcAuthenticator
 from pdp.service.security.tokens import COOKIE, open_tokens
-from pdp.service.telemetry import request_observed, tracer_provider
+from pdp.service.telemetry import request_ended, request_span, tracer_provider
 from pdp.service.tenant import Tenant, open_tenant
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
     from pdp.service.security.principal import Authenticator, Principal
     from pdp.service.settings import ServiceSettings
@@ -61,7 +60,7 @@ class Service:
     def __init__(self, settings: ServiceSettings, owned: ExitStack) -> None:
         self.settings = settings
         provider = tracer_provider(settings, owned)
-        self.tracer = provider and provider.get_tracer(SCOPE)
+        self.tracer = None if provider is None else provider.get_tracer(SCOPE)
         self.tenants: dict[str, Tenant] = {
             name: open_tenant(name, tenant, owned, provider) for name, tenant in settings.tenants.items()
         }
@@ -104,11 +103,28 @@ def _check_apart(tenants: dict[str, Tenant]) -> None:
             raise UsageError(f"the tenants {other} and {name} have the same store", hint="give each its own database")
 
 
-def create_app(settings: ServiceSettings) -> FastAPI:
-    """Return the application of one process. It opens what it needs when it starts, and closes it when it ends."""
+class HttpApp:
+    """The ASGI application of one process, which opens what it needs when it starts, and closes it when it ends.
+
+    Around every request: its id, in `scope["state"]["request_id"]`, what is counted and logged of it, the headers of
+    its answer. What fails without a reason is a 500, and in the log.
+
+    Attributes:
+        routes: all endpoints.
+        service: what they share, from the start on.
+    """
+
+    service: Service
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        self._settings = settings
+        parts = (authzen, health, openapi, tools, proposals, inbox, approvals, token_routes)
+        self.routes = Routes(*(part.routes for part in parts))
+        self._others = Router(lifespan=lambda _: self.lifespan())  # what is no request
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, object]]:
+    async def lifespan(self) -> AsyncIterator[dict[str, object]]:
+        """Start and end, in a process of one or several."""
         parent, loop = parent_process(), asyncio.get_running_loop()
         if parent is not None:  # a worker without it would hold the port, and nobody would end it
 
@@ -118,96 +134,61 @@ def create_app(settings: ServiceSettings) -> FastAPI:
 
             loop.add_reader(parent.sentinel, end)
         with ExitStack() as owned:
-            service = app.state.service = Service(settings, owned)
-            async with background(service):
-                yield {"ending": service.ending}
-
-    app = FastAPI(
-        title="Policy decisions for tool calls",
-        version=__version__,
-        lifespan=lifespan,
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-        redirect_slashes=False,
-    )
-    # A request tries one route after the other: what is asked most comes first.
-    for module in (authzen, health, openapi, tools, proposals, inbox, approvals, token_routes):
-        app.router.routes.extend(module.router.routes)
-    app.state.paths = {route.endpoint: route.path for route in app.router.routes if isinstance(route, Route)}
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(PdpError, _pdp_error)
-    app.add_middleware(Envelope)
-    return app
-
-
-def _answer(request: Request, error: HttpError) -> Response:
-    authzen = request.url.path.startswith(("/access/", "/.well-known/"))
-    body: Any = error.message if authzen else error.as_json()
-    return JSONResponse(body, status_code=error.status, headers=error.headers)
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    """Answer what Starlette refuses: a path that is not there, another method."""
-    assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
-    status = error.status_code if error.status_code in (404, 405) else 400
-    headers = dict(error.headers or {})
-    if "Allow" in headers:
-        # Starlette names the methods of one route alone, and a path may have several.
-        routes = [
-            each for each in iter_route_contexts(request.app.routes) if each.matches(request.scope)[0] != Match.NONE
-        ]
-        headers["Allow"] = ", ".join(sorted({method for each in routes for method in each.methods or ()}))
-    return _answer(request, HttpError(status, str(error.detail), headers=headers))
-
-
-async def _pdp_error(request: Request, error: Exception) -> Response:
-    """Answer an error of our own: bad input is 400, what is down is 503."""
-    if isinstance(error, HttpError):
-        return _answer(request, error)
-    if isinstance(error, StoreError | AuditError | EngineError):
-        _log.error("a request could not be served: %s: %s", error.code, error)
-        down = HttpError(503, "a store or engine cannot be used", hint="try again", headers={"Retry-After": "1"})
-        return _answer(request, down)
-    assert isinstance(error, PdpError)  # noqa: S101 - registered for it
-    status = 400 if isinstance(error, UsageError) else _STATUS.get(error.code)
-    if status is None:
-        raise error
-    return _answer(request, HttpError(status, error.message, hint=error.hint))
-
-
-class Envelope:
-    """ASGI middleware around every request: its id, what is counted and logged of it, the headers of its answer.
-
-    The id is in `scope["state"]["request_id"]`. What fails without a reason is a 500, and in the log.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+            self.service = Service(self._settings, owned)
+            async with background(self.service):
+                gc.collect()
+                gc.freeze()  # what is there stays until the end: no collection has to walk through it again
+                yield {"ending": self.service.ending}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self._others(scope, receive, send)
             return
+        began, status = time.perf_counter(), None
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex.encode()
-        scope.setdefault("state", {})["request_id"] = request_id.decode()
-        with request_observed(scope, scope["app"].state.service.tracer) as answer:
+        request_id = given if _REQUEST_ID.fullmatch(given) else new_id().encode()
+        scope["app"] = self
+        scope.setdefault("state", {}).update(request_id=request_id.decode(), route="none", principal=None)
 
-            async def sending(message: Message) -> None:
-                if message["type"] == "http.response.start":
-                    answer["status"] = message["status"]
-                    message["headers"] = [*message["headers"], (b"x-request-id", request_id), *_HEADERS]
-                await send(message)
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id), *_HEADERS]
+            await send(message)
 
+        tracer = self.service.tracer
+        with nullcontext() if tracer is None else request_span(scope, tracer) as span:
             try:
-                await self._app(scope, receive, sending)
+                await self._answer(Request(scope, receive, send), sending)
             except ClientDisconnect:
                 pass  # nobody is there to be answered
             except Exception as error:
-                if answer["status"] is not None:
+                if status is not None:
                     raise  # half an answer: the connection is closed
-                _log.error("a request failed, which is a fault of the service", exc_info=error)
-                failed = _answer(Request(scope), HttpError(500, "the service failed; its log says how"))
-                await failed(scope, receive, sending)
+                await _failure(scope, error)(scope, receive, sending)
+            finally:
+                request_ended(scope, status, time.perf_counter() - began, span)
+
+    async def _answer(self, request: Request, send: Send) -> None:
+        scope = request.scope
+        scope["state"]["route"], endpoint, parameters = self.routes.find(scope["method"], scope["path"])
+        response = await endpoint(request, **parameters)
+        await response(scope, request.receive, send)
+
+
+def _failure(scope: Scope, error: Exception) -> Response:
+    """Return the answer to an error: of our own bad input is 400, what is down 503, and what nobody expects 500."""
+    if isinstance(error, StoreError | AuditError | EngineError):
+        _log.error("a request could not be served: %s: %s", error.code, error)
+        error = HttpError(503, "a store or engine cannot be used", hint="try again", headers={"Retry-After": "1"})
+    elif isinstance(error, PdpError) and not isinstance(error, HttpError):
+        status = 400 if isinstance(error, UsageError) else _STATUS.get(error.code)
+        error = error if status is None else HttpError(status, error.message, hint=error.hint)
+    if not isinstance(error, HttpError):
+        _log.error("a request failed, which is a fault of the service", exc_info=error)
+        error = HttpError(500, "the service failed; its log says how")
+    authzen = scope["path"].startswith(("/access/", "/.well-known/"))
+    body: Any = error.message if authzen else error.as_json()
+    return JSONResponse(body, status_code=error.status, headers=error.headers)

@@ -6,19 +6,20 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter
-from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
 from starlette.responses import JSONResponse, Response
 
 from pdp.errors import PdpError
 from pdp.service.requests import caller, number, query, service_of
+from pdp.service.routing import Routes
 from pdp.service.security.principal import Scope
 from pdp.service.telemetry import metrics_text
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
+
     from pdp.service.tenant import Tenant
 
-router = APIRouter()
+routes = Routes()
 
 
 class Readiness:
@@ -66,20 +67,20 @@ class Readiness:
         }
 
 
-@router.get("/healthz")
-async def alive() -> JSONResponse:
+@routes.at("/healthz", "GET")
+async def alive(_: Request) -> JSONResponse:
     """Answer, which is all that it says."""
     return JSONResponse({"status": "ok"})
 
 
-@router.get("/readyz")
+@routes.at("/readyz", "GET")
 async def ready(request: Request) -> JSONResponse:
     """Answer 200 when calls can be decided and recorded, else 503."""
     answer = await service_of(request).readiness.answer()
     return JSONResponse(answer, status_code=200 if answer["status"] == "ready" else 503)
 
 
-@router.get("/metrics")
+@routes.at("/metrics", "GET")
 async def metrics(request: Request) -> Response:
     """Answer with what is counted, of all tenants together."""
     await caller(request, Scope.AUDIT)
@@ -87,7 +88,7 @@ async def metrics(request: Request) -> Response:
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-@router.get("/v1/audit")
+@routes.at("/v1/audit", "GET")
 async def audit_page(request: Request) -> Response:
     """Answer with the events of the tenant after a `seq`, as they stand in the stream."""
     who = await caller(request, Scope.AUDIT)

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 import orjson
 import yaml
-from fastapi import APIRouter
-from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotation
 from starlette.responses import Response
 
 from pdp.service.requests import caller
+from pdp.service.routing import Routes
 
 if TYPE_CHECKING:
     from typing import Any
 
-router = APIRouter()
+    from starlette.requests import Request
+
+routes = Routes()
 
 
 @cache
@@ -32,7 +33,7 @@ def _encoded() -> bytes:
     return orjson.dumps(openapi_document())
 
 
-@router.get("/openapi.json")
+@routes.at("/openapi.json", "GET")
 async def document(request: Request) -> Response:
     """Answer with the document, to whoever has a valid token."""
     await caller(request)

@@ -6,9 +6,7 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from fastapi import APIRouter
 from pydantic import TypeAdapter, ValidationError
-from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotation
 from starlette.responses import JSONResponse, Response
 
 from pdp.decision import new_id
@@ -16,23 +14,26 @@ from pdp.flow.remote.answer import as_answer
 from pdp.json import JsonValueError, canonical, digest, thawed
 from pdp.proposal import Execution, Failure
 from pdp.service.requests import Caller, HttpError, caller, known_fields, read_object
+from pdp.service.routing import Routes
 from pdp.service.security.principal import Scope
 from pdp.service.telemetry import count_decision
 from pdp.session import Session
 from pdp.stores.remote_calls import CallName
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
+
     from pdp.flow.preview import PlanEvaluation
     from pdp.flow.stages import CallIds
 
-router = APIRouter()
+routes = Routes()
 
 _ID: Final = re.compile(r"[A-Za-z0-9._~-]{22,128}")
 _OWN: Final = ("purpose", "idempotency_key", "run_id", "request_id", "plan")
 _FAILURE: Final = TypeAdapter(Failure)
 
 
-@router.post("/v1/proposals")
+@routes.at("/v1/proposals", "POST")
 async def propose(request: Request) -> Response:
     """Decide a proposal, and let the caller run it; or check a whole plan."""
     who = await caller(request, Scope.PROPOSE)
@@ -58,7 +59,7 @@ async def propose(request: Request) -> Response:
     return _decided(await who.tenant.pep.abegin(name, body["proposal"], session, **ids))
 
 
-@router.post("/v1/proposals/{call_id}/result")
+@routes.at("/v1/proposals/{call_id}/result", "POST")
 async def report(request: Request, call_id: str) -> Response:
     """Take what a call that was begun came to."""
     who = await caller(request, Scope.PROPOSE)
@@ -68,7 +69,7 @@ async def report(request: Request, call_id: str) -> Response:
     return JSONResponse(await who.tenant.pep.afinish(CallName(call_id, who.principal.id), execution))
 
 
-@router.post("/v1/runs/{run_id}/end")
+@routes.at("/v1/runs/{run_id}/end", "POST")
 async def end_run(request: Request, run_id: str) -> Response:
     """Forget a run of the caller's."""
     who = await caller(request, Scope.PROPOSE)
@@ -91,7 +92,7 @@ def session_of(who: Caller, body: dict[str, Any], request: Request) -> Session:
     if foreign and not who.may(Scope.ASSERT):
         known = ", ".join(_OWN)
         raise HttpError(403, f"session: {foreign[0]!r:.60} takes the scope assert", hint=f"without it: {known}")
-    own = {"claims": thawed(dict(who.principal.claims)), "request_id": request.state.request_id}
+    own = {"claims": thawed(dict(who.principal.claims)), "request_id": request.scope["state"]["request_id"]}
     try:
         return Session.read({**own, **stated})
     except JsonValueError as error:

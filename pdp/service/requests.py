@@ -6,6 +6,8 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from starlette.requests import ClientDisconnect
+
 from pdp.errors import PdpError
 from pdp.json import MAX_VALUES, JsonTooLargeError, JsonValueError, parse_json
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
     from pdp.service.app import Service
     from pdp.service.security.principal import Principal, Scope
+    from pdp.service.settings import LimitSettings
     from pdp.service.tenant import Tenant
 
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
@@ -69,7 +72,7 @@ class Caller(NamedTuple):
 
 def service_of(request: Request) -> Service:
     """Return the service that a request came to."""
-    service: Service = request.app.state.service
+    service: Service = request.scope["app"].service
     return service
 
 
@@ -101,26 +104,14 @@ async def read_object(request: Request, *, optional: bool = False) -> dict[str, 
     """
     limits = service_of(request).settings.limits
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    too_long = HttpError(413, f"the body is longer than {limits.body_bytes} bytes", hint="send less at a time")
-    length = request.headers.get("content-length", "0")
-    if not length.isdecimal() or len(length) > _LONGEST_LENGTH or int(length) > limits.body_bytes:
-        raise too_long
-    body = bytearray()
-    try:
-        async with asyncio.timeout(limits.body_seconds):
-            async for part in request.stream():
-                body += part
-                if len(body) > limits.body_bytes:
-                    raise too_long
-    except TimeoutError:
-        raise HttpError(408, f"the body took longer than {limits.body_seconds:g} s", hint="send it whole") from None
+    body = await _body(request, limits)
     if optional and not body:
         return {}
     if kind != "application/json":
         raise HttpError(400, "the body is not application/json", hint="send Content-Type: application/json")
     try:
         # Of many small values, a short text has more than are read in a moment, and nobody else is answered meanwhile.
-        value = parse_json(bytes(body), most=MAX_VALUES)
+        value = parse_json(body, most=MAX_VALUES)
     except JsonTooLargeError as error:
         raise HttpError(413, str(error), hint="send less at a time") from None
     except JsonValueError as error:
@@ -128,6 +119,30 @@ async def read_object(request: Request, *, optional: bool = False) -> dict[str, 
     if not isinstance(value, dict):
         raise HttpError(400, "the body has to be an object")
     return value
+
+
+async def _body(request: Request, limits: LimitSettings) -> bytes:
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or len(length) > _LONGEST_LENGTH or int(length) > limits.body_bytes:
+        raise _too_long(limits.body_bytes)
+    parts, size, more = [], 0, True
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            while more:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                parts.append(message.get("body", b""))
+                size, more = size + len(parts[-1]), message.get("more_body", False)
+                if size > limits.body_bytes:
+                    raise _too_long(limits.body_bytes)
+    except TimeoutError:
+        raise HttpError(408, f"the body took longer than {limits.body_seconds:g} s", hint="send it whole") from None
+    return b"".join(parts)
+
+
+def _too_long(most: int) -> HttpError:
+    return HttpError(413, f"the body is longer than {most} bytes", hint="send less at a time")
 
 
 def known_fields(value: dict[str, Any], *fields: str) -> None:

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
 from pdp.errors import EngineError, UsageError
-from pdp.service.app import Service, create_app
+from pdp.service.app import HttpApp, Service
 from pdp.service.security.tokens import first_token
 from pdp.service.telemetry import WORKERS_FOLDER, log_config
 
@@ -114,7 +114,7 @@ def serve_until_ended(settings: ServiceSettings, started: Callable[[ServiceSetti
             tokens = {tenant: first_token(store, tenant) for tenant in settings.tenants}
         started(settings, {tenant: token for tenant, token in tokens.items() if token is not None})
         config = uvicorn.Config(
-            partial(create_app, settings),
+            partial(HttpApp, settings),
             factory=True,
             host=settings.host,
             port=settings.port,

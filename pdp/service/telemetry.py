@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import logging
 import os
-import time
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-from opentelemetry.trace import SpanKind, Tracer
+from opentelemetry.trace import SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest, multiprocess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from contextlib import ExitStack
+    from collections.abc import Iterable
+    from contextlib import AbstractContextManager, ExitStack
 
     from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Span, Tracer
     from starlette.types import Scope
 
     from pdp.service.settings import ServiceSettings
@@ -65,62 +64,41 @@ def metrics_text() -> bytes:
     return generate_latest(registry)
 
 
-@contextmanager
-def request_observed(scope: Scope, tracer: Tracer | None) -> Iterator[dict[str, Any]]:
-    """Count, log and, with a tracer, trace one request; what is yielded takes the answer's `status`."""
-    answer: dict[str, Any] = {"status": None}
-    began = time.perf_counter()
-    try:
-        if tracer is None:
-            yield answer
-        else:
-            with _span(scope, tracer, answer):
-                yield answer
-    finally:
-        seconds = time.perf_counter() - began
-        state = scope["state"]
-        principal = state.get("principal")
-        route, status = _route(scope), answer["status"]
-        count, duration = _counted(route, str(status or "none"))
-        count.inc()
-        duration.observe(seconds)
-        if _log.isEnabledFor(logging.INFO):
-            request = {
-                "request_id": state["request_id"],
-                "tenant": principal and principal.tenant,
-                "principal": principal and principal.id,
-                "method": scope["method"],
-                "route": route,
-                "status": status,
-                "ms": round(seconds * 1000, 1),
+def request_ended(scope: Scope, status: int | None, seconds: float, span: Span | None) -> None:
+    """Count and log one request, and say in its span, if it has one, what became of it."""
+    state = scope["state"]
+    principal, route = state["principal"], state["route"]
+    count, duration = _counted(route, str(status or "none"))
+    count.inc()
+    duration.observe(seconds)
+    if span is not None:
+        span.update_name(f"{scope['method']} {route}")
+        span.set_attributes(
+            {
+                "http.request.method": scope["method"],
+                "http.route": route,
+                "http.response.status_code": status or 0,
+                "pdp.request_id": state["request_id"],
             }
-            _log.info("%s %s %s", scope["method"], route, status, extra=request)
+        )
+    if _log.isEnabledFor(logging.INFO):
+        request = {
+            "request_id": state["request_id"],
+            "tenant": principal and principal.tenant,
+            "principal": principal and principal.id,
+            "method": scope["method"],
+            "route": route,
+            "status": status,
+            "ms": round(seconds * 1000, 1),
+        }
+        _log.info("%s %s %s", scope["method"], route, status, extra=request)
 
 
-@contextmanager
-def _span(scope: Scope, tracer: Tracer, answer: dict[str, Any]) -> Iterator[None]:
+def request_span(scope: Scope, tracer: Tracer) -> AbstractContextManager[Span]:
+    """Return a span for one request, within that of its caller."""
     carrier = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     caller = TraceContextTextMapPropagator().extract(carrier)
-    with tracer.start_as_current_span(scope["method"], context=caller, kind=SpanKind.SERVER) as span:
-        try:
-            yield
-        finally:
-            route = _route(scope)
-            span.update_name(f"{scope['method']} {route}")
-            span.set_attributes(
-                {
-                    "http.request.method": scope["method"],
-                    "http.route": route,
-                    "http.response.status_code": answer["status"] or 0,
-                    "pdp.request_id": scope["state"]["request_id"],
-                }
-            )
-
-
-def _route(scope: Scope) -> str:
-    """Return the path as the application states it, not as it was asked for."""
-    path: str = scope["app"].state.paths.get(scope.get("endpoint"), "none")
-    return path
+    return tracer.start_as_current_span(scope["method"], context=caller, kind=SpanKind.SERVER)
 
 
 def tracer_provider(settings: ServiceSettings, owned: ExitStack) -> TracerProvider | None:

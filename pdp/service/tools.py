@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastapi import APIRouter
-from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotation
 from starlette.responses import JSONResponse, Response
 
 from pdp.json import thawed
@@ -13,15 +11,18 @@ from pdp.manifest.exports import export_tools
 from pdp.manifest.expressions.expression import compile_expression
 from pdp.service.proposals import session_of
 from pdp.service.requests import caller, known_fields, query, read_object
+from pdp.service.routing import Routes
 from pdp.service.security.principal import Scope
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
+
     from pdp.manifest.model import Tool
 
-router = APIRouter()
+routes = Routes()
 
 
-@router.api_route("/v1/tools", methods=["GET", "POST"])
+@routes.at("/v1/tools", "GET", "POST")
 async def tools(request: Request) -> Response:
     """List the tools of which some call could be allowed."""
     who = await caller(request, Scope.PROPOSE)
@@ -42,7 +43,7 @@ async def tools(request: Request) -> Response:
     return JSONResponse({"tools": shown, "manifest_version": manifest.version, "manifest_digest": manifest.digest})
 
 
-@router.get("/v1/manifest")
+@routes.at("/v1/manifest", "GET")
 async def effective(request: Request) -> Response:
     """Answer with the effective manifest: `document`, which the digest is of, and its entries whole."""
     manifest = (await caller(request, Scope.PROPOSE)).tenant.pep.manifest

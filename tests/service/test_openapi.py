@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 import httpx
 import jsonschema_rs
-from fastapi.routing import iter_route_contexts
 
-from pdp.service.app import create_app
+from pdp.service.app import HttpApp
 from pdp.service.openapi import openapi_document
 from pdp.service.settings import ServiceSettings, TenantSettings
 from tests.support.payments import EXAMPLE
@@ -89,11 +88,9 @@ PLACEHOLDER = re.compile(
 
 def test_the_document_and_the_application_name_the_same_endpoints() -> None:
     tenant = TenantSettings(project=EXAMPLE / "pdp.yaml", store="sqlite://")
-    app = create_app(ServiceSettings(tenants={"default": tenant}))
+    app = HttpApp(ServiceSettings(tenants={"default": tenant}))
     served = {
-        (route.path, method.lower())
-        for route in iter_route_contexts(app.routes)
-        for method in (route.methods or set()) - {"HEAD"}
+        (path, method.lower()) for path, methods in app.routes.paths.items() for method in methods.keys() - {"HEAD"}
     }
     named = {(path, method) for path, methods in DOCUMENT["paths"].items() for method in methods}
     assert served == named

@@ -8,23 +8,23 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import orjson
-from fastapi import APIRouter
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
-from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
 
 from pdp.errors import PdpError
 from pdp.service.approvals.routes import SCOPES, feed_of, may_see
 from pdp.service.requests import Caller, HttpError, caller, query, service_of
+from pdp.service.routing import Routes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
     from pdp.service.approvals.feed import ApprovalFeed
 
-router = APIRouter()
+routes = Routes()
 
 _log = logging.getLogger("pdp.service")
 
@@ -42,7 +42,7 @@ class InboxStream(EventSourceResponse):
             await super().__call__(scope, receive, send)
 
 
-@router.get("/v1/approvals/events")
+@routes.at("/v1/approvals/events", "GET")
 async def approval_events(request: Request) -> InboxStream:
     """Answer with a stream of what happens from now on, or after `Last-Event-ID`."""
     who = await caller(request, *SCOPES)

@@ -11,13 +11,12 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from fastapi import APIRouter
-from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotations
 from starlette.responses import JSONResponse
 
 from pdp.approvals.approvals import ApprovalRefusedError, Refusal
 from pdp.service.approvals.feed import TICK
 from pdp.service.requests import Caller, HttpError, caller, known_fields, number, query, read_object, service_of
+from pdp.service.routing import Routes
 from pdp.service.security.principal import Scope
 from pdp.session import LONGEST_TEXT
 from pdp.stores.approvals import Approval, ApprovalState
@@ -25,9 +24,11 @@ from pdp.stores.approvals import Approval, ApprovalState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from starlette.requests import Request
+
     from pdp.service.approvals.feed import ApprovalFeed
 
-router = APIRouter()
+routes = Routes()
 
 SCOPES: Final = (Scope.APPROVE, Scope.PROPOSE)
 """Of which one is needed to see approvals."""
@@ -46,7 +47,7 @@ _STATUS: Final = {
 }
 
 
-@router.get("/v1/approvals")
+@routes.at("/v1/approvals", "GET")
 async def approvals_page(request: Request) -> JSONResponse:
     """Answer with the approvals that the caller may see, in the order of being opened, page by page.
 
@@ -77,7 +78,7 @@ async def approvals_page(request: Request) -> JSONResponse:
     return JSONResponse({"approvals": [each for each in shown if state in (None, each["state"])], "next": following})
 
 
-@router.get("/v1/approvals/{approval_id}")
+@routes.at("/v1/approvals/{approval_id}", "GET")
 async def awaited(request: Request, approval_id: str) -> JSONResponse:
     """Answer with one approval; with `wait`, once it is decided, or pending as it is when the time is over."""
     who = await caller(request, *SCOPES)
@@ -108,7 +109,7 @@ async def _decided(who: Caller, feed: ApprovalFeed, approval_id: str, seconds: i
         seq, pause = (events[-1].seq, TICK) if events else (seq, min(2 * pause, _LONGEST_PAUSE))
 
 
-@router.post("/v1/approvals/{approval_id}/grant")
+@routes.at("/v1/approvals/{approval_id}/grant", "POST")
 async def grant(request: Request, approval_id: str) -> JSONResponse:
     """Count the caller's approval."""
     who = await caller(request, Scope.APPROVE)
@@ -116,7 +117,7 @@ async def grant(request: Request, approval_id: str) -> JSONResponse:
     return await _step(who, approval_id, lambda claims: who.tenant.approvals.grant(approval_id, claims))
 
 
-@router.post("/v1/approvals/{approval_id}/deny")
+@routes.at("/v1/approvals/{approval_id}/deny", "POST")
 async def deny(request: Request, approval_id: str) -> JSONResponse:
     """Deny it, with a `reason` for the record."""
     who = await caller(request, Scope.APPROVE)
@@ -128,7 +129,7 @@ async def deny(request: Request, approval_id: str) -> JSONResponse:
     return await _step(who, approval_id, lambda claims: who.tenant.approvals.deny(approval_id, claims, why=why))
 
 
-@router.post("/v1/approvals/{approval_id}/withdraw")
+@routes.at("/v1/approvals/{approval_id}/withdraw", "POST")
 async def withdraw(request: Request, approval_id: str) -> JSONResponse:
     """Take it back, as one who asked for it."""
     who = await caller(request, Scope.PROPOSE)

@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from fastapi import APIRouter, Request, Response
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from pdp.service.requests import Caller, HttpError, caller, read_object, service_of
+from pdp.service.routing import Routes
 from pdp.service.security.principal import Scope
 from pdp.service.security.tokens import COOKIE, issue_token, token_event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-router = APIRouter()
+    from starlette.requests import Request
+
+routes = Routes()
 
 
-@router.post("/v1/tokens")
+@routes.at("/v1/tokens", "POST")
 async def create_token(request: Request) -> Response:
     """Make a token of the administrator's tenant. It is in this answer, and nowhere else."""
     by = await caller(request, Scope.ADMIN)
@@ -29,7 +31,7 @@ async def create_token(request: Request) -> Response:
     return JSONResponse({**record.as_json(), "token": token}, status_code=201)
 
 
-@router.get("/v1/tokens")
+@routes.at("/v1/tokens", "GET")
 async def list_tokens(request: Request) -> Response:
     """Return the tokens of the administrator's tenant, revoked and expired ones too; not the tokens themselves."""
     by = await caller(request, Scope.ADMIN)
@@ -37,7 +39,7 @@ async def list_tokens(request: Request) -> Response:
     return JSONResponse({"tokens": [record.as_json() for record in records]})
 
 
-@router.delete("/v1/tokens/{id}")
+@routes.at("/v1/tokens/{id}", "DELETE")
 async def revoke_token(request: Request, id: str) -> Response:  # noqa: A002 - its name in the path
     """Revoke a token of the administrator's tenant, and its browser sessions. Processes notice within five seconds."""
     by = await caller(request, Scope.ADMIN)
@@ -47,7 +49,7 @@ async def revoke_token(request: Request, id: str) -> Response:  # noqa: A002 - i
     return Response(status_code=204)
 
 
-@router.post("/v1/session")
+@routes.at("/v1/session", "POST")
 async def open_session(request: Request) -> Response:
     """Give a browser a cookie by which it reads for an hour, as the holder of the token that is sent."""
     by = await caller(request)
@@ -59,7 +61,7 @@ async def open_session(request: Request) -> Response:
     return answer
 
 
-@router.delete("/v1/session")
+@routes.at("/v1/session", "DELETE")
 async def end_session(request: Request) -> Response:
     """End the session of the browser that asks, by its cookie; without one that counts, 401."""
     tokens = service_of(request).tokens
@@ -75,5 +77,5 @@ async def end_session(request: Request) -> Response:
 
 async def _recorded(request: Request, by: Caller, kind: str, token_id: str, scopes: Sequence[str] = ()) -> None:
     who = str(by.principal.claims.get("sub", by.principal.id))
-    event = token_event(kind, who, token_id, scopes, request.state.request_id)
+    event = token_event(kind, who, token_id, scopes, request.scope["state"]["request_id"])
     await by.tenant.stream.aappend(event)
