@@ -25,7 +25,6 @@ KEYS: Final = ("subject", "action", "resource", "context")
 
 _MOST_BYTES: Final = 4 * MAX_BYTES  # of a batch, in each of whose questions stands what they have in common
 _RESERVED: Final = frozenset(("approval", "call_digest", "flow", "spent", "time"))
-_WHOLE: Final = b'{"action":%b,"context":%b,"resource":%b,"subject":%b}'
 _OWN: Final = "without the scope assert, a token asks for its own subject: type user, id its claim sub"
 
 
@@ -44,9 +43,10 @@ class QuestionReader:
         self._caller = caller
         self._directory = directory
         self._request_id = request_id
+        self._time = to_seconds(time.time())
         self._bytes = 0
         # With what they were read from, so that nothing else can have its identity.
-        self._known: dict[tuple[str, int], tuple[Any, Any, bytes]] = {}
+        self._known: dict[tuple[str, int], tuple[Any, Any, dict[str, Any]]] = {}
 
     def read(self, stated: Mapping[str, Any]) -> AccessRequest:
         """Return one question.
@@ -59,20 +59,21 @@ class QuestionReader:
             raise HttpError(413, f"the evaluations before it have {self._bytes} bytes together", hint="send fewer")
         subject, action, resource = (self._part(stated, name) for name in ("subject", "action", "resource"))
         context = stated_object(stated, "context")
-        stable = body = _WHOLE % (action[2], canonical(context), resource[2], subject[2])
+        whole = {"action": action[2], "context": context, "resource": resource[2], "subject": subject[2]}
+        stable = body = canonical(whole)
         if self._caller.tenant.access.is_baseline:
             for name in _RESERVED.intersection(context):
                 raise HttpError(400, f"context.{name} is the service's to state", hint="leave it out")
-            filled = {"approval": None, "call_digest": digest(stable), "time": to_seconds(time.time())}
-            context = {"request_id": self._request_id, **context, **filled}
-            body = _WHOLE % (action[2], canonical(context), resource[2], subject[2])
+            filled = {"approval": None, "call_digest": digest(stable), "time": self._time}
+            whole["context"] = context = {"request_id": self._request_id, **context, **filled}
+            body = canonical(whole)
         self._bytes += len(body)
         try:
             return AccessRequest(Request(subject[1], action[1], resource[1], context), stable, bounded(body))
         except JsonValueError as error:
             raise HttpError(400, str(error), hint="send less") from None
 
-    def _part(self, stated: Mapping[str, Any], name: str) -> tuple[Any, Any, bytes]:
+    def _part(self, stated: Mapping[str, Any], name: str) -> tuple[Any, Any, dict[str, Any]]:
         value = stated.get(name)
         known = self._known.get((name, id(value)))
         if known is None:
@@ -81,7 +82,7 @@ class QuestionReader:
                 part = self._caller.tenant.access.completed(read_action(stated))
             else:
                 part = entity_of(self._caller, stated, name, self._directory)
-            known = self._known[name, id(value)] = (value, part, canonical(part._asdict()))
+            known = self._known[name, id(value)] = (value, part, part._asdict())
         return known
 
 
