@@ -33,7 +33,8 @@ async def evaluate(
     """Return the answer to one request; HttpError 400 or 403: it cannot be asked. AuditError: it cannot be recorded."""
     asked = QuestionReader(caller, await caller.tenant.access.directory(), request_id).read(body)
     decided = (await decide_all(caller, [asked]))[0]
-    await caller.tenant.stream.aappend(access_event(caller, asked, decided.decision, request_id))
+    event = _event(caller, asked, decided.decision, request_id, to_milliseconds(time.time()))
+    await caller.tenant.stream.aappend(event)
     return _answer(caller, asked, decided, settings.url)
 
 
@@ -56,16 +57,16 @@ async def evaluate_all(
         except HttpError as error:
             read.append(error)
     decided = iter(await decide_all(caller, [asked for asked in read if isinstance(asked, AccessRequest)]))
-    answers, events = [], []
+    answers, events, at = [], [], to_milliseconds(time.time())
     for asked in read:
         if isinstance(asked, HttpError):
             answer = {"decision": False, "context": {"error": {"status": asked.status, "message": asked.message}}}
             decision = denied(REQUEST_INVALID, asked.message)
-            events.append(access_event(caller, None, decision, request_id))
+            events.append(_event(caller, None, decision, request_id, at))
         else:
             answered = next(decided)
             answer = _answer(caller, asked, answered, settings.url)
-            events.append(access_event(caller, asked, answered.decision, request_id))
+            events.append(_event(caller, asked, answered.decision, request_id, at))
         answers.append(answer)
         if answer["decision"] is stop:
             break
@@ -83,7 +84,8 @@ async def decide_all(caller: Caller, asked: Sequence[AccessRequest]) -> list[Acc
             decision = explained(decision, {}, one.request, set())
         answers[at] = AccessAnswer(decision)
     for answer in answers:
-        count_decision(answer.decision.verdict, answer.decision.codes)
+        # The reasons are sorted by their codes.
+        count_decision(answer.decision.verdict, (reason.code for reason in answer.decision.reasons))
     return answers
 
 
@@ -114,10 +116,10 @@ def _answer(caller: Caller, asked: AccessRequest, answered: AccessAnswer, url: s
     return {**answer, "context": context} if context else answer
 
 
-def access_event(caller: Caller, asked: AccessRequest | None, decision: Decision, request_id: str) -> AuditEvent:
-    """Return the event of one evaluation; of one that could not be asked, without what it is about."""
+def _event(caller: Caller, asked: AccessRequest | None, decision: Decision, request_id: str, at: str) -> AuditEvent:
+    """Return the event of one evaluation `at` a time; of one that could not be asked, without what it is about."""
     event: AuditEvent = {
-        "time": to_milliseconds(time.time()),
+        "time": at,
         "type": "access.evaluation",
         "request_id": recordable(request_id),
         "outcome": "not_executed",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -133,7 +132,12 @@ class AccessPolicy:
         if not self.is_baseline:
             return self._parsed_other(text)
         # Most answers to a batch are the same but for their ids.
-        decision = replace(_parse(text), decision_id=new_id()) if len(text) < _SHORT else parse_decision(text)
+        if len(text) < _SHORT:
+            same = _parse(text)
+            release = same.release
+            decision = Decision(same.verdict, same.reasons, same.obligations, new_id(), same.bundle_revision, release)
+        else:
+            decision = parse_decision(text)
         if self._pep.newest.is_stale(decision):
             decision = denied("bundle.stale", f"release {decision.release} decided, and a later one has decided before")
         return AccessAnswer(decision)
