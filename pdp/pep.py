@@ -289,6 +289,11 @@ class Pep:
         """The store of actions of calls with effects."""
         return self._parts.stores.actions
 
+    @property
+    def remote_calls(self) -> SqlRemoteCalls | None:
+        """The store of calls whose tools others run; None: there is none."""
+        return self._parts.remote_calls
+
     def decide(self, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
         """Decide one proposal without running it.
 
