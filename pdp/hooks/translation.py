@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pdp.hooks.call import Kind
 from pdp.hooks.shell import is_listed
-from pdp.hooks.workspace import Place
+from pdp.hooks.workspace import Region
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -55,7 +55,7 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Colle
     """
     if call.built_in is None:
         texts = _texts(call.arguments)
-        if len(texts) > _MOST_TEXTS or any(workspace.place(text, writes=True) is Place.GUARD for text in texts):
+        if len(texts) > _MOST_TEXTS or any(workspace.place(text, writes=True) is Region.GUARD for text in texts):
             return restricted(call, call.tool, *_MARKINGS[len(texts) <= _MOST_TEXTS])
         return Translated(call.tool, call.arguments, call.tool)
     kind, names = call.built_in
@@ -65,18 +65,18 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Colle
     target = "\n".join(map(str, targets))
     if kind is Kind.SHELL:
         is_guard = workspace.names_guard(target) or any(
-            workspace.place(text) is Place.GUARD for text in _texts(call.arguments)
+            workspace.place(text) is Region.GUARD for text in _texts(call.arguments)
         )
         is_idle = all(type(call.arguments[name]) is _IDLE.get(name) for name in call.arguments.keys() - set(names))
         listed = is_idle and is_listed(target, commands) and not workspace.has_foreign_repository()
         return _entry(call, LISTED if listed else _ENTRIES[kind], target, *_MARKINGS[is_guard])
-    worst = Place.INSIDE
+    worst = Region.INSIDE
     if kind in (Kind.READ, Kind.WRITE, Kind.SEARCH):
         worst = max(_places(kind, targets, workspace))
     elif kind is Kind.FETCH and not _is_web(target):
-        worst = max(Place.OUTSIDE, workspace.place(target, below=True))
-    if worst is not Place.INSIDE:
-        return restricted(call, target, *_MARKINGS[worst is Place.GUARD])
+        worst = max(Region.OUTSIDE, workspace.place(target, below=True))
+    if worst is not Region.INSIDE:
+        return restricted(call, target, *_MARKINGS[worst is Region.GUARD])
     return _entry(call, _ENTRIES[kind], target)
 
 
@@ -105,12 +105,12 @@ def _targets(call: HookCall, kind: Kind, names: tuple[str, ...]) -> Iterator[str
         yield from (each if isinstance(each, str) else None for each in values)
 
 
-def _places(kind: Kind, targets: list[Any], workspace: Workspace) -> Iterator[Place]:
+def _places(kind: Kind, targets: list[Any], workspace: Workspace) -> Iterator[Region]:
     for target in targets:
         paths = [target]
         if kind is Kind.WRITE and target.strip().startswith(_PATCH):
             found = _patched(target.strip().split("\n"))
-            yield Place.INSIDE if found else Place.OUTSIDE
+            yield Region.INSIDE if found else Region.OUTSIDE
             paths = found
         elif kind is Kind.SEARCH:
             paths = [part for part in _ALTERNATIVES.split(target) if part] or [workspace.cwd]

@@ -37,7 +37,7 @@ _NAMED: Final = re.compile(
 )
 
 
-class Place(IntEnum):
+class Region(IntEnum):
     """Where a path lies, the worst last. GUARD: what protects the agent's person, or starts programs unasked."""
 
     INSIDE = 0
@@ -69,10 +69,10 @@ class Workspace:
         self._installed = tuple(_folded(os.path.realpath(path)) for path in (Path(__file__).parents[1], sys.prefix))
         self.root = _root(cwd)
 
-    def place(self, path: str, *, writes: bool = False, below: bool = False) -> Place:
+    def place(self, path: str, *, writes: bool = False, below: bool = False) -> Region:
         """Return where a path lies. `below`: what lies below it is meant as well."""
         if not path or "\0" in path or len(path) > _LONGEST:
-            return Place.OUTSIDE
+            return Region.OUTSIDE
         return max(self._place(each, writes=writes, below=below) for each in self._readings(path))
 
     def names_guard(self, text: str) -> bool:
@@ -81,7 +81,7 @@ class Workspace:
         plain = re.sub(r"['\"\\]|\$(?=['\"])", "", plain)
         words = re.split(r"[\s;|&<>(){}=,:`]+", re.sub(r"\$HOME\b|\$\{HOME\}", "~", plain))
         return _NAMED.search(plain) is not None or any(
-            self.place(word, below=True) is Place.GUARD for word in words if word
+            self.place(word, below=True) is Region.GUARD for word in words if word
         )
 
     def has_foreign_repository(self) -> bool:
@@ -130,17 +130,17 @@ class Workspace:
                 yield os.path.realpath(joined)
                 yield os.path.realpath(os.path.normpath(joined))
 
-    def _place(self, path: str, *, writes: bool, below: bool) -> Place:
+    def _place(self, path: str, *, writes: bool, below: bool) -> Region:
         folded = _folded(path)
         guarded = (*self._secret, *(self._installed if writes else ()))
         if any(_is_in(folded, each) or (below and _is_in(each, folded)) for each in guarded):
-            return Place.GUARD
+            return Region.GUARD
         parts = folded.split("/")
         if writes and (not _STARTERS.isdisjoint(parts) or _GITHUB_HOOKS in pairwise(parts)):
-            return Place.GUARD
+            return Region.GUARD
         if self.root is None or not _is_in(path, self.root) or _is_in(path, "/proc") or _is_in(path, "/dev"):
-            return Place.OUTSIDE
-        return Place.INSIDE
+            return Region.OUTSIDE
+        return Region.INSIDE
 
 
 def _root(cwd: str) -> str | None:
