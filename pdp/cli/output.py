@@ -67,6 +67,9 @@ def write_text(file: Path, text: str) -> None:
 TRACEBACK: Final = "PDP_TRACEBACK"
 """The environment variable with which faults are shown with the place where they happened."""
 
+_LOGS: Final = ("pdp", "mcp", "client")
+"""Ours, and those of the SDK of MCP."""
+
 
 @contextmanager
 def brief_log() -> Iterator[None]:
@@ -74,12 +77,14 @@ def brief_log() -> Iterator[None]:
     if os.environ.get(TRACEBACK):
         yield
         return
-    log, handler = logging.getLogger("pdp"), _Brief(logging.WARNING)
-    log.addHandler(handler)
+    logs, handler = [logging.getLogger(name) for name in _LOGS], _Brief(logging.WARNING)
+    for log in logs:
+        log.addHandler(handler)
     try:
         yield
     finally:
-        log.removeHandler(handler)
+        for log in logs:
+            log.removeHandler(handler)
 
 
 class _Brief(logging.Handler):

@@ -1,0 +1,46 @@
+"""The gateway between clients and servers of both revisions of the protocol, over stdio and HTTP."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.mcp.gateway import World, http_server
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NEW, OLD = "2026-07-28", "2025-11-25"
+
+
+def shown(result: Any) -> tuple[bool, list[str]]:
+    """Whether a result is an error, and its texts."""
+    return result.is_error, [block.text for block in result.content]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("http", [False, True], ids=["stdio", "http"])
+@pytest.mark.parametrize("legacy_server", [False, True], ids=["new-server", "old-server"])
+@pytest.mark.parametrize("mode", ["auto", "legacy"], ids=["new-client", "old-client"])
+async def test_tools_are_listed_and_called(tmp_path: Path, mode: str, *, legacy_server: bool, http: bool) -> None:
+    with ExitStack() as stack:
+        if http:
+            stack.enter_context(http_server(tmp_path, "one", legacy=legacy_server))
+            world = World(tmp_path)
+            world.servers = {"one": {"url": (tmp_path / "one" / "url").read_text()}}
+        else:
+            world = World(tmp_path, one={"legacy": legacy_server})
+        await world.pin()
+        world.loosen()
+        async with world.client(mode) as client:
+            assert client.protocol_version == (NEW if mode == "auto" else OLD)
+            listed = await client.list_tools()
+            assert [(each.name, each.description) for each in listed.tools] == [("echo", "echo a text.")]
+            assert shown(await client.call_tool("echo", {"text": "hi"})) == (False, ["hi"])
+    version = OLD if legacy_server else NEW
+    assert world.calls() == [{"version": version, "tool": "echo", "arguments": {"text": "hi"}}]
+    assert world.events("type", "verdict", "outcome") == [
+        ("tool.echo.dispatch", "ALLOW", None), ("tool.echo.result", None, "succeeded"),
+    ]  # fmt: skip

@@ -1,0 +1,109 @@
+"""A gateway for tests, with servers of `server.py` behind it and a policy of one's own, or the drafted one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from mcp.client.client import Client
+
+from pdp.gateway.config import read_gateway
+from pdp.gateway.draft import install, surveyed
+from pdp.gateway.pins import pins_difference, read_pinned
+from pdp.gateway.server import open_gateway
+from pdp.stores.url import OpenStores
+from tests.support import PATIENCE, ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+SERVER = ROOT / "tests" / "support" / "mcp" / "server.py"
+TEXT = {"type": "object", "properties": {"text": {"type": "string"}}}
+
+
+def tool(name: str = "echo", **stated: Any) -> dict[str, Any]:
+    """A tool as a server declares it."""
+    return {"name": name, "description": f"{name} a text.", "inputSchema": TEXT, **stated}
+
+
+class World:
+    """Servers and the gateway in front of them, in a folder."""
+
+    def __init__(self, folder: Path, **servers: dict[str, Any]) -> None:
+        self.folder = folder
+        settings = {}
+        for name, stated in servers.items():
+            (folder / name).mkdir()
+            self.state(name, **stated)
+            url = (folder / name / "url") if stated.get("http") else None
+            command = [sys.executable, str(SERVER), str(folder / name)]
+            settings[name] = {"command": command} if url is None else {"url": url.read_text()}
+        self.servers = settings
+
+    def state(self, name: str, **stated: Any) -> None:
+        """What a server is from now on."""
+        (self.folder / name / "server.json").write_text(json.dumps({"tools": [tool()], **stated}))
+
+    def calls(self, name: str = "one") -> list[Any]:
+        """The calls that reached a server."""
+        log = self.folder / name / "calls"
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+    async def pin(self, **stated: Any) -> tuple[list[str], list[str]]:
+        """Write the configuration, pin, draft a policy where there is none; return the difference, and what is said."""
+        file = self.folder / "gateway.yaml"
+        file.write_text(json.dumps({"servers": self.servers, "timeout": 60, **stated}))
+        settings = read_gateway(file)
+        old = read_pinned(settings.pins) if settings.pins.exists() else {}
+        pins, left_out = await surveyed(settings)
+        said = install(settings, pins, f"sqlite:///{self.folder / 'store.db'}")
+        return pins_difference(old, pins), [*left_out, *said]
+
+    def loosen(self, **rules: Any) -> None:
+        """Let every tool run without a person."""
+        file = self.folder / "governance.yaml"
+        actions = yaml.safe_load(file.read_text())["actions"]
+        low = {"risk_tier": "low", "scopes": ["mcp.use"], **rules}
+        file.write_text(yaml.safe_dump({"actions": {n: low | {"accepts": a["accepts"]} for n, a in actions.items()}}))
+
+    def events(self, *fields: str) -> list[tuple[Any, ...]]:
+        """These fields of what the audit stream has, in order."""
+        stores = OpenStores(f"sqlite:///{self.folder / 'store.db'}")
+        try:
+            audit = stores.open_audit()
+            rows = [json.loads(row.line) for row in audit.lines(-1, 1000)]
+            audit.close()
+        finally:
+            stores.close()
+        return [tuple(row.get(field) for field in fields) for row in rows]
+
+    @asynccontextmanager
+    async def client(self, mode: str = "auto", **options: Any) -> AsyncIterator[Client]:
+        """A client of a gateway in this process."""
+        async with (
+            open_gateway(read_gateway(self.folder / "gateway.yaml")) as gateway,
+            Client(gateway.server(), mode=mode, cache=None, **options) as client,
+        ):
+            yield client
+
+
+@contextmanager
+def http_server(folder: Path, name: str, **stated: Any) -> Iterator[None]:
+    """A server over HTTP in `folder/name`, for the time of a block."""
+    (folder / name).mkdir()
+    (folder / name / "server.json").write_text(json.dumps({"tools": [tool()], "http": True, **stated}))
+    with ExitStack() as stack:
+        process = stack.enter_context(subprocess.Popen([sys.executable, str(SERVER), str(folder / name)]))
+        stack.callback(process.terminate)
+        until = time.monotonic() + PATIENCE
+        while not (folder / name / "url").exists():
+            if time.monotonic() > until or process.poll() is not None:
+                raise RuntimeError("the server did not start")
+            time.sleep(0.02)
+        yield
