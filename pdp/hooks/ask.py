@@ -3,36 +3,36 @@
     python -I -S ask.py CLIENT HOME < what the client sends
 
 It exits with 0 and what the client is to read, or with 2 and a reason on standard error, whatever happens: most
-clients go on with the call after anything else. It has the standard library alone, and little of that: the client waits
-for every import. The resident process speaks with it by what stands here, over a socket in a folder that is the user's
-alone: a length of four bytes, then lines and what follows them.
+clients go on with the call after anything else. The client waits for every import, so there is little of the standard
+library, and nothing else.
+
+The request is a line `CLIENT POLICY LENGTH` and what the client sent; the answer a line `REQUEST POLICY CODE LENGTH`
+and what goes to standard output, of that length, and to standard error. POLICY and REQUEST are digests: of the files
+that decide, and of all that was asked.
 """
 
-from __future__ import annotations
-
-import hashlib
+# What `signal`, `socket` and `hashlib` have, without what else these import: that is half of the time of a call.
+import _signal
+import _socket
 import os
-import signal
-import socket
 import stat
-import struct
 import sys
 import time
 
-COLD_SECONDS = 1.5
-"""How long a call waits for a resident process that starts."""
-WARM_SECONDS = 5.0
-"""How long it waits for the answer."""
-LARGEST = 1024 * 1024
-"""How many bytes a client may send."""
-STATE, SOCKET, LOCK, LOG = "state", "socket", "lock", "log"
-"""The folder in HOME for what is written, and files in it."""
-RETIRED = b"retired\n"
-"""The answer of a resident process that is of another installation: it ends."""
+if sys.version_info >= (3, 12):
+    from _sha2 import sha256
+else:
+    from _sha256 import sha256
+
+WARM_SECONDS = 5.0  # how long a call waits for its answer
+LARGEST = 1024 * 1024  # how many bytes a client may send
+STATE = "state"  # the folder in HOME for what is written
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _RESIDENT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from pdp.hooks.resident import reside; reside()"
-_ANSWER_LINES = 4
+_LOG = "log"
+_COLD_SECONDS = 1.5  # how long a call waits for a resident process that starts
+_OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class NoAnswerError(Exception):
@@ -41,171 +41,131 @@ class NoAnswerError(Exception):
 
 def ask() -> None:
     """Answer the client, and end the process."""
-    signal.signal(signal.SIGALRM, _out_of_time)
-    signal.setitimer(signal.ITIMER_REAL, COLD_SECONDS + WARM_SECONDS + 0.5)
     try:
-        exit_code, stdout, stderr = _answer(*sys.argv[1:])
-    except NoAnswerError as error:
-        exit_code, stdout, stderr = 2, b"", str(error).encode(errors="replace")
+        _signal.signal(_signal.SIGALRM, _out_of_time)
+        _signal.setitimer(_signal.ITIMER_REAL, _COLD_SECONDS + WARM_SECONDS + 0.5)
+        code, *outputs = _answer(*sys.argv[1:])
     except BaseException as error:  # noqa: BLE001 - whatever it is, the call does not run
-        exit_code, stdout, stderr = 2, b"", f"{type(error).__name__}: {error}".encode(errors="replace")
-    if exit_code and not stderr.strip():
-        stderr = b"no reason is given"
+        kind = "" if isinstance(error, NoAnswerError) else f"{type(error).__name__}: "
+        code, outputs = 2, [b"", f"pdp denies this call: {kind}{error}\n".encode(errors="replace")]
     try:
-        _write(1, stdout)
-        _write(2, b"pdp: " + stderr.strip() + b"\n" if stderr else b"")
+        for descriptor, output in enumerate(outputs, 1):
+            while output:
+                output = output[os.write(descriptor, output) :]  # noqa: PLW2901 - the rest of it
     except OSError:
-        exit_code = 2
-    os._exit(exit_code)  # at once: nothing that runs at an interpreter's end can change it
+        code = 2
+    os._exit(code)  # at once: nothing that runs at an interpreter's end can change it
 
 
 def open_folder(path: str, within: int | None = None) -> int:
     """Return a descriptor of a folder that its user alone can use; NoAnswerError: it is not one, or a link."""
     try:
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _OPEN, dir_fd=within)
     except OSError as error:
         raise NoAnswerError(f"the folder {path}: {error.strerror}; run `pdp hook install`") from None
     status = os.fstat(folder)
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise NoAnswerError(f"the folder {path} must be its user's own, and of nobody else: chmod 700 {path}")
+        raise NoAnswerError(f"the folder {path} must be its user's own, and nobody else's: chmod 700 {path}")
     return folder
 
 
-def policy_digest(folder: int) -> bytes:
-    """Return the SHA-256, in hexadecimal, over names and bytes of the files in a folder, but not in folders of it.
+def policy_digest(folder: int) -> str:
+    """Return the SHA-256 over names and bytes of the files in HOME.
 
-    NoAnswerError: a file cannot be read, is not a plain file, or somebody else can write to it.
+    NoAnswerError: one is no plain file, or somebody else can write to it; OSError: it cannot be read.
     """
-    digest = hashlib.sha256()
-    for name in sorted(os.listdir(folder)):
-        try:
-            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-        except OSError as error:
-            raise NoAnswerError(f"the policy file {name!a}: {error.strerror}") from None
-        with open(file, "rb") as opened:
-            status = os.fstat(file)
-            if stat.S_ISDIR(status.st_mode):
-                continue
-            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-                raise NoAnswerError(f"the policy file {name!a} is not a plain file that its user alone can write to")
-            content = opened.read()
+    digest = sha256()
+    for name in sorted({*os.listdir(folder)} - {STATE}):
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise NoAnswerError(f"{name!a} among the policy's files is no plain file that its user alone can write to")
+        with open(os.open(name, os.O_RDONLY | _OPEN, dir_fd=folder), "rb") as file:
+            content = file.read()
         digest.update(f"{name!a} {len(content)}\n".encode() + content)
-    return digest.hexdigest().encode()
+    return str(digest.hexdigest())
 
 
-def program() -> bytes:
-    """Return what tells one installation from another, and from itself after an upgrade. OSError: it is gone."""
+def socket_name() -> str:
+    """Return the socket's name in the state folder, another one for each installation. OSError: this one is gone."""
     status = os.stat(__file__)
-    return f"{_ROOT!a} {status.st_dev} {status.st_ino} {status.st_mtime_ns}".encode()
+    return f"{status.st_dev:x}-{status.st_ino:x}-{status.st_mtime_ns:x}"
 
 
-def peer(connection: socket.socket) -> tuple[int, int]:
+def peer(connection: _socket.socket) -> tuple[int, int]:
     """Return the user and the process at the other end of a connection; the process is 0 where nobody says it."""
     if sys.platform == "linux":
-        process, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        process, user, _ = memoryview(connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)).cast("i")
         return user, process
-    # The systems of BSD, macOS among them: LOCAL_PEERCRED of SOL_LOCAL, a struct xucred.
-    return struct.unpack_from("2I", connection.getsockopt(0, 1, 76))[1], 0
-
-
-def framed(message: bytes) -> bytes:
-    """Return a message as it is sent."""
-    return struct.pack(">I", len(message)) + message
+    # The systems of BSD, macOS among them: LOCAL_PEERCRED of SOL_LOCAL, which gives a struct xucred.
+    return memoryview(connection.getsockopt(0, 1, 76)).cast("i")[1], 0
 
 
 def _answer(client: str, home: str) -> tuple[int, bytes, bytes]:
     """Return exit code, standard output and standard error."""
-    started_at = time.monotonic()
+    end = time.monotonic() + _COLD_SECONDS
     home = os.path.abspath(home)
     folder = open_folder(home)
     policy = policy_digest(folder)
-    try:
+    if not os.access(STATE, os.F_OK, dir_fd=folder):
         os.mkdir(STATE, 0o700, dir_fd=folder)
-    except FileExistsError:
-        pass
     os.fchdir(open_folder(STATE, folder))  # a socket's path must be short
     body = sys.stdin.buffer.read(LARGEST + 1)
     if len(body) > LARGEST:
-        raise NoAnswerError(f"the call has more than {LARGEST} bytes")
-    request = b"\n".join((client.encode(), policy, program(), body))
-    has_started = False
-    while True:
-        reply = _exchange(request)
-        if reply not in (None, RETIRED):
-            return _read(reply, request, policy)
-        if not has_started:
-            _start(home)
-            has_started = True
-        if time.monotonic() > started_at + COLD_SECONDS:
-            raise NoAnswerError(f"the resident process did not start in time; see {home}/{STATE}/{LOG}, or try again")
-        time.sleep(0.01)
-
-
-def _exchange(request: bytes) -> bytes | None:
-    """Return the resident process's reply; None: nobody listens."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(WARM_SECONDS)
-        try:
-            connection.connect(SOCKET)
-        except (FileNotFoundError, ConnectionRefusedError):
-            return None
-        user, process = peer(connection)
-        if user != os.geteuid():
-            raise NoAnswerError(f"the socket is not this user's: the user {user} listens to it")
-        try:
-            connection.sendall(framed(request))
-            (length,) = struct.unpack(">I", _received(connection, 4))
-            return _received(connection, length)
-        except TimeoutError:
-            raise NoAnswerError(f"the resident process {process} does not answer: kill -9 {process}") from None
-        except OSError as error:
-            raise NoAnswerError(f"the resident process {process} ended as it was asked: {error}; try again") from None
-
-
-def _received(connection: socket.socket, length: int) -> bytes:
-    with connection.makefile("rb", buffering=0) as source:
-        content = bytearray()
-        while len(content) < length:
-            part = source.read(length - len(content))
-            if not part:
-                raise ConnectionError("it said nothing more")
-            content += part
-    return bytes(content)
-
-
-def _read(reply: bytes, request: bytes, policy: bytes) -> tuple[int, bytes, bytes]:
-    lines = reply.split(b"\n", _ANSWER_LINES)
-    if len(lines) <= _ANSWER_LINES or lines[2] not in {b"0", b"2"} or not lines[3].isdigit():
-        raise NoAnswerError("the resident process gave an answer that nobody understands")
-    asked, decided_by, exit_code, length = lines[:_ANSWER_LINES]
-    if asked != hashlib.sha256(request).hexdigest().encode():
-        raise NoAnswerError("the resident process gave the answer to another call")
+        raise NoAnswerError(f"what the client sent has more than {LARGEST} bytes")
+    request = f"{client} {policy} {len(body)}\n".encode() + body
+    if (reply := _reply(request)) is None:
+        _start(home)
+        while (reply := _reply(request)) is None:
+            if time.monotonic() > end:
+                raise NoAnswerError(f"the resident process is not ready; try again, or see {home}/{STATE}/{_LOG}")
+            time.sleep(0.01)
+    try:
+        head, output = reply.split(b"\n", 1)
+        asked, decided_by, code, length = head.decode().split(" ")
+        stdout, stderr = output[: int(length)], output[int(length) :]
+    except ValueError:
+        asked = decided_by = code = ""
+    if asked != sha256(request).hexdigest() or (code, bool(stderr)) not in {("0", False), ("2", True)}:
+        raise NoAnswerError("the resident process ended, or gave no answer to this call; try again")
     if decided_by != policy:
-        raise NoAnswerError("the policy's files changed as the call was decided; make it again")
-    return int(exit_code), lines[4][: int(length)], lines[4][int(length) :]
+        raise NoAnswerError("the policy's files changed while the call was decided; try again")
+    return int(code), stdout, stderr
+
+
+def _reply(request: bytes) -> bytes | None:
+    """Return what the resident process says; None: nobody listens."""
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    connection.settimeout(WARM_SECONDS)
+    try:
+        connection.connect(socket_name())
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None
+    user, process = peer(connection)
+    if user != os.geteuid():
+        raise NoAnswerError(f"another user, {user}, listens to this user's socket")
+    try:
+        connection.sendall(request)
+        reply = b""
+        while len(reply) < 8 * LARGEST and (part := connection.recv(LARGEST)):
+            reply += part
+    except OSError as error:
+        raise NoAnswerError(f"the resident process {process} does not answer: {error}; if that lasts, end it") from None
+    return reply
 
 
 def _start(home: str) -> None:
-    """Start a resident process. Its surroundings are not this client's: it answers for other clients, too."""
+    """Start a resident process. Its environment is not this client's: it answers others, too."""
     import pwd  # noqa: PLC0415 - a cold call alone
     import subprocess  # noqa: PLC0415 - likewise
 
-    log = os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    if os.fstat(log).st_size > LARGEST:
-        os.ftruncate(log, 0)
-    subprocess.Popen(  # noqa: S603 - this interpreter
-        [sys.executable, "-I", "-c", _RESIDENT, _ROOT, home],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-        env={"HOME": pwd.getpwuid(os.geteuid()).pw_dir, "PATH": os.defpath},
-    )
-
-
-def _write(descriptor: int, content: bytes) -> None:
-    while content:
-        content = content[os.write(descriptor, content) :]
+    with open(os.open(_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _OPEN, 0o600), "ab") as log:
+        if log.tell() > LARGEST:
+            log.truncate(0)
+        command = [sys.executable, "-I", "-c", _RESIDENT, _ROOT, home]
+        environment = {"HOME": pwd.getpwuid(os.geteuid()).pw_dir, "PATH": os.defpath}
+        subprocess.Popen(  # noqa: S603 - this interpreter
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+        )
 
 
 def _out_of_time(*_: object) -> None:

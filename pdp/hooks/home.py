@@ -1,10 +1,10 @@
-"""The folder of a user that says what their agents may do, and what is opened of it to decide calls.
+"""HOME, the folder of a user that says what their agents may do, and what is opened of it to decide calls.
 
-    HOME/pdp.yaml         the project: names manifest, governance, session and `store: sqlite:///state/store.db`
-    HOME/commands.yaml    programs with their words that a shell may be given
-    HOME/state/           what is written while calls are decided: store, socket, lock, log
+    pdp.yaml         the project: names manifest, governance, session, and `store: sqlite:///state/store.db`
+    commands.yaml    programs, and the words that a shell may give them
+    state/           what is written as calls are decided: store, sockets and their locks, log
 
-Its place is stated where it is used. A variable could come from the agent's working folder, so none counts.
+Nothing in the environment says where it is, as that may come from the agent's working folder.
 """
 
 from __future__ import annotations
@@ -32,18 +32,12 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 class _Commands(RootModel[dict[StrictStr, tuple[StrictStr, ...]]]):
-    """Programs with the words that each may be given."""
+    """As of `HookPolicy`."""
 
 
 @dataclass(frozen=True, slots=True)
 class HookPolicy:
-    """What decides the calls of a user's agents, opened by `open_policy`.
-
-    Attributes:
-        home: the folder, absolute.
-        session: the user's; a call adds its run, agent and facts.
-        commands: programs with the words that each may be given.
-    """
+    """What decides the calls of a user's agents. `commands`: programs, and the words that each may be given."""
 
     home: Path
     pep: Pep
@@ -52,12 +46,12 @@ class HookPolicy:
 
 
 def default_home() -> Path:
-    """Return the folder that the program `pdp hook` makes."""
+    """Return the HOME that `pdp hook install` makes."""
     return user_config_path("pdp") / "hook"
 
 
 def open_policy(home: Path, owned: ExitStack) -> HookPolicy:
-    """Open what decides by the files of a folder, closed with `owned`. The store is made or brought up to date.
+    """Open what decides by the files of HOME, closed with `owned`. The store is made or brought up to date.
 
     UsageError: a file is missing or faulty, or lies elsewhere; BundleError, EngineError, StoreError: what they name
     cannot be used.
@@ -65,12 +59,11 @@ def open_policy(home: Path, owned: ExitStack) -> HookPolicy:
     file = home / PROJECT_FILE
     project = read_project(file)
     # Whoever asks compares the files of the folder with those that decided: what lies elsewhere would change unseen.
-    elsewhere = {path for path in (project.manifest, project.governance, project.session, project.bundle) if path}
-    for path in sorted(elsewhere.union(project.data, project.policies)):
-        if path.parent != home:
-            raise UsageError(f"{file}: {path} is not in {home}", hint="keep all that decides in this folder itself")
+    for path in (project.manifest, project.governance, project.session, project.bundle, *project.data):
+        if path is not None and path.parent != home:
+            raise UsageError(f"{file}: {path} is not in {home}", hint="keep all that decides in this folder")
     if project.policies or project.session is None or project.store is None:
-        raise UsageError(f"{file}: states policies, or no session or store", hint="name a bundle, a session, a store")
+        raise UsageError(f"{file}: states policies, or no session or store", hint="name bundle, session and store")
     manifest = manifest_of_project(file, project)
     stores = open_stores(project.store, owned)
     audit = stores.open_audit(None)

@@ -1,0 +1,148 @@
+"""The process of one user that answers the hooks of their clients, started by the first call; see ask.py.
+
+It listens when the policy is loaded. It ends when nobody has asked for a while, when its program or its socket is not
+there any more, and on SIGTERM; calls are answered first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pdp.errors import PdpError, UsageError
+from pdp.hooks.ask import LARGEST, STATE, WARM_SECONDS, open_folder, peer, policy_digest, socket_name
+from pdp.hooks.call import Behaviour, HookAnswer, Moment, Output
+from pdp.hooks.decide import answer
+from pdp.hooks.dialects import DIALECTS
+from pdp.hooks.home import HookPolicy, open_policy
+from pdp.json import JsonValueError, parse_json
+
+IDLE_SECONDS: Final = 30 * 60.0
+_ROUND_SECONDS: Final = 30.0  # between two looks at whether it is still needed
+_ANSWER_SECONDS: Final = WARM_SECONDS - 0.5
+_CHANGING: Final = "the policy's files are being written; try again"
+
+_log = logging.getLogger("pdp.hooks")
+
+
+class _Loaded(NamedTuple):
+    """What the files of HOME come to: their policy, or why they cannot decide."""
+
+    digest: str
+    owned: ExitStack
+    policy: HookPolicy | str
+
+
+class Resident:
+    """Answers the calls of one HOME. The working folder of the process is the state folder, and it has the lock."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._loaded = _load(home)
+        self._asked = time.monotonic()
+
+    async def run(self, listener: socket.socket) -> None:
+        """Listen, and answer until the end."""
+        server = await asyncio.start_unix_server(self._connected, sock=listener)
+        ended = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+        _log.info("process %d answers for %s", os.getpid(), self._home)
+        with suppress(OSError):  # the program itself is gone
+            while (self._home / STATE / socket_name()).exists() and time.monotonic() < self._asked + IDLE_SECONDS:
+                with suppress(PdpError):
+                    if not isinstance(self._loaded.policy, str):
+                        await asyncio.to_thread(self._loaded.policy.pep.sweep)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(ended.wait(), _ROUND_SECONDS)
+                    break
+        server.close()
+        if calls := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(calls, timeout=WARM_SECONDS)
+        self._loaded.owned.close()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._asked = time.monotonic()
+        # Whoever has gone, or sends what cannot be read, gets no answer.
+        with suppress(OSError, EOFError, TimeoutError, ValueError):
+            async with asyncio.timeout(2 * WARM_SECONDS):
+                if peer(writer.get_extra_info("socket"))[0] == os.geteuid():
+                    head = await reader.readline()
+                    client, digest, length = head.decode().split(" ")
+                    body = await reader.readexactly(min(int(length), LARGEST))
+                    output = await self._output(client, digest, body)
+                    stdout, asked = output.stdout.encode(), hashlib.sha256(head + body).hexdigest()
+                    writer.write(f"{asked} {digest} {output.exit_code} {len(stdout)}\n".encode() + stdout)
+                    writer.write(output.stderr.encode())
+                    await writer.drain()
+        writer.close()
+
+    async def _output(self, client: str, digest: str, body: bytes) -> Output:
+        if (dialect := DIALECTS.get(client)) is None:
+            return Output(2, stderr=f"pdp denies this call: no client is called {client!a:.40}\n")
+        moment = Moment.BEFORE
+        try:
+            call = dialect.read(parse_json(body))
+            moment = call.moment
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                given = await answer(call, self._policy(digest), can_ask=dialect.can_ask)
+        except Exception as error:  # noqa: BLE001 - whatever it is, this call is denied, and no other
+            if not isinstance(error, PdpError | JsonValueError | TimeoutError):
+                _log.exception("a call of %s", client)
+            given = HookAnswer(Behaviour.DENY, f"the call cannot be decided: {str(error) or 'not in time'}")
+        return dialect.write(given, moment)
+
+    def _policy(self, digest: str) -> HookPolicy:
+        """Return the policy of the files that have this digest; UsageError: they cannot decide, or are others."""
+        if isinstance(self._loaded.policy, str) or self._loaded.digest != digest:
+            # Calls may still be decided by what was loaded.
+            asyncio.get_running_loop().call_later(2 * WARM_SECONDS, self._loaded.owned.close)
+            self._loaded = _load(self._home)
+        loaded = self._loaded
+        if isinstance(loaded.policy, str) or loaded.digest != digest:
+            raise UsageError(loaded.policy if isinstance(loaded.policy, str) else _CHANGING)
+        return loaded.policy
+
+
+def reside() -> None:
+    """Be the resident process for the HOME on the command line; end soon where there is one."""
+    home = Path(sys.argv[1])
+    os.umask(0o077)
+    os.fchdir(open_folder(STATE, open_folder(str(home))))
+    name = socket_name()
+    lock = os.open(f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    signal.alarm(1)  # ends this process, unless the one that has the lock is about to end
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    signal.alarm(0)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    _log.setLevel(logging.INFO)
+    Path(name).unlink(missing_ok=True)  # of one that was killed
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(name)
+        asyncio.run(Resident(home).run(listener))
+    Path(name).unlink(missing_ok=True)
+
+
+def _load(home: Path) -> _Loaded:
+    digest = ""
+    with ExitStack() as owned:
+        try:
+            owned.callback(os.close, folder := open_folder(str(home)))
+            digest = policy_digest(folder)
+            policy = open_policy(home, owned)
+            if policy_digest(folder) == digest:
+                return _Loaded(digest, owned.pop_all(), policy)
+            fault = _CHANGING
+        except Exception as error:  # noqa: BLE001 - whatever it is, calls are denied until it is mended
+            _log.info("the policy in %s cannot decide", home, exc_info=error)
+            fault = str(error).split("\n", 1)[0]
+    return _Loaded(digest, ExitStack(), fault)

@@ -1,0 +1,1 @@
+"""Hooks as tests use them: processes."""
