@@ -25,7 +25,7 @@ from pdp.audit.chain import verify_chain
 from pdp.audit.file import LINE_BYTES, request_rotation
 from pdp.errors import AuditError
 from tests.audit.test_audit import KEY, event
-from tests.support import PATIENCE, payments
+from tests.support import PATIENCE, payments, recorded_by_killed
 
 Appended = Callable[..., FileAudit]
 
@@ -643,8 +643,8 @@ def test_a_stream_that_is_rotated_when_it_is_opened_takes_its_head_along(
     assert head.read_text().startswith('{"seq":3,')
 
 
-_KILLED = """
-import os, signal, sys
+_APPEND_FOR_EVER = """
+import os, sys
 from pathlib import Path
 from pdp.audit.file import FileAudit, request_rotation
 path, head = map(Path, sys.argv[1:])
@@ -656,41 +656,18 @@ def append_for_ever(pipe):
             log.append({"time": "t", "type": "x", "tool": "y" * 200})
             os.write(pipe, b".")
         request_rotation(path)
-
-def started():
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            append_for_ever(writer)
-        finally:
-            os._exit(1)
-    os.close(writer)
-    return child, os.fdopen(reader, "rb")
-
-recorded = 0
-for number in range(12):
-    writers = [started(), started()]
-    recorded += len(writers[0][1].read(number))
-    for child, _ in writers:
-        os.kill(child, signal.SIGKILL)
-    for child, dots in writers:
-        recorded += len(dots.read())
-        assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
-print(recorded)
 """
 
 
 @pytest.mark.process
 def test_processes_that_are_killed_anywhere_lose_nothing_that_was_recorded(path: Path, head: Path) -> None:
-    command = [sys.executable, "-c", _KILLED, str(path), str(head)]
-    done = subprocess.run(command, check=True, timeout=PATIENCE, capture_output=True, text=True)
+    recorded = recorded_by_killed(_APPEND_FOR_EVER, str(path), str(head))
     FileAudit(path, head=head).close()
 
     files = [*sorted(path.parent.glob("audit.jsonl.0*")), path]
     lines = [line for file in files for line in file.read_bytes().splitlines()]
     assert verify_chain(lines) == len(lines)
-    assert sum(b'"type":"x"' in line for line in lines) >= int(done.stdout)
+    assert sum(b'"type":"x"' in line for line in lines) >= recorded
 
 
 def test_a_hard_link_of_another_name_requests_nothing(path: Path, opened: Appended) -> None:

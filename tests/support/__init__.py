@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -72,6 +74,41 @@ def timely(attempt: Callable[[float], T], in_time: Callable[[T], bool], seconds:
     while not in_time(given := attempt(seconds)) and seconds < PATIENCE:
         seconds *= 4
     return given
+
+
+def recorded_by_killed(append_for_ever: str, *arguments: str) -> int:
+    """Start pairs of processes that write, kill them anywhere, and return how many events they had recorded.
+
+    `append_for_ever` is the text of a function that writes a dot to a pipe for each event that is recorded.
+    """
+    command = [sys.executable, "-c", append_for_ever + _KILLING, *arguments]
+    return int(subprocess.run(command, check=True, timeout=PATIENCE, capture_output=True, text=True).stdout)
+
+
+_KILLING: Final = """
+import os, signal
+def started():
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            append_for_ever(writer)
+        finally:
+            os._exit(1)
+    os.close(writer)
+    return child, os.fdopen(reader, "rb")
+
+recorded = 0
+for number in range(12):
+    writers = [started(), started()]
+    recorded += len(writers[0][1].read(number))
+    for child, _ in writers:
+        os.kill(child, signal.SIGKILL)
+    for child, dots in writers:
+        recorded += len(dots.read())
+        assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+print(recorded)
+"""
 
 
 def at_once(steps: Sequence[Callable[[], T]]) -> list[T]:

@@ -23,7 +23,7 @@ from pdp.stores.sql.audit import AuditRow, SqlAudit
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 from pdp.stores.sql.records import SqlActions, SqlApprovals
-from tests.support import PATIENCE, at_once, payments, until
+from tests.support import PATIENCE, at_once, payments, recorded_by_killed, until
 from tests.support.payments import session, wire
 from tests.support.postgres import DATABASES, empty_database
 from tests.support.scripted import Scripted, until_approved
@@ -149,8 +149,8 @@ def test_processes_and_threads_append_to_one_chain(database: Database, url: str)
     log.close()
 
 
-_KILLED = """
-import os, signal, sys
+_APPEND_FOR_EVER = """
+import os, sys
 from pdp.stores.sql.audit import SqlAudit
 from pdp.stores.sql.database import Database
 from tests.support import be_patient
@@ -163,41 +163,17 @@ def append_for_ever(pipe):
         for each in waiting:
             each.result()
             os.write(pipe, b".")
-
-def started():
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            append_for_ever(writer)
-        finally:
-            os._exit(1)
-    os.close(writer)
-    return child, os.fdopen(reader, "rb")
-
-recorded = 0
-for number in range(12):
-    writers = [started(), started()]
-    recorded += len(writers[0][1].read(number))
-    for child, _ in writers:
-        os.kill(child, signal.SIGKILL)
-    for child, dots in writers:
-        recorded += len(dots.read())
-        assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
-print(recorded)
 """
 
 
 @pytest.mark.process
 def test_processes_that_are_killed_anywhere_lose_nothing_that_was_recorded(database: Database, url: str) -> None:
     database.close()
-    done = subprocess.run(
-        [sys.executable, "-c", _KILLED, url], check=True, timeout=PATIENCE, capture_output=True, text=True
-    )
+    recorded = recorded_by_killed(_APPEND_FOR_EVER, url)
     log = SqlAudit(database)
     log.append(happened())
 
-    assert verified(log, None) > int(done.stdout) > 0
+    assert verified(log, None) > recorded > 0
     log.close()
 
 
