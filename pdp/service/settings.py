@@ -90,26 +90,19 @@ class WebhookSettings(_Part):
 
 
 class AuthzenSettings(_Part):
-    """Which policy answers AuthZEN requests; the tenant's own, which decides its tool calls, when this is absent.
+    """The policy that answers AuthZEN requests instead of the tenant's own, which decides its tool calls.
 
     Attributes:
-        entrypoint: of another policy: true, or `{decision | allow | verdict, context?}`.
-        opa_url: of the OPA that has that policy.
+        entrypoint: what it answers with: true, or `{decision | allow | verdict, context?}`.
+        opa_url: of the OPA that has it.
         subject_search...: documents that list ids, or names of actions, for a request; each is then evaluated.
     """
 
-    entrypoint: RulePath | None = None
-    opa_url: str | None = None
+    entrypoint: RulePath
+    opa_url: str
     subject_search: RulePath | None = None
     resource_search: RulePath | None = None
     action_search: RulePath | None = None
-
-    def model_post_init(self, _: Any) -> None:
-        """Check what fields say together."""
-        if (self.opa_url is None) != (self.entrypoint is None):
-            raise ValueError("entrypoint: goes with opa_url, and opa_url with it")
-        if self.entrypoint is None and (self.subject_search or self.resource_search or self.action_search):
-            raise ValueError("entrypoint: is missing, and searches of its policy are there")
 
 
 class TenantSettings(_Part):
@@ -121,7 +114,7 @@ class TenantSettings(_Part):
     opa_url: str | None = None
     audit_key_file: ProjectPath | None = None
     webhooks: tuple[WebhookSettings, ...] = ()
-    authzen: AuthzenSettings = AuthzenSettings()
+    authzen: AuthzenSettings | None = None
 
     def model_post_init(self, _: Any) -> None:
         """Check what fields say together."""

@@ -49,16 +49,17 @@ class AccessPolicy:
     Errors as of `open_tenant`.
     """
 
-    def __init__(self, pep: Pep, settings: AuthzenSettings, key: bytes, owned: ExitStack) -> None:
+    def __init__(self, pep: Pep, settings: AuthzenSettings | None, key: bytes, owned: ExitStack) -> None:
         self._pep = pep
-        self._engine, self._document = pep.engine, settings.entrypoint or DECISION
-        self._searches = {name: getattr(settings, f"{name}_search") for name in ("subject", "resource", "action")}
-        self.is_baseline = settings.entrypoint is None
+        self._engine, self._document = pep.engine, DECISION
+        self._searches = {name: getattr(settings, f"{name}_search", None) for name in ("subject", "resource", "action")}
+        self.is_baseline = settings is None
         self.seal = keyed_hash(key, b"tool-pdp search page")
         self._entries: dict[str, Tool] = {}
         for entry in pep.manifest.tools.values():
             self._entries.setdefault(entry.pdp_action, entry)
-        if settings.opa_url is not None:
+        if settings is not None:
+            self._document = settings.entrypoint
             self._engine = engine_of_files(pep.manifest, owned, engine="sidecar", opa_url=settings.opa_url)
 
     def can_search(self, kind: str) -> bool:
