@@ -168,5 +168,5 @@ async def test_searches_ask_the_directory_or_the_rules_that_are_named(opened: Op
     ],
 )
 def test_settings_that_name_no_policy_are_refused(stated: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="entrypoint|opa_url"):
+    with pytest.raises(ValueError, match=r"entrypoint|opa_url"):
         AuthzenSettings(**stated)
