@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 from weakref import ref
 
+from pdp.engine.bundle.follow import look_again
 from pdp.errors import PdpError, UsageError
 from pdp.json import canonical, digest
 from pdp.project.file import Project, engine_of_project, manifest_of_project, read_project
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pdp.manifest.effective import EffectiveManifest
 
 EVERY: Final = 1.0
-"""Seconds between two looks."""
+"""Seconds between two looks, about."""
 
 _log = logging.getLogger("pdp.project")
 
@@ -48,7 +49,9 @@ class ProjectWatch:
         self._looking = threading.Lock()
         self._process = os.getpid()
         self._ended = threading.Event()
-        threading.Thread(target=_look, args=(ref(self), self._ended), name="pdp-project", daemon=True).start()
+        threading.Thread(
+            target=look_again, args=(ref(self), self._ended, EVERY), name="pdp-project", daemon=True
+        ).start()
 
     def refresh(self) -> PdpError | None:
         """Look at the files now, and return `error`. What is wrong with them is not raised."""
@@ -102,13 +105,3 @@ def _content(file: Path, project: Project) -> str:
         except OSError:
             contents.append([str(path), None])
     return digest(canonical(contents))
-
-
-def _look(watch: ref[ProjectWatch], ended: threading.Event) -> None:
-    # By a weak reference, so that a project without an enforcement point ends its thread, closed or not.
-    while not ended.wait(EVERY):
-        watched = watch()
-        if watched is None:
-            return
-        watched.refresh()
-        del watched

@@ -23,7 +23,7 @@ from pdp.stores.sql import database as database_module
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.ledger import SqlLedger
 from tests.support.desk import Call, both_ways, failure
-from tests.support.postgres import DATABASES, empty_database, server
+from tests.support.postgres import DATABASES, empty_database, made_database, new_store, server
 
 MANIFEST = """
 manifest_version: 2026.1.0
@@ -56,18 +56,13 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pep]:
 
 @pytest.fixture(params=DATABASES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    address = empty_database(request.param, tmp_path)
-    Database.open(address, upgrade=True).close()
-    return address
+    return made_database(request.param, tmp_path)
 
 
 @pytest.fixture(params=["memory", *DATABASES])
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LedgerStore]:
-    if request.param == "memory":
-        yield MemoryLedger()
-        return
-    with Database.open(empty_database(request.param, tmp_path), upgrade=True) as opened:
-        yield SqlLedger(opened)
+    with new_store(request.param, tmp_path, MemoryLedger, SqlLedger) as store:
+        yield store
 
 
 def session(**changes: Any) -> Session:

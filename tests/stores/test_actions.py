@@ -18,7 +18,7 @@ from pdp.stores.memory import MemoryActions
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.records import SqlActions
 from tests.support import at_once
-from tests.support.postgres import DATABASES, empty_database
+from tests.support.postgres import DATABASES, empty_database, new_store
 
 NOW = 1_782_900_000.25
 STAGED = {
@@ -33,11 +33,8 @@ LEGAL = {
 
 @pytest.fixture(params=["memory", *DATABASES])
 def actions(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ActionStore]:
-    if request.param == "memory":
-        yield MemoryActions()
-        return
-    with Database.open(empty_database(request.param, tmp_path), upgrade=True) as store:
-        yield SqlActions(store)
+    with new_store(request.param, tmp_path, MemoryActions, SqlActions) as store:
+        yield store
 
 
 def stage(actions: ActionStore, owner: str = "https://id officer-123", **changes: Any) -> Action:

@@ -13,8 +13,7 @@ from pdp.errors import StoreError, StoreFullError
 from pdp.stores import budgets as module
 from pdp.stores.budgets import BudgetStore, MemoryBudgets, OpenReservation
 from pdp.stores.sql.budgets import SqlBudgets
-from pdp.stores.sql.database import Database
-from tests.support.postgres import DATABASES, empty_database
+from tests.support.postgres import DATABASES, new_store
 
 DAY = 86_400.0
 MIDNIGHT = 1_782_864_000.0  # 2026-07-01T00:00:00Z, a Wednesday
@@ -24,11 +23,8 @@ SLIDING, CALENDAR = Window(3600.0), Window(DAY, calendar=True)
 
 @pytest.fixture(params=["memory", *DATABASES])
 def budgets(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BudgetStore]:
-    if request.param == "memory":
-        yield MemoryBudgets()
-        return
-    with Database.open(empty_database(request.param, tmp_path), upgrade=True) as database:
-        yield SqlBudgets(database)
+    with new_store(request.param, tmp_path, MemoryBudgets, SqlBudgets) as store:
+        yield store
 
 
 def take(

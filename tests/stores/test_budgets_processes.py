@@ -17,7 +17,7 @@ from pdp.contract.budgets import Take, Window
 from pdp.stores.sql.budgets import SqlBudgets
 from pdp.stores.sql.database import Database
 from tests.support import PATIENCE, be_patient
-from tests.support.postgres import DATABASES, empty_database
+from tests.support.postgres import DATABASES, made_database
 
 pytestmark = pytest.mark.process
 
@@ -79,8 +79,7 @@ def _run(url: str, effects: Path, *fates: tuple[list[str], int | None]) -> list[
 
 @pytest.mark.parametrize("dialect", DATABASES)
 def test_processes_killed_anywhere_never_spend_more_than_there_is(dialect: str, tmp_path: Path) -> None:
-    url, effects = empty_database(dialect, tmp_path), tmp_path / "effects"
-    Database.open(url, upgrade=True).close()
+    url, effects = made_database(dialect, tmp_path), tmp_path / "effects"
     chance = random.Random(14)  # noqa: S311 - for a test to be repeated
     assert _run(url, effects, ([f"first.{number}" for number in range(6)], None)) == [0]
     most = int((tmp_path / "calls").read_text())

@@ -36,7 +36,7 @@ from pdp.stores.memory import MemoryIdempotency
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 from tests.support import PATIENCE, at_once, payments
-from tests.support.postgres import DATABASES, empty_database
+from tests.support.postgres import DATABASES, empty_database, new_store
 
 NOW = 1_782_900_000.0
 KEY = IdempotencyKey("https://id", "officer-123", "initiate_wire", "2", "idm-4a2b")
@@ -46,11 +46,8 @@ FAILED = FailureCode.TOOL_EXECUTION_FAILED
 
 @pytest.fixture(params=["memory", *DATABASES])
 def keys(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IdempotencyStore]:
-    if request.param == "memory":
-        yield MemoryIdempotency()
-        return
-    with Database.open(empty_database(request.param, tmp_path), upgrade=True) as store:
-        yield SqlIdempotency(store)
+    with new_store(request.param, tmp_path, MemoryIdempotency, SqlIdempotency) as store:
+        yield store
 
 
 def begin(

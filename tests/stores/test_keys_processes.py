@@ -21,7 +21,7 @@ from pdp.stores.keys import Fresh, IdempotencyKey, Running, Stored, Unknown
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 from tests.support import PATIENCE, be_patient
-from tests.support.postgres import DATABASES, empty_database
+from tests.support.postgres import DATABASES, made_database
 
 pytestmark = pytest.mark.process
 
@@ -79,9 +79,7 @@ def _until_killed(url: str, names: list[str], effects: Path, dies_at: int | str 
 
 @pytest.fixture(params=DATABASES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    address = empty_database(request.param, tmp_path)
-    Database.open(address, upgrade=True).close()
-    return address
+    return made_database(request.param, tmp_path)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from pdp.ledger.ledger import (
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.ledger import SqlLedger
 from tests.support import PATIENCE, at_once, be_patient
-from tests.support.postgres import DATABASES, empty_database
+from tests.support.postgres import DATABASES, empty_database, new_store
 
 NOW = 1_782_900_000.0
 RUN, OTHER = "run-1", "run-2"
@@ -47,11 +47,8 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 
 @pytest.fixture(params=["memory", *DATABASES])
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LedgerStore]:
-    if request.param == "memory":
-        yield MemoryLedger()
-        return
-    with Database.open(empty_database(request.param, tmp_path), upgrade=True) as opened:
-        yield SqlLedger(opened)
+    with new_store(request.param, tmp_path, MemoryLedger, SqlLedger) as store:
+        yield store
 
 
 def write(

@@ -13,7 +13,8 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from itertools import count
@@ -24,6 +25,7 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
+from pdp.stores.sql.database import Database
 from tests.support import PATIENCE
 
 DATABASES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.process))
@@ -148,3 +150,20 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 def empty_database(kind: str, folder: Path) -> str:
     """Return the URL of a new, empty database of one of `DATABASES`; a SQLite file goes to `folder`."""
     return fresh_database() if kind == "postgresql" else f"sqlite:///{folder / 'store.db'}"
+
+
+def made_database(kind: str, folder: Path) -> str:
+    """Return the URL of a new database, with our tables in it."""
+    url = empty_database(kind, folder)
+    Database.open(url, upgrade=True).close()
+    return url
+
+
+@contextmanager
+def new_store(kind: str, folder: Path, memory: Callable[[], Any], sql: Callable[[Database], Any]) -> Iterator[Any]:
+    """Open a store: in memory, or in a new database of one of `DATABASES`."""
+    if kind == "memory":
+        yield memory()
+        return
+    with Database.open(empty_database(kind, folder), upgrade=True) as opened:
+        yield sql(opened)

@@ -136,7 +136,7 @@ class FollowingEngine(Engine):
         self._loaded = self._load(content or b"")
         try:
             threading.Thread(
-                target=_look, args=(ref(self), self._ended, every), name="pdp-bundles", daemon=True
+                target=look_again, args=(ref(self), self._ended, every), name="pdp-bundles", daemon=True
             ).start()
         except RuntimeError as error:
             self._loaded[1].close()
@@ -233,10 +233,11 @@ class FollowingEngine(Engine):
         return bundle, engine
 
 
-def _look(engine: ref[FollowingEngine], ended: threading.Event, every: float) -> None:
-    # By a weak reference, so that an engine without users ends its thread, closed or not.
+def look_again(follower: ref[Any], ended: threading.Event, every: float) -> None:
+    """Call `refresh` of a follower about every so many seconds, until it has ended, or nobody uses it any more."""
+    # By a weak reference, so that one without users ends its thread, closed or not.
     while not ended.wait(every * random.uniform(1 - JITTER, 1 + JITTER)):  # noqa: S311 - spreads, hides nothing
-        followed = engine()
+        followed = follower()
         if followed is None:
             return
         followed.refresh()

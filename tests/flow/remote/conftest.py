@@ -9,16 +9,13 @@ from pathlib import Path
 import pytest
 
 from pdp import Pep
-from pdp.stores.sql.database import Database
 from tests.flow.remote.letters import manifest_in, opened
-from tests.support.postgres import DATABASES, empty_database
+from tests.support.postgres import DATABASES, made_database
 
 
 @pytest.fixture(params=DATABASES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    address = empty_database(request.param, tmp_path)
-    Database.open(address, upgrade=True).close()
-    return address
+    return made_database(request.param, tmp_path)
 
 
 @pytest.fixture

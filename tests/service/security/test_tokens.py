@@ -22,15 +22,13 @@ from pdp.service.security.tokens import TokenAuthenticator, first_token, issue_t
 from pdp.stores.sql.database import Database
 from pdp.stores.url import OpenStores
 from tests.support import at_once
-from tests.support.postgres import DATABASES, empty_database
+from tests.support.postgres import DATABASES, made_database
 from tests.support.service import OFFICER, ServedApp, service
 
 
 @pytest.fixture(params=DATABASES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    url = empty_database(request.param, tmp_path)
-    Database.open(url, upgrade=True).close()
-    return url
+    return made_database(request.param, tmp_path)
 
 
 @pytest.fixture(params=DATABASES)

@@ -28,7 +28,7 @@ from pdp.stores.sql.keys import SqlIdempotency
 from pdp.stores.sql.records import SqlApprovals
 from tests.support import at_once, payments
 from tests.support.payments import session, wire
-from tests.support.postgres import DATABASES, empty_database
+from tests.support.postgres import DATABASES, empty_database, new_store
 from tests.support.scripted import Scripted, until_approved
 
 NOW, SOON = "2026-07-01T10:00:00Z", "2026-07-01T10:05:00Z"
@@ -45,11 +45,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
 
 @pytest.fixture(params=["memory", *DATABASES])
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ApprovalStore]:
-    if request.param == "memory":
-        yield MemoryApprovals()
-        return
-    with Database.open(empty_database(request.param, tmp_path), upgrade=True) as opened:
-        yield SqlApprovals(opened)
+    with new_store(request.param, tmp_path, MemoryApprovals, SqlApprovals) as store:
+        yield store
 
 
 def approval(**changes: Any) -> Approval:
