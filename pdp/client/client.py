@@ -320,7 +320,8 @@ def secure_url(url: str) -> str:
     with suppress(httpx.InvalidURL, TypeError):
         parts = httpx.URL(url)
         is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_this_machine(parts.host))
-        if is_safe and parts.host and (parts.port or 0) <= _LAST_PORT and not parts.userinfo:
+        is_named = parts.host and "%" not in parts.host  # which stands for what no host has, such as a blank
+        if is_safe and is_named and (parts.port or 0) <= _LAST_PORT and not parts.userinfo:
             return url
     raise ValueError("has to begin with https://, without a user")
 

@@ -192,6 +192,7 @@ def test_the_loopback_needs_neither(tmp_path: Path, host: str) -> None:
         ({"tls_key": Path("key.pem")}, "tls_key: needs tls_cert beside it"),
         ({"proxies": ["*"]}, "value is not a valid IPv4 or IPv6 network"),
         ({"public_url": "http://pdp.example"}, "has to begin with https://"),
+        ({"public_url": "https://ann:secret@pdp.example"}, "has to begin with https://, without a user"),
         (
             {"otlp_endpoint": "127.0.0.1:4318"},
             "PDP_SERVICE_OTLP_ENDPOINT, or its option: String should match pattern '^https?://",

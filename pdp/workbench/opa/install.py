@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from pdp.client.client import secure_url
 from pdp.errors import PdpError
 from pdp.installed import extra
 from pdp.workbench.opa.program import OPA_VARIABLE, OPA_VERSION, cached_opa, machine, opa_version
@@ -37,7 +38,6 @@ _BASE_URL: Final = "https://openpolicyagent.org/downloads"
 _PATIENCE: Final = 5.0
 _LONGEST: Final = 900.0
 _LARGEST: Final = 200 * 1024 * 1024  # bytes that a file may have
-_LOOPBACK: Final = ("127.0.0.1", "::1")
 
 
 class OpaInstallError(PdpError):
@@ -122,9 +122,10 @@ async def _content(client: httpx.AsyncClient, url: str) -> bytes:
 
 
 async def _check_place(request: httpx.Request) -> None:
-    url = request.url
-    if url.scheme != "https" and not (url.scheme == "http" and url.host in _LOOPBACK):
-        raise OpaInstallError(f"{url} is not https")
+    try:
+        secure_url(str(request.url))
+    except ValueError as error:
+        raise OpaInstallError(f"{request.url}: {error}") from None
 
 
 def _check_version(program: Path) -> None:

@@ -216,9 +216,9 @@ def test_a_server_that_drips_has_one_deadline(begin: bytes, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("http://example.com/opa", "http://example.com/opa is not https"),
-        ("ftp://example.com/opa", "ftp://example.com/opa is not https"),
-        ("file:///etc/passwd", "file://127.0.0.1/etc/passwd is not https"),
+        ("http://example.com/opa", "http://example.com/opa: has to begin with https://, without a user"),
+        ("ftp://example.com/opa", "ftp://example.com/opa: has to begin with https://, without a user"),
+        ("file:///etc/passwd", "file://127.0.0.1/etc/passwd: has to begin with https://, without a user"),
     ],
 )
 def test_a_place_without_https_is_refused_also_behind_a_redirect(place: str, message: str) -> None:
@@ -227,7 +227,7 @@ def test_a_place_without_https_is_refused_also_behind_a_redirect(place: str, mes
         install_opa(lambda _: None, base_url=server.url)
 
     assert caught.value.message == f"OPA 1.22.0 could not be installed: {message}"
-    with pytest.raises(OpaInstallError, match="is not https"):
+    with pytest.raises(OpaInstallError, match="has to begin with https://"):
         install_opa(lambda _: None, base_url=place)
 
 
