@@ -9,14 +9,11 @@ import tree_sitter_bash
 from tree_sitter import Language, Parser
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Mapping
 
-    from tree_sitter import Node
-
-_LINE: Final = re.compile(r"[\t\x20-\x7e]{1,4096}")
-# Not `=` at the start, which zsh expands; `~`, `!`, braces, globs, `\` and `#` nowhere.
-_WORD: Final = re.compile(r"[\w@%+:,./-][\w@%+:,./=-]*", re.ASCII)
-_QUOTED: Final = re.compile(r"'[^']*'|\"[^\"$`\\!]*\"")
+_LINE: Final = re.compile(r"[\w \t\"'+,./:=@-]{1,4096}", re.ASCII)  # nothing else, even in quotes
+_WORD: Final = re.compile(r"([^\s\"'=][^\s\"']*)|'([^']*)'|\"([^\"]*)\"")  # zsh expands a `=` at the start
+_WORDS: Final = frozenset(("number", "raw_string", "string", "word"))
 _RESERVED: Final = frozenset((
     "case", "coproc", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if", "in", "select", "then",
     "time", "until", "while",
@@ -26,33 +23,17 @@ _PARSER: Final = Parser(Language(tree_sitter_bash.language()))
 
 def literal_words(line: str) -> tuple[str, ...] | None:
     """Return the words of a line that is one simple command of literal words; None: it is more, or may be more."""
-    if not _LINE.fullmatch(line):
+    root = _PARSER.parse(line.encode()).root_node if _LINE.fullmatch(line) else None
+    if root is None or root.has_error or [node.type for node in root.children] != ["command"]:
         return None
-    root = _PARSER.parse(line.encode()).root_node
-    if root.has_error or root.child_count != 1 or (command := root.children[0]).type != "command":
-        return None
-    words: list[str] = []
-    end = 0
-    for node in _parts(command):
-        text = "" if node.text is None else node.text.decode()
-        if node.type in ("word", "number") and _WORD.fullmatch(text):
-            words.append(text)
-        elif node.type in ("string", "raw_string") and _QUOTED.fullmatch(text):
-            words.append(text[1:-1])
-        else:
-            return None
-        if line[end : node.start_byte].strip(" \t") or (end and end == node.start_byte):
-            return None
-        end = node.end_byte
-    return None if line[end:].strip(" \t") or words[0] in _RESERVED else tuple(words)
+    name, *rest = root.children[0].children
+    nodes = [*name.children, *rest] if name.type == "command_name" else []
+    found = [_WORD.fullmatch(line[node.start_byte : node.end_byte]) for node in nodes if node.type in _WORDS]
+    words = tuple(match[match.lastindex or 0] for match in found if match is not None)
+    return words if words and len(words) == len(nodes) and words[0] not in _RESERVED else None
 
 
 def is_listed(line: str, commands: Mapping[str, Collection[str]]) -> bool:
     """Return whether a line is one simple command of a listed program, with words that are listed for it."""
     words = literal_words(line)
     return words is not None and words[0] in commands and set(words[1:]) <= set(commands[words[0]])
-
-
-def _parts(command: Node) -> Iterator[Node]:
-    for node in command.children:
-        yield node.children[0] if node.type == "command_name" and node.child_count == 1 else node
