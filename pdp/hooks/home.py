@@ -69,10 +69,13 @@ def open_policy(home: Path, owned: ExitStack) -> HookPolicy:
     audit = stores.open_audit(None)
     owned.callback(audit.close)
     pep = Pep(manifest, engine_of_project(project, manifest, owned), audit=audit, **stores_of_pep(stores))
-    return HookPolicy(home, pep, _read(project.session, Session), _read(home / COMMANDS_FILE, _Commands).root)
+    return HookPolicy(
+        home, pep, read_record(project.session, Session), read_record(home / COMMANDS_FILE, _Commands).root
+    )
 
 
-def _read(file: Path, model: type[_Model]) -> _Model:
+def read_record(file: Path, model: type[_Model]) -> _Model:
+    """Return what a file holds; FileFaultsError, UsageError: not that, with every fault and its place."""
     document = read_document(file)
     try:
         return model.model_validate(document.value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import urlsplit
 
 from pdp.hooks.call import Kind
 from pdp.hooks.shell import is_listed
@@ -16,31 +15,24 @@ if TYPE_CHECKING:
     from pdp.hooks.call import HookCall
     from pdp.hooks.workspace import Workspace
 
-LISTED: Final = "run_listed_command"
 OUTSIDE: Final = "reach_outside"
 GUARD_MARKING: Final = "guard.own"
-_MARKINGS: Final = {True: (GUARD_MARKING,), False: ()}
-_ENTRIES: Final = {
-    Kind.READ: "read_file",
-    Kind.WRITE: "write_file",
-    Kind.SEARCH: "search_files",
-    Kind.FETCH: "fetch_url",
-    Kind.WEB_SEARCH: "search_web",
-    Kind.SHELL: "run_command",
-    Kind.DELEGATE: "delegate_task",
-    Kind.PLAN: "plan_work",
-}
+ENTRIES: Final = {
+    Kind.READ: "read_file", Kind.WRITE: "write_file", Kind.SEARCH: "search_files", Kind.FETCH: "fetch_url",
+    Kind.WEB_SEARCH: "search_web", Kind.SHELL: "run_command", Kind.DELEGATE: "delegate_task", Kind.PLAN: "plan_work",
+}  # fmt: skip
+_LISTED: Final = "run_listed_command"
 # What else a listed command may come with; anything else may change how, where or with which rights it runs.
 _IDLE: Final = {"description": str, "timeout": int, "timeout_ms": int}
+_WEB: Final = re.compile(r"https?://[\w.-]+(:[0-9]+)?([/?#][!-~]*)?", re.ASCII | re.IGNORECASE)
 _PATCH: Final = "*** Begin Patch"
 _PATCHED: Final = re.compile(r"\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+)")
 _PATCH_LINE: Final = re.compile(_PATCHED.pattern + r"|\*\*\* End of File|(?:@@|[ +-]).*|")
-_ALTERNATIVES: Final = re.compile(r"[{},]")
-_MOST_TEXTS: Final = 2_000
+_MOST_TEXTS: Final = 1_000
 
 
 class Translated(NamedTuple):
-    """A proposal. `markings`: of what it touches; `target`: what is touched, for a person to read."""
+    """A proposal. `target`: what it touches, for a person to read; `markings`: of that."""
 
     tool: str
     arguments: dict[str, Any]
@@ -51,71 +43,55 @@ class Translated(NamedTuple):
 def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Collection[str]]) -> Translated:
     """Return the proposal that a call is.
 
-    Arguments of an entry are `{tool, input, target}`; without target, and so refused, where the call does not name one.
+    Arguments of an entry are `{tool, input, target}`; target is null, and so refused, where the call does not name one.
     """
     if call.built_in is None:
-        texts = _texts(call.arguments)
-        if len(texts) > _MOST_TEXTS or any(workspace.place(text, writes=True) is Region.GUARD for text in texts):
-            return restricted(call, call.tool, *_MARKINGS[len(texts) <= _MOST_TEXTS])
+        if _touches_guard(call, workspace):
+            return as_entry(call, OUTSIDE, call.tool, GUARD_MARKING)
         return Translated(call.tool, call.arguments, call.tool)
     kind, names = call.built_in
-    targets = [*_targets(call, kind, names)]
-    if None in targets:
-        return Translated(_ENTRIES[kind], {"tool": call.tool, "input": call.arguments}, "")
-    target = "\n".join(map(str, targets))
+    named = [call.arguments.get(name) or (call.cwd if kind is Kind.SEARCH else None) for name in names]
+    targets = [each for value in named for each in (value if isinstance(value, list) else [value])]
+    if not all(isinstance(each, str) for each in targets):
+        return as_entry(call, ENTRIES[kind], None)
+    target, region, tool = "\n".join(targets) or call.tool, Region.INSIDE, ENTRIES[kind]
     if kind is Kind.SHELL:
-        is_guard = workspace.names_guard(target) or any(
-            workspace.place(text) is Region.GUARD for text in _texts(call.arguments)
-        )
         is_idle = all(type(call.arguments[name]) is _IDLE.get(name) for name in call.arguments.keys() - set(names))
-        listed = is_idle and is_listed(target, commands) and not workspace.has_foreign_repository()
-        return _entry(call, LISTED if listed else _ENTRIES[kind], target, *_MARKINGS[is_guard])
-    worst = Region.INSIDE
-    if kind in (Kind.READ, Kind.WRITE, Kind.SEARCH):
-        worst = max(_places(kind, targets, workspace))
-    elif kind is Kind.FETCH and not _is_web(target):
-        worst = max(Region.OUTSIDE, workspace.place(target, below=True))
-    if worst is not Region.INSIDE:
-        return restricted(call, target, *_MARKINGS[worst is Region.GUARD])
-    return _entry(call, _ENTRIES[kind], target)
+        if is_idle and is_listed(target, commands) and not workspace.has_foreign_repository():
+            tool = _LISTED
+        if workspace.names_guard(target) or _touches_guard(call, workspace):
+            region = Region.GUARD
+    elif kind in (Kind.READ, Kind.WRITE, Kind.SEARCH):
+        region = max(_regions(kind, targets, workspace))
+    elif kind is Kind.FETCH and not _WEB.fullmatch(target):
+        region = max(Region.OUTSIDE, workspace.region(target, below=True))
+    if region is Region.INSIDE:
+        return as_entry(call, tool, target)
+    return as_entry(call, OUTSIDE, target, *((GUARD_MARKING,) if region is Region.GUARD else ()))
 
 
-def restricted(call: HookCall, target: str, *markings: str) -> Translated:
-    """Return the call as one that reaches beyond its workspace; nobody is cleared for what guards the agent."""
-    return _entry(call, OUTSIDE, target, *markings)
+def as_entry(call: HookCall, tool: str, target: str | None, *markings: str) -> Translated:
+    """Return the call as the proposal of an entry."""
+    return Translated(tool, {"tool": call.tool, "input": call.arguments, "target": target}, target or "", markings)
 
 
-def entries_of(call: HookCall, translated: Translated) -> frozenset[str]:
-    """Return the entries that a call is one of: also the one that it would be within its workspace."""
-    inner = call.tool if call.built_in is None else _ENTRIES[call.built_in.kind]
-    return frozenset((translated.tool, inner if translated.tool == OUTSIDE else translated.tool))
+def _touches_guard(call: HookCall, workspace: Workspace) -> bool:
+    texts = {text for text in _texts(call.arguments) if "/" in text or text.startswith(("~", "."))}
+    is_foreign = call.built_in is None  # then nobody knows whether it writes
+    return len(texts) > _MOST_TEXTS or any(workspace.region(text, writes=is_foreign) is Region.GUARD for text in texts)
 
 
-def _entry(call: HookCall, tool: str, target: str, *markings: str) -> Translated:
-    return Translated(tool, {"tool": call.tool, "input": call.arguments, "target": target}, target, markings)
-
-
-def _targets(call: HookCall, kind: Kind, names: tuple[str, ...]) -> Iterator[str | None]:
-    """Yield what the call names; None: it does not name what its tool needs."""
-    for name in names:
-        value = call.arguments.get(name)
-        if value is None and kind is Kind.SEARCH:
-            value = call.cwd
-        values = value if isinstance(value, list) and value else [value]
-        yield from (each if isinstance(each, str) else None for each in values)
-
-
-def _places(kind: Kind, targets: list[Any], workspace: Workspace) -> Iterator[Region]:
+def _regions(kind: Kind, targets: list[str], workspace: Workspace) -> Iterator[Region]:
     for target in targets:
         paths = [target]
-        if kind is Kind.WRITE and target.strip().startswith(_PATCH):
-            found = _patched(target.strip().split("\n"))
-            yield Region.INSIDE if found else Region.OUTSIDE
-            paths = found
-        elif kind is Kind.SEARCH:
-            paths = [part for part in _ALTERNATIVES.split(target) if part] or [workspace.cwd]
+        if kind is Kind.SEARCH:
+            paths = [part for part in re.split(r"[{},]", target) if part]
+            # What a pattern is relative to is not known here.
+            yield Region.OUTSIDE if ".." in re.split(r"[/{},]", target) else Region.INSIDE
+        elif kind is Kind.WRITE and target.lstrip().startswith(_PATCH):
+            paths = _patched(target.strip().split("\n")) or [""]
         for path in paths:
-            yield workspace.place(path, writes=kind is Kind.WRITE, below=kind is Kind.SEARCH)
+            yield workspace.region(path, writes=kind is Kind.WRITE, below=kind is Kind.SEARCH)
 
 
 def _patched(lines: list[str]) -> list[str]:
@@ -125,21 +101,6 @@ def _patched(lines: list[str]) -> list[str]:
     return found if known and lines[0] == _PATCH and lines[-1] == "*** End Patch" else []
 
 
-def _is_web(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and url.isprintable()
-    except ValueError:
-        return False
-
-
 def _texts(value: Any) -> list[str]:
-    """Return the texts in a JSON value."""
-    found, rest = [], [value]
-    while rest:
-        each = rest.pop()
-        if isinstance(each, str):
-            found.append(each)
-        elif isinstance(each, list | dict):
-            rest += each.values() if isinstance(each, dict) else each
-    return found
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [value] if isinstance(value, str) else [text for each in inner for text in _texts(each)]

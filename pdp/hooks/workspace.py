@@ -1,7 +1,6 @@
-"""Where a path lies: in the workspace, beyond it, in what guards it; and what the repository's own file says.
+"""Where a path lies: in the workspace, beyond it, in what guards the agent; and what the repository's own file adds.
 
-Clients spell paths in more than one way, and a tool may read one as another does not. So a path is read in every way
-that is known, and counts as the worst of them.
+Clients and tools read one text as different paths. So it is read in every way that is known, and the worst one counts.
 """
 
 from __future__ import annotations
@@ -10,35 +9,33 @@ import os
 import re
 import sys
 from enum import IntEnum
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from unicodedata import category, normalize
 from urllib.parse import unquote, urlsplit
 
-from pydantic import BaseModel, ConfigDict, StrictStr, ValidationError
+from pydantic import BaseModel, ConfigDict, StrictStr
 
-from pdp.documents import faults_of, read_document
-from pdp.errors import FileFaultsError, UsageError
+from pdp.errors import UsageError
+from pdp.hooks.home import read_record
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
 
 REPOSITORY_FILE: Final = ".pdp-hook.yaml"
 _LONGEST: Final = 4096
-# A folder of these names, wherever it is, or a file: from them a client or git learns which programs to start.
-_STARTERS: Final = frozenset((
-    ".claude", ".claude.json", ".codex", ".copilot", ".cursor", ".gemini", ".git", ".mcp.json", REPOSITORY_FILE,
-))  # fmt: skip
-_GITHUB_HOOKS: Final = (".github", "hooks")
-_NAMED: Final = re.compile(
-    r"(?<![\w.-])(?:pdp|\.claude(?:\.json)?|\.codex|\.copilot|\.cursor|\.gemini|\.git/+(?:hooks|config)|\.github/+hooks"
-    r"|\.mcp\.json|\.pdp-hook\.yaml)(?![\w-])",
-    re.IGNORECASE,
+_MOST_WORDS: Final = 1_000
+# From these a client, or git, learns which programs to start.
+_NAMES: Final = (
+    r"\.(claude(\.json|(?!/worktrees/))|codex|copilot|cursor|gemini|github/+hooks|mcp\.json|pdp-hook\.yaml|git{})"
 )
+_STARTING: Final = re.compile("/" + _NAMES.format("") + "(/|$)")
+_NAMED: Final = re.compile(r"(?<![\w.-])(pdp|" + _NAMES.format("/+(hooks|config)") + r")(?![\w-])")
+_OF_PROCESS: Final = re.compile("/(proc|dev)(/|$)")  # what is there differs from process to process
 
 
 class Region(IntEnum):
-    """Where a path lies, the worst last. GUARD: what protects the agent's person, or starts programs unasked."""
+    """Where a path lies, the worst last. GUARD: what protects the agent's person, or says which programs start."""
 
     INSIDE = 0
     OUTSIDE = 1
@@ -46,7 +43,7 @@ class Region(IntEnum):
 
 
 class RepositoryRules(BaseModel):
-    """What a repository's file adds: entries that are denied, or held for a person; programs that are not listed."""
+    """What a repository adds: entries that are denied, or held for a person; programs that are not listed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -56,98 +53,77 @@ class RepositoryRules(BaseModel):
 
 
 class Workspace:
-    """The folder in which a client works, and what lies around it.
-
-    Args:
-        cwd: where the client works, absolute.
-        home: the folder of the policy.
-    """
+    """The folder in which a client works, and what lies around it. `cwd`: absolute; `home`: of the policy."""
 
     def __init__(self, cwd: str, home: Path) -> None:
-        self.cwd = cwd
-        self._secret = (_folded(os.path.realpath(home)),)
-        self._installed = tuple(_folded(os.path.realpath(path)) for path in (Path(__file__).parents[1], sys.prefix))
-        self.root = _root(cwd)
+        self._cwd, self._root = cwd, _root(cwd)
+        self._folders = [folder := Path(os.path.realpath(cwd)), *folder.parents]
+        self._home = _folded(os.path.realpath(home))
+        self._installed = [_folded(os.path.realpath(Path(__file__).parents[1]))]
+        if sys.prefix != sys.base_prefix:
+            self._installed.append(_folded(os.path.realpath(sys.prefix)))
 
-    def place(self, path: str, *, writes: bool = False, below: bool = False) -> Region:
+    def region(self, path: str, *, writes: bool = False, below: bool = False) -> Region:
         """Return where a path lies. `below`: what lies below it is meant as well."""
         if not path or "\0" in path or len(path) > _LONGEST:
             return Region.OUTSIDE
-        return max(self._place(each, writes=writes, below=below) for each in self._readings(path))
+        paths = self._readings(path)
+        for each in (_folded(f"/{path}"), *map(_folded, paths)):
+            if (
+                _is_in(each, self._home)
+                or (below and _is_in(self._home, each))
+                or (writes and (_STARTING.search(each) or any(_is_in(each, folder) for folder in self._installed)))
+            ):
+                return Region.GUARD
+        is_inside = self._root and all(_is_in(each, self._root) and not _OF_PROCESS.match(each) for each in paths)
+        return Region.INSIDE if is_inside else Region.OUTSIDE
 
-    def names_guard(self, text: str) -> bool:
-        """Return whether a command line names what guards the agent, other than in words made at run time."""
-        plain = re.sub(r"\\\n", "", text)
-        plain = re.sub(r"['\"\\]|\$(?=['\"])", "", plain)
-        words = re.split(r"[\s;|&<>(){}=,:`]+", re.sub(r"\$HOME\b|\$\{HOME\}", "~", plain))
-        return _NAMED.search(plain) is not None or any(
-            self.place(word, below=True) is Region.GUARD for word in words if word
-        )
+    def names_guard(self, line: str) -> bool:
+        """Return whether a command line names what guards the agent, other than in words made when it runs."""
+        plain = re.sub(r"\\\n|['\"\\]|\$(?=['\"])", "", re.sub(r"\$HOME\b|\$\{HOME\}", "~", line))
+        words = {word[:_LONGEST] for word in re.split(r"[\s;|&<>(){}=,:`\0]+", plain)}
+        words = {word for word in words if "/" in word or word[:1] == "~" or os.path.lexists(f"{self._cwd}/{word}")}
+        if _NAMED.search(_folded(plain)) or len(words) > _MOST_WORDS:
+            return True
+        paths = [_folded(path) for word in words for path in self._readings(word)]
+        return any(_is_in(path, folder) for path in paths for folder in (self._home, *self._installed))
 
     def has_foreign_repository(self) -> bool:
-        """Return whether git may take a folder of the workspace for a repository, with settings that anybody wrote."""
-        folder = Path(os.path.realpath(self.cwd))
-        folders = (folder, *folder.parents)
-        return any((each / "HEAD").exists() for each in folders if self.root and each.is_relative_to(self.root))
+        """Return whether git may take a folder for a repository whose settings the agent can have written."""
+        inner = [folder for folder in self._folders if self._root and _is_in(str(folder), self._root)]
+        return any(os.path.lexists(folder / "HEAD") for folder in inner)
 
     def rules(self, entries: Collection[str]) -> RepositoryRules:
         """Return what the files of the working folder and of those above it say together.
 
         `entries`: the names that they may use, beside those of MCP tools. FileFaultsError, UsageError: a faulty file.
         """
-        found = [RepositoryRules()]
-        for folder in (Path(self.cwd), *Path(self.cwd).parents):
-            file = folder / REPOSITORY_FILE
-            if not os.path.lexists(file):
-                continue
-            if not file.is_file() or file.is_symlink():
-                raise UsageError(f"{file}: is not a regular file", hint="write the rules into the file itself")
-            document = read_document(file)
-            try:
-                rules = RepositoryRules.model_validate(document.value)
-            except ValidationError as error:
-                raise FileFaultsError(faults_of(error, document, RepositoryRules)) from None
-            unknown = [name for name in rules.deny | rules.hold if name not in entries and not name.startswith("mcp__")]
-            if unknown:
-                raise UsageError(f"{file}: {min(unknown)!r:.60} is not an entry", hint="name entries of the manifest")
-            found.append(rules)
-        return RepositoryRules(
-            **{
-                name: frozenset().union(*(getattr(each, name) for each in found))
-                for name in RepositoryRules.model_fields
-            }
-        )
+        rules = RepositoryRules()
+        for file in (folder / REPOSITORY_FILE for folder in self._folders):
+            if os.path.lexists(file):
+                if file.is_symlink() or not file.is_file():
+                    raise UsageError(f"{file}: is not a regular file", hint="write the rules into the file itself")
+                found = read_record(file, RepositoryRules)
+                for name in sorted(found.deny | found.hold):
+                    if name not in entries and not name.startswith("mcp__"):
+                        raise UsageError(f"{file}: {name!r:.60} is not an entry", hint="name entries of the manifest")
+                rules = RepositoryRules(**{field: names | getattr(rules, field) for field, names in found})
+        return rules
 
-    def _readings(self, path: str) -> Iterator[str]:
-        """Yield the absolute paths, symlinks resolved, that a client may mean."""
-        for text in {path, path.strip()}:
-            texts = {text, os.path.expanduser(text)}  # noqa: PTH111 - without an error where there is no such user
-            if text[:5].lower() == "file:":
-                texts |= {unquote(urlsplit(text).path), unquote(text[5:])}
-            for each in texts:
-                joined = os.path.join(self.cwd, each)  # noqa: PTH118 - `Path` takes parts away
-                # Some programs take `..` away before they follow links, others after.
-                yield os.path.realpath(joined)
-                yield os.path.realpath(os.path.normpath(joined))
-
-    def _place(self, path: str, *, writes: bool, below: bool) -> Region:
-        folded = _folded(path)
-        guarded = (*self._secret, *(self._installed if writes else ()))
-        if any(_is_in(folded, each) or (below and _is_in(each, folded)) for each in guarded):
-            return Region.GUARD
-        parts = folded.split("/")
-        if writes and (not _STARTERS.isdisjoint(parts) or _GITHUB_HOOKS in pairwise(parts)):
-            return Region.GUARD
-        if self.root is None or not _is_in(path, self.root) or _is_in(path, "/proc") or _is_in(path, "/dev"):
-            return Region.OUTSIDE
-        return Region.INSIDE
+    def _readings(self, path: str) -> list[str]:
+        texts = {path, path.strip()}
+        texts |= {os.path.expanduser(text) for text in texts}  # noqa: PTH111 - without errors
+        if path.strip()[:5].lower() == "file:":
+            texts |= {unquote(urlsplit(path).path), unquote(path.strip()[5:])}
+        joined = [os.path.join(self._cwd, text) for text in texts]  # noqa: PTH118 - `Path` takes parts away
+        # Some programs take `..` away before they follow links, others after.
+        return [os.path.realpath(each) for path in joined for each in (path, os.path.normpath(path))]
 
 
 def _root(cwd: str) -> str | None:
-    """Return the repository's folder, else the working folder; None: it is gone, or has all of the person's files."""
+    """Return the repository's folder, else the working folder; None: it is gone, or holds all of the person's files."""
     try:
-        folder = Path(cwd).resolve(strict=True)
-        home = Path.home().resolve()
+        folder, home = Path(cwd).resolve(strict=True), Path.home().resolve()
     except (OSError, RuntimeError, ValueError):
         return None
     own = [each for each in (folder, *folder.parents) if not home.is_relative_to(each)]
@@ -157,8 +133,9 @@ def _root(cwd: str) -> str | None:
 
 
 def _is_in(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
+    return f"{path}/".startswith(folder.rstrip("/") + "/")
 
 
 def _folded(path: str) -> str:
-    return path.casefold()
+    """Return what a file system that tells fewer names apart may take a path for."""
+    return "".join(letter for letter in normalize("NFKC", path) if category(letter) != "Cf").casefold()
