@@ -51,8 +51,9 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Colle
         return Translated(call.tool, call.arguments, call.tool)
     kind, names = call.built_in
     named = [call.arguments.get(name) or (call.cwd if kind is Kind.SEARCH else None) for name in names]
-    targets = [each for value in named for each in (value if isinstance(value, list) else [value])]
-    if not all(isinstance(each, str) for each in targets):
+    given = [each for value in named for each in (value if isinstance(value, list) else [value])]
+    targets = [each for each in given if isinstance(each, str)]
+    if targets != given:
         return as_entry(call, ENTRIES[kind], None)
     target, region, tool = "\n".join(targets) or call.tool, Region.INSIDE, ENTRIES[kind]
     if kind is Kind.SHELL:
