@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from pdp import Pep, ToolDeniedError, ToolFailedError
+from pdp.engine.opa.engine import SidecarEngine
 from pdp.flow.preview import Visibility
 from pdp.testing.conformance.target import Observed
 from pdp.testing.conformance.world import World, run_body
@@ -54,6 +55,33 @@ class LocalClient:
         return [name for name, visibility in visible.items() if visibility is not Visibility.NEVER]
 
 
+class RaisingPep(Pep):
+    """An enforcement point with a fault of its own."""
+
+    def call(self, *_: Any, **__: Any) -> NoReturn:
+        raise RuntimeError("a fault of the enforcement point")
+
+    acall = abegin = decide = adecide = visible_tools = avisible_tools = call
+
+
+def fail_at(event: Any) -> None:
+    """Be an observer of somebody else's, with a fault."""
+    raise RuntimeError(f"a fault of an observer: {event}")
+
+
+@contextmanager
+def opened_pep(world: World) -> Iterator[Pep]:
+    """An enforcement point of this process on the world's files, with its setting."""
+    kind, file = RaisingPep if world.setting == "raises" else Pep, world.folder / "pdp.yaml"
+    observers = [fail_at] if world.setting == "beside" else []
+    # Tests are patient with engines, and this one is slow in earnest.
+    with (
+        SidecarEngine(world.engine.url, timeout=1) as engine,
+        kind.from_project(file, engine=engine, observers=observers) as pep,
+    ):
+        yield pep
+
+
 class LocalTarget:
     """`Pep` in this process."""
 
@@ -64,10 +92,7 @@ class LocalTarget:
 
     @contextmanager
     def open(self, world: World) -> Iterator[LocalClient]:
-        def observer(event: Any) -> None:
-            raise RuntimeError(f"a fault of somebody else's handler: {event}")
-
-        with world.pep(observers=[observer] if world.setting == "beside" else []) as pep:
+        with opened_pep(world) as pep:
             yield LocalClient(pep, world)
 
 

@@ -3,49 +3,29 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import read_document
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from pdp.testing.conformance.target import Observed, ToolClient
     from pdp.testing.conformance.world import Setting, World
 
 _SIDE_BY_SIDE: Final = 4
 
-
-class NotConformantError(Exception):
-    """A case does not come to what it has to. `unsafe`: something ran that must not, or more often than it may."""
-
-    def __init__(self, message: str, *, unsafe: bool = False) -> None:
-        super().__init__(message)
-        self.unsafe = unsafe
+CASES: Final[Mapping[str, Any]] = read_document(Path(__file__).with_name("cases.yaml")).value
+"""The cases by name: the setting of their world, and their steps, which are methods of `Trial` and their arguments."""
 
 
-@dataclass(frozen=True)
-class Case:
-    """A case: its name in the table, its steps in their order, and the setting of its world."""
-
-    name: str
-    steps: Sequence[Mapping[str, Any]]
-    setting: Setting = "plain"
-
-    def run(self, world: World, client: ToolClient) -> None:
-        """Take the steps; NotConformantError: one comes to something else."""
-        trial = Trial(self.name, world, client)
-        for step in self.steps:
-            getattr(trial, step["step"])(**{name: value for name, value in step.items() if name != "step"})
-
-
-CASES: Final = tuple(Case(**case) for case in read_document(Path(__file__).with_name("cases.yaml")).value)
+class UnsafeError(AssertionError):
+    """Something ran that must not, with other arguments than it may, or more often."""
 
 
 class Trial:
-    """One case on one client. Each step fails where something else has run since the case began than steps say."""
+    """One case on one client. A step raises AssertionError; where anything ran but what the steps say, UnsafeError."""
 
     def __init__(self, case: str, world: World, client: ToolClient) -> None:
         self._case, self._world, self._client = case.replace(" ", "-"), world, client
@@ -86,17 +66,16 @@ class Trial:
     def calls_at_once(self, bill: Any) -> None:
         """Make calls of all kinds at once, among them several for one grant."""
         self.is_granted(bill)
-        notes = [{"note": f"note {number}"} for number in range(_SIDE_BY_SIDE)]
-        with ThreadPoolExecutor(_SIDE_BY_SIDE * 2 + 1) as threads:
-            read = [threads.submit(self._call, "read_note", each, each["note"]) for each in notes]
-            paid = [threads.submit(self._call, "pay_bill", bill, f"pay {each}") for each in range(len(notes))]
-            wiped = threads.submit(self._call, "wipe_disk", {"disk": "a"}, "wipe").result()
-        self._due += [*(("read_note", note) for note in notes), ("pay_bill", bill)]
-        own = all(note["note"] in seen.result().message for note, seen in zip(notes, read, strict=True))
-        errors = sum(seen.result().is_error for seen in paid)
-        self._check(own and errors == _SIDE_BY_SIDE - 1 and wiped.is_error, "sees the result of another call", paid)
+        notes = [("read_note", {"note": f"note {number}"}) for number in range(_SIDE_BY_SIDE)]
+        calls = [*notes, *[("pay_bill", bill)] * _SIDE_BY_SIDE, ("wipe_disk", {"disk": "a"})]
+        with ThreadPoolExecutor(len(calls)) as threads:
+            seen = list(threads.map(self._call, *zip(*calls, strict=True), map(str, range(len(calls)))))
+        self._due += [*notes, ("pay_bill", bill)]
+        own = all(str(arguments["note"]) in each.message for each, (_, arguments) in zip(seen, notes, strict=False))
+        errors = [each.is_error for each in seen]
+        self._check(own and sum(errors) == _SIDE_BY_SIDE and errors[-1], "sees the result of another call", seen)
 
-    def lists(self, shown: Sequence[str], hidden: Sequence[str]) -> None:
+    def lists(self, shown: list[str], hidden: list[str]) -> None:
         """List the tools."""
         listed = sorted({*shown, *hidden}.intersection(self._client.listed()))
         self._check(listed == shown, "is told of other tools", listed)
@@ -109,7 +88,7 @@ class Trial:
         missing = list(self._due)
         for each in self._world.ran()[self._earlier :]:
             if each not in missing:
-                raise NotConformantError(f"{each[0]} ran with {each[1]}", unsafe=True)
+                raise UnsafeError(f"{each[0]} ran with {each[1]}")
             missing.remove(each)
         if missing or not holds:
-            raise NotConformantError(f"{missing[0][0]} did not run" if missing else f"the model {otherwise}: {seen}")
+            raise AssertionError(f"{missing[0][0]} did not run" if missing else f"the model {otherwise}: {seen}")

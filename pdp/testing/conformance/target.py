@@ -22,40 +22,30 @@ class Observed:
 
 
 class ToolClient(Protocol):
-    """A client that is open. Tools have the world's names; whatever a tool's body gets goes to `World.run`.
+    """A client that is open. Tools have the names of manifest.yaml; what a tool's body gets goes to `run_body`.
 
-    What cannot be done raises `NotImplementedError`, and the target says so in `impossible`.
+    What cannot be done raises NotImplementedError, and the target's `impossible` says why.
     """
 
     def call(self, tool: str, arguments: Mapping[str, Any], *, call_id: str, by_position: bool = False) -> Observed:
-        """Call a tool as a model does, and run it where the client lets it; from any thread, several at once.
-
-        `by_position`: the values of `arguments` are passed in their order, without names.
-        """
-        ...
+        """Call a tool as a model does, from any thread; `by_position`: pass the values of `arguments` without names."""
 
     def cancel(self, tool: str, arguments: Mapping[str, Any], *, call_id: str) -> None:
         """Begin a call, give it up as the client does once `World.engine.asked` is set, and wait for its end."""
-        ...
 
     def approve(self, held: str) -> None:
         """Have somebody with `World.approver`'s claims grant what a call waits for."""
-        ...
 
     def listed(self) -> Sequence[str]:
         """Return the tools that the model is told of."""
-        ...
 
 
 class Target(Protocol):
     """A way in.
 
-    Attributes:
-        name: the heading of its column.
-        versions: what it was run with, such as `{"Claude Code": "2.1.330"}`.
-        impossible: why a case cannot pass, a sentence for each by the case's name. It is tried all the same: nothing
-            may run in it that must not.
-        spelling: how the manifest names the client's tools, such as `mcp__kit__{}`.
+    `name` and `versions` (such as `{"Claude Code": "2.1.330"}`) head its column. `spelling` is how the manifest names
+    the client's tools, such as `mcp__kit__{}`. `impossible` says why a case cannot pass, a sentence by the case's name;
+    it is tried all the same, and nothing may run in it that must not.
     """
 
     name: str
@@ -64,5 +54,4 @@ class Target(Protocol):
     spelling: str
 
     def open(self, world: World) -> AbstractContextManager[ToolClient]:
-        """Open a client whose calls the world's policy decides, in the world's setting (`World.setting`)."""
-        ...
+        """Open a client whose calls the policy in `World.folder` decides, in the world's setting (`World.setting`)."""

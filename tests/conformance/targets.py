@@ -1,0 +1,12 @@
+"""All targets, in the order of the table's columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tests.conformance.local import LocalTarget
+
+if TYPE_CHECKING:
+    from pdp.testing.conformance.target import Target
+
+TARGETS: Final[tuple[Target, ...]] = (LocalTarget(),)

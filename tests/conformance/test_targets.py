@@ -1,0 +1,30 @@
+"""The suite on every way in; nothing fails, and docs/enforcement-points.md says what came of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pdp.testing.conformance.run import run
+from pdp.testing.conformance.table import table
+from tests.conformance.page import columns, page_table
+from tests.conformance.targets import TARGETS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pdp.testing.conformance.target import Target
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_what_a_way_in_does_is_what_the_page_says(target: Target, tmp_path: Path) -> None:
+    cells = run(target, tmp_path)
+
+    assert {case: cell for case, cell in cells.items() if cell.startswith("fail")} == {}
+    assert columns(table([(target, cells)]))[target.name] == columns(page_table()).get(target.name)
+
+
+def test_the_page_has_these_ways_in_and_no_others() -> None:
+    assert list(columns(page_table())) == [target.name for target in TARGETS]
