@@ -2,11 +2,79 @@
 
 from __future__ import annotations
 
-from pdp.cli.options import command_app
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pdp.cli.options import AsJson, command_app
+from pdp.cli.output import print_answer
+from pdp.errors import UsageError
+from pdp.hooks.home import default_home
+from pdp.hooks.install.clients import CLIENTS, Client, Scope
+from pdp.hooks.install.installation import Change, apply, installation, installed_clients, make_home, removal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 app = command_app("Have the policy asked before a coding agent's tools run: Claude Code, Codex, Cursor and others.")
 
+Names = Annotated[list[str], typer.Argument(metavar="CLIENT...", help=f"Of {', '.join(CLIENTS)}.")]
+Some = Annotated[list[str] | None, typer.Argument(metavar="[CLIENT]...", help="Those that have it if absent.")]
+In = Annotated[Scope, typer.Option("--scope", help="Whose settings: yours, or the repository's in this folder.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Write without asking.")]
 
-@app.callback()
-def _group() -> None:
-    """Take the commands of the group."""
+
+@app.command()
+def install(clients: Names, scope: In = "user", yes: Yes = False, as_json: AsJson = False) -> None:
+    """Register the hook with clients; the change is shown first. A policy to begin with is made where none is.
+
+    Exit code: 0 done, 1 you said no, 2 bad usage, or a file that cannot be changed.
+    """
+    named = _named(clients)
+    make_home(default_home())
+    changes = [installation(client, client.path(scope), default_home()) for client in named]
+    _make(changes, f"The policy is {default_home()}. Next: pdp hook check", yes=yes, as_json=as_json)
+
+
+@app.command()
+def uninstall(clients: Names, scope: In = "user", yes: Yes = False, as_json: AsJson = False) -> None:
+    """Take the hook out of clients' settings: to the byte as before where nobody has changed them since.
+
+    Exit code: 0 done, 1 you said no, 2 bad usage, or a file that cannot be changed.
+    """
+    changes = [removal(client, client.path(scope), default_home()) for client in _named(clients)]
+    _make(changes, f"Policy and records stay in {default_home()}", yes=yes, as_json=as_json)
+
+
+@app.command()
+def check(clients: Some = None, as_json: AsJson = False) -> None:
+    """Prove that calls are decided in this folder: by the settings that count, and a call that must be denied.
+
+    Exit code: 0 they are, 1 calls may pass or all are denied, 2 bad usage.
+    """
+    from pdp.hooks.install.check import findings  # noqa: PLC0415 - the dialects
+
+    named = _named(clients or installed_clients(default_home()))
+    found = [finding for client in named for finding in findings(client, default_home())]
+    holds = {client.name: client.name not in {one.client for one in found} for client in named}
+    lines = [text for one in found for text in (f"{one.client}: {one.place}: {one.message}", f"    hint: {one.hint}")]
+    lines += [f"{name}: {'holds' if does else 'DOES NOT HOLD'}" for name, does in holds.items()]
+    print_answer({"holds": holds, "findings": [one._asdict() for one in found]}, lines, as_json=as_json)
+    raise typer.Exit(bool(found))
+
+
+def _named(names: Sequence[str]) -> list[Client]:
+    if not names or not set(names) <= CLIENTS.keys():
+        message = f"no such client: {', '.join(names)}" if names else "no client has the hook"
+        raise UsageError(message, hint=f"`pdp hook install CLIENT`: {', '.join(CLIENTS)}")
+    return [CLIENTS[name] for name in dict.fromkeys(names)]
+
+
+def _make(changes: Sequence[Change], next_step: str, *, yes: bool, as_json: bool) -> None:
+    answer = {"changes": [{"file": str(change.path), "note": change.note} for change in changes]}
+    print_answer(answer, [line for change in changes for line in change.lines()], as_json=as_json)
+    if not yes and any(change.before != change.after for change in changes):
+        typer.confirm("Write this?", abort=True, err=True)
+    for change in changes:
+        apply(change, default_home())
+    print_answer(None, [] if as_json else [next_step], as_json=False)

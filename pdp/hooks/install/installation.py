@@ -1,0 +1,208 @@
+"""Install and uninstall: what would become of a client's file, then the change.
+
+What was there is stored before it is changed, so that either works again after a crash anywhere between.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import re
+import stat
+from contextlib import ExitStack, suppress
+from difflib import unified_diff
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pdp.audit.file import replace_file
+from pdp.documents import decode, read_bytes, read_document
+from pdp.errors import UsageError
+from pdp.hooks.ask import STATE, NoAnswerError, open_folder
+from pdp.hooks.home import open_policy
+from pdp.hooks.install.clients import HOOKS
+from pdp.hooks.starter import starter_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pdp.hooks.install.clients import Client
+
+_RECORDS: Final = "installed"
+
+
+class _Record(NamedTuple):
+    """What is stored of a file: what it was (in Latin-1; None: not there), a digest of what it became, new folders."""
+
+    client: str
+    original: str | None
+    written: str
+    made: tuple[str, ...]
+
+
+class Change(NamedTuple):
+    """What is to become of a file; None: no file. `record`: of an installation; `made`: the folders of one to undo."""
+
+    path: Path
+    before: bytes | None
+    after: bytes | None
+    note: str
+    record: _Record | None = None
+    made: tuple[str, ...] = ()
+
+    def lines(self) -> Iterator[str]:
+        """Return the note, and a unified diff where something changes."""
+        yield f"{self.path}: {self.note}"
+        before, after = ((content or b"").decode(errors="replace").splitlines() for content in self[1:3])
+        yield from unified_diff(before, after, str(self.path), str(self.path), lineterm="")
+
+
+def make_home(home: Path) -> list[str]:
+    """Make the folder of the policy from the starter, with its store, and return the names of the files that are new.
+
+    What is there is not overwritten. UsageError: it is not the user's alone, or what is in it cannot decide.
+    """
+    for folder in (home, home / STATE, home / STATE / _RECORDS):
+        folder.mkdir(mode=0o700, parents=folder == home, exist_ok=True)
+        try:
+            os.close(open_folder(str(folder)))
+        except NoAnswerError as error:
+            raise UsageError(str(error)) from None
+    files = {name: text for name, text in starter_files(getpass.getuser()).items() if not os.path.lexists(home / name)}
+    for name, content in files.items():
+        replace_file(home / name, content, mode=0o600)
+    with ExitStack() as owned:
+        open_policy(home, owned)
+    return sorted(files)
+
+
+def read_settings(file: Path) -> tuple[Path, bytes | None, dict[str, Any]]:
+    """Return a file's path behind any link, its bytes (None where there is none), and the JSON object that it is.
+
+    UsageError: it, or the link, is somebody else's; it is no plain file, not readable, or not JSON without comments.
+    """
+    path = Path(os.path.realpath(file))
+    states = [place.lstat() for place in (file, path) if os.path.lexists(place)]
+    if any(state.st_uid != os.geteuid() for state in states):
+        raise UsageError(f"{file}: belongs to another user", hint="ask its owner")
+    if not os.path.lexists(path):
+        return path, None, {}
+    if not stat.S_ISREG(states[-1].st_mode):
+        raise UsageError(f"{file}: is not a plain file", hint="move it away")
+    content = read_bytes(path)
+    # With a comment in it, Claude Code and Codex drop the whole file, and of Gemini CLI's it would be lost.
+    if content.strip() and not isinstance(read_document(file, text=content).value, dict):
+        raise UsageError(f"{file}: expected a JSON object", hint="mend it, or move it away")
+    return path, content, json.loads(decode(content, str(file)).strip() or "{}")
+
+
+def installation(client: Client, file: Path, home: Path) -> Change:
+    """Return what makes a client ask the policy of `home`. UsageError: the file cannot be changed."""
+    path, content, value = read_settings(file)
+    hooks = without_ours(value.get(HOOKS), client) or {}
+    if not isinstance(hooks, dict) or not all(isinstance(hooks.get(event, []), list) for event in client.events):
+        raise UsageError(f"{file}: {HOOKS} must have lists by event", hint="mend it: the client drops it as it is")
+    entry = client.entry(home)
+    added = {event: [*hooks.get(event, []), entry] for event in client.events}
+    changed = {**client.also, **value, HOOKS: {**hooks, **added}}
+    after = content if changed == value else _rendered(changed, content)
+    bare = _bare(value, client)
+    original = content if bare == value else _rendered(bare, content)
+    made = tuple(str(folder) for folder in path.parents if not folder.exists())
+    record = _recorded(_place(home, path))
+    if record is not None and (record.written == _digest(content) or _original(record) == content):
+        original, made = _original(record), (*made, *record.made)
+    text = None if original is None else original.decode("latin-1")
+    note = "has the hook" if after == content else "gets the hook"
+    return Change(path, content, after, note, _Record(client.name, text, _digest(after), made))
+
+
+def removal(client: Client, file: Path, home: Path) -> Change:
+    """Return what undoes an installation. UsageError: the file was changed since, and cannot be changed now."""
+    path, content, value = read_settings(file)
+    bare = _bare(value, client)
+    record = _recorded(_place(home, path))
+    if record is not None and record.written == _digest(content):
+        after, note = _original(record), "becomes what it was"
+    elif bare == value:
+        after, note = content, "has no hook of ours"
+    else:
+        is_ours_alone = record is not None and record.original is None and bare in ({}, client.also)
+        after = None if is_ours_alone else _rendered(bare, content)
+        note = "was changed since it got the hook: our own entries alone go"
+    return Change(path, content, after, note, made=tuple(record.made) if record else ())
+
+
+def apply(change: Change, home: Path) -> None:
+    """Make a change. UsageError: the file is no longer as it was shown. OSError: it cannot be written."""
+    path, place = change.path, _place(home, change.path)
+    if (path.read_bytes() if path.exists() else None) != change.before:
+        raise UsageError(f"{path}: was changed in the meantime", hint="run the command again")
+    if change.record is not None:
+        replace_file(place, json.dumps(change.record._asdict()).encode(), mode=0o600)
+        path.parent.mkdir(parents=True, exist_ok=True)
+    if change.after is None:
+        path.unlink(missing_ok=True)
+    elif change.after != change.before:
+        replace_file(path, change.after, mode=stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600)
+    if change.record is None:
+        for folder in change.made:
+            with suppress(OSError):  # somebody else's file is in it
+                Path(folder).rmdir()
+        place.unlink(missing_ok=True)
+
+
+def installed_clients(home: Path) -> list[str]:
+    """Return the names of the clients that have the hook by what is stored."""
+    records = map(_recorded, (home / STATE / _RECORDS).glob("*.json"))
+    return sorted({record.client for record in records if record})
+
+
+def _bare(value: dict[str, Any], client: Client) -> dict[str, Any]:
+    left = without_ours(value.get(HOOKS), client)
+    others = {name: member for name, member in value.items() if name != HOOKS}
+    return others if left is None and value.get(HOOKS) else {**value, **({HOOKS: left} if left is not None else {})}
+
+
+def without_ours(value: Any, client: Client) -> Any:
+    """Return hooks, or a part of them, without our own and what held nothing else; None: nothing is left."""
+    if isinstance(value, list):
+        left: Any = [rest for member in value if (rest := without_ours(member, client)) is not None or member is None]
+    elif isinstance(value, dict):
+        rests = {name: without_ours(member, client) for name, member in value.items()}
+        left = {name: rest for name, rest in rests.items() if rest is not None or value[name] is None}
+        if client.is_ours(value) or (HOOKS in value and HOOKS not in left):
+            return None
+    else:
+        return value
+    return left if left or not value else None
+
+
+def _rendered(value: dict[str, Any], like: bytes | None) -> bytes:
+    """Return settings as a file that is laid out like the one before."""
+    text = "\n" if like is None else like.decode()
+    indent = re.search(r"\n([ \t]+)\"", text)
+    written = json.dumps(value, indent=indent[1] if indent else 2, ensure_ascii=False)
+    return (written + "\n" * text.endswith("\n")).encode()
+
+
+def _digest(content: bytes | None) -> str:
+    return hashlib.sha256(content or b"").hexdigest()
+
+
+def _original(record: _Record) -> bytes | None:
+    return None if record.original is None else record.original.encode("latin-1")
+
+
+def _place(home: Path, path: Path) -> Path:
+    return home / STATE / _RECORDS / f"{_digest(os.fsencode(path))}.json"
+
+
+def _recorded(place: Path) -> _Record | None:
+    try:
+        return _Record(**json.loads(place.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(f"{place}: cannot be read: {error}", hint="move it away: then our entries alone go") from None
