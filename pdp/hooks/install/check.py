@@ -44,7 +44,7 @@ def findings(client: Client, home: Path) -> Iterator[Finding]:  # noqa: C901 - e
     expected, workspace = client.entry(home), Workspace(str(Path.cwd()), home)
     variables, missing = dict(os.environ), set(client.events)
     for name in _files(client):
-        if os.access(name, os.W_OK) and workspace.place(name, writes=True) is not Region.GUARD:
+        if os.access(name, os.W_OK) and workspace.region(name, writes=True) is not Region.GUARD:
             yield Finding(client.name, name, "agents may write to it", "use the client's usual folder")
         try:
             path, _, value = read_settings(Path(name))
@@ -100,7 +100,7 @@ def _probes(client: Client, event: str, line: str, variables: Mapping[str, str])
     tools = DIALECTS[client.name].built_in.items()
     tool, argument = next((tool, of.arguments[0]) for tool, of in tools if of.kind is Kind.SHELL)
     ids = dict.fromkeys(("session_id", "sessionId", "conversation_id", "tool_use_id"), f"pdp-check-{os.getpid()}")
-    for command in (_DENIED, _ALLOWED):
+    for command in (_DENIED, _ALLOWED, _DENIED):  # the first may be denied for a resident that only starts
         arguments = {argument: command}
         call = {"tool_name": tool, "toolName": tool, "tool_input": arguments, "toolArgs": arguments}
         try:
