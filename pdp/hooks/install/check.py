@@ -15,13 +15,13 @@ from pdp.errors import UsageError
 from pdp.hooks.call import Kind, Moment
 from pdp.hooks.dialects import DIALECTS
 from pdp.hooks.install.clients import HOOKS
-from pdp.hooks.install.installation import read_settings, without_ours
+from pdp.hooks.install.installation import read_configuration, without_ours
 from pdp.hooks.workspace import Region, Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pdp.hooks.install.clients import Client
+    from pdp.hooks.install.clients import HookClient
 
 _SWITCHES: Final = ("disableAllHooks", "allowManagedHooksOnly", "strictPluginOnlyCustomization")
 _VARIABLES: Final = ("CLAUDE_CODE_SHELL_PREFIX", "CLAUDE_CODE_SIMPLE", "CLAUDE_CODE_PERSONAL_HOOKS_OFF")
@@ -30,7 +30,7 @@ _DENY: Final = 2
 _AGAIN: Final = "run `pdp hook install` again"
 
 
-class Finding(NamedTuple):
+class Gap(NamedTuple):
     """What lets calls pass, or stops every one: where, what, and what to do."""
 
     client: str
@@ -39,50 +39,50 @@ class Finding(NamedTuple):
     hint: str
 
 
-def findings(client: Client, home: Path) -> Iterator[Finding]:  # noqa: C901 - each file once, all that it can say
+def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901 - each file once, all that it can say
     """Look for what lets calls pass in the working folder; nothing found: the hook holds."""
     expected, workspace = client.entry(home), Workspace(str(Path.cwd()), home)
     variables, missing = dict(os.environ), set(client.events)
     for name in _files(client):
         if os.access(name, os.W_OK) and workspace.region(name, writes=True) is not Region.GUARD:
-            yield Finding(client.name, name, "agents may write to it", "use the client's usual folder")
+            yield Gap(client.name, name, "agents may write to it", "use the client's usual folder")
         try:
-            path, _, value = read_settings(Path(name))
+            path, _, value = read_configuration(Path(name))
             variables |= {key: str(member) for key, member in value.get("env", {}).items()}
             entries = [(event, *item) for event, items in value.get(HOOKS, {}).items() for item in enumerate(items)]
             gemini = {"enabled": True, "disabled": [], **value.get("hooksConfig", {})}
         except (UsageError, AttributeError, TypeError) as error:
-            yield Finding(client.name, name, f"{error}", "mend it: the client may drop the whole file")
+            yield Gap(client.name, name, f"{error}", "mend it: the client may drop the whole file")
             continue
         switches = [switch for switch in _SWITCHES if value.get(switch, False) is not False]
         switches += ["hooksConfig"] * (gemini["enabled"] is not True or gemini["disabled"] != [])
-        yield from (Finding(client.name, name, f"{switch} turns hooks off", "take it out") for switch in switches)
+        yield from (Gap(client.name, name, f"{switch} turns hooks off", "take it out") for switch in switches)
         for event, index, entry in entries:
             is_as_installed = event in client.events and entry == expected
             if is_as_installed:
                 missing.discard(event)
             if is_as_installed and client.name == "codex" and not _is_trusted(client, f"{path}", event, index, entry):
-                yield Finding(client.name, name, f"{event}: Codex runs it when you trust it", "in codex, type /hooks")
+                yield Gap(client.name, name, f"{event}: Codex runs it when you trust it", "in codex, type /hooks")
             elif not is_as_installed and without_ours(entry, client) != entry:
-                yield Finding(client.name, name, f"{event}: {json.dumps(entry)} is not {json.dumps(expected)}", _AGAIN)
+                yield Gap(client.name, name, f"{event}: {json.dumps(entry)} is not {json.dumps(expected)}", _AGAIN)
             elif not is_as_installed and client.events.get(event, Moment.AFTER) is not Moment.AFTER:
                 message = f"{event}: another hook may change what ours has seen: {json.dumps(entry)}"
-                yield Finding(client.name, name, message, "take it out")
+                yield Gap(client.name, name, message, "take it out")
     for variable in sorted(variables.keys() & _VARIABLES):
-        yield Finding(client.name, "environment", f"{variable} replaces hooks, or turns them off", "take it out")
+        yield Gap(client.name, "environment", f"{variable} replaces hooks, or turns them off", "take it out")
     for event, moment in client.events.items():
         if event in missing:
-            yield Finding(client.name, str(client.path("user")), f"{event}: has not our hook", _AGAIN)
+            yield Gap(client.name, str(client.path("user")), f"{event}: has not our hook", _AGAIN)
         elif moment is Moment.BEFORE:
             yield from _probes(client, event, client.line(home), variables)
 
 
-def _files(client: Client) -> list[str]:
+def _files(client: HookClient) -> list[str]:
     patterns = (str(client.path("user")), str(client.path("project")), *client.others)
     return sorted({name for one in patterns for name in glob.glob(str(Path.cwd() / one))})  # noqa: PTH207 - absolute
 
 
-def _is_trusted(client: Client, path: str, event: str, index: int, entry: Mapping[str, Any]) -> bool:
+def _is_trusted(client: HookClient, path: str, event: str, index: int, entry: Mapping[str, Any]) -> bool:
     """Whether Codex runs a hook: its person has looked at it, which is noted by a digest [as run: 0.169.0]."""
     label = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in event)[1:]
     group = {**entry, "event_name": label, HOOKS: [{**entry[HOOKS][0], "async": False}]}
@@ -96,7 +96,7 @@ def _is_trusted(client: Client, path: str, event: str, index: int, entry: Mappin
         return False
 
 
-def _probes(client: Client, event: str, line: str, variables: Mapping[str, str]) -> Iterator[Finding]:
+def _probes(client: HookClient, event: str, line: str, variables: Mapping[str, str]) -> Iterator[Gap]:
     tools = DIALECTS[client.name].built_in.items()
     tool, argument = next((tool, of.arguments[0]) for tool, of in tools if of.kind is Kind.SHELL)
     ids = dict.fromkeys(("session_id", "sessionId", "conversation_id", "tool_use_id"), f"pdp-check-{os.getpid()}")
@@ -113,6 +113,6 @@ def _probes(client: Client, event: str, line: str, variables: Mapping[str, str])
             code, said, out = 1, "no answer in time", ""
         shown = f"{event}: `{command}` ends with {code}: {said}{out}"
         if command == _DENIED and (code != _DENY or out or not said):
-            yield Finding(client.name, "a call", f"{shown}: is not denied", "do not use the client before it is")
+            yield Gap(client.name, "a call", f"{shown}: is not denied", "do not use the client before it is")
         elif command == _ALLOWED and (code or out):
-            yield Finding(client.name, "a call", f"{shown}: is not allowed", "do what it says")
+            yield Gap(client.name, "a call", f"{shown}: is not allowed", "do what it says")

@@ -29,7 +29,7 @@ _LIKE_CLAUDE: Final = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class HookClient:
     """A client.
 
     Attributes:
@@ -95,24 +95,24 @@ class Client:
         return tuple(map(int, found[0].split(b"."))) if found else ()
 
 
-CLIENTS: Final[Mapping[str, Client]] = MappingProxyType({client.name: client for client in (
-    Client(
+CLIENTS: Final[Mapping[str, HookClient]] = MappingProxyType({client.name: client for client in (
+    HookClient(
         "claude-code", "claude", ".claude/settings.json", {**_LIKE_CLAUDE, "PostToolUseFailure": Moment.AFTER},
         variable="CLAUDE_CONFIG_DIR", blocks=("onFailure", "block", (2, 1, 295)), others=(
             ".claude/settings.local.json", "/etc/claude-code/managed-settings.json",
             "/etc/claude-code/managed-settings.d/*.json", "/Library/Application Support/ClaudeCode/*.json",
         ),
     ),
-    Client("codex", "codex", ".codex/hooks.json", _LIKE_CLAUDE, variable="CODEX_HOME"),
-    Client(
+    HookClient("codex", "codex", ".codex/hooks.json", _LIKE_CLAUDE, variable="CODEX_HOME"),
+    HookClient(
         "cursor", "cursor", ".cursor/hooks.json", {"preToolUse": Moment.BEFORE, "postToolUse": Moment.AFTER},
         in_groups=False, blocks=("failClosed", True, ()), also={"version": 1}, others=("/etc/cursor/hooks.json",),
     ),
-    Client(
+    HookClient(
         "gemini-cli", "gemini", ".gemini/settings.json", {"BeforeTool": Moment.BEFORE, "AfterTool": Moment.AFTER},
         unit=1000, others=("/etc/gemini-cli/settings.json",),
     ),
-    Client(
+    HookClient(
         "copilot-cli", "copilot", ".copilot/hooks/pdp.json",
         {"preToolUse": Moment.BEFORE, "postToolUse": Moment.AFTER}, ".github/hooks/pdp.json", "COPILOT_HOME",
         (".copilot/settings.json", ".github/hooks/*.json"), in_groups=False, command="bash", timeout="timeoutSec",

@@ -27,7 +27,7 @@ from pdp.hooks.starter import starter_files
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdp.hooks.install.clients import Client
+    from pdp.hooks.install.clients import HookClient
 
 _RECORDS: Final = "installed"
 
@@ -41,7 +41,7 @@ class _Record(NamedTuple):
     made: tuple[str, ...]
 
 
-class Change(NamedTuple):
+class SettingsChange(NamedTuple):
     """What is to become of a file; None: no file. `record`: of an installation; `made`: the folders of one to undo."""
 
     path: Path
@@ -77,7 +77,7 @@ def make_home(home: Path) -> list[str]:
     return sorted(files)
 
 
-def read_settings(file: Path) -> tuple[Path, bytes | None, dict[str, Any]]:
+def read_configuration(file: Path) -> tuple[Path, bytes | None, dict[str, Any]]:
     """Return a file's path behind any link, its bytes (None where there is none), and the JSON object that it is.
 
     UsageError: it, or the link, is somebody else's; it is no plain file, not readable, or not JSON without comments.
@@ -97,9 +97,9 @@ def read_settings(file: Path) -> tuple[Path, bytes | None, dict[str, Any]]:
     return path, content, json.loads(decode(content, str(file)).strip() or "{}")
 
 
-def installation(client: Client, file: Path, home: Path) -> Change:
+def installation(client: HookClient, file: Path, home: Path) -> SettingsChange:
     """Return what makes a client ask the policy of `home`. UsageError: the file cannot be changed."""
-    path, content, value = read_settings(file)
+    path, content, value = read_configuration(file)
     hooks = without_ours(value.get(HOOKS), client) or {}
     if not isinstance(hooks, dict) or not all(isinstance(hooks.get(event, []), list) for event in client.events):
         raise UsageError(f"{file}: {HOOKS} must have lists by event", hint="mend it: the client drops it as it is")
@@ -115,12 +115,12 @@ def installation(client: Client, file: Path, home: Path) -> Change:
         original, made = _original(record), (*made, *record.made)
     text = None if original is None else original.decode("latin-1")
     note = "has the hook" if after == content else "gets the hook"
-    return Change(path, content, after, note, _Record(client.name, text, _digest(after), made))
+    return SettingsChange(path, content, after, note, _Record(client.name, text, _digest(after), made))
 
 
-def removal(client: Client, file: Path, home: Path) -> Change:
+def removal(client: HookClient, file: Path, home: Path) -> SettingsChange:
     """Return what undoes an installation. UsageError: the file was changed since, and cannot be changed now."""
-    path, content, value = read_settings(file)
+    path, content, value = read_configuration(file)
     bare = _bare(value, client)
     record = _recorded(_place(home, path))
     if record is not None and record.written == _digest(content):
@@ -131,10 +131,10 @@ def removal(client: Client, file: Path, home: Path) -> Change:
         is_ours_alone = record is not None and record.original is None and bare in ({}, client.also)
         after = None if is_ours_alone else _rendered(bare, content)
         note = "was changed since it got the hook: our own entries alone go"
-    return Change(path, content, after, note, made=tuple(record.made) if record else ())
+    return SettingsChange(path, content, after, note, made=tuple(record.made) if record else ())
 
 
-def apply(change: Change, home: Path) -> None:
+def apply(change: SettingsChange, home: Path) -> None:
     """Make a change. UsageError: the file is no longer as it was shown. OSError: it cannot be written."""
     path, place = change.path, _place(home, change.path)
     if (path.read_bytes() if path.exists() else None) != change.before:
@@ -159,13 +159,13 @@ def installed_clients(home: Path) -> list[str]:
     return sorted({record.client for record in records if record})
 
 
-def _bare(value: dict[str, Any], client: Client) -> dict[str, Any]:
+def _bare(value: dict[str, Any], client: HookClient) -> dict[str, Any]:
     left = without_ours(value.get(HOOKS), client)
     others = {name: member for name, member in value.items() if name != HOOKS}
     return others if left is None and value.get(HOOKS) else {**value, **({HOOKS: left} if left is not None else {})}
 
 
-def without_ours(value: Any, client: Client) -> Any:
+def without_ours(value: Any, client: HookClient) -> Any:
     """Return hooks, or a part of them, without our own and what held nothing else; None: nothing is left."""
     if isinstance(value, list):
         left: Any = [rest for member in value if (rest := without_ours(member, client)) is not None or member is None]

@@ -10,8 +10,8 @@ from pdp.cli.options import AsJson, command_app
 from pdp.cli.output import print_answer
 from pdp.errors import UsageError
 from pdp.hooks.home import default_home
-from pdp.hooks.install.clients import CLIENTS, Client, Scope
-from pdp.hooks.install.installation import Change, apply, installation, installed_clients, make_home, removal
+from pdp.hooks.install.clients import CLIENTS, HookClient, Scope
+from pdp.hooks.install.installation import SettingsChange, apply, installation, installed_clients, make_home, removal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,25 +52,25 @@ def check(clients: Some = None, as_json: AsJson = False) -> None:
 
     Exit code: 0 they are, 1 calls may pass or all are denied, 2 bad usage.
     """
-    from pdp.hooks.install.check import findings  # noqa: PLC0415 - the dialects
+    from pdp.hooks.install.check import gaps  # noqa: PLC0415 - the dialects
 
     named = _named(clients or installed_clients(default_home()))
-    found = [finding for client in named for finding in findings(client, default_home())]
+    found = [gap for client in named for gap in gaps(client, default_home())]
     holds = {client.name: client.name not in {one.client for one in found} for client in named}
     lines = [text for one in found for text in (f"{one.client}: {one.place}: {one.message}", f"    hint: {one.hint}")]
     lines += [f"{name}: {'holds' if does else 'DOES NOT HOLD'}" for name, does in holds.items()]
-    print_answer({"holds": holds, "findings": [one._asdict() for one in found]}, lines, as_json=as_json)
+    print_answer({"holds": holds, "gaps": [one._asdict() for one in found]}, lines, as_json=as_json)
     raise typer.Exit(bool(found))
 
 
-def _named(names: Sequence[str]) -> list[Client]:
+def _named(names: Sequence[str]) -> list[HookClient]:
     if not names or not set(names) <= CLIENTS.keys():
         message = f"no such client: {', '.join(names)}" if names else "no client has the hook"
         raise UsageError(message, hint=f"`pdp hook install CLIENT`: {', '.join(CLIENTS)}")
     return [CLIENTS[name] for name in dict.fromkeys(names)]
 
 
-def _make(changes: Sequence[Change], next_step: str, *, yes: bool, as_json: bool) -> None:
+def _make(changes: Sequence[SettingsChange], next_step: str, *, yes: bool, as_json: bool) -> None:
     answer = {"changes": [{"file": str(change.path), "note": change.note} for change in changes]}
     print_answer(answer, [line for change in changes for line in change.lines()], as_json=as_json)
     if not yes and any(change.before != change.after for change in changes):
