@@ -2,8 +2,10 @@
 
 - claude_code.py: Claude Code
 - codex.py: Codex
-- hook_input.py: what a client sends, read strictly
-- hook_output.py: what a client reads: texts that are safe, denials
+- cursor.py: Cursor
+- gemini_cli.py: Gemini CLI
+- copilot_cli.py: Copilot CLI
+- client.py: what clients have in common: input read strictly, safe texts, yes and no
 """
 
 from __future__ import annotations
@@ -11,14 +13,17 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from pdp.hooks.dialects.claude_code import ClaudeCode
-from pdp.hooks.dialects.codex import Codex
+from pdp.hooks.dialects.claude_code import CLAUDE_CODE
+from pdp.hooks.dialects.codex import CODEX
+from pdp.hooks.dialects.copilot_cli import COPILOT_CLI
+from pdp.hooks.dialects.cursor import CURSOR
+from pdp.hooks.dialects.gemini_cli import GEMINI_CLI
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pdp.hooks.call import Dialect
 
-_ALL: Final[tuple[Dialect, ...]] = (ClaudeCode(), Codex())
+_ALL: Final[tuple[Dialect, ...]] = (CLAUDE_CODE, CODEX, CURSOR, GEMINI_CLI, COPILOT_CLI)
 DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType({dialect.name: dialect for dialect in _ALL})
 """The clients by name, such as `claude-code`."""

@@ -1,47 +1,25 @@
-"""Codex: command hooks. No way to have the person asked; what it does not expect in an answer voids all of it."""
+"""Codex, 0.169.0 as run: no way to have the person asked; what it does not expect in an answer voids all of it.
+
+Its hooks run only once their person has trusted them. Text that is sent to a program that runs asks no hook.
+"""
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-from pdp.hooks.call import Behaviour, BuiltIn, HookAnswer, HookCall, Kind, Moment, Output
-from pdp.hooks.dialects.hook_input import Event, read_call
-from pdp.hooks.dialects.hook_output import plain, printed
+from pdp.hooks.call import BuiltIn, Kind, Moment
+from pdp.hooks.dialects.client import HookClient
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-_EVENTS: Final[Mapping[str, Event]] = MappingProxyType(
-    {
-        "PreToolUse": Event(Moment.BEFORE),
-        "PermissionRequest": Event(Moment.PERMISSION),
-        "PostToolUse": Event(Moment.AFTER),
-    }
+CODEX: Final = HookClient(
+    name="codex",
+    events={"PreToolUse": Moment.BEFORE, "PermissionRequest": Moment.PERMISSION, "PostToolUse": Moment.AFTER},
+    # Only with this decision are other arguments taken. Its own approvals still come after.
+    corrected=("updatedInput", {"hookEventName": "PreToolUse", "permissionDecision": "allow"}),
+    built_in={
+        "Bash": BuiltIn(Kind.SHELL, ("command",)),
+        "apply_patch": BuiltIn(Kind.WRITE, ("command",)),  # the whole patch, which names its files
+        "view_image": BuiltIn(Kind.READ, ("path",)),
+        "spawn_agent": BuiltIn(Kind.DELEGATE),
+        **dict.fromkeys(("update_plan", "request_user_input"), BuiltIn(Kind.PLAN)),
+    },
 )
-
-
-class Codex:
-    """Codex."""
-
-    name = "codex"
-    can_ask = False
-    built_in: Mapping[str, BuiltIn] = MappingProxyType(
-        {
-            "Bash": BuiltIn(Kind.SHELL, ("command",)),
-            "apply_patch": BuiltIn(Kind.WRITE, ("command",)),  # the whole patch, which names its files
-            "update_plan": BuiltIn(Kind.PLAN),
-        }
-    )
-
-    def read(self, body: Mapping[str, Any]) -> HookCall:
-        """Return the call."""
-        return read_call(self.name, body, _EVENTS, self.built_in)
-
-    def write(self, answer: HookAnswer, moment: Moment) -> Output:
-        """Return the answer. Only with `allow` are other arguments taken; its own approvals come after that."""
-        if moment is Moment.BEFORE and answer.behaviour is Behaviour.CORRECT:
-            return printed(hookSpecificOutput={
-                "hookEventName": "PreToolUse", "permissionDecision": "allow", "updatedInput": answer.arguments,
-            })  # fmt: skip
-        return plain(answer, moment)

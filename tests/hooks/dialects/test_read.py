@@ -19,10 +19,30 @@ SENT: dict[str, dict[str, Any]] = {
         "effort": {"level": "medium"}, "hook_event_name": "PreToolUse", "tool_name": "Bash",
         "tool_input": {"command": "ls", "description": "list"}, "tool_use_id": "toolu_1",
     },
+    # As 0.169.0 sent it.
     "codex": {
-        "session_id": "0199-a", "turn_id": "1", "transcript_path": None, "cwd": "/home/a/w", "model": "m",
-        "hook_event_name": "PreToolUse", "permission_mode": "default", "tool_name": "Bash",
-        "tool_input": {"command": "ls"}, "tool_use_id": "call_1",
+        "session_id": "01a208d7-c5d3-7ff0-947e-9ca9cb91ab39", "turn_id": "01a208d7-c5e9-7e83-b397-c8468ef6c10b",
+        "transcript_path": "/home/a/.codex/sessions/1.jsonl", "cwd": "/home/a/w", "hook_event_name": "PreToolUse",
+        "model": "gpt-5.5", "permission_mode": "bypassPermissions", "tool_name": "apply_patch",
+        "tool_input": {"command": "*** Begin Patch\n*** End Patch"}, "tool_use_id": "call_0",
+    },
+    # As others recorded it of 3.11.
+    "cursor": {
+        "conversation_id": "c-1", "generation_id": "g-1", "model": "composer-2.5", "hook_event_name": "preToolUse",
+        "session_id": "c-1", "cursor_version": "3.11.25", "workspace_roots": ["/home/a/w", "/home/a/v"],
+        "tool_name": "Delete", "tool_input": {"file_path": "/home/a/w/f"}, "tool_use_id": "t-1",
+    },
+    # As 0.61.0 sent it.
+    "gemini-cli": {
+        "session_id": "734e66ba-cc52-4357-babb-79d3742d54b5", "transcript_path": "/home/a/.gemini/tmp/w/chats/1.jsonl",
+        "cwd": "/home/a/w", "hook_event_name": "BeforeTool", "timestamp": "2026-11-23T14:40:39.793Z",
+        "tool_name": "run_shell_command", "tool_input": {"command": "ls"},
+    },
+    # As 1.0.102 sent it.
+    "copilot-cli": {
+        "hook_event_name": "PreToolUse", "session_id": "15be3d2e-8d26-44e9-88c9-58d2ea9c1d6c",
+        "timestamp": "2026-11-23T14:34:48.049Z", "cwd": "/home/a/w", "tool_name": "Write",
+        "tool_input": {"path": "/home/a/w/f", "file_text": "x"},
     },
 }  # fmt: skip
 CALLS = {
@@ -31,8 +51,20 @@ CALLS = {
         {"command": "ls", "description": "list"}, "/home/a/w", BuiltIn(Kind.SHELL, ("command",)),
     ),
     "codex": HookCall(
-        "codex", Moment.BEFORE, "0199-a", "call_1", "Bash", {"command": "ls"}, "/home/a/w",
-        BuiltIn(Kind.SHELL, ("command",)),
+        "codex", Moment.BEFORE, "01a208d7-c5d3-7ff0-947e-9ca9cb91ab39", "call_0", "apply_patch",
+        {"command": "*** Begin Patch\n*** End Patch"}, "/home/a/w", BuiltIn(Kind.WRITE, ("command",)),
+    ),
+    "cursor": HookCall(
+        "cursor", Moment.BEFORE, "c-1", "t-1", "Delete", {"file_path": "/home/a/w/f"}, "/home/a/w",
+        BuiltIn(Kind.WRITE, ("file_path",)),
+    ),
+    "gemini-cli": HookCall(
+        "gemini-cli", Moment.BEFORE, "734e66ba-cc52-4357-babb-79d3742d54b5", None, "run_shell_command",
+        {"command": "ls"}, "/home/a/w", BuiltIn(Kind.SHELL, ("command",)),
+    ),
+    "copilot-cli": HookCall(
+        "copilot-cli", Moment.BEFORE, "15be3d2e-8d26-44e9-88c9-58d2ea9c1d6c", None, "Write",
+        {"path": "/home/a/w/f", "file_text": "x"}, "/home/a/w", BuiltIn(Kind.WRITE, ("path",)),
     ),
 }  # fmt: skip
 
@@ -51,7 +83,9 @@ JSON = st.recursive(
 @pytest.mark.parametrize("client", sorted(DIALECTS))
 @given(data=st.data())
 def test_any_json_is_a_call_or_an_error_of_its_own(client: str, data: st.DataObject) -> None:
-    changes = st.dictionaries(st.sampled_from([*SENT[client], "mcp_server", "mcp_context"]), JSON)
+    changes = st.dictionaries(
+        st.sampled_from([*SENT[client], "mcp_server", "mcp_context", "file_path", "tool_response"]), JSON
+    )
     sent: Any = data.draw(JSON | changes.map(lambda changed: {**SENT[client], **changed}))
     call: HookCall | HookInputError
     try:
@@ -83,10 +117,9 @@ def test_a_field_that_is_not_as_the_client_sends_it(key: str, value: Any) -> Non
 
 @pytest.mark.parametrize("client", sorted(DIALECTS))
 def test_an_unknown_event_names_the_known_ones(client: str) -> None:
-    (key,) = (key for key, value in SENT[client].items() if value in ("PreToolUse", "BeforeTool", "preToolUse"))
     with pytest.raises(HookInputError) as caught:
-        DIALECTS[client].read({**SENT[client], key: "SessionStart"})
-    assert caught.value.message.startswith(f"{client}: {key}: expected one of ")
+        DIALECTS[client].read({**SENT[client], "hook_event_name": "SessionStart"})
+    assert caught.value.message.startswith(f"{client}: hook_event_name: expected one of ")
     assert caught.value.message.endswith(" but got 'SessionStart'")
 
 
@@ -128,3 +161,37 @@ def test_a_server_of_a_repository_does_not_pass_for_the_persons_own(server: Any,
 def test_a_tool_of_a_server_is_not_the_clients_own_whatever_its_name() -> None:
     call = _claude(tool_name="Read", mcp_server={"name": "db", "source": "user"})
     assert (call.tool, call.built_in) == ("Read", None)
+
+
+def test_gemini_cli_says_in_its_result_that_a_tool_failed() -> None:
+    sent = {**SENT["gemini-cli"], "hook_event_name": "AfterTool"}
+    done = DIALECTS["gemini-cli"].read({**sent, "tool_response": {"llmContent": "hi"}})
+    failed = DIALECTS["gemini-cli"].read({**sent, "tool_response": {"error": {"message": "File not found"}}})
+    assert (done.executed, done.failed) == ({"llmContent": "hi"}, False)
+    assert (failed.executed, failed.failed) == (None, True)
+
+
+@pytest.mark.parametrize("changed", [{"mcp_context": {"server_name": "a"}}, {"tool_name": "mcp_a_read_file"}])
+def test_gemini_clis_own_tools_are_those_of_no_server(changed: dict[str, Any]) -> None:
+    assert DIALECTS["gemini-cli"].read({**SENT["gemini-cli"], **changed}).built_in is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"path": "f", "old_str": "a"}, ("path",)), ({"input": "*** Begin Patch"}, ("input",)),
+        ({"path": "f", "input": "*** Begin Patch"}, ("path", "input")), ({}, ("path",)),
+    ],
+)  # fmt: skip
+def test_both_tools_that_copilot_cli_calls_edit(arguments: dict[str, Any], named: tuple[str, ...]) -> None:
+    call = DIALECTS["copilot-cli"].read({**SENT["copilot-cli"], "tool_name": "Edit", "tool_input": arguments})
+    assert call.built_in == BuiltIn(Kind.WRITE, named)
+
+
+def test_cursor_reads_files_by_an_event_of_its_own() -> None:
+    sent = {key: SENT["cursor"][key] for key in ("conversation_id", "workspace_roots")}
+    file = {"hook_event_name": "beforeReadFile", "file_path": "/home/a/w/f", "content": "x", "tool_name": "Task"}
+    assert DIALECTS["cursor"].read({**sent, **file}) == HookCall(
+        "cursor", Moment.BEFORE, "c-1", None, "Read", {"file_path": "/home/a/w/f"}, "/home/a/w",
+        BuiltIn(Kind.READ, ("file_path",)),
+    )  # fmt: skip

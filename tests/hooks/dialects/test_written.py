@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pdp.hooks.call import Behaviour, HookAnswer, Moment, Output
 from pdp.hooks.dialects import DIALECTS
+from pdp.hooks.dialects.claude_code import http_body
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +40,16 @@ def _refused(why: str) -> Output:
     return _in_claude("PermissionRequest", decision={"behavior": "deny", "message": why})
 
 
+def _in_cursor(output: Output) -> Output:
+    why = output.stderr.strip()
+    said = {"permission": "deny", "user_message": why, "agent_message": why} if output.exit_code else {}
+    return output._replace(stdout=_json(**said).stdout)
+
+
+def _in_copilot(why: str) -> Output:
+    return _json(permissionDecision="deny", permissionDecisionReason=why)
+
+
 # Of a client that takes yes and no alone: what differs from that stands with the client.
 PLAIN = {
     **{(moment, behaviour): output for moment in Moment for behaviour, output in (
@@ -47,21 +58,27 @@ PLAIN = {
     )},
     (Moment.PERMISSION, Behaviour.ASK): PASSED,
 }  # fmt: skip
+CORRECTED = (Moment.BEFORE, Behaviour.CORRECT)
+ASKED = (Moment.BEFORE, Behaviour.ASK)
 WRITTEN: Mapping[str, Mapping[tuple[Moment, Behaviour], Output]] = {
     "claude-code": {
         **PLAIN,
-        (Moment.BEFORE, Behaviour.CORRECT): _in_claude("PreToolUse", updatedInput={"limit": 5}),
-        (Moment.BEFORE, Behaviour.ASK): _in_claude(
-            "PreToolUse", permissionDecision="ask", permissionDecisionReason="Your person decides."
-        ),
+        CORRECTED: _in_claude("PreToolUse", updatedInput={"limit": 5}),
+        ASKED: _in_claude("PreToolUse", permissionDecision="ask", permissionDecisionReason="Your person decides."),
         (Moment.PERMISSION, Behaviour.DENY): _refused("Not allowed."),
         (Moment.PERMISSION, Behaviour.CORRECT): _refused(NOT_CORRECTED.stderr.strip()),
     },
     "codex": {
         **PLAIN,
-        (Moment.BEFORE, Behaviour.CORRECT): _in_claude(
-            "PreToolUse", permissionDecision="allow", updatedInput={"limit": 5}
-        ),
+        CORRECTED: _in_claude("PreToolUse", permissionDecision="allow", updatedInput={"limit": 5}),
+    },
+    "cursor": {key: _in_cursor(output) for key, output in PLAIN.items()},
+    "gemini-cli": {**PLAIN, CORRECTED: _in_claude("BeforeTool", tool_input={"limit": 5})},
+    "copilot-cli": {
+        **PLAIN,
+        CORRECTED: _in_claude("PreToolUse", updatedInput={"limit": 5}),
+        ASKED: _in_copilot("Your person decides."),
+        (Moment.BEFORE, Behaviour.DENY): _in_copilot("Not allowed."),
     },
 }
 
@@ -79,15 +96,30 @@ def test_a_denial_says_why_in_safe_letters_and_nothing_else(
     client: str, message: str, behaviour: Behaviour, moment: Moment
 ) -> None:
     output = DIALECTS[client].write(HookAnswer(behaviour, message), moment)
+    said = json.loads(output.stdout or "{}")
+    assert (output.stdout + output.stderr).replace("\n", "").isprintable()
     if output.exit_code:
-        assert (output.exit_code, output.stdout, output.stderr[-1]) == (2, "", "\n")
-        assert output.stderr[:-1].strip()
-        assert output.stderr[:-1].isprintable()
-    elif output.stdout:
-        assert json.loads(output.stdout)
-        assert output.stdout[:-1].isprintable()
-    else:  # the person is asked, as the client would by itself
-        assert (behaviour, moment, output) == (Behaviour.ASK, Moment.PERMISSION, PASSED)
+        assert output.exit_code == 2
+        assert output.stderr.strip()
+        assert said.get("permission", "deny") == "deny"
+    elif not said:  # the person is asked, as the client would by itself
+        assert (behaviour, moment) == (Behaviour.ASK, Moment.PERMISSION)
+    else:
+        assert not output.stderr
+
+
+@pytest.mark.parametrize("moment", Moment)
+@pytest.mark.parametrize("behaviour", Behaviour)
+def test_an_http_hook_is_told_the_same_without_an_exit_code(behaviour: Behaviour, moment: Moment) -> None:
+    output = WRITTEN["claude-code"][moment, behaviour]
+    why = output.stderr.strip()
+    denied = {"hookSpecificOutput": {
+        "hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": why,
+    }}  # fmt: skip
+    told = json.loads(output.stdout or "{}") if not output.exit_code else denied
+    if output.exit_code and moment is Moment.AFTER:
+        told = {"decision": "block", "reason": why}
+    assert http_body(ANSWERS[behaviour], moment) == told
 
 
 def test_a_long_message_is_cut() -> None:

@@ -1,0 +1,93 @@
+"""What clients have in common: input read strictly, texts safe for a model and a terminal, a denial they all take."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, Final
+
+from pdp.hooks.call import Behaviour, BuiltIn, HookAnswer, HookCall, HookInputError, Moment, Output
+
+_TOOL: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
+_ID: Final = re.compile(r"[A-Za-z0-9_.:|-]{1,256}")
+_PATH: Final = re.compile(r".{1,4096}")
+_LONGEST: Final = 4000
+_EVENT, _TOOL_NAME, _ARGUMENTS, _CWD = "hook_event_name", "tool_name", "tool_input", "cwd"
+
+
+def reason(answer: HookAnswer) -> str:
+    """Return why a call does not run, and what to call in its place; never empty, without control characters."""
+    text = "".join(letter if letter.isprintable() else " " for letter in answer.message)
+    text = " ".join(text.split()) or "The policy does not allow this call."
+    if answer.behaviour is Behaviour.CORRECT:
+        text = f"{text[:_LONGEST]} Call the tool again with exactly these arguments: {json.dumps(answer.arguments)}"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... (cut)"
+
+
+def printed(**members: Any) -> Output:
+    """Return one JSON object on standard output, and nothing else: one more word there voids it."""
+    return Output(0, stdout=f"{json.dumps(members)}\n")
+
+
+@dataclass(slots=True, kw_only=True)
+class HookClient:
+    """A client that takes yes and no.
+
+    Attributes:
+        events: what each is for; one whose name ends with Failure tells of a tool that failed.
+        session, call, result: how the client spells these fields; call: None where it gives calls no id.
+        corrected: the name of other arguments in an answer, and what stands beside it; None: it takes none.
+    """
+
+    name: str
+    events: Mapping[str, Moment]
+    built_in: Mapping[str, BuiltIn]
+    session: str = "session_id"
+    call: str | None = "tool_use_id"
+    result: str = "tool_response"
+    can_ask: bool = False
+    corrected: tuple[str, Mapping[str, str]] | None = None
+
+    def read(self, body: Any) -> HookCall:
+        """Return the call; HookInputError says which field is wrong."""
+        if not isinstance(body, Mapping):
+            raise HookInputError(f"{self.name}: expected a JSON object but got {type(body).__name__}")
+        event, arguments = body.get(_EVENT), body.get(_ARGUMENTS)
+        if not isinstance(event, str) or event not in self.events:
+            raise self._error(_EVENT, f"one of {', '.join(self.events)}", event)
+        if not isinstance(arguments, dict):
+            raise self._error(_ARGUMENTS, "an object", arguments)
+        cwd = self._text(body, _CWD, _PATH)
+        if not (cwd.isprintable() and PurePath(cwd).is_absolute()):
+            raise self._error(_CWD, "the absolute path of a folder", cwd)
+        moment, failed = self.events[event], event.endswith("Failure")
+        # An id may be left out where nothing runs.
+        key = self.call if moment is not Moment.PERMISSION or self.call in body else None
+        tool, session = self._text(body, _TOOL_NAME, _TOOL), self._text(body, self.session, _ID)
+        call_id = self._text(body, key, _ID) if key else None
+        result = body.get(self.result) if moment is Moment.AFTER and not failed else None
+        own = self.built_in.get(tool)
+        return HookCall(self.name, moment, session, call_id, tool, arguments, cwd, own, result, failed)
+
+    def write(self, answer: HookAnswer, moment: Moment) -> Output:
+        """Return the answer; in PERMISSION the person is asked by the client itself."""
+        is_asked = answer.behaviour is Behaviour.ASK and moment is Moment.PERMISSION
+        if is_asked or answer.behaviour is Behaviour.PASS:
+            return Output(0)
+        if self.corrected and answer.behaviour is Behaviour.CORRECT and moment is Moment.BEFORE:
+            name, members = self.corrected
+            return printed(hookSpecificOutput={**members, name: answer.arguments})
+        return Output(2, stderr=f"{reason(answer)}\n")
+
+    def _text(self, body: Mapping[str, Any], key: str, pattern: re.Pattern[str]) -> str:
+        value = body.get(key)
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            raise self._error(key, f"a text like {pattern.pattern}", value)
+        return value
+
+    def _error(self, key: str, expected: str, value: object) -> HookInputError:
+        got = ascii(value[:80]) if isinstance(value, str) else type(value).__name__
+        return HookInputError(f"{self.name}: {key}: expected {expected} but got {got}", hint="run `pdp hook check`")

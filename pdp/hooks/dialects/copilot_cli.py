@@ -1,0 +1,49 @@
+"""Copilot CLI, 1.0.102 as run, with the events that have capital letters: the others do not say which they are.
+
+A crash denies there, but a time-out and garbage do not. Exit code 2 denies without its reason, so the denial is JSON.
+What it sends when it would ask its person has other names and arguments than the call: that event is not read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from pdp.hooks.call import BuiltIn, HookAnswer, HookCall, Kind, Moment, Output
+from pdp.hooks.dialects.client import HookClient, printed, reason
+
+
+class _CopilotCli(HookClient):
+    def read(self, body: Any) -> HookCall:
+        """Return the call. Two tools are called Edit there; one of them takes a patch."""
+        call = super().read(body)
+        if call.tool != "Edit" or "input" not in call.arguments:
+            return call
+        named = ("path", "input") if "path" in call.arguments else ("input",)
+        return replace(call, built_in=BuiltIn(Kind.WRITE, named))
+
+    def write(self, answer: HookAnswer, moment: Moment) -> Output:
+        """Return the answer."""
+        output = super().write(answer, moment)
+        if moment is Moment.BEFORE and output.exit_code:
+            return printed(permissionDecision="deny", permissionDecisionReason=reason(answer))
+        return output
+
+
+COPILOT_CLI: Final = _CopilotCli(
+    name="copilot-cli",
+    events={"PreToolUse": Moment.BEFORE, "PostToolUse": Moment.AFTER, "PostToolUseFailure": Moment.AFTER},
+    call=None,
+    result="tool_result",
+    corrected=("updatedInput", {"hookEventName": "PreToolUse"}),
+    built_in={
+        "Read": BuiltIn(Kind.READ, ("path",)),
+        **dict.fromkeys(("Write", "Edit"), BuiltIn(Kind.WRITE, ("path",))),
+        "Glob": BuiltIn(Kind.SEARCH, ("paths", "pattern")),
+        "Grep": BuiltIn(Kind.SEARCH, ("paths",)),
+        "WebFetch": BuiltIn(Kind.FETCH, ("url",)),
+        "Bash": BuiltIn(Kind.SHELL, ("command",)),
+        "Agent": BuiltIn(Kind.DELEGATE),
+        **dict.fromkeys(("TodoWrite", "report_intent"), BuiltIn(Kind.PLAN)),
+    },
+)
