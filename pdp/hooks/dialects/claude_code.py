@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pdp.hooks.call import Behaviour, BuiltIn, HookAnswer, HookCall, Kind, Moment, Output
-from pdp.hooks.dialects.client import HookClient, printed, reason
+from pdp.hooks.dialects.client import ClientDialect, printed, reason
 
 _PLANS: Final = (
     "AskUserQuestion", "EnterPlanMode", "ExitPlanMode", "ListAgents", "ReportFindings", "TaskCreate", "TaskGet",
@@ -18,7 +18,7 @@ _TRUSTED_SOURCES: Final = ("user", "local", "dynamic", "managed", "enterprise", 
 _OTHER_SOURCES: Final = ("project", "plugin", "agent")
 
 
-class _ClaudeCode(HookClient):
+class _ClaudeCode(ClientDialect):
     def read(self, body: Any) -> HookCall:
         """Return the call. A tool of a server that a repository can define has that source before its name."""
         call = super().read(body)

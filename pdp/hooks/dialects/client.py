@@ -33,7 +33,7 @@ def printed(**members: Any) -> Output:
 
 
 @dataclass(slots=True, kw_only=True)
-class HookClient:
+class ClientDialect:
     """A client that takes yes and no.
 
     Attributes:

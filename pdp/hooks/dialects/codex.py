@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 from pdp.hooks.call import BuiltIn, Kind, Moment
-from pdp.hooks.dialects.client import HookClient
+from pdp.hooks.dialects.client import ClientDialect
 
-CODEX: Final = HookClient(
+CODEX: Final = ClientDialect(
     name="codex",
     events={"PreToolUse": Moment.BEFORE, "PermissionRequest": Moment.PERMISSION, "PostToolUse": Moment.AFTER},
     # Only with this decision are other arguments taken. Its own approvals still come after.

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pdp.hooks.call import BuiltIn, HookAnswer, HookCall, Kind, Moment, Output
-from pdp.hooks.dialects.client import HookClient, printed, reason
+from pdp.hooks.dialects.client import ClientDialect, printed, reason
 
 
-class _CopilotCli(HookClient):
+class _CopilotCli(ClientDialect):
     def read(self, body: Any) -> HookCall:
         """Return the call. Two tools are called Edit there; one of them takes a patch."""
         call = super().read(body)

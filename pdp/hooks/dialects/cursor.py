@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pdp.hooks.call import BuiltIn, HookAnswer, HookCall, Kind, Moment, Output
-from pdp.hooks.dialects.client import HookClient, printed, reason
+from pdp.hooks.dialects.client import ClientDialect, printed, reason
 
 _READ_FILE: Final = "beforeReadFile"
 
 
-class _Cursor(HookClient):
+class _Cursor(ClientDialect):
     def read(self, body: Any) -> HookCall:
         """Return the call; the first of the folders that are open in the client is the one it works in."""
         if not isinstance(body, dict):

@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pdp.hooks.call import BuiltIn, HookCall, Kind, Moment
-from pdp.hooks.dialects.client import HookClient
+from pdp.hooks.dialects.client import ClientDialect
 
 _PLANS: Final = ("ask_user", "complete_task", "enter_plan_mode", "exit_plan_mode", "update_topic", "write_todos")
 
 
-class _GeminiCli(HookClient):
+class _GeminiCli(ClientDialect):
     def read(self, body: Any) -> HookCall:
         """Return the call; a tool of a server is never one of the client's own."""
         call = super().read(body)
