@@ -1,0 +1,198 @@
+"""Which command lines count as literal words; of what counts, bash itself says that it runs just these words."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from pdp.hooks.shell import is_listed, literal_words
+
+LITERAL = {
+    "pwd": ("pwd",),
+    "git status": ("git", "status"),
+    "  git\t status  ": ("git", "status"),
+    "git log --stat -5": ("git", "log", "--stat", "-5"),
+    "ls -la src/main.py": ("ls", "-la", "src/main.py"),
+    "ls 'a b' \"c d\" ''": ("ls", "a b", "c d", ""),
+    "'git' \"status\"": ("git", "status"),
+    "git show HEAD:docs/x@2": ("git", "show", "HEAD:docs/x@2"),
+    "dd if=a of=b": ("dd", "if=a", "of=b"),
+    "ls -- -l": ("ls", "--", "-l"),
+    "git diff 1 2 0x10": ("git", "diff", "1", "2", "0x10"),
+    "ls then done fi": ("ls", "then", "done", "fi"),
+}
+
+# Whatever else a shell does with a line.
+_PARTS = r"""
+; rm x|;rm x| ;|;;|& rm x|&|&& rm x| &&|>x|> x| 2>x| 2>&1|&>x| >> x|< x| <x|<<EOF|<<<x|<>x|>&2|<&-| {fd}>x
+ $x|$x| ${x}| ${x:-y}| $1| $@| $#| $?| $$| $!| $-| "$x"| "${x}"|'$x'"$x"| $(rm x)|$(rm x)| "$(rm x)"| `rm x`| "`rm x`"
+ $((1))| $[1]| --stat=$(x)| --stat=$x| -m"$x"| $'x'| $'\x72m'| $"x"| <(rm x)| >(rm x)|=(rm x)| *|*| ?| a?| [ab]| [!a]
+ {a,b}| {1..3}|{,x}| ~| ~/x| ~root| a~| :~| \| \;rm|\ | \x|\x| x\| 'x| "x| 'x'y| x'y'| "x"'y'| 'x'"y"| x"y"| !!| !ls| !$
+!x| ^a^b| #| # x| x #y|#x| (x)|(x)| )| }| { x| %1| %| +(x)| @(x)| !(x)| =ls| =x
+"""
+_STEMS = ("git status", "ls", "git log 'a b'")
+REFUSED = [
+    *(stem + part for stem in _STEMS for line in _PARTS.strip("\n").split("\n") for part in line.split("|") if part),
+    *(f"git status |{after}" for after in ("", " sh", "& sh", "| rm x")),
+    "", " ", "\t", "\n", ";", "&", "|", "!", "#", "# git status", "\\", "'", '"', "$", "`", "~", "*", "=",
+    "=git status",
+    "git status\n", "git status\nrm x", "\ngit status", "git status\r", "git\rstatus", "git status\r\nrm x",
+    "git \\\nstatus", "git sta\\\ntus", "git status \\\n", "git status\\", "git status\\\\",
+    "git status\0", "git\0status", "git status\0; rm x", "\0", "git status\x0b", "git\x0cstatus", "git status\x1b[A",
+    "git status\x7f", "git\x85status", "git\xa0status", "git\u2003status", "git status\u2028rm x", "git\u200bstatus",
+    "\uff47it status", "git status\uff1b rm x", "g\u0456t status", "git st\u00e4tus",
+    "git stat\u0075\u0308s", "\ufeffgit status",
+    "\u202egit status", "git status \u2060", "git status \U0001f600",
+    "A=1 git status", "A=1", "A= git status", "A+=1 git status", "A[0]=1 git status", "PATH=. git status",
+    "GIT_DIR=x git status",
+    "A=1 B=2 git status", "'A'=1 git status", "A='1' git status", "export A=1", "declare A=1", "readonly A",
+    "unset A", "local A",
+    "typeset A=1", "git() { rm x; }", "git() (rm x)", "function git { rm x; }", "function git() { rm x; }",
+    "git () { rm x; }; git",
+    "alias git=rm; git x", "(git status)", "{ git status; }", "((1))", "[[ a ]]", "[ a ]", "! git status",
+    "if git status; then x; fi",
+    "while git status; do x; done", "for a in b; do git status; done", "for a in b", "case a in a) x;; esac",
+    "case a in",
+    "until x", "select a in b", "if git", "then git", "do git", "done", "fi", "esac", "else git", "elif git",
+    "in git", "function git",
+    "time git status", "time", "time -p git status", "coproc git status", "coproc", "exec 3>x",
+    "git status 3>x", "2>x git status",
+    ">x git status", "<x git status", ">x", "<x", "cat <<EOF\nrm\nEOF", "cat <<'EOF'\nrm\nEOF",
+    "cat <<-EOF\n\trm\n\tEOF", "cat <<EOF",
+    "%1", "%%", "fg %1", "git status &", "git status&", "& git status", "; git status", "git status;;rm x",
+    "git;status", "git&status",
+    "$git status", "${git} status", "$(echo git) status", "`echo git` status", "g*t status", "gi? status",
+    "[g]it status", "{git,rm} x",
+    "~/git status", "./g\\it status", "\\git status", "g''it status", "'g'it status",
+    'g"i"t status', "$'git' status", '$"git" status',
+    "git 'sta\ntus'", 'git "sta\ntus"', "git 'st$x'", 'git "st\\x"', 'git "st!x"', "git 'a' 'b",
+    'git "a" "b', "git '", 'git "',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "words"), LITERAL.items(), ids=LITERAL)
+def test_words_of_a_simple_command(line: str, words: tuple[str, ...]) -> None:
+    assert literal_words(line) == words
+
+
+def test_more_than_literal_words_is_refused() -> None:
+    assert len(REFUSED) > 300
+    assert [line for line in REFUSED if literal_words(line) is not None] == []
+
+
+def test_a_line_that_no_parser_should_see_is_refused() -> None:
+    assert literal_words("git status \ud800") is None
+    assert literal_words("ls " + "a" * 4096) is None
+    assert literal_words("ls " + "a" * 4000) == ("ls", "a" * 4000)
+
+
+def test_bash_runs_what_counts_just_so(tmp_path: Path) -> None:
+    """Lines made of all that a shell knows, and simple ones with any character anywhere."""
+    assert len(_admitted([*LITERAL, *_made_up(60_000), *_disturbed()], tmp_path)) > 1_500
+
+
+def _made_up(count: int) -> Iterable[str]:
+    pieces = [part for line in _PARTS.strip("\n").split("\n") for part in line.split("|")]
+    pieces += [
+        "git",
+        "status",
+        "ls",
+        "a",
+        "1",
+        "12a",
+        "0x1",
+        "a=b",
+        "=x",
+        "--o=v",
+        "-",
+        "--",
+        ".",
+        ":",
+        "/",
+        "@",
+        "+1",
+        ",",
+        "'a b'",
+    ]
+    pieces += [
+        "''",
+        '"c d"',
+        "time",
+        "then",
+        "for",
+        "in",
+        "let",
+        "test",
+        "alias",
+        "export",
+        "A+=1",
+        "x=1",
+        "f()",
+        "[",
+        "]]",
+        "{",
+        "\\",
+    ]
+    chosen = random.Random(16)  # noqa: S311 - not for secrets
+    for _ in range(count):
+        some = chosen.choices(pieces, k=chosen.randint(1, 5))
+        yield "".join(piece + chosen.choice(["", " ", " ", "\t", "\n"[: chosen.random() < 0.1]]) for piece in some)
+
+
+def _disturbed() -> Iterable[str]:
+    letters = [*map(chr, range(256)), "\u2003", "\u200b", "\u2028", "\uff1b", "\u0301"]
+    for line in ("git log --stat", "ls 'a b'", 'ls "a"'):
+        for at in range(len(line) + 1):
+            yield from (line[:at] + letter + line[at:] for letter in letters)
+
+
+def _admitted(lines: Iterable[str], folder: Path) -> list[str]:
+    """Return the lines that count, each of which bash reads as the same words, in the order of the words."""
+    counted = [(line, words) for line in dict.fromkeys(lines) if (words := literal_words(line)) is not None]
+    (folder / "a").touch()  # for a glob to find
+    builtins = set(_bash("compgen -b", folder).split())
+    # As arguments; and, where nothing of the shell's own has the name, as a command, to which the same words come.
+    as_arguments = [(f"printf '%s\\0' {line}", words) for line, words in counted]
+    as_commands = [(line, words) for line, words in counted if words[0] not in builtins and "/" not in words[0]]
+    known = "PATH=/nowhere; command_not_found_handle() { printf '%s\\0' \"$@\"; }\n"
+    for run in (as_arguments, as_commands):
+        read = _bash(known + "".join(f"{line}\nprintf '\\1'\n" for line, _ in run), folder).split("\1")[:-1]
+        assert [tuple(words.split("\0")[:-1]) for words in read] == [words for _, words in run]
+    return [line for line, _ in counted]
+
+
+def _bash(script: str, folder: Path) -> str:
+    return subprocess.run(
+        ["bash", "--norc", "-s"], input=script, capture_output=True, text=True, cwd=folder, check=True, timeout=60
+    ).stdout
+
+
+COMMANDS = {"git": ("status", "log", "--stat"), "pwd": (), "cat": ("a b",)}
+LISTED = {
+    "git status": True,
+    "git": True,
+    "git log --stat --stat": True,
+    "'git' \"status\"": True,
+    "pwd": True,
+    "cat 'a b'": True,
+    "git push": False,
+    "git --stat=1": False,
+    "git status pwd": False,
+    "GIT status": False,
+    "/usr/bin/git status": False,
+    "./git status": False,
+    "pwd -P": False,
+    "cat a b": False,
+    "rm": False,
+    "git status; pwd": False,
+    "": False,
+}
+
+
+@pytest.mark.parametrize(("line", "listed"), LISTED.items(), ids=LISTED)
+def test_a_listed_command_has_listed_words_alone(line: str, *, listed: bool) -> None:
+    assert is_listed(line, COMMANDS) is listed
