@@ -30,7 +30,7 @@ _NAMES: Final = (
     r"\.(claude(\.json|(?!/worktrees/))|codex|copilot|cursor|gemini|github/+hooks|mcp\.json|pdp-hook\.yaml|git{})"
 )
 _STARTING: Final = re.compile("/" + _NAMES.format("") + "(/|$)")
-_NAMED: Final = re.compile(r"(?<![\w.-])(pdp|" + _NAMES.format("/+(hooks|config)") + r")(?![\w-])")
+_NAMED: Final = re.compile(r"(?<![\w.-])(-\w*m)?(pdp|" + _NAMES.format("/+(hooks|config)") + r")(?![\w-])")
 _OF_PROCESS: Final = re.compile("/(proc|dev)(/|$)")  # what is there differs from process to process
 
 
@@ -68,7 +68,7 @@ class Workspace:
         if not path or "\0" in path or len(path) > _LONGEST:
             return Region.OUTSIDE
         paths = self._readings(path)
-        for each in (_folded(f"/{path}"), *map(_folded, paths)):
+        for each in map(_folded, (*paths, os.path.normpath(Path(self._cwd, path)))):
             if (
                 _is_in(each, self._home)
                 or (below and _is_in(self._home, each))

@@ -1,0 +1,255 @@
+"""Where a path lies, however it is spelled, and what the repository's own file adds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import pdp
+from pdp.errors import FileFaultsError, UsageError
+from pdp.hooks.workspace import Region, RepositoryRules, Workspace
+
+
+@pytest.fixture
+def person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home folder of a person: a repository in it, HOME, and links from one to the other."""
+    person = tmp_path / "person"
+    monkeypatch.setenv("HOME", str(person))
+    for folder in (".config/guard/hook/state", "work/.git/hooks", "work/src/deep", "work2", "other"):
+        (person / folder).mkdir(parents=True)
+    (person / ".config/guard/hook/session.yaml").touch()
+    links = {
+        "work/out": person / "other",
+        "work/policy": person / ".config/guard/hook",
+        "work/file": person / ".config/guard/hook/session.yaml",
+        "work/up": Path("src/.."),
+        "work/loop": Path("loop"),
+        "work/gone": person / "not there",
+        "work/git": Path(".git"),
+        "work/src/deep/far": person / "other",
+        "work/self": Path("/proc/self/cwd"),
+        "into": person / "work",
+        "hooked": person / ".config",
+    }
+    for name, target in links.items():
+        (person / name).symlink_to(target)
+    return person
+
+
+def region(person: Path, path: str, cwd: str = "work", *, writes: bool = False, below: bool = False) -> Region:
+    workspace = Workspace(str(person / cwd), person / ".config/guard/hook")
+    return workspace.region(path.replace("PERSON", str(person)), writes=writes, below=below)
+
+
+INSIDE = [
+    "a.txt", "src/new/file", ".", "./", "src/../a", "PERSON/work/a", "PERSON/work", "//PERSON/work/a", "up/a", " a ",
+    "~x",
+    "file:src/a", "file://PERSON/work/a", "FILE:///PERSON/work/a", "src/deep/../../a", "a/./b//c", "...",
+    "out/../work/a", "-rf", "$x", "*",
+    "PERSON/into/a", "~/work/a", "git", "\u00e4", "a\nb", ".gitignore", ".git", ".git/config", ".claude/settings.json",
+]  # fmt: skip
+OUTSIDE = [
+    "..", "../", "../work2/a", "PERSON/work2/a", "PERSON", "/", "/etc/passwd", "~", "~/other", "~root/x",
+    "src/../../other",
+    "out", "out/a", "out/../other/a", "src/deep/far/x", "gone", "/proc/self/cwd/a", "/dev/fd/3", "self/a", "", "\0",
+    "a\0b",
+    "a" * 5000, "PERSON/worker", "PERSON/wor", "PERSON/work/../other", "file:///etc/passwd",
+    "file://localhost/etc/passwd",
+    "file:/etc/passwd", " /etc/passwd", "/etc/passwd\n", "file:///%65tc/passwd", "\t~/other", "PERSON/WORK/a",
+]  # fmt: skip
+GUARD = [
+    "PERSON/.config/guard/hook", "PERSON/.config/guard/hook/session.yaml", "~/.config/guard/hook/state/store.db",
+    "policy",
+    "policy/new", "file", "../.config/guard/hook/x", "src/../../.config/guard/hook/x", "out/../.config/guard/hook/x",
+    "file://PERSON/.config/guard/hook/x", " ~/.config/guard/hook/x", "~/hooked/guard/hook",
+    "PERSON/.CONFIG/GUARD/HOOK/x", "PERSON/.config/guard/hook/not/there/yet",
+    "/proc/self/root/PERSON/.config/guard/hook",
+    "PERSON/.config/\u200bguard/hook/x", "PERSON/.config/\uff47uard/hook/x", "file:///PERSON/.config/%67uard/hook/x",
+    "src/deep/far/../.config/guard/hook",
+]  # fmt: skip
+WRITE_GUARD = [
+    ".git", ".git/config", ".git/hooks/pre-commit", "sub/.git/config", ".GIT/config", ".gi\u200bt/config", "git/config",
+    ".claude/settings.json", ".claude/settings.local.json", ".Claude/settings.json", "~/.claude.json", "~/.claude/x",
+    ".codex/hooks.json", ".cursor/hooks.json", ".gemini/settings.json", ".copilot/x", ".github/hooks/x.json",
+    ".github//hooks/x", ".mcp.json", ".pdp-hook.yaml", "src/.pdp-hook.yaml", str(Path(pdp.__file__).parent / "pep.py"),
+    ".claude/worktrees/a/.claude/settings.json", "src/../.git/config", "out/../.claude/x",
+    *([f"{sys.prefix}/bin/python"] if sys.prefix != sys.base_prefix else []),
+]  # fmt: skip
+WRITE_INSIDE = [
+    ".github/workflows/x.yml",
+    ".gitignore",
+    ".gitmodules",
+    ".claude/worktrees/a/x",
+    "claude/x",
+    "a.git/config",
+]
+
+
+@pytest.mark.parametrize("path", INSIDE, ids=ascii)
+def test_inside(person: Path, path: str) -> None:
+    assert region(person, path) is Region.INSIDE
+
+
+@pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: ascii(path[:40]))
+def test_outside(person: Path, path: str) -> None:
+    assert region(person, path) is Region.OUTSIDE
+
+
+@pytest.mark.parametrize("path", GUARD, ids=ascii)
+def test_what_guards_the_agent(person: Path, path: str) -> None:
+    assert region(person, path) is Region.GUARD
+
+
+@pytest.mark.parametrize("path", range(len(WRITE_GUARD)))
+def test_what_says_which_programs_start_is_not_written(person: Path, path: int) -> None:
+    assert region(person, WRITE_GUARD[path], writes=True) is Region.GUARD
+
+
+@pytest.mark.parametrize("path", WRITE_INSIDE)
+def test_what_has_a_similar_name_is_written(person: Path, path: str) -> None:
+    assert region(person, path, writes=True) is Region.INSIDE
+
+
+@pytest.mark.parametrize("path", ["~", "/", "..", "~/.config", "~/.config/guard", "out/..", "../.CONFIG"])
+def test_a_search_does_not_begin_above_the_policy(person: Path, path: str) -> None:
+    assert region(person, path, below=True) is Region.GUARD
+    assert region(person, "..", cwd="other", below=True) is Region.GUARD
+    assert region(person, "src", below=True) is Region.INSIDE
+
+
+@pytest.mark.parametrize(
+    ("cwd", "path", "found"),
+    [
+        ("work/src/deep", "../../a", Region.INSIDE),  # the whole repository
+        ("into", "a", Region.INSIDE),
+        ("into/src", "../a", Region.INSIDE),
+        ("work2", "a", Region.INSIDE),  # no repository: the working folder alone
+        ("work2", "../work/a", Region.OUTSIDE),
+        (".", "work/a", Region.OUTSIDE),  # all of the person's files are no workspace
+        ("..", "person/work/a", Region.OUTSIDE),
+        ("/", "etc/passwd", Region.OUTSIDE),
+        ("not there", "a", Region.OUTSIDE),
+        ("work/file", "a", Region.GUARD),
+        ("work/loop", "a", Region.OUTSIDE),
+        ("work/out", "a", Region.INSIDE),  # where the client works
+        (".config/guard/hook/state", "a", Region.GUARD),
+    ],
+)
+def test_working_folders(person: Path, cwd: str, path: str, found: Region) -> None:
+    assert region(person, path, cwd) is found
+
+
+def test_a_working_folder_that_goes(person: Path) -> None:
+    shutil.rmtree(person / "work2")
+    assert region(person, "a", "work2") is Region.OUTSIDE
+
+
+def test_a_home_that_is_a_repository_is_no_workspace(person: Path) -> None:
+    (person / ".git").mkdir()
+    assert region(person, "../other", "work2") is Region.OUTSIDE
+    assert region(person, "other", ".") is Region.OUTSIDE
+
+
+NAMING = [
+    "pdp", "pdp approvals grant x", "/usr/bin/pdp x", "python -m pdp x", "python3 -mpdp.cli", "python -Impdp", "p''dp x",
+    'p"d"p x', "p\\dp x",
+    "'pdp' x", "$'pdp' x", "p\\\ndp x", "x=pdp; $x", "echo | pdp", "$(pdp)", "`pdp`", "PDP x", "env pdp", "(pdp)",
+    "a&&pdp", "\uff50dp",
+    "cat ~/.config/guard/hook/session.yaml", "cat $HOME/.config/guard/hook/x", "cat ${HOME}/.config/guard/hook",
+    "cat policy/x", "cat 'policy'/x",
+    "cat PERSON/hooked/guard/hook/x", "rm -r .claude", "vi .claude/settings.json", "echo x >.git/hooks/pre-commit",
+    "cat .git//config",
+    "sed -i s/a/b/ .codex/hooks.json", "cp x .github/hooks/", "rm .pdp-hook.yaml", "tee .mcp.json", "cat <file",
+    "ls file",
+    "python /INSTALLED/hooks/ask.py", "cat --file=PERSON/.config/GUARD/hook/x", "cd ~/.config && rm -r pdp",
+    "rm -r .CLAUDE",
+    " ".join(f"a/{number}" for number in range(2000)),
+]  # fmt: skip
+NOT_NAMING = [
+    "git status", "make", "grep -r --exclude-dir=.git x", "find . -not -path './.git/*'", "echo tool-pdp",
+    "cat pdpx", "ls ~", "",
+    "cd / && ls", "cat .gitignore", "git clone https://x/y.git", "ls .claudeignore", "cat a.claude",
+    "python -m http.server", "\0",
+    "cat " + "a" * 9000, "cat ~/.config/other", "ls .github/workflows", "cat .claude/worktrees/a/b",
+    "cat pdp-notes.txt", "'", "\\",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", range(len(NAMING)))
+def test_a_command_line_names_what_guards_the_agent(person: Path, line: int) -> None:
+    workspace = Workspace(str(person / "work"), person / ".config/guard/hook")
+    text = NAMING[line].replace("PERSON", str(person)).replace("/INSTALLED", str(Path(pdp.__file__).parent))
+    assert workspace.names_guard(text)
+
+
+@pytest.mark.parametrize("line", range(len(NOT_NAMING)))
+def test_other_command_lines(person: Path, line: int) -> None:
+    assert not Workspace(str(person / "work"), person / ".config/guard/hook").names_guard(NOT_NAMING[line])
+
+
+def test_a_folder_that_git_would_take_for_a_repository(person: Path) -> None:
+    def found(cwd: str) -> bool:
+        return Workspace(str(person / cwd), person / ".config/guard/hook").has_foreign_repository()
+
+    (person / "HEAD").touch()
+    assert [found("work"), found("work/src/deep")] == [False, False]
+    (person / "work/src/HEAD").symlink_to("gone")
+    assert [found("work"), found("work/src/deep"), found("work/src")] == [False, True, True]
+
+
+def rules(person: Path, cwd: str = "work") -> RepositoryRules:
+    return Workspace(str(person / cwd), person / ".config/guard/hook").rules(["read_file", "run_command"])
+
+
+def test_the_rules_of_a_repository_and_of_the_folders_above(person: Path) -> None:
+    assert rules(person) == RepositoryRules()
+    (person / ".pdp-hook.yaml").write_text("deny: [read_file]\n")
+    (person / "work/.pdp-hook.yaml").write_text("{hold: [run_command, mcp__a__b], commands_without: [git]}\n")
+    (person / "work/src/.pdp-hook.yaml").write_text("commands_without: [ls]\n")
+    expected = RepositoryRules(
+        deny=frozenset(["read_file"]),
+        hold=frozenset(["run_command", "mcp__a__b"]),
+        commands_without=frozenset(["git", "ls"]),
+    )
+    assert rules(person, "work/src/deep") == expected
+    assert rules(person, "into/src/deep") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("allow: [read_file]\n", ":1:1: unknown key `allow`"),
+        ("deny: read_file\n", ":1:7: `deny` is not valid"),
+        ("deny: [1]\n", ":1:8: "),
+        ("deny: [read_fiel]\n", "'read_fiel' is not an entry"),
+        ("deny: [\n", ":2:1: "),
+        ("- deny\n", ":1:1: "),
+    ],
+)
+def test_a_faulty_file_has_its_place(person: Path, text: str, said: str) -> None:
+    file = person / "work/.pdp-hook.yaml"
+    file.write_text(text)
+    with pytest.raises((FileFaultsError, UsageError)) as caught:
+        rules(person)
+    assert str(caught.value).startswith(str(file))
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "fifo", "lost"])
+def test_a_file_that_is_none(person: Path, kind: str) -> None:
+    file = person / "work/.pdp-hook.yaml"
+    match kind:
+        case "link":
+            file.symlink_to(person / ".config/guard/hook/session.yaml")
+        case "folder":
+            file.mkdir()
+        case "fifo":
+            os.mkfifo(file)
+        case _:
+            file.symlink_to("gone")
+    with pytest.raises(UsageError, match="is not a regular file"):
+        rules(person)
