@@ -155,8 +155,8 @@ def test_a_home_that_is_a_repository_is_no_workspace(person: Path) -> None:
 
 
 NAMING = [
-    "pdp", "pdp approvals grant x", "/usr/bin/pdp x", "python -m pdp x", "python3 -mpdp.cli", "python -Impdp", "p''dp x",
-    'p"d"p x', "p\\dp x",
+    "pdp", "pdp approvals grant x", "/usr/bin/pdp x", "python -m pdp x", "python3 -mpdp.cli", "python -Impdp", 
+    "p''dp x", 'p"d"p x', "p\\dp x",
     "'pdp' x", "$'pdp' x", "p\\\ndp x", "x=pdp; $x", "echo | pdp", "$(pdp)", "`pdp`", "PDP x", "env pdp", "(pdp)",
     "a&&pdp", "\uff50dp",
     "cat ~/.config/guard/hook/session.yaml", "cat $HOME/.config/guard/hook/x", "cat ${HOME}/.config/guard/hook",
