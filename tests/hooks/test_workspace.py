@@ -155,7 +155,7 @@ def test_a_home_that_is_a_repository_is_no_workspace(person: Path) -> None:
 
 
 NAMING = [
-    "pdp", "pdp approvals grant x", "/usr/bin/pdp x", "python -m pdp x", "python3 -mpdp.cli", "python -Impdp", 
+    "pdp", "pdp approvals grant x", "/usr/bin/pdp x", "python -m pdp x", "python3 -mpdp.cli", "python -Impdp",
     "p''dp x", 'p"d"p x', "p\\dp x",
     "'pdp' x", "$'pdp' x", "p\\\ndp x", "x=pdp; $x", "echo | pdp", "$(pdp)", "`pdp`", "PDP x", "env pdp", "(pdp)",
     "a&&pdp", "\uff50dp",
