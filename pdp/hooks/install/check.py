@@ -6,13 +6,14 @@ import glob
 import hashlib
 import json
 import os
+import re
 import subprocess
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.errors import UsageError
-from pdp.hooks.call import Kind, Moment
+from pdp.hooks.call import Behaviour, HookAnswer, Kind, Moment
 from pdp.hooks.dialects import DIALECTS
 from pdp.hooks.install.clients import HOOKS
 from pdp.hooks.install.installation import read_configuration, without_ours
@@ -27,6 +28,7 @@ _SWITCHES: Final = ("disableAllHooks", "allowManagedHooksOnly", "strictPluginOnl
 _VARIABLES: Final = ("CLAUDE_CODE_SHELL_PREFIX", "CLAUDE_CODE_SIMPLE", "CLAUDE_CODE_PERSONAL_HOOKS_OFF")
 _DENIED, _ALLOWED = "pdp hook uninstall claude-code", "pwd"
 _DENY: Final = 2
+_BOTH, _REASON = (Behaviour.PASS, Behaviour.DENY), "REASON"
 _AGAIN: Final = "run `pdp hook install` again"
 
 
@@ -70,10 +72,10 @@ def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901 - each 
                 yield Gap(client.name, name, message, "take it out")
     for variable in sorted(variables.keys() & _VARIABLES):
         yield Gap(client.name, "environment", f"{variable} replaces hooks, or turns them off", "take it out")
-    for event, moment in client.events.items():
+    for event in client.events:
         if event in missing:
             yield Gap(client.name, str(client.path("user")), f"{event}: has not our hook", _AGAIN)
-        elif moment is Moment.BEFORE:
+        elif event == next(iter(client.events)):  # the one for every tool
             yield from _probes(client, event, client.line(home), variables)
 
 
@@ -99,6 +101,7 @@ def _is_trusted(client: HookClient, path: str, event: str, index: int, entry: Ma
 def _probes(client: HookClient, event: str, line: str, variables: Mapping[str, str]) -> Iterator[Gap]:
     tools = DIALECTS[client.name].built_in.items()
     tool, argument = next((tool, of.arguments[0]) for tool, of in tools if of.kind is Kind.SHELL)
+    passed, denied = (DIALECTS[client.name].write(HookAnswer(one, _REASON), Moment.BEFORE) for one in _BOTH)
     ids = dict.fromkeys(("session_id", "sessionId", "conversation_id", "tool_use_id"), f"pdp-check-{os.getpid()}")
     for command in (_DENIED, _ALLOWED, _DENIED):  # the first may be denied for a resident that only starts
         arguments = {argument: command}
@@ -112,7 +115,9 @@ def _probes(client: HookClient, event: str, line: str, variables: Mapping[str, s
         except subprocess.TimeoutExpired:
             code, said, out = 1, "no answer in time", ""
         shown = f"{event}: `{command}` ends with {code}: {said}{out}"
-        if command == _DENIED and (code != _DENY or out or not said):
+        is_plain = code == _DENY and said and not out
+        in_json = denied.stdout and re.fullmatch(re.escape(denied.stdout).replace(_REASON, ".+"), out)
+        if command == _DENIED and not (is_plain or (code == denied.exit_code and in_json)):
             yield Gap(client.name, "a call", f"{shown}: is not denied", "do not use the client before it is")
-        elif command == _ALLOWED and (code or out):
+        elif command == _ALLOWED and (code, out) != (passed.exit_code, passed.stdout):
             yield Gap(client.name, "a call", f"{shown}: is not allowed", "do what it says")

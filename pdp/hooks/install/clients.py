@@ -105,8 +105,10 @@ CLIENTS: Final[Mapping[str, HookClient]] = MappingProxyType({client.name: client
     ),
     HookClient("codex", "codex", ".codex/hooks.json", _LIKE_CLAUDE, variable="CODEX_HOME"),
     HookClient(
-        "cursor", "cursor", ".cursor/hooks.json", {"preToolUse": Moment.BEFORE, "postToolUse": Moment.AFTER},
-        in_groups=False, blocks=("failClosed", True, ()), also={"version": 1}, others=("/etc/cursor/hooks.json",),
+        "cursor", "cursor", ".cursor/hooks.json", {
+            "preToolUse": Moment.BEFORE, "beforeReadFile": Moment.BEFORE, "postToolUse": Moment.AFTER,
+            "postToolUseFailure": Moment.AFTER,
+        }, in_groups=False, blocks=("failClosed", True, ()), also={"version": 1}, others=("/etc/cursor/hooks.json",),
     ),
     HookClient(
         "gemini-cli", "gemini", ".gemini/settings.json", {"BeforeTool": Moment.BEFORE, "AfterTool": Moment.AFTER},
@@ -114,7 +116,8 @@ CLIENTS: Final[Mapping[str, HookClient]] = MappingProxyType({client.name: client
     ),
     HookClient(
         "copilot-cli", "copilot", ".copilot/hooks/pdp.json",
-        {"preToolUse": Moment.BEFORE, "postToolUse": Moment.AFTER}, ".github/hooks/pdp.json", "COPILOT_HOME",
+        {"PreToolUse": Moment.BEFORE, "PostToolUse": Moment.AFTER, "PostToolUseFailure": Moment.AFTER},
+        ".github/hooks/pdp.json", "COPILOT_HOME",
         (".copilot/settings.json", ".github/hooks/*.json"), in_groups=False, command="bash", timeout="timeoutSec",
         also={"version": 1},
     ),
