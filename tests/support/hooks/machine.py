@@ -1,0 +1,90 @@
+"""A person's machine: a home folder with nothing in it, a repository, and `pdp` as they type it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support import PATIENCE, ROOT
+from tests.support.command_line import Done
+from tests.support.hooks.processes import Hooks
+
+
+@dataclass
+class Machine:
+    """What is in `folder` is the person's: `home`, `work`, and programs in `bin`, which come first in the PATH."""
+
+    folder: Path
+    variables: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for each in (self.home, self.work / ".git", self.folder / "bin"):
+            each.mkdir(parents=True)
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "home"
+
+    @property
+    def work(self) -> Path:
+        return self.folder / "work"
+
+    @property
+    def policy(self) -> Path:
+        return self.home / ".config/pdp/hook"
+
+    @property
+    def settings(self) -> Path:
+        return self.home / ".claude/settings.json"
+
+    def program(self, name: str, script: str) -> None:
+        """Put a program there, as a shell script."""
+        file = self.folder / "bin" / name
+        file.write_text(f"#!/bin/sh\n{script}\n")
+        file.chmod(0o755)
+
+    def pdp(self, *arguments: object, stdin: str = "") -> Done:
+        """Run `pdp` in the repository."""
+        return self.run([sys.executable, "-m", "pdp", *map(str, arguments)], stdin)
+
+    def run(self, command: list[str] | str, stdin: str = "") -> Done:
+        """Run a command in the repository: a line as a shell takes it, or words."""
+        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
+        ended = subprocess.run(
+            command, shell=isinstance(command, str), input=stdin, capture_output=True, text=True, check=False,
+            cwd=self.work, timeout=PATIENCE,
+            env={"PATH": path, "HOME": str(self.home), "PYTHONPATH": str(ROOT), **self.variables},
+        )  # fmt: skip
+        assert "Traceback" not in ended.stdout + ended.stderr
+        assert "fault of pdp itself" not in ended.stderr
+        return Done(ended.returncode, ended.stdout, ended.stderr)
+
+    def checked(self, *clients: str) -> Any:
+        """What `pdp hook check` answers, once the resident process is there: a busy machine may need longer."""
+        while "is not ready" in str(answer := self.pdp("hook", "check", *clients, "--json").json):
+            pass
+        return answer
+
+    def files(self) -> dict[str, tuple[int, bytes]]:
+        """Every file of the home folder but those of the policy, with mode and bytes; folders with none."""
+        found = {}
+        for path in sorted(self.home.rglob("*")):
+            if not path.is_relative_to(self.home / ".config"):
+                content = (
+                    os.fsencode(path.readlink()) if path.is_symlink() else b"" if path.is_dir() else path.read_bytes()
+                )
+                found[str(path.relative_to(self.home))] = (path.lstat().st_mode, content)
+        return found
+
+    def end(self) -> None:
+        """End what runs."""
+        Hooks(self.policy).end()
+
+
+def settings_of(machine: Machine) -> Any:
+    return json.loads(machine.settings.read_text())
