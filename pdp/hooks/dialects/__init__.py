@@ -22,8 +22,8 @@ from pdp.hooks.dialects.gemini_cli import GEMINI_CLI
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdp.hooks.call import Dialect
+    from pdp.hooks.dialects.client import ClientDialect
 
-_ALL: Final[tuple[Dialect, ...]] = (CLAUDE_CODE, CODEX, CURSOR, GEMINI_CLI, COPILOT_CLI)
-DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType({dialect.name: dialect for dialect in _ALL})
+_ALL: Final[tuple[ClientDialect, ...]] = (CLAUDE_CODE, CODEX, CURSOR, GEMINI_CLI, COPILOT_CLI)
+DIALECTS: Final[Mapping[str, ClientDialect]] = MappingProxyType({dialect.name: dialect for dialect in _ALL})
 """The clients by name, such as `claude-code`."""

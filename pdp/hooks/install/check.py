@@ -28,7 +28,7 @@ _SWITCHES: Final = ("disableAllHooks", "allowManagedHooksOnly", "strictPluginOnl
 _VARIABLES: Final = ("CLAUDE_CODE_SHELL_PREFIX", "CLAUDE_CODE_SIMPLE", "CLAUDE_CODE_PERSONAL_HOOKS_OFF")
 _DENIED, _ALLOWED = "pdp hook uninstall claude-code", "pwd"
 _DENY: Final = 2
-_BOTH, _REASON = (Behaviour.PASS, Behaviour.DENY), "REASON"
+_WHY: Final = "REASON"
 _AGAIN: Final = "run `pdp hook install` again"
 
 
@@ -75,7 +75,7 @@ def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901 - each 
     for event in client.events:
         if event in missing:
             yield Gap(client.name, str(client.path("user")), f"{event}: has not our hook", _AGAIN)
-        elif event == next(iter(client.events)):  # the one for every tool
+        elif event == next(iter(client.events)):
             yield from _probes(client, event, client.line(home), variables)
 
 
@@ -99,13 +99,17 @@ def _is_trusted(client: HookClient, path: str, event: str, index: int, entry: Ma
 
 
 def _probes(client: HookClient, event: str, line: str, variables: Mapping[str, str]) -> Iterator[Gap]:
-    tools = DIALECTS[client.name].built_in.items()
+    dialect = DIALECTS[client.name]
+    tools = dialect.built_in.items()
+    allowed, denied = (
+        dialect.write(HookAnswer(each, _WHY), Moment.BEFORE) for each in (Behaviour.PASS, Behaviour.DENY)
+    )
+    pattern = re.escape(denied.stdout).replace(_WHY, ".+")
     tool, argument = next((tool, of.arguments[0]) for tool, of in tools if of.kind is Kind.SHELL)
-    passed, denied = (DIALECTS[client.name].write(HookAnswer(one, _REASON), Moment.BEFORE) for one in _BOTH)
-    ids = dict.fromkeys(("session_id", "sessionId", "conversation_id", "tool_use_id"), f"pdp-check-{os.getpid()}")
-    for command in (_DENIED, _ALLOWED, _DENIED):  # the first may be denied for a resident that only starts
-        arguments = {argument: command}
-        call = {"tool_name": tool, "toolName": tool, "tool_input": arguments, "toolArgs": arguments}
+    ids = dict.fromkeys((dialect.session, "tool_use_id"), f"pdp-check-{os.getpid()}")
+    # The first ones are denied by a resident process that only starts, which takes longer on a busy machine.
+    for command in (_DENIED, _DENIED, _DENIED, _ALLOWED, _DENIED):
+        call = {"tool_name": tool, "tool_input": {argument: command}}
         try:
             ended = subprocess.run(  # noqa: S602 - a shell, as the client does
                 line, shell=True, capture_output=True, text=True, timeout=20, check=False, env=dict(variables),
@@ -115,9 +119,10 @@ def _probes(client: HookClient, event: str, line: str, variables: Mapping[str, s
         except subprocess.TimeoutExpired:
             code, said, out = 1, "no answer in time", ""
         shown = f"{event}: `{command}` ends with {code}: {said}{out}"
-        is_plain = code == _DENY and said and not out
-        in_json = denied.stdout and re.fullmatch(re.escape(denied.stdout).replace(_REASON, ".+"), out)
-        if command == _DENIED and not (is_plain or (code == denied.exit_code and in_json)):
+        # A program that gets no answer ends with 2, whatever the client.
+        is_denied = (code == _DENY and said) or (out and code == denied.exit_code and re.fullmatch(pattern, out))
+        if command == _DENIED and not is_denied:
             yield Gap(client.name, "a call", f"{shown}: is not denied", "do not use the client before it is")
-        elif command == _ALLOWED and (code, out) != (passed.exit_code, passed.stdout):
+            return
+        if command == _ALLOWED and (code, out) != (allowed.exit_code, allowed.stdout):
             yield Gap(client.name, "a call", f"{shown}: is not allowed", "do what it says")

@@ -14,18 +14,17 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pdp.hooks import ask
-from pdp.hooks.call import Moment
+from pdp.hooks.dialects import DIALECTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pdp.hooks.call import Moment
 
 Scope = Literal["user", "project"]
 HOOKS: Final = "hooks"
 _SECONDS: Final = 10
 """How long a client waits for the hook: longer than the hook takes, whose own deny is to come first."""
-_LIKE_CLAUDE: Final = MappingProxyType(
-    {"PreToolUse": Moment.BEFORE, "PermissionRequest": Moment.PERMISSION, "PostToolUse": Moment.AFTER}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class HookClient:
         user: its configuration, from the home folder; `variable` names another folder for the first in it.
         repository: the same, from the working folder, where it is called otherwise.
         others: more files that count, from the working folder or absolute.
-        events: what it calls each moment. in_groups: whether handlers stand in groups with a matcher.
+        in_groups: whether handlers stand in groups with a matcher.
         command, timeout: the members of a handler for its line and its time, of which `unit` are a second.
         blocks: the member that makes a failed hook deny, and the first version that knows it.
         also: members that its settings have beside hooks.
@@ -46,7 +45,6 @@ class HookClient:
     name: str
     program: str
     user: str
-    events: Mapping[str, Moment]
     repository: str | None = None
     variable: str = "-"
     others: tuple[str, ...] = ()
@@ -56,6 +54,11 @@ class HookClient:
     unit: int = 1
     blocks: tuple[str, str | bool, tuple[int, ...]] | None = None
     also: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def events(self) -> Mapping[str, Moment]:
+        """What each event is for; the first is that of every tool before it runs."""
+        return DIALECTS[self.name].events
 
     def path(self, scope: Scope) -> Path:
         """Return the file of a scope, absolute."""
@@ -97,29 +100,23 @@ class HookClient:
 
 CLIENTS: Final[Mapping[str, HookClient]] = MappingProxyType({client.name: client for client in (
     HookClient(
-        "claude-code", "claude", ".claude/settings.json", {**_LIKE_CLAUDE, "PostToolUseFailure": Moment.AFTER},
-        variable="CLAUDE_CONFIG_DIR", blocks=("onFailure", "block", (2, 1, 295)), others=(
+        "claude-code", "claude", ".claude/settings.json", variable="CLAUDE_CONFIG_DIR",
+        blocks=("onFailure", "block", (2, 1, 295)), others=(
             ".claude/settings.local.json", "/etc/claude-code/managed-settings.json",
             "/etc/claude-code/managed-settings.d/*.json", "/Library/Application Support/ClaudeCode/*.json",
         ),
     ),
-    HookClient("codex", "codex", ".codex/hooks.json", _LIKE_CLAUDE, variable="CODEX_HOME"),
+    HookClient("codex", "codex", ".codex/hooks.json", variable="CODEX_HOME"),
     HookClient(
-        "cursor", "cursor", ".cursor/hooks.json", {
-            "preToolUse": Moment.BEFORE, "beforeReadFile": Moment.BEFORE, "postToolUse": Moment.AFTER,
-            "postToolUseFailure": Moment.AFTER,
-        }, in_groups=False, blocks=("failClosed", True, ()), also={"version": 1}, others=("/etc/cursor/hooks.json",),
+        "cursor", "cursor", ".cursor/hooks.json", others=("/etc/cursor/hooks.json",), in_groups=False,
+        blocks=("failClosed", True, ()), also={"version": 1},
     ),
     HookClient(
-        "gemini-cli", "gemini", ".gemini/settings.json", {"BeforeTool": Moment.BEFORE, "AfterTool": Moment.AFTER},
-        unit=1000, others=("/etc/gemini-cli/settings.json",),
+        "gemini-cli", "gemini", ".gemini/settings.json", others=("/etc/gemini-cli/settings.json",), unit=1000
     ),
     HookClient(
-        "copilot-cli", "copilot", ".copilot/hooks/pdp.json",
-        {"PreToolUse": Moment.BEFORE, "PostToolUse": Moment.AFTER, "PostToolUseFailure": Moment.AFTER},
-        ".github/hooks/pdp.json", "COPILOT_HOME",
-        (".copilot/settings.json", ".github/hooks/*.json"), in_groups=False, command="bash", timeout="timeoutSec",
-        also={"version": 1},
+        "copilot-cli", "copilot", ".copilot/hooks/pdp.json", ".github/hooks/pdp.json", "COPILOT_HOME",
+        (".github/hooks/*.json",), in_groups=False, command="bash", timeout="timeoutSec", also={"version": 1},
     ),
 )})  # fmt: skip
 """The clients by their names, which are those of their dialects."""
