@@ -1,0 +1,53 @@
+"""The suite on hooks that are registered or answered wrongly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pdp.testing.conformance.run import run
+from tests.conformance.hooks import ClaudeCodeHook, CodexHook, HookTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+
+class Unguarded(ClaudeCodeHook):
+    """Its command line ends as the program does, however that ends."""
+
+    def line(self, home: Path) -> str:
+        return super().line(home).partition(" || ")[0] + "'"
+
+
+class OtherDialect(CodexHook):
+    """Is answered as Claude Code is, which for Codex is no answer."""
+
+    def line(self, home: Path) -> str:
+        return ClaudeCodeHook().line(home)
+
+    def before(self, tool: str, arguments: Mapping[str, Any], call_id: str) -> dict[str, Any]:
+        return {**super().before(tool, arguments, call_id), "mcp_server": {"name": "kit", "source": "user"}}
+
+
+class Silent(CodexHook):
+    """Loses the reason, without which exit code 2 is nothing to Codex."""
+
+    def line(self, home: Path) -> str:
+        return f"{super().line(home)} 2> /dev/null"
+
+
+@pytest.mark.parametrize(
+    ("target", "case", "finding"),
+    [
+        (Unguarded, "cancelled call", """UnsafeError("read_note ran with {'note': 'given up'}")"""),
+        (OtherDialect, "correct", """UnsafeError("fetch_page ran with {'url': 'a', 'limit': 99}")"""),
+        (Silent, "deny", """UnsafeError("wipe_disk ran with {'disk': 'a'}")"""),
+    ],
+    ids=["unguarded", "other dialect", "silent"],
+)
+def test_a_hook_that_fails_open_is_found(target: type[HookTarget], case: str, finding: str, tmp_path: Path) -> None:
+    assert run(target(), tmp_path, [case]) == {case: f"fail: {finding}"}
