@@ -25,7 +25,7 @@ from pdp.service.approvals import routes as approvals
 from pdp.service.approvals.feed import ApprovalFeed
 from pdp.service.approvals.sweep import background
 from pdp.service.authzen import routes as authzen
-from pdp.service.requests import HttpError
+from pdp.service.requests import HttpError, header
 from pdp.service.routing import Routes
 from pdp.service.security import routes as token_routes
 from pdp.service.security.limits import RateLimiter
@@ -77,7 +77,7 @@ class Service:
 
     async def authenticated(self, request: Request) -> Principal:
         """Return the holder of the request's token; HttpError 401 without a valid one, 503 where nobody can say."""
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        scheme, _, token = header(request, b"authorization").partition(" ")
         by_cookie = scheme.lower() != "bearer" or not token.strip()
         if by_cookie:
             token = request.cookies.get(COOKIE, "") if request.method == "GET" else ""

@@ -76,6 +76,11 @@ def service_of(request: Request) -> Service:
     return service
 
 
+def header(request: Request, name: bytes) -> str:
+    """Return a header by its name in small letters; empty where it is not there."""
+    return next((value.decode("latin-1") for at, value in request.scope["headers"] if at == name), "")
+
+
 async def caller(request: Request, *scopes: Scope) -> Caller:
     """Return who calls, with any one of these scopes; without any stated, every valid token will do.
 
@@ -103,7 +108,7 @@ async def read_object(request: Request, *, optional: bool = False) -> dict[str, 
     408 too slow.
     """
     limits = service_of(request).settings.limits
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = header(request, b"content-type").partition(";")[0].strip().lower()
     body = await _body(request, limits)
     if optional and not body:
         return {}
@@ -122,7 +127,7 @@ async def read_object(request: Request, *, optional: bool = False) -> dict[str, 
 
 
 async def _body(request: Request, limits: LimitSettings) -> bytes:
-    length = request.headers.get("content-length", "0")
+    length = header(request, b"content-length") or "0"
     if not length.isdecimal() or len(length) > _LONGEST_LENGTH or int(length) > limits.body_bytes:
         raise _too_long(limits.body_bytes)
     parts, size, more = [], 0, True

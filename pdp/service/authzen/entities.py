@@ -57,7 +57,8 @@ class QuestionReader:
         """
         if self._bytes > _MOST_BYTES:
             raise HttpError(413, f"the evaluations before it have {self._bytes} bytes together", hint="send fewer")
-        subject, action, resource = (self._part(stated, name) for name in ("subject", "action", "resource"))
+        subject, action = self._part(stated, "subject"), self._part(stated, "action")
+        resource = self._part(stated, "resource")
         context = stated_object(stated, "context")
         whole = {"action": action[2], "context": context, "resource": resource[2], "subject": subject[2]}
         stable = body = canonical(whole)
@@ -89,7 +90,7 @@ class QuestionReader:
 def entity_of(caller: Caller, stated: Mapping[str, Any], name: str, directory: Mapping[str, Any]) -> Entity:
     """Return subject or resource, with what the directory knows of it and the request does not state."""
     value = _required(stated, name)
-    kind, key = (_text(value, name, field) for field in ("type", "id"))
+    kind, key = _text(value, name, "type"), _text(value, name, "id")
     if name == "subject" and not caller.may(Scope.ASSERT):
         return _own_subject(caller, kind, key)
     known = directory.get(f"{name}s", {}).get(kind, {}).get(key, {})
@@ -108,9 +109,10 @@ def read_action(stated: Mapping[str, Any]) -> RequestedAction:
 
 
 def _required(stated: Mapping[str, Any], name: str) -> dict[str, Any]:
-    if name not in stated:
-        raise HttpError(400, f"{name} is missing")
-    return stated_object(stated, name)
+    value = stated.get(name)
+    if type(value) is not dict:
+        raise HttpError(400, f"{name} has to be an object" if name in stated else f"{name} is missing")
+    return value
 
 
 def stated_object(stated: Mapping[str, Any], name: str) -> dict[str, Any]:

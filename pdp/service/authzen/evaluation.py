@@ -85,7 +85,7 @@ async def decide_all(caller: Caller, asked: Sequence[AccessRequest]) -> list[Acc
         answers[at] = AccessAnswer(decision)
     for answer in answers:
         # The reasons are sorted by their codes.
-        count_decision(answer.decision.verdict, (reason.code for reason in answer.decision.reasons))
+        count_decision(answer.decision.verdict, [reason.code for reason in answer.decision.reasons[:1]])
     return answers
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -15,6 +14,7 @@ from pdp.engine.protocol import DECISION, Engine
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, UndefinedDocumentError
 from pdp.json import canonical
 from pdp.project.resources import engine_of_files
+from pdp.request import RequestedAction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 
     from pdp.manifest.model import Tool
     from pdp.pep import Pep
-    from pdp.request import RequestedAction
     from pdp.service.settings import AuthzenSettings
 
-_THREADS: Final = min(4, os.cpu_count() or 1)
 _SHORT: Final = 4096
 _AT_ONCE: Final = 16
 _VERDICTS: Final[Mapping[object, Verdict]] = {True: Verdict.ALLOW, False: Verdict.DENY} | {one: one for one in Verdict}
@@ -78,7 +76,7 @@ class AccessPolicy:
         manifest, entry = self._pep.manifest, self._entries.get(action.name)
         tool = action.name if entry is None else entry.name  # the policy denies an action that no entry has
         filled = {"tool": tool, "manifest_version": manifest.version, "manifest_digest": manifest.digest}
-        return action._replace(properties={**filled, **action.properties})
+        return RequestedAction(action.name, {**filled, **action.properties})
 
     async def directory(self) -> Mapping[str, Any]:
         """Return what the policy's data knows of subjects and resources, by type and id; EngineError: no answer."""
@@ -101,13 +99,9 @@ class AccessPolicy:
     async def decide(self, bodies: Sequence[bytes]) -> list[AccessAnswer]:
         """Return an answer to each request, in their order; where the engine has none, it is a DENY."""
         if type(self._engine).aevaluate is Engine.aevaluate:
-            # It evaluates in the calling thread, and lets others run. For one request, a thread would cost as much.
-            if len(bodies) == 1:
-                return self._decide_all(bodies)
-            size = -(-len(bodies) // _THREADS)
-            parts = [bodies[at : at + size] for at in range(0, len(bodies), size)]
-            answers = await asyncio.gather(*(asyncio.to_thread(self._decide_all, part) for part in parts))
-            return [answer for part in answers for answer in part]
+            # It evaluates in the calling thread. For one request, a thread would cost as much; several threads would
+            # wait for each other more than they gain, which other workers of the service do not.
+            return self._decide_all(bodies) if len(bodies) == 1 else await asyncio.to_thread(self._decide_all, bodies)
         room = asyncio.Semaphore(_AT_ONCE)
 
         async def answer(body: bytes) -> AccessAnswer:

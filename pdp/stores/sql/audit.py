@@ -11,7 +11,6 @@ import logging
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlalchemy import Connection, func, select
@@ -73,7 +72,7 @@ class SqlAudit(AuditLog):
         self._end = _EMPTY  # the last event that was seen committed
         self._waiting: list[_Waiting] = []
         self._soon: dict[asyncio.AbstractEventLoop, list[_Soon]] = {}  # what each writes itself, in its next round
-        self._lines: list[str] = []
+        self._line = ""  # the one that was written last
         self._in_a_row = 0
         self._is_closed = False
         self._writer = ThreadPoolExecutor(1, "pdp-audit")
@@ -235,23 +234,23 @@ class SqlAudit(AuditLog):
 
     def _rows(self, events: Sequence[AuditEvent]) -> list[AuditRow]:
         """Chain events, and return their rows. AuditError: one cannot be written, and none of them is chained."""
-        first, before = self._seq, self._prev
-        self._lines = []
+        first, before, rows = self._seq, self._prev, []
         try:
             for event in events:
                 self._record(event)
+                kind = event["type"]
+                approval = event.get("approval_id") if kind.startswith("approval.") else None
+                rows.append(AuditRow(self._seq - 1, kind, approval, self._line))
         except AuditError:
             self._seq, self._prev = first, before
             raise
-        of_approvals = (event.get("approval_id") if event["type"].startswith("approval.") else None for event in events)
-        types = (event["type"] for event in events)
-        return list(map(AuditRow, count(first), types, of_approvals, self._lines))
+        return rows
 
     def _insert(self, cursor: Any, rows: list[AuditRow]) -> None:
         cursor.executemany(_INSERT if self._database.dialect == "postgresql" else _INSERT.replace("%s", "?"), rows)
 
     def _write(self, line: bytes, line_hash: str) -> None:  # noqa: ARG002 - as every stream does
-        self._lines.append(line.decode())
+        self._line = line.decode()
 
     def _fault(self, message: str, hint: str | None = None) -> AuditError:
         return AuditError(f"audit stream of {self._database.name} {message}", hint=hint)
