@@ -12,25 +12,21 @@ from pdp.errors import FileFaultsError, UsageError
 from pdp.project.file import PROJECT_FILE, ProjectPath
 
 GATEWAY_FILE: Final = "gateway.yaml"
-PINS_FILE: Final = "pins.json"
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
 class ServerSettings(_Part):
-    """One MCP server: a program that is started, or a URL. What it gets beside stands here, and comes from no client.
+    """One MCP server: a `command` that starts it, or a `url`. What it gets beside stands here, and is no client's.
 
-    Attributes:
-        command: the program with its arguments; cwd: where it runs.
-        env: its variables; null: as the gateway has it. inherit: all that the gateway has, too.
-        headers_from_env: by header of each request to `url`, the variable that holds it.
+    `env`: variables of the program, null as the gateway has it; all that the gateway has when absent.
+    `headers_from_env`: by header of requests to `url`, the variable that holds it.
     """
 
     command: tuple[str, ...] = ()
-    env: dict[str, str | None] = {}
-    inherit: bool = False
+    env: dict[str, str | None] | None = None
     cwd: ProjectPath | None = None
     url: Annotated[str, AfterValidator(secure_url)] | None = None
     headers_from_env: dict[str, str] = {}
@@ -39,34 +35,35 @@ class ServerSettings(_Part):
         """Check what fields say together."""
         if bool(self.command) == bool(self.url):
             raise ValueError("command: has to be there, or url, and not both")
-        if self.url and (self.env or self.inherit or self.cwd):
-            raise ValueError("url: a server that is not started here has no env, inherit or cwd")
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment of its program; UsageError: a variable of the gateway's is missing."""
-        stated = {name: variable(name) if value is None else value for name, value in self.env.items()}
-        return {**(os.environ if self.inherit else {}), **stated}
+        """The environment of its program; UsageError: a variable is missing."""
+        stated = dict(os.environ) if self.env is None else self.env
+        return {name: _variable(name) if value is None else value for name, value in stated.items()}
 
     @property
     def headers(self) -> dict[str, str]:
         """The headers of requests to it; UsageError: a variable is missing."""
-        return {header: variable(name) for header, name in self.headers_from_env.items()}
+        return {header: _variable(name) for header, name in self.headers_from_env.items()}
 
 
 class GatewaySettings(_Part):
-    """What the gateway runs with; made by `read_gateway`.
+    """What the gateway runs with. `servers`: by the name before `__` in names of their tools; of one, names are plain.
 
-    Attributes:
-        servers: by the name that stands before `__` in the names of their tools; of a single one, names are plain.
-        project: what decides; its session says who calls over stdio.
-        timeout: seconds that a server may take for an answer, and to start.
+    `project`: what decides, and who calls over stdio. `http`: how it is served instead, a file as of `pdp serve`.
+    `timeout`: seconds for a server's start, and for each answer.
     """
 
     servers: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")], ServerSettings] = Field(min_length=1)
-    project: ProjectPath = Path(PROJECT_FILE)
-    pins: ProjectPath = Path(PINS_FILE)
+    project: Annotated[ProjectPath, Field(default=PROJECT_FILE)]
+    http: ProjectPath | None = None
     timeout: float = Field(300, gt=0, le=3600)
+
+    @property
+    def pins(self) -> Path:
+        """The file with what the servers declared when somebody looked."""
+        return self.project.parent / "pins.json"
 
     def public(self, server: str, name: str) -> str:
         """Return the name by which clients know a tool or prompt of a server."""
@@ -74,24 +71,16 @@ class GatewaySettings(_Part):
 
 
 def read_gateway(file: Path) -> GatewaySettings:
-    """Return what a file states; paths are relative to its folder.
-
-    UsageError: it cannot be read; FileFaultsError: every fault in it, with its place.
-    """
+    """Return what a file states; paths are relative to it. UsageError, FileFaultsError: what is wrong, and where."""
     document = read_document(file)
     try:
-        return GatewaySettings.model_validate(_with_paths(document.value), context=file.parent)
+        return GatewaySettings.model_validate(document.value, context=file.parent)
     except ValidationError as error:
         raise FileFaultsError(faults_of(error, document, GatewaySettings)) from None
 
 
-def _with_paths(stated: object) -> object:
-    return {"project": PROJECT_FILE, "pins": PINS_FILE, **stated} if isinstance(stated, dict) else stated
-
-
-def variable(name: str) -> str:
-    """Return a variable of the environment; UsageError: it is not set."""
-    value = os.environ.get(name)
-    if value is None:
-        raise UsageError(f"the variable {name} is not set", hint=f"set it, or change {GATEWAY_FILE}")
-    return value
+def _variable(name: str) -> str:
+    try:
+        return os.environ[name]
+    except KeyError:
+        raise UsageError(f"the variable {name} is not set", hint=f"set it, or change {GATEWAY_FILE}") from None

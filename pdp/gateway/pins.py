@@ -1,28 +1,39 @@
-"""What servers declare of their tools, pinned: one that changes is neither shown nor called until it is pinned anew."""
+"""What servers declare of their tools, pinned: one declared otherwise is neither shown nor called until pinned anew."""
 
 from __future__ import annotations
 
 import difflib
+import getpass
 import json
+from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from pdp.documents import read_document
 from pdp.engine.protocol import DECISION, Engine
-from pdp.errors import EngineError, UsageError
+from pdp.errors import EngineError, FileFaultsError, UsageError
+from pdp.gateway.upstream import Upstream
 from pdp.json import canonical
+from pdp.manifest.load import load_effective
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
     import mcp_types as types
+
+    from pdp.gateway.config import GatewaySettings
 
 Pins = dict[str, dict[str, dict[str, Any]]]
 """By server and tool, as the server names it: its declaration."""
 
+READ_RESOURCE: Final = "mcp_read_resource"
+GET_PROMPT: Final = "mcp_get_prompt"
+"""The tools of the manifest that stand for `resources/read` and `prompts/get`; no server's tool has these names."""
+
 _PINNED: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
+_STARTER: Final = Path(__file__).parent / "starter"
 
 
 class ToolChangedError(EngineError):
@@ -32,11 +43,11 @@ class ToolChangedError(EngineError):
 
 
 class PinnedEngine(Engine):
-    """Denies what is asked of a tool that is not in `unchanged`; of all else, `engine` decides. Closed with it."""
+    """Denies what is asked of a tool that is not in `unchanged`; of all else, `engine` decides."""
 
     def __init__(self, engine: Engine) -> None:
         self.name = engine.name
-        self.unchanged: set[str] = set()
+        self.unchanged = {READ_RESOURCE, GET_PROMPT}
         self._engine = engine
 
     def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
@@ -49,49 +60,114 @@ class PinnedEngine(Engine):
         self._check(body, document)
         return await self._engine.aevaluate(body, document)
 
-    def close(self) -> None:
-        """Close the engine."""
-        self._engine.close()
-
     def _check(self, body: bytes, document: str) -> None:
         if document == DECISION and orjson.loads(body)["action"]["properties"]["tool"] not in self.unchanged:
-            raise ToolChangedError("its server does not declare this tool as it is pinned")
+            raise ToolChangedError("its server does not declare this tool as it is pinned; see pdp mcp-gateway pin")
 
 
-def declarations(tools: Iterable[types.Tool]) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Return what is pinned of tools, by name, and the names that are there twice: those are not among them."""
-    found: dict[str, dict[str, Any]] = {}
-    twice: dict[str, None] = {}
-    for tool in tools:
-        whole = tool.model_dump(by_alias=True, mode="json", exclude_none=True)
-        if tool.name in found:
-            twice[tool.name] = None
-        found[tool.name] = {key: whole[key] for key in _PINNED if key in whole}
-    return {name: stated for name, stated in found.items() if name not in twice}, list(twice)
+def declarations(tools: Iterable[types.Tool]) -> dict[str, dict[str, Any]]:
+    """Return what is pinned of tools, by name; none of a name that two have."""
+    whole = [tool.model_dump(by_alias=True, mode="json", exclude_none=True) for tool in tools]
+    times = Counter(tool["name"] for tool in whole)
+    for tool in whole:
+        if tool.get("outputSchema", {}).get("type") != "object":
+            tool.pop("outputSchema", None)  # clients of the older revision take no other: nobody is shown it
+    return {at["name"]: {key: at[key] for key in _PINNED if key in at} for at in whole if times[at["name"]] == 1}
 
 
 def unchanged(pinned: Mapping[str, Any], tools: Iterable[types.Tool]) -> set[str]:
     """Return the names of the tools that are declared as they are pinned."""
-    now, _ = declarations(tools)
-    return {name for name, stated in now.items() if name in pinned and canonical(stated) == canonical(pinned[name])}
+    now = declarations(tools)
+    return {name for name in now.keys() & pinned.keys() if canonical(now[name]) == canonical(pinned[name])}
 
 
-def read_pinned(file: Path) -> Pins:
-    """Return what is pinned; UsageError: nothing is, or it cannot be read."""
-    if not file.exists():
-        raise UsageError(f"{file}: no tool is pinned yet", hint="look at what the servers declare: pdp mcp-gateway pin")
-    pins = read_document(file).value
-    if not isinstance(pins, dict) or not all(isinstance(tools, dict) for tools in pins.values()):
-        raise UsageError(f"{file}: not a file of pins", hint="make it anew: pdp mcp-gateway pin")
+def read_pinned(settings: GatewaySettings) -> Pins:
+    """Return what is pinned; UsageError: nothing is, or the file cannot be used."""
+    if not settings.pins.exists():
+        raise UsageError(f"{settings.pins}: no tool is pinned yet", hint="see what is declared: pdp mcp-gateway pin")
+    pins = read_document(settings.pins).value
+    if not isinstance(pins, dict) or pins.keys() != settings.servers.keys():
+        raise UsageError(f"{settings.pins}: is of other servers", hint="pin anew: pdp mcp-gateway pin")
     return pins
 
 
-def pins_text(pins: Pins) -> str:
-    """Return the text of a file of pins, the same for the same pins."""
-    return json.dumps(pins, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+async def survey(settings: GatewaySettings) -> tuple[Pins, list[str]]:
+    """Ask each server what it declares; return what can be pinned, and in lines what cannot, and why.
+
+    UpstreamError, UnreachableError: a server does not say.
+    """
+    pins, refused = Pins(), []
+    for server, stated in settings.servers.items():
+        upstream = Upstream(server, stated, settings.timeout)
+        try:
+            tools = await upstream.listed("tools")
+        finally:
+            await upstream.close()
+        found = declarations(tools)
+        faults = {tool.name: _fault(found.get(tool.name)) for tool in tools}
+        refused += [f"{server}: tool {name} is left out: {fault}" for name, fault in faults.items() if fault]
+        pins[server] = {name: at for name, at in found.items() if not faults[name]}
+    return pins, refused
 
 
 def pins_difference(old: Pins, new: Pins) -> list[str]:
     """Return what changes from one to the other, as lines of a diff; what does not print is for the reader to show."""
-    before, after = (pins_text(pins).splitlines() for pins in (old, new))
+    before, after = (_text(pins).splitlines() for pins in (old, new))
     return list(difflib.unified_diff(before, after, "pinned", "declared", lineterm="", n=6))
+
+
+def install(settings: GatewaySettings, pins: Pins) -> None:
+    """Write the pins, and the manifest where it is made of them; where there is no project, the one to begin with.
+
+    In that each call waits for the user of this process, whose agent calls: `approver.yaml` is the session to grant by.
+    """
+    folder, tools = (
+        settings.project.parent,
+        [{**at, "name": settings.public(server, name)} for server, each in pins.items() for name, at in each.items()],
+    )
+    files = {settings.pins: _text(pins)}
+    if not settings.project.exists():
+        for path in _STARTER.glob("*.yaml"):
+            files[folder / path.name] = _starter(path.name).replace("$USER", json.dumps(getpass.getuser()))
+        files[folder / "governance.yaml"] += "".join(f"  {json.dumps(tool['name'])}: *held\n" for tool in tools)
+    generated, manifest = _starter("manifest.yaml"), folder / "manifest.yaml"
+    if not manifest.exists() or manifest.read_text(encoding="utf-8").startswith(generated):
+        files[manifest] = _manifest(tools)
+    write_private(files)
+
+
+def write_private(files: Mapping[Path, str]) -> None:
+    """Write files that nobody else reads; their folders are made."""
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.touch(mode=0o600)
+        path.write_text(text, encoding="utf-8")
+
+
+def _fault(tool: Mapping[str, Any] | None) -> str | None:
+    """Return why a manifest cannot have a tool as it is declared, such as a schema that leads elsewhere."""
+    if tool is None:
+        return "two tools have this name"
+    rules = f"{_starter('governance.yaml')}  {json.dumps(tool['name'])}: *held\n"
+    try:
+        load_effective("declared", "held", manifest_text=_manifest([tool]).encode(), governance_text=rules.encode())
+    except FileFaultsError as error:
+        return error.faults[0].message
+    return None
+
+
+def _manifest(tools: Iterable[Mapping[str, Any]]) -> str:
+    """Return the text of a manifest: of what servers say of their tools, nothing about effects."""
+    text = _starter("manifest.yaml")
+    for tool in tools:
+        name, description = tool["name"], tool.get("description") or tool["name"]
+        text += f"- {json.dumps({'name': name, 'description': description, 'schema': tool['inputSchema']})}\n"
+    return text
+
+
+def _starter(name: str) -> str:
+    return (_STARTER / name).read_text(encoding="utf-8")
+
+
+def _text(pins: Pins) -> str:
+    return json.dumps(pins, indent=2, sort_keys=True, ensure_ascii=False) + "\n"

@@ -1,27 +1,56 @@
-"""Who the client of the gateway is."""
+"""Who the client of the gateway is: whom the session file names over stdio, the holder of a token over HTTP."""
 
 from __future__ import annotations
 
-import getpass
+import math
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from mcp.server.auth.provider import AccessToken
 
 from pdp.documents import read_document
 from pdp.session import Session
 
 if TYPE_CHECKING:
-    from pdp.project.file import Project
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from mcp.server.context import ServerRequestContext
+
+    from pdp.service.security.principal import Authenticator
 
 
-def session_of_project(project: Project, *, in_run: bool) -> Session:
-    """Return the session of calls over stdio: what the project's session file states, of the user of this process.
+class Callers:
+    """The sessions of calls, as a session file states them; UsageError: it does not.
 
-    `in_run`: they are one run; an approval is then of this run, and of no use after a restart. UsageError: the file
-    cannot be read, or is not a session.
+    `in_run`: all calls over stdio are one run, and those of one holder of tokens; an approval is of its run.
     """
-    stated = {} if project.session is None else read_document(project.session).value
-    run = {"run_id": f"mcp-{uuid.uuid4()}"} if in_run else {}
-    fields = {**run, **stated} if isinstance(stated, dict) else stated
-    if isinstance(fields, dict) and isinstance(fields.get("claims", {}), dict):
-        fields["claims"] = {"sub": getpass.getuser(), **fields.get("claims", {})}
-    return Session.read(fields)
+
+    def __init__(self, file: Path, *, in_run: bool) -> None:
+        self._stated = Session.read(read_document(file).value)
+        self._run = f"mcp-{uuid.uuid4()}" if in_run else None
+
+    def session(self, ctx: ServerRequestContext[Any]) -> Session:
+        """Return the session of a request; over HTTP it has the claims of its token, and no others."""
+        if ctx.request is None:
+            return self._stated.with_changes(run_id=self._run)
+        token: AccessToken = ctx.request.user.access_token
+        return self._stated.with_changes(claims=token.claims, run_id=self._run and f"{self._run} {token.client_id}")
+
+
+class Verifier:
+    """What the SDK asks about bearer tokens: those that one of `authenticators` knows, of a person."""
+
+    def __init__(self, authenticators: Sequence[Authenticator]) -> None:
+        self._authenticators = authenticators
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        """Return who holds a token; None: nobody, as far as is known now."""
+        for authenticator in self._authenticators:
+            holder = await authenticator.principal(token)
+            if holder is not None and not holder.cookie and holder.claims:
+                ends = None if math.isinf(holder.expires_at) else int(holder.expires_at)
+                claims, scopes = dict(holder.claims), [*holder.scopes]
+                known = {"client_id": holder.id, "scopes": scopes, "expires_at": ends, "subject": claims["sub"]}
+                return AccessToken(token="", claims=claims, **known)
+        return None

@@ -5,19 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import mcp_types as types
+from mcp.server.auth.settings import AuthSettings
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
+from mcp.server.transport_security import TransportSecuritySettings
+from mcp.shared.exceptions import MCPError
+from pydantic import AnyHttpUrl
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from pdp import __version__
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolError
 from pdp.flow.preview import Visibility
-from pdp.gateway.draft import GET_PROMPT, READ_RESOURCE
-from pdp.gateway.pins import PinnedEngine, read_pinned, unchanged
-from pdp.gateway.principal import session_of_project
+from pdp.gateway.pins import GET_PROMPT, READ_RESOURCE, PinnedEngine, read_pinned, unchanged
+from pdp.gateway.principal import Callers, Verifier
 from pdp.gateway.upstream import Upstream, UpstreamError
 from pdp.manifest.exports import export_tools
 from pdp.pep import Pep
@@ -25,18 +32,25 @@ from pdp.project.file import engine_of_project, manifest_of_project, read_projec
 from pdp.project.resources import open_stores, stores_of_pep
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from mcp.server.context import ServerRequestContext
+    from pydantic import BaseModel
 
     from pdp.evaluation import Evaluation
     from pdp.gateway.config import GatewaySettings
-    from pdp.session import Session
+    from pdp.service.security.principal import Authenticator
+    from pdp.service.settings import ServiceSettings
+
+    Context = ServerRequestContext[Any]
 
 DENIED: Final = 403
 """The JSON-RPC code of what is denied and has no result to say so; outside the range that JSON-RPC reserves."""
 
-_COMPLETE: Final = {"resultType": "complete"}
+_PATH: Final = "/mcp"
+_MOST_IDS: Final = 10_000
+_ENVELOPE: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+_LISTED: Final = {"resources": "resources", "resource_templates": "resourceTemplates", "prompts": "prompts"}
 
 _log = logging.getLogger("pdp.gateway")
 
@@ -45,101 +59,129 @@ class ErrorResultError(UpstreamError):
     """A tool ran, and its result says that it failed. `result`: as of `CallToolResult`."""
 
     def __init__(self, result: dict[str, Any]) -> None:
-        texts = (block["text"] for block in result["content"] if block.get("type") == "text")
-        super().__init__("\n".join(texts) or "the tool failed")
+        super().__init__("\n".join(block.get("text", "") for block in result["content"]) or "the tool failed")
         self.result = result
 
 
 class Gateway:
-    """The servers behind one enforcement point. They are connected when they are first needed.
+    """The servers behind one enforcement point; they are connected when they are first needed.
 
     UsageError: a file is missing or faulty; BundleError, EngineError, StoreError: what they name cannot be used.
     """
 
     def __init__(self, settings: GatewaySettings, owned: ExitStack) -> None:
         project = read_project(settings.project)
-        if project.store is None:
-            raise UsageError(f"{settings.project}: states no store", hint="add `store: sqlite:///gateway.db`")
-        self._settings = settings
-        self._pins = pins = read_pinned(settings.pins)
-        self._upstreams = {name: Upstream(name, server, settings.timeout) for name, server in settings.servers.items()}
-        self._routes = {
-            settings.public(server, tool): (self._upstreams[server], tool)
-            for server, tools in pins.items()
-            if server in settings.servers
-            for tool in tools
-        }
-        self._calls: set[asyncio.Task[Evaluation]] = set()
+        if project.store is None or project.session is None:
+            raise UsageError(f"{settings.project}: states no store or session", hint="name both; see docs/gateway.md")
+        self._pins = read_pinned(settings)
         manifest = manifest_of_project(settings.project, project)
-        self._session = session_of_project(project, in_run=manifest.tracks_flow)
+        self._callers = Callers(project.session, in_run=manifest.tracks_flow)
+        self._public = settings.public
+        self._upstreams = {name: Upstream(name, each, settings.timeout) for name, each in settings.servers.items()}
+        self._routes = {
+            self._public(server, name): (self._upstreams[server], tool)
+            for server, tools in self._pins.items()
+            for name, tool in tools.items()
+        }
+        self._engine = PinnedEngine(engine_of_project(project, manifest, owned))
         stores = open_stores(project.store, owned)
         audit = stores.open_audit()
         owned.callback(audit.close)
-        self._engine = PinnedEngine(engine_of_project(project, manifest, owned))
-        self._engine.unchanged |= {READ_RESOURCE, GET_PROMPT}
-        functions: dict[str, Callable[..., Awaitable[Any]]] = {
-            READ_RESOURCE: self._read_resource, GET_PROMPT: self._get_prompt,
-        }  # fmt: skip
-        functions |= {name: self._forward(*route) for name, route in self._routes.items()}
-        tools = {name: function for name, function in functions.items() if name in manifest.tools}
-        self._pep = Pep(manifest, self._engine, audit=audit, tools=tools, **stores_of_pep(stores))
-
-    async def close(self) -> None:
-        """Let calls that are under way be recorded, and end the connections to servers."""
-        if self._calls:
-            await asyncio.wait(self._calls)
-        for upstream in self._upstreams.values():
-            await upstream.close()
+        own: dict[str, Callable[..., Any]] = {READ_RESOURCE: self._read, GET_PROMPT: self._get}
+        functions = {name: partial(self._forward, *route) for name, route in self._routes.items()} | own
+        known = {name: functions[name] for name in functions.keys() & manifest.tools.keys()}
+        self._pep = Pep(manifest, self._engine, audit=audit, tools=known, **stores_of_pep(stores))
+        self._calls: set[asyncio.Task[Evaluation]] = set()
+        self._ids: dict[Any, None] = {}
 
     def server(self) -> Server[Any]:
-        """Return what serves clients. Its methods are these, discovery and ping; any other is refused."""
-        server: Server[Any] = Server("pdp-mcp-gateway", version=__version__, get_tool_input_schema=self._input_schema)
-        server.add_request_handler("tools/list", types.PaginatedRequestParams, self._list_tools)
-        server.add_request_handler("tools/call", types.CallToolRequestParams, self._call_tool)
+        """Return what serves clients. Its methods are these, `ping` and discovery; any other is refused."""
+        server: Server[Any] = Server("pdp-mcp-gateway", version=__version__, get_tool_input_schema=self._schema)
+        add, page = server.add_request_handler, types.PaginatedRequestParams
+        add("tools/list", page, self._list_tools)
+        add("tools/call", types.CallToolRequestParams, self._call_tool)
+        add("resources/list", page, partial(self._list, "resources", READ_RESOURCE))
+        add("resources/templates/list", page, partial(self._list, "resource_templates", READ_RESOURCE))
+        add("resources/read", types.ReadResourceRequestParams, self._read_resource)
+        add("prompts/list", page, partial(self._list, "prompts", GET_PROMPT))
+        add("prompts/get", types.GetPromptRequestParams, self._get_prompt)
         return server
 
-    def _input_schema(self, name: str) -> Any:
+    async def close(self) -> None:
+        """Wait until calls that are under way are recorded, and end the connections to servers."""
+        if self._calls:
+            await asyncio.wait(self._calls)
+        await asyncio.gather(*(upstream.close() for upstream in self._upstreams.values()))
+
+    def _schema(self, name: str) -> Any:
+        """Return the schema that says which headers mirror which arguments of a call: they have to agree."""
         tool = self._pep.manifest.tools.get(name)
         return None if tool is None else tool.schema_
 
-    async def _list_tools(self, ctx: ServerRequestContext[Any], _: Any) -> dict[str, Any]:
-        await asyncio.gather(*map(self._verified, self._upstreams.values()))
-        visible = await self._pep.avisible_tools(self._session_of(ctx))
-        shown = [
-            self._pep.manifest.tools[name]
-            for name in self._routes
-            if visible.get(name, Visibility.NEVER) != Visibility.NEVER
-        ]
-        tools = [{**self._beside(tool["name"]), **tool} for tool in export_tools(shown, "mcp")]
-        return {"tools": tools, "ttlMs": 0, "cacheScope": "private", **_COMPLETE}
+    async def _list_tools(self, ctx: Context, _: Any) -> dict[str, Any]:
+        await asyncio.gather(*map(self._verify, self._upstreams.values()))
+        visible = await self._pep.avisible_tools(self._callers.session(ctx))
+        names = [name for name in self._routes if visible.get(name, Visibility.NEVER) is not Visibility.NEVER]
+        tools = export_tools([self._pep.manifest.tools[name] for name in names], "mcp")
+        return {"tools": [{**self._routes[tool["name"]][1], **tool} for tool in tools], **_ENVELOPE}
 
-    def _beside(self, name: str) -> dict[str, Any]:
-        """Return what a tool's server declares beside what the manifest says, as far as every client takes it."""
-        upstream, tool = self._routes[name]
-        pinned = self._pins[upstream.name][tool]
-        kept: dict[str, Any] = {key: pinned[key] for key in ("title", "annotations") if key in pinned}
-        return (
-            kept
-            if pinned.get("outputSchema", {}).get("type") != "object"
-            else {**kept, "outputSchema": pinned["outputSchema"]}
-        )
+    async def _list(self, kind: str, tool: str, ctx: Context, _: Any) -> dict[str, Any]:
+        visible = await self._pep.avisible_tools(self._callers.session(ctx))
+        items = []
+        for upstream in self._upstreams.values() if visible.get(tool, Visibility.NEVER) != Visibility.NEVER else ():
+            for item in await self._listed(upstream, kind) or ():
+                named = {"name": self._public(upstream.name, item.name)} if kind == "prompts" else {}
+                items.append(_as_json(item) | named)
+        return {_LISTED[kind]: items, **_ENVELOPE}
 
-    async def _call_tool(self, ctx: ServerRequestContext[Any], params: types.CallToolRequestParams) -> dict[str, Any]:
-        route = self._routes.get(params.name)
-        if route is not None and route[0].changed:
-            await self._verified(route[0])
+    async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
+        if params.name in (READ_RESOURCE, GET_PROMPT):
+            raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}")
+        if params.name in self._routes and self._routes[params.name][0].changed:
+            await self._verify(self._routes[params.name][0])
         evaluation = await self._made(ctx, params.name, params.arguments or {})
-        result = evaluation.result
-        if isinstance(result, dict) and "content" in result:
-            return {**result, **_COMPLETE}
-        answer, error = evaluation.answer, evaluation.error
-        if isinstance(error, ErrorResultError) and not evaluation.obligations:
-            return {**error.result, "isError": True, **_COMPLETE}
-        return {"content": [{"type": "text", "text": answer.text}], "isError": answer.is_error, **_COMPLETE}
+        result, error, answer = evaluation.result, evaluation.error, evaluation.answer
+        if isinstance(error, ErrorResultError) and not evaluation.obligations and not self._pep.manifest.tracks_flow:
+            result = error.result | {"isError": True}
+        if not isinstance(result, dict) or "content" not in result:
+            result = {"content": [{"type": "text", "text": answer.text}], "isError": answer.is_error}
+        structured = result.get("structuredContent")
+        if ctx.protocol_version < "2026" and not isinstance(structured, dict):  # what that revision does not know
+            result = {key: value for key, value in result.items() if key != "structuredContent"}
+        return {**result, "resultType": "complete"}
 
-    async def _made(self, ctx: ServerRequestContext[Any], tool: str, arguments: dict[str, Any]) -> Evaluation:
+    async def _read_resource(self, ctx: Context, params: types.ReadResourceRequestParams) -> dict[str, Any]:
+        servers = list(self._upstreams)
+        if len(servers) > 1:
+            listed = {name: await self._listed(each, "resources") or () for name, each in self._upstreams.items()}
+            servers = [name for name, items in listed.items() if params.uri in {str(item.uri) for item in items}]
+        if len(servers) != 1:
+            raise MCPError(types.INVALID_PARAMS, f"{len(servers)} servers list this resource: {params.uri:.200}")
+        return await self._gated(ctx, READ_RESOURCE, {"server": servers[0], "uri": params.uri})
+
+    async def _get_prompt(self, ctx: Context, params: types.GetPromptRequestParams) -> dict[str, Any]:
+        server, _, name = params.name.partition("__")
+        if len(self._upstreams) == 1:
+            server, name = next(iter(self._upstreams)), params.name
+        if server not in self._upstreams:
+            raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {params.name:.200}")
+        return await self._gated(ctx, GET_PROMPT, {"server": server, "name": name, "arguments": params.arguments or {}})
+
+    async def _gated(self, ctx: Context, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        evaluation = await self._made(ctx, tool, arguments)
+        if not isinstance(evaluation.result, dict):
+            raise MCPError(DENIED, evaluation.answer.text)
+        return {**evaluation.result, **_ENVELOPE}
+
+    async def _made(self, ctx: Context, tool: str, arguments: dict[str, Any]) -> Evaluation:
         """Return what a call came to. When its client gives it up, it is cancelled, and recorded all the same."""
-        session, proposal = self._session_of(ctx), {"tool": tool, "arguments": arguments}
+        session, proposal = self._callers.session(ctx), {"tool": tool, "arguments": arguments}
+        if ctx.request is None:
+            if ctx.request_id in self._ids:
+                raise MCPError(types.INVALID_REQUEST, "a request had this id before, and its call is not made again")
+            self._ids[ctx.request_id] = None
+            if len(self._ids) > _MOST_IDS:
+                del self._ids[next(iter(self._ids))]
         call = asyncio.create_task(self._pep.acall(proposal, session, tool_call_id=str(ctx.request_id)))
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
@@ -149,55 +191,47 @@ class Gateway:
             call.cancel()
             raise
 
-    def _session_of(self, _: ServerRequestContext[Any]) -> Session:
-        return self._session
-
-    async def _verified(self, upstream: Upstream) -> None:
-        """Ask a server what it declares now; of one that does not say, no tool is as it is pinned."""
-        self._engine.unchanged -= {name for name, (server, _) in self._routes.items() if server is upstream}
+    async def _listed(self, upstream: Upstream, kind: str) -> list[Any] | None:
+        """Return what a server lists; None: it does not say."""
         try:
-            tools = await upstream.listed("tools")
+            return await upstream.listed(kind)
         except ToolError as error:
             _log.warning("%s", error.message)
-            return
-        upstream.changed = False
+            return None
+
+    async def _verify(self, upstream: Upstream) -> None:
+        """Ask a server what it declares now; of one that does not say, no tool is as it is pinned."""
+        tools = await self._listed(upstream, "tools")
+        upstream.changed = tools is None
         pinned = self._pins[upstream.name]
-        same = unchanged(pinned, tools)
-        self._engine.unchanged |= {self._settings.public(upstream.name, name) for name in same}
-        for name in sorted({tool.name for tool in tools} | pinned.keys() - same):
-            if name not in same:
-                _log.warning(
-                    "server %s: the tool %r is not as pinned, and hidden: see pdp mcp-gateway pin", upstream.name, name
-                )
+        same = unchanged(pinned, tools or ())
+        self._engine.unchanged -= {self._public(upstream.name, name) for name in pinned}
+        self._engine.unchanged |= {self._public(upstream.name, name) for name in same}
+        for name in sorted(({tool.name for tool in tools or ()} | pinned.keys()) - same):
+            _log.warning("server %s: tool %.200r is not as it is pinned, and hidden", upstream.name, name)
 
-    def _forward(self, upstream: Upstream, tool: str) -> Callable[..., Awaitable[dict[str, Any]]]:
-        """Return the function that has a server run one of its tools."""
+    @staticmethod
+    async def _forward(upstream: Upstream, tool: Mapping[str, Any], /, **arguments: Any) -> dict[str, Any]:
+        params = types.CallToolRequestParams(name=tool["name"], arguments=arguments)
+        answer = await upstream.ask(types.CallToolRequest(params=params), types.CallToolResult)
+        result = {key: at for key, at in _as_json(answer).items() if key in ("content", "structuredContent")}
+        if answer.is_error:
+            raise ErrorResultError(result)
+        return result
 
-        async def forward(**arguments: Any) -> dict[str, Any]:
-            params = types.CallToolRequestParams(name=tool, arguments=arguments)
-            answer = await upstream.ask(types.CallToolRequest(params=params), types.CallToolResult)
-            whole = _complete(upstream, answer)
-            result: dict[str, Any] = {key: whole[key] for key in ("content", "structuredContent") if key in whole}
-            if answer.is_error:
-                raise ErrorResultError(result)
-            return result
+    async def _read(self, server: str, uri: str) -> dict[str, Any]:
+        request = types.ReadResourceRequest(params=types.ReadResourceRequestParams(uri=uri))
+        return _as_json(await self._upstreams[server].ask(request, types.ReadResourceResult))
 
-        return forward
-
-    async def _read_resource(self, uri: str, server: str | None = None) -> dict[str, Any]:
-        raise NotImplementedError
-
-    async def _get_prompt(self, name: str, arguments: dict[str, str] | None = None) -> dict[str, Any]:
-        raise NotImplementedError
+    async def _get(self, server: str, name: str, arguments: dict[str, str]) -> dict[str, Any]:
+        request = types.GetPromptRequest(params=types.GetPromptRequestParams(name=name, arguments=arguments))
+        return _as_json(await self._upstreams[server].ask(request, types.GetPromptResult))
 
 
-def _complete(upstream: Upstream, answer: Any) -> dict[str, Any]:
-    """Return an answer as JSON; UpstreamError: it is none that ends the request."""
-    if answer.result_type != "complete":
-        message = f"server {upstream.name} answers {answer.result_type!r:.40}, which is not a result"
-        raise UpstreamError(message, details={"effect": "unknown"})
-    whole: dict[str, Any] = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
-    return whole
+def _as_json(answer: BaseModel) -> dict[str, Any]:
+    """Return what is passed on of an answer: not what its server adds for programs alone."""
+    whole = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return {key: value for key, value in whole.items() if key not in ("_meta", "icons")}
 
 
 @asynccontextmanager
@@ -216,3 +250,35 @@ async def serve_stdio(settings: GatewaySettings) -> None:
     async with open_gateway(settings) as gateway, stdio_server() as (read, write):
         server = gateway.server()
         await server.run(read, write, server.create_initialization_options())
+
+
+def http_app(settings: GatewaySettings, service: ServiceSettings) -> Starlette:
+    """Return the application that serves clients at `/mcp` of a service's address, by the tokens that it knows."""
+    from pdp.service.security.oidc import OidcAuthenticator  # noqa: PLC0415 - an extra that stdio does without
+    from pdp.service.security.tokens import open_tokens  # noqa: PLC0415 - likewise
+
+    host = urlsplit(service.url).netloc
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
+        with ExitStack() as owned:
+            known: list[Authenticator] = [open_tokens(service, owned), *map(OidcAuthenticator, service.oidc)]
+            issuer = service.oidc[0].issuer if service.oidc else service.url
+            async with open_gateway(settings) as gateway:
+                server = gateway.server()
+                served = server.streamable_http_app(
+                    streamable_http_path=_PATH,
+                    transport_security=TransportSecuritySettings(allowed_hosts=[host], allowed_origins=[service.url]),
+                    auth=AuthSettings(
+                        issuer_url=AnyHttpUrl(issuer),
+                        resource_server_url=AnyHttpUrl(service.url + _PATH) if service.oidc else None,
+                        required_scopes=["propose"],
+                        validate_token_resource=False,  # each authenticator checks the audience
+                    ),
+                    token_verifier=Verifier(known),
+                )
+                app.router.routes.append(Mount("/", served))
+                async with server.session_manager.run():
+                    yield {"ending": asyncio.Event()}
+
+    return Starlette(lifespan=lifespan)

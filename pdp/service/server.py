@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from starlette.types import ASGIApp
+
     from pdp.service.settings import ServiceSettings
 
 _HEAD_SECONDS: Final = 10.0
@@ -96,11 +98,15 @@ def check_service(settings: ServiceSettings) -> None:
                 raise EngineError(f"tenant {name}: {reason.code}: {reason.message}", hint=reason.remedy)
 
 
-def serve_until_ended(settings: ServiceSettings, started: Callable[[ServiceSettings, dict[str, str]], object]) -> None:
+def serve_until_ended(
+    settings: ServiceSettings,
+    started: Callable[[ServiceSettings, dict[str, str]], object],
+    app: Callable[[ServiceSettings], ASGIApp] = HttpApp,
+) -> None:
     """Serve until a signal ends it: open requests are answered, for 20 s at most; what waits answers at once.
 
     With several workers a parent process restarts those that die. `started` is told the settings with the bound port,
-    and by tenant the token that the first start makes.
+    and by tenant the token that the first start makes. `app`: what is served; its state has an event `ending`.
 
     UsageError: the address cannot be bound, or the TLS files cannot be used. Who cannot start exits with 1.
     """
@@ -114,7 +120,7 @@ def serve_until_ended(settings: ServiceSettings, started: Callable[[ServiceSetti
             tokens = {tenant: first_token(store, tenant) for tenant in settings.tenants}
         started(settings, {tenant: token for tenant, token in tokens.items() if token is not None})
         config = uvicorn.Config(
-            partial(HttpApp, settings),
+            partial(app, settings),
             factory=True,
             host=settings.host,
             port=settings.port,

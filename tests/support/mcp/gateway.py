@@ -13,8 +13,7 @@ import yaml
 from mcp.client.client import Client
 
 from pdp.gateway.config import read_gateway
-from pdp.gateway.draft import install, surveyed
-from pdp.gateway.pins import pins_difference, read_pinned
+from pdp.gateway.pins import install, pins_difference, read_pinned, survey
 from pdp.gateway.server import open_gateway
 from pdp.stores.url import OpenStores
 from tests.support import PATIENCE, ROOT
@@ -56,14 +55,14 @@ class World:
         return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
     async def pin(self, **stated: Any) -> tuple[list[str], list[str]]:
-        """Write the configuration, pin, draft a policy where there is none; return the difference, and what is said."""
+        """Write the configuration and pin; return the difference, and what is left out."""
         file = self.folder / "gateway.yaml"
         file.write_text(json.dumps({"servers": self.servers, "timeout": 60, **stated}))
         settings = read_gateway(file)
-        old = read_pinned(settings.pins) if settings.pins.exists() else {}
-        pins, left_out = await surveyed(settings)
-        said = install(settings, pins, f"sqlite:///{self.folder / 'store.db'}")
-        return pins_difference(old, pins), [*left_out, *said]
+        old = read_pinned(settings) if settings.pins.exists() else {}
+        pins, left_out = await survey(settings)
+        install(settings, pins)
+        return pins_difference(old, pins), left_out
 
     def loosen(self, **rules: Any) -> None:
         """Let every tool run without a person."""

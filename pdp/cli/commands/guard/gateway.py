@@ -10,37 +10,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from platformdirs import user_config_path, user_state_path
+from platformdirs import user_config_path
 
-from pdp.cli.options import AsJson, command_app, file_option
-from pdp.cli.output import complain, print_answer
+from pdp.cli.options import command_app, file_option
+from pdp.cli.output import complain
 from pdp.errors import UsageError
 from pdp.installed import extra
 
+with extra("gateway"):
+    from pdp.gateway.config import GATEWAY_FILE, GatewaySettings, read_gateway
+
 if TYPE_CHECKING:
-    from pdp.gateway.config import GatewaySettings
+    from pdp.service.settings import ServiceSettings
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
-
-Config = Annotated[Path, file_option("--config", "-c", help="The gateway's configuration, YAML or JSON.")]
-_DEFAULT: Final = Path("gateway.yaml")
+_Config = Annotated[Path, file_option("--config", "-c", help="The gateway's configuration, YAML or JSON.")]
 
 app = command_app("Have the policy asked before the tools of MCP servers run; docs/gateway.md.")
 
 
 @app.command("serve")
-def serve(config: Config = _DEFAULT) -> None:
-    """Serve what the configured servers have, over stdio, or over HTTP where that is configured.
+def serve(config: _Config = Path(GATEWAY_FILE)) -> None:
+    """Serve what the configured servers have: over stdio, or over HTTP where `http` is configured.
 
     Exit code: 0 ended by its client or a signal, 2 bad usage or file, 1 anything else.
     """
-    with extra("gateway"):
-        from pdp.gateway.config import read_gateway  # noqa: PLC0415 - an optional extra
-
     _serve(read_gateway(config))
 
 
-@app.command("wrap", context_settings={"ignore_unknown_options": True})
+@app.command("wrap")
 def wrap(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What starts the server.")],
     name: Annotated[
@@ -51,66 +49,63 @@ def wrap(
 
     Exit code: as of serve.
     """
-    with extra("gateway"):
-        from pdp.gateway.config import GATEWAY_FILE, read_gateway  # noqa: PLC0415 - an optional extra
-        from pdp.gateway.draft import write_private  # noqa: PLC0415 - likewise
+    from pdp.gateway.pins import write_private  # noqa: PLC0415 - with the SDK
 
-    name = name or _name_of(command)
+    if name is None:
+        word = re.sub(r"[^a-z0-9]+", "-", Path(command[0]).name.lower()).strip("-")[:20] or "server"
+        name = f"{word}-{hashlib.sha256(json.dumps(command).encode()).hexdigest()[:10]}"
     if not _NAME.fullmatch(name):
         raise UsageError(f"--name {name!r:.60}: not a name", hint="use small letters, digits and -")
     file = user_config_path("pdp") / "gateway" / name / GATEWAY_FILE
     if not file.exists():
-        stated = {"servers": {name: {"command": command, "inherit": True}}}
-        write_private({file: json.dumps(stated, indent=2) + "\n"})
+        write_private({file: json.dumps({"servers": {name: {"command": command}}}, indent=2) + "\n"})
     settings = read_gateway(file)
     if [server.command for server in settings.servers.values()] != [tuple(command)]:
         raise UsageError(f"{file}: is for another command", hint="choose another --name, or change the command there")
     if not settings.pins.exists():
-        for line in _pin(settings, file):
-            complain(line)
+        _pin(settings)
+        complain(f"{file.parent}: tools are pinned as they are; each call waits for you: review governance.yaml there")
     _serve(settings)
 
 
 @app.command("pin")
 def pin(
-    config: Config = _DEFAULT,
+    config: _Config = Path(GATEWAY_FILE),
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Pin without asking.")] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Show how servers declare their tools otherwise than pinned, ask, and pin what they declare now.
 
     Exit code: 0 pinned, or nothing to do; 2 bad usage or file; 1 not pinned, or a server cannot be reached.
     """
-    with extra("gateway"):
-        from pdp.gateway.config import read_gateway  # noqa: PLC0415 - an optional extra
-
-    said = _pin(read_gateway(config), config, ask=not yes)
-    print_answer({"done": said}, said, as_json=as_json)
+    _pin(read_gateway(config), "Pin this, as far as it is not left out?" if not yes else "")
 
 
-def _pin(settings: GatewaySettings, file: Path, *, ask: bool = False) -> list[str]:
-    from pdp.gateway.draft import install, surveyed  # noqa: PLC0415 - an optional extra
-    from pdp.gateway.pins import pins_difference, read_pinned  # noqa: PLC0415 - likewise
+def _pin(settings: GatewaySettings, question: str = "") -> None:
+    from pdp.gateway.pins import install, pins_difference, read_pinned, survey  # noqa: PLC0415 - with the SDK
 
-    old = read_pinned(settings.pins) if settings.pins.exists() else {}
-    pins, left_out = asyncio.run(surveyed(settings))
-    changes = pins_difference(old, pins)
-    for line in changes:
+    old = read_pinned(settings) if settings.pins.exists() else {}
+    new, left_out = asyncio.run(survey(settings))
+    for line in (*pins_difference(old, new), *left_out):
         complain(line)
-    if ask and changes:
-        typer.confirm("Pin this?", abort=True, err=True)
-    state = user_state_path("pdp") / "gateway" / file.absolute().parent.name
-    state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return [*left_out, *install(settings, pins, f"sqlite:///{state / 'store.db'}")]
+    if question and old != new:
+        typer.confirm(question, abort=True, err=True)
+    install(settings, new)
 
 
 def _serve(settings: GatewaySettings) -> None:
-    from pdp.gateway.server import serve_stdio  # noqa: PLC0415 - an optional extra
+    from pdp.gateway.server import http_app, serve_stdio  # noqa: PLC0415 - with the SDK
 
-    asyncio.run(serve_stdio(settings))
+    if settings.http is None:
+        asyncio.run(serve_stdio(settings))
+        return
+    with extra("service"):
+        from pdp.service.server import serve_until_ended  # noqa: PLC0415 - an optional extra
+        from pdp.service.settings import read_settings  # noqa: PLC0415 - likewise
 
+    def started(service: ServiceSettings, tokens: dict[str, str]) -> None:
+        for tenant, token in tokens.items():
+            complain(f"first token of tenant {tenant}, shown this once: {token}")
+        complain(f"serving {service.url}/mcp")
 
-def _name_of(command: list[str]) -> str:
-    """Return a name that another command does not have."""
-    word = re.sub(r"[^a-z0-9]+", "-", Path(command[0]).name.lower()).strip("-")[:20] or "server"
-    return f"{word}-{hashlib.sha256(json.dumps(command).encode()).hexdigest()[:10]}"
+    service = read_settings(settings.http, {"tenants": {"default": {"project": settings.project}}})
+    serve_until_ended(service, started, lambda stated: http_app(settings, stated))
