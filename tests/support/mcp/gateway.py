@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
+    from pdp.gateway.config import GatewaySettings
+
 SERVER = ROOT / "tests" / "support" / "mcp" / "server.py"
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}}
 
@@ -54,11 +56,15 @@ class World:
         log = self.folder / name / "calls"
         return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
-    async def pin(self, **stated: Any) -> tuple[list[str], list[str]]:
-        """Write the configuration and pin; return the difference, and what is left out."""
+    def write(self, **stated: Any) -> GatewaySettings:
+        """Write the configuration, and read it."""
         file = self.folder / "gateway.yaml"
         file.write_text(json.dumps({"servers": self.servers, "timeout": 60, **stated}))
-        settings = read_gateway(file)
+        return read_gateway(file)
+
+    async def pin(self, **stated: Any) -> tuple[list[str], list[str]]:
+        """Write the configuration and pin; return the difference, and what is left out."""
+        settings = self.write(**stated)
         old = read_pinned(settings) if settings.pins.exists() else {}
         pins, left_out = await survey(settings)
         install(settings, pins)

@@ -48,6 +48,8 @@ async def call_tool(  # noqa: C901 - one case for each thing that goes wrong
             raise MCPError(types.INVALID_PARAMS, "no such text")
         case "die":
             os._exit(3)
+        case "internal":
+            raise MCPError(types.INTERNAL_ERROR, "boom")
         case "hang":
             await asyncio.sleep(3600)
         case "big":
