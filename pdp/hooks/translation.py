@@ -86,10 +86,11 @@ def _regions(kind: Kind, targets: list[str], workspace: Workspace) -> Iterator[R
     for target in targets:
         paths = [target]
         if kind is Kind.SEARCH:
-            paths = [part for part in re.split(r"[{},]", target) if part]
+            paths = [target.partition("{")[0] or "."]
             # What a pattern is relative to is not known here.
-            yield Region.OUTSIDE if ".." in re.split(r"[/{},]", target) else Region.INSIDE
-        elif kind is Kind.WRITE and target.lstrip().startswith(_PATCH):
+            escapes = ".." in re.split(r"[/{},]", target) or re.search(r"[{,][/~]", target)
+            yield Region.OUTSIDE if escapes else Region.INSIDE
+        elif kind is Kind.WRITE and _PATCH in target:
             paths = _patched(target.strip().split("\n")) or [""]
         for path in paths:
             yield workspace.region(path, writes=kind is Kind.WRITE, below=kind is Kind.SEARCH)

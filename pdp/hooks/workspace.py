@@ -31,6 +31,7 @@ _NAMES: Final = (
 )
 _STARTING: Final = re.compile("/" + _NAMES.format("") + "(/|$)")
 _NAMED: Final = re.compile(r"(?<![\w.-])(-\w*m)?(pdp|" + _NAMES.format("/+(hooks|config)") + r")(?![\w-])")
+_CONTROL: Final = re.compile(r"[\0-\x1f\x7f]")
 _OF_PROCESS: Final = re.compile("/(proc|dev)(/|$)")  # what is there differs from process to process
 
 
@@ -65,7 +66,7 @@ class Workspace:
 
     def region(self, path: str, *, writes: bool = False, below: bool = False) -> Region:
         """Return where a path lies. `below`: what lies below it is meant as well."""
-        if not path or "\0" in path or len(path) > _LONGEST:
+        if not path or len(path) > _LONGEST or _CONTROL.search(path.strip()):
             return Region.OUTSIDE
         paths = self._readings(path)
         for each in map(_folded, (*paths, os.path.normpath(Path(self._cwd, path)))):

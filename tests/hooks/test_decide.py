@@ -1,66 +1,344 @@
-"""What a client is answered, with the starter's files, a real engine and a real store."""
+"""What a client is answered, with the starter's files, a real engine, a real store, and a person at a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pdp.audit.chain import chained_events
+from pdp.errors import PdpError
 from pdp.hooks.call import Behaviour, BuiltIn, HookAnswer, HookCall, Kind, Moment
 from pdp.hooks.decide import answer
 from pdp.hooks.home import HookPolicy, open_policy
 from pdp.hooks.starter import starter_files
+from pdp.stores.approvals import Approval, ApprovalState
+from pdp.stores.sql.audit import SqlAudit
+from tests.support.command_line import Done, pdp_process
+
+PASS = HookAnswer(Behaviour.PASS)
+GUARDED = HookAnswer(
+    Behaviour.DENY, "this touches what guards the agent, or what says which programs start; leave it to the person"
+)
+UNBEGUN = HookAnswer(Behaviour.DENY, "this call was not allowed before")
+TOOLS = {
+    "Bash": BuiltIn(Kind.SHELL, ("command",)),
+    "Read": BuiltIn(Kind.READ, ("file_path",)),
+    "Write": BuiltIn(Kind.WRITE, ("file_path",)),
+    "Grep": BuiltIn(Kind.SEARCH, ("path",)),
+}
+
+
+class Desk:
+    """HOME with the starter's files, `changes` made to their texts, and a repository that a client works in."""
+
+    def __init__(self, folder: Path, owned: ExitStack, changes: Mapping[str, tuple[str, str]]) -> None:
+        self.home, self.cwd = folder / "home", folder / "work"
+        (self.home / "state").mkdir(parents=True)
+        (self.cwd / ".git").mkdir(parents=True)
+        for name, content in starter_files("alice").items():
+            text = content.decode()
+            for old, new in [changes[name]] if name in changes else []:
+                assert old in text
+                text = text.replace(old, new)
+            (self.home / name).write_text(text)
+        self.policy: HookPolicy = open_policy(self.home, owned)
+
+    def call(self, tool: str, call_id: str | None = "c1", moment: Moment = Moment.BEFORE, **arguments: Any) -> HookCall:
+        return HookCall("claude-code", moment, "s1", call_id, tool, arguments, str(self.cwd), TOOLS.get(tool))
+
+    async def bash(self, command: str, call_id: str | None = "c1", *, can_ask: bool = False) -> HookAnswer:
+        return await answer(self.call("Bash", call_id, command=command), self.policy, can_ask=can_ask)
+
+    async def after(self, call: HookCall, **changes: Any) -> HookAnswer:
+        return await answer(replace(call, moment=Moment.AFTER, **{"executed": "done", **changes}), self.policy)
+
+    def restrict(self, rules: str) -> None:
+        (self.cwd / ".pdp-hook.yaml").write_text(rules)
+
+    def approvals(self) -> list[Approval]:
+        assert self.policy.pep.approvals is not None
+        return [*self.policy.pep.approvals.list()]
+
+    def held(self, what: str) -> HookAnswer:
+        """Return the answer to a call that is held, and waits for the newest approval."""
+        home = shlex.quote(str(self.home))
+        line = (
+            f"PDP_PROJECT={home}/pdp.yaml pdp approvals grant {self.approvals()[-1].id} --session {home}/approver.yaml"
+        )
+        rest = "in a terminal of their own, then make exactly the same call again."
+        text = f"{what} is held. Ask the person to run `{line}` {rest}"
+        return HookAnswer(Behaviour.DENY, text)
+
+    def as_told(self, given: HookAnswer) -> Done:
+        """Run the command that the answer names, as a person does."""
+        match = re.search(r"`(.*)`", given.message)
+        assert match is not None
+        variable, program, *arguments = shlex.split(match[1])
+        assert program == "pdp"
+        return pdp_process(*arguments, **dict([variable.split("=", 1)]))
+
+    def events(self) -> list[tuple[Any, ...]]:
+        """Return what the audit stream has, once its chain is verified."""
+        stream = self.policy.pep.audit
+        assert isinstance(stream, SqlAudit)
+        lines = [row.line.encode() for row in stream.lines(-1, 1000)]
+        names = ("type", "subject", "agent", "verdict", "outcome")
+        return [tuple(map(event.get, names)) for event in chained_events(lines)]
 
 
 @pytest.fixture
-def policy(tmp_path: Path) -> Iterator[HookPolicy]:
-    home = tmp_path / "home"
-    (home / "state").mkdir(parents=True)
-    for name, content in starter_files("alice").items():
-        (home / name).write_bytes(content)
+def desk_with(tmp_path: Path) -> Iterator[Callable[..., Desk]]:
     with ExitStack() as owned:
-        yield open_policy(home, owned)
+        yield lambda **changes: Desk(tmp_path, owned, {f"{name}.yaml": change for name, change in changes.items()})
 
 
 @pytest.fixture
-def cwd(tmp_path: Path) -> Path:
-    folder = tmp_path / "work"
-    (folder / ".git").mkdir(parents=True)
-    return folder
+def desk(desk_with: Callable[..., Desk]) -> Desk:
+    return desk_with()
 
 
-def shell(cwd: Path, command: str, call_id: str, **changes: Any) -> HookCall:
-    built_in = BuiltIn(Kind.SHELL, ("command",))
-    return HookCall(
-        **{
-            "client": "claude-code",
-            "moment": Moment.BEFORE,
-            "session_id": "s1",
-            "call_id": call_id,
-            "tool": "Bash",
-            "arguments": {"command": command},
-            "cwd": str(cwd),
-            "built_in": built_in,
-            **changes,
-        }
+@pytest.mark.process
+async def test_held_granted_at_a_terminal_it_runs_once(desk: Desk) -> None:
+    held = await desk.bash("make all", "c1")
+    assert held == desk.held("run_command: make all")
+    assert await desk.bash("make all", "c2") == held  # the same approval
+    granted = desk.as_told(held)
+    assert (granted.code, granted.err) == (0, f"project: {desk.home}/pdp.yaml\n")
+
+    assert await desk.bash("make  all", "c3") == desk.held("run_command: make all")  # other arguments
+    call = desk.call("Bash", "c4", command="make all")
+    assert await answer(call, desk.policy) == PASS
+    assert await answer(call, desk.policy) == PASS  # the same call, in a hook that is registered twice
+    assert await desk.bash("make all", "c5") == desk.held("run_command: make all")
+    assert await desk.after(call) == PASS
+    assert await answer(call, desk.policy) == HookAnswer(
+        Behaviour.DENY, "the same call may have run just now; look before you make it again"
+    )
+    assert await desk.bash("make all", "c6") == desk.held("run_command: make all")
+    states = [approval.state for approval in desk.approvals()]
+    assert states == [ApprovalState.CONSUMED, ApprovalState.PENDING, ApprovalState.PENDING]
+
+    who, agent = "alice", "agent:claude-code"
+    steps = [event for event in desk.events() if event[0] != "tool.run_command.dispatch" or event[3] == "ALLOW"]
+    assert steps == [
+        ("approval.opened", who, agent, None, None),
+        ("approval.granted", who, None, None, None),
+        ("approval.opened", who, agent, None, None),
+        ("tool.run_command.dispatch", who, agent, "ALLOW", None),
+        ("approval.consumed", who, agent, None, None),
+        ("approval.opened", who, agent, None, None),
+        ("tool.run_command.result", who, agent, None, "succeeded"),
+    ]
+
+
+@pytest.mark.process
+async def test_whoever_has_the_calls_own_session_does_not_approve_it(desk: Desk) -> None:
+    held = await desk.bash("make")
+    refused = desk.as_told(replace(held, message=held.message.replace("approver.yaml", "session.yaml")))
+    assert refused.code == 1
+    assert [approval.state for approval in desk.approvals()] == [ApprovalState.PENDING]
+
+
+async def test_the_clients_person_is_asked_and_says_yes(desk: Desk) -> None:
+    call = desk.call("Bash", command="make")
+    assert await answer(call, desk.policy, can_ask=True) == HookAnswer(
+        Behaviour.ASK, f"run_command: make (approval {desk.approvals()[0].id})"
+    )
+    asked = replace(call, moment=Moment.PERMISSION, call_id=None)
+    assert await answer(asked, desk.policy, can_ask=True) == PASS
+    assert await desk.after(call) == PASS
+    (approval,) = desk.approvals()
+    assert (approval.state, [grant.person.sub for grant in approval.grants]) == (ApprovalState.CONSUMED, ["alice"])
+    assert [event[0] for event in desk.events()] == [
+        "approval.opened",
+        "tool.run_command.dispatch",
+        "tool.run_command.dispatch",
+        "approval.granted",
+        "tool.run_command.dispatch",
+        "approval.consumed",
+        "tool.run_command.result",
+    ]
+    assert desk.events()[-1] == ("tool.run_command.result", "alice", "agent:claude-code", None, "succeeded")
+
+    again = await desk.bash("make", "c2", can_ask=True)
+    assert again == HookAnswer(Behaviour.ASK, f"run_command: make (approval {desk.approvals()[1].id})")
+
+
+async def test_the_clients_person_says_no(desk: Desk) -> None:
+    await desk.bash("make", can_ask=True)
+    (approval,) = desk.approvals()
+    # What comes of another call is no answer of the person's.
+    assert await desk.after(desk.call("Bash", "c2", command="make all")) == UNBEGUN
+    assert desk.approvals() == [approval]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"governance": ("approvers: [$subject]", "approvers: [lead]")},
+        {"governance": ("approvers: [$subject]", "approvers: [$subject], quorum: 2")},
+        {"session": ("  azp: pdp-hook", "  azp: person at claude-code")},
+        {"session": ("  azp: pdp-hook", "  name: Alice")},
+    ],
+    ids=["others", "two", "one token", "no token"],
+)
+async def test_the_clients_person_is_not_asked_where_they_cannot_approve(
+    desk_with: Callable[..., Desk], changes: dict[str, tuple[str, str]]
+) -> None:
+    desk = desk_with(**changes)
+    assert await desk.bash("make", can_ask=True) == desk.held("run_command: make")
+    assert await desk.after(desk.call("Bash", command="make")) == UNBEGUN
+    asked = desk.call("Bash", None, Moment.PERMISSION, command="make")
+    assert await answer(asked, desk.policy, can_ask=True) == UNBEGUN
+
+
+async def test_a_call_without_an_id_is_known_by_its_arguments(desk: Desk) -> None:
+    call = desk.call("Bash", None, command="git status")
+    assert await desk.after(call) == UNBEGUN
+    assert await answer(call, desk.policy) == PASS
+    assert await answer(replace(call, moment=Moment.PERMISSION), desk.policy) == PASS
+    assert await desk.after(call) == PASS
+    assert await answer(call, desk.policy) == PASS  # one more: nothing stands between two of the same
+    assert await desk.after(call, failed=True, executed=None) == PASS
+    outcomes = [event[4] for event in desk.events()]
+    assert outcomes == [None, "succeeded", None, "failed"]
+    with pytest.raises(PdpError, match="has another result"):
+        await desk.after(call)
+
+
+async def test_what_was_not_allowed_is_said_to_have_run(desk: Desk) -> None:
+    assert await desk.after(desk.call("Bash", command="git status")) == UNBEGUN
+    assert await answer(desk.call("Read", None, Moment.PERMISSION, file_path="a"), desk.policy) == UNBEGUN
+    assert desk.events() == []
+
+
+async def test_an_id_stands_for_one_call(desk: Desk) -> None:
+    assert await desk.bash("git status", "c1") == PASS
+    with pytest.raises(PdpError, match="stands for another call"):
+        await desk.bash("git log", "c1")
+
+
+async def test_another_client_or_session_has_calls_of_its_own(desk: Desk) -> None:
+    call = desk.call("Bash", command="git status")
+    assert await answer(call, desk.policy) == PASS
+    for other in (replace(call, client="codex"), replace(call, session_id="s2")):
+        assert await desk.after(other) == UNBEGUN
+        assert await answer(replace(other, moment=Moment.PERMISSION), desk.policy) == UNBEGUN
+        assert await answer(other, desk.policy) == PASS
+
+
+async def test_what_a_tool_gave_is_not_stored(desk: Desk) -> None:
+    call = desk.call("Read", file_path="a")
+    assert await answer(call, desk.policy) == PASS
+    assert await desk.after(call, executed={"content": "a secret of the file"}) == PASS
+    assert [file.name for file in (desk.home / "state").iterdir() if b"a secret of" in file.read_bytes()] == []
+
+
+async def test_what_guards_the_agent(desk: Desk) -> None:
+    for call in (
+        desk.call("Read", file_path=str(desk.home / "session.yaml")),
+        desk.call("Write", file_path=".git/config"),
+        desk.call("Grep", pattern="sub", path=".."),
+        desk.call("Bash", command=f"cat {desk.home}/session.yaml"),
+        desk.call("Bash", command="git status", cwd=str(desk.home)),
+        desk.call("mcp__files__read", path=str(desk.home / "state/store.db")),
+    ):
+        assert await answer(call, desk.policy, can_ask=True) == GUARDED
+    assert desk.approvals() == []
+    assert {event[3] for event in desk.events()} == {"DENY"}
+
+
+async def test_a_tool_that_is_not_in_the_manifest(desk: Desk) -> None:
+    assert await answer(desk.call("mcp__x__y", a=1), desk.policy) == HookAnswer(
+        Behaviour.DENY, "INVALID_TOOL_NAME: 'mcp__x__y' is not a tool of manifest 2026.11.0"
     )
 
 
-async def test_a_listed_command_goes_on(policy: HookPolicy, cwd: Path) -> None:
-    assert await answer(shell(cwd, "git status", "c1"), policy) == HookAnswer(Behaviour.PASS)
+PAY = """tools:
+  - {name: mcp__x__pay, version: 1.0.0, effect_class: stage, scopes: [web], description: Pay a bill,
+     schema: {type: object, properties: {amount: {type: number}}},
+     invariants: [{id: FEW, rule: At most 5., check: call.amount <= 5.0, correct: {set: {amount: 5}}}]}
+"""
+READ = "scopes: [files.read],\n     description: Read"
 
 
-async def test_another_command_is_held_with_what_to_do(policy: HookPolicy, cwd: Path) -> None:
-    given = await answer(shell(cwd, "make", "c1"), policy)
-    assert policy.pep.approvals is not None
-    (approval,) = policy.pep.approvals.list()
-    home = policy.home
-    assert given == HookAnswer(
-        Behaviour.DENY,
-        f"run_command: make is held. Ask the person to run `PDP_PROJECT={home}/pdp.yaml pdp approvals grant"
-        f" {approval.id} --session {home}/approver.yaml` in a terminal of their own, then make exactly the same call"
-        " again.",
-    )
+async def test_a_call_is_corrected(desk_with: Callable[..., Desk]) -> None:
+    desk = desk_with(manifest=("tools:\n", PAY))
+    call = desk.call("mcp__x__pay", amount=9)
+    assert await answer(call, desk.policy) == HookAnswer(Behaviour.CORRECT, arguments={"amount": 5})
+    assert await desk.after(replace(call, arguments={"amount": 5})) == PASS
+    assert [event[4] for event in desk.events()] == [None, "succeeded"]
+
+
+@pytest.mark.parametrize(
+    ("check", "to", "given"),
+    [
+        (
+            "has(call.input.limit)",
+            "{input: {file_path: a, limit: 1}}",
+            HookAnswer(Behaviour.CORRECT, arguments={"file_path": "a", "limit": 1}),
+        ),
+        ("call.input.file_path != 'a'", "{input: {file_path: /etc/passwd}}", None),
+        ("call.target == 'b'", "{target: b}", None),
+    ],
+)
+async def test_a_built_in_tool_is_corrected_where_it_stays_what_it_was(
+    desk_with: Callable[..., Desk], check: str, to: str, given: HookAnswer | None
+) -> None:
+    invariant = f'invariants: [{{id: FEW, rule: A line., check: "{check}", correct: {{set: {to}}}}}]'
+    desk = desk_with(manifest=(READ, f"{invariant}, {READ}"))
+    changed = HookAnswer(Behaviour.DENY, "the policy changes this call in a way that a client cannot be told")
+    assert await answer(desk.call("Read", file_path="a"), desk.policy) == (given or changed)
+
+
+class TestRepository:
+    """The repository's own file makes it tighter, and nothing else."""
+
+    async def test_an_entry_is_denied(self, desk: Desk) -> None:
+        desk.restrict("deny: [write_file, mcp__x__y]\n")
+        denied = HookAnswer(Behaviour.DENY, "the repository's own rules deny this")
+        assert await answer(desk.call("Write", file_path="a"), desk.policy) == denied
+        assert await answer(desk.call("Write", file_path="/etc/passwd"), desk.policy) == denied
+        assert await answer(desk.call("mcp__x__y"), desk.policy) == denied
+        assert await answer(desk.call("Read", file_path="a"), desk.policy) == PASS
+        assert desk.approvals() == []
+
+    async def test_an_entry_is_held(self, desk: Desk) -> None:
+        desk.restrict("hold: [write_file, run_listed_command]\n")
+        call = desk.call("Write", file_path="a")
+        assert await answer(call, desk.policy) == desk.held("reach_outside: a")
+        assert await desk.bash("git status", "c2") == desk.held("reach_outside: git status")
+        assert await answer(desk.call("Write", "c3", file_path=".git/config"), desk.policy) == GUARDED
+        assert len(desk.approvals()) == 2
+
+    async def test_a_hold_is_no_way_around_a_denial(self, desk_with: Callable[..., Desk]) -> None:
+        desk = desk_with(session=("files.write: true, ", ""))
+        desk.restrict("hold: [write_file]\n")
+        given = await answer(desk.call("Write", file_path="a"), desk.policy)
+        assert given.message.startswith("POLICY_VIOLATION: DENY: scopes.missing: ")
+        assert desk.approvals() == []
+
+    async def test_a_program_is_not_listed(self, desk: Desk) -> None:
+        desk.restrict("commands_without: [git]\n")
+        assert await desk.bash("git status") == desk.held("run_command: git status")
+        assert await desk.bash("pwd", "c2") == PASS
+
+    async def test_a_faulty_file_denies_all(self, desk: Desk) -> None:
+        desk.restrict("allow: [run_command]\n")
+        with pytest.raises(PdpError, match=r"work/\.pdp-hook\.yaml:1:1: unknown key `allow`"):
+            await desk.bash("pwd")
+        assert desk.events() == []
+
+
+async def test_an_agent_has_the_scopes_that_the_session_gives_it(desk_with: Callable[..., Desk]) -> None:
+    desk = desk_with(session=("scopes: [files.read, files.write,", "scopes: [files.read,"))
+    assert await answer(desk.call("Read", file_path="a"), desk.policy) == PASS
+    assert (await answer(desk.call("Write", "c2", file_path="a"), desk.policy)).behaviour is Behaviour.DENY
+    assert desk.approvals() == []

@@ -50,13 +50,14 @@ INSIDE = [
     "~x",
     "file:src/a", "file://PERSON/work/a", "FILE:///PERSON/work/a", "src/deep/../../a", "a/./b//c", "...",
     "out/../work/a", "-rf", "$x", "*",
-    "PERSON/into/a", "~/work/a", "git", "\u00e4", "a\nb", ".gitignore", ".git", ".git/config", ".claude/settings.json",
+    "PERSON/into/a", "~/work/a",
+    "git", "\u00e4", "a\u202fb", ".gitignore", ".git", ".git/config", ".claude/settings.json",
 ]  # fmt: skip
 OUTSIDE = [
     "..", "../", "../work2/a", "PERSON/work2/a", "PERSON", "/", "/etc/passwd", "~", "~/other", "~root/x",
     "src/../../other",
     "out", "out/a", "out/../other/a", "src/deep/far/x", "gone", "/proc/self/cwd/a", "/dev/fd/3", "self/a", "", "\0",
-    "a\0b",
+    "a\0b", "a\nb", "a\x7f",
     "a" * 5000, "PERSON/worker", "PERSON/wor", "PERSON/work/../other", "file:///etc/passwd",
     "file://localhost/etc/passwd",
     "file:/etc/passwd", " /etc/passwd", "/etc/passwd\n", "file:///%65tc/passwd", "\t~/other", "PERSON/WORK/a",

@@ -1,0 +1,59 @@
+"""The files that a HOME begins with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pdp.documents import read_document
+from pdp.hooks.home import open_policy
+from pdp.hooks.starter import starter_files
+from tests.support.command_line import pdp
+
+
+@pytest.mark.opa
+def test_scenarios_on_both_engines() -> None:
+    done = pdp("test", Path(__file__).parent / "starter.scenarios.yaml", "--engine", "both", "--json")
+    assert (done.code, done.json["failed"], done.json["passed"]) == (0, 0, 36)
+
+
+def test_lint_finds_what_is_accepted_in_the_manifest_and_nothing_else(tmp_path: Path) -> None:
+    for name, content in starter_files("alice").items():
+        (tmp_path / name).write_bytes(content)
+    done = pdp("manifest", "lint", tmp_path / "manifest.yaml", "-g", tmp_path / "governance.yaml", "--json")
+    found = [(fault["kind"], fault["message"]) for fault in done.json["faults"]]
+    assert done.code == 0
+    assert found == [
+        *[("warning", "commit-low without `compensation`")] * 4,
+        ("warning", "name `reach_outside` begins with no verb that is known"),
+        ("warning", "commit-low without `compensation`"),
+    ]
+
+
+@pytest.mark.parametrize("user", ["alice", "o'neil", "a: b", 'a"b', "null", "1", "{x}", "\u00e4"], ids=ascii)
+def test_a_users_name_stays_what_it_is(user: str) -> None:
+    files = starter_files(user)
+    for name in ("session.yaml", "approver.yaml"):
+        assert read_document(name, text=files[name]).value["claims"]["sub"] == user
+
+
+def test_the_starter_is_opened(tmp_path: Path) -> None:
+    from contextlib import ExitStack
+
+    files = starter_files("alice")
+    assert [*files] == [
+        "approver.yaml",
+        "commands.yaml",
+        "governance.yaml",
+        "manifest.yaml",
+        "pdp.yaml",
+        "session.yaml",
+    ]
+    (tmp_path / "state").mkdir()
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    with ExitStack() as owned:
+        policy = open_policy(tmp_path, owned)
+        assert [*policy.commands] == ["pwd", "whoami", "date", "ls", "git"]
+        assert policy.session.subject.id == "alice"

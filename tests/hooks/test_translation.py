@@ -1,0 +1,164 @@
+"""Which entry a call of a client's own tool is, and what it touches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdp.hooks.call import BuiltIn, HookCall, Kind, Moment
+from pdp.hooks.translation import Translated, translate
+from pdp.hooks.workspace import Workspace
+
+COMMANDS = {"git": ("status",), "pwd": ()}
+GUARD = ("guard.own",)
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for folder in ("work/.git", "work/src", ".config/hook"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "work/out").symlink_to(tmp_path)
+    return tmp_path / "work"
+
+
+def translated(work: Path, built_in: BuiltIn | None, arguments: dict[str, Any], tool: str = "Tool") -> Translated:
+    call = HookCall("claude-code", Moment.BEFORE, "s1", "c1", tool, arguments, str(work), built_in)
+    return translate(call, Workspace(str(work), work.parent / ".config/hook"), COMMANDS)
+
+
+def entry(name: str, arguments: dict[str, Any], target: str | None, *markings: str) -> Translated:
+    return Translated(name, {"tool": "Tool", "input": arguments, "target": target}, target or "", markings)
+
+
+PATH = ("file_path",)
+ENTRIES = [
+    (Kind.READ, PATH, {"file_path": "a"}, "read_file", "a", ()),
+    (Kind.READ, PATH, {"file_path": ".git/config"}, "read_file", ".git/config", ()),
+    (Kind.READ, PATH, {"file_path": "../a"}, "reach_outside", "../a", ()),
+    (Kind.READ, PATH, {"file_path": "~/.config/hook/x"}, "reach_outside", "~/.config/hook/x", GUARD),
+    (Kind.READ, ("paths",), {"paths": ["a", "b"]}, "read_file", "a\nb", ()),
+    (Kind.READ, ("paths",), {"paths": ["a", "/b"]}, "reach_outside", "a\n/b", ()),
+    (Kind.READ, ("paths",), {"paths": ["a", "/b", "~/.config/hook"]}, "reach_outside", "a\n/b\n~/.config/hook", GUARD),
+    (Kind.WRITE, PATH, {"file_path": "a", "content": "~/.config/hook"}, "write_file", "a", ()),
+    (Kind.WRITE, PATH, {"file_path": ".git/config"}, "reach_outside", ".git/config", GUARD),
+    (Kind.WRITE, PATH, {"file_path": "src/../.git/hooks/x"}, "reach_outside", "src/../.git/hooks/x", GUARD),
+    (Kind.SEARCH, ("path",), {"pattern": "a"}, "search_files", "CWD", ()),
+    (Kind.SEARCH, ("path",), {"path": None}, "search_files", "CWD", ()),
+    (Kind.SEARCH, ("path",), {"path": "src"}, "search_files", "src", ()),
+    (Kind.SEARCH, ("path",), {"path": "out"}, "reach_outside", "out", GUARD),
+    (Kind.SEARCH, ("path",), {"path": "/etc"}, "reach_outside", "/etc", ()),
+    (Kind.SEARCH, ("path",), {"path": "/"}, "reach_outside", "/", GUARD),
+    (Kind.SEARCH, ("path", "pattern"), {"pattern": "**/*.py"}, "search_files", "CWD\n**/*.py", ()),
+    (Kind.SEARCH, ("path", "pattern"), {"pattern": "**/*.{py,md}"}, "search_files", "CWD\n**/*.{py,md}", ()),
+    (Kind.SEARCH, ("path", "pattern"), {"pattern": "/etc/*"}, "reach_outside", "CWD\n/etc/*", ()),
+    (Kind.SEARCH, ("path", "pattern"), {"pattern": "src/{a,b}/*"}, "search_files", "CWD\nsrc/{a,b}/*", ()),
+    (Kind.SEARCH, ("path", "pattern"), {"pattern": "{src,a}/*"}, "search_files", "CWD\n{src,a}/*", ()),
+    (Kind.SEARCH, ("path", "pattern"), {"pattern": "~/{a,b}"}, "reach_outside", "CWD\n~/{a,b}", GUARD),
+    (Kind.SEARCH, ("path", "pattern"), {"pattern": "{/etc,/x}/*"}, "reach_outside", "CWD\n{/etc,/x}/*", ()),
+    (Kind.SEARCH, ("path", "pattern"), {"pattern": "src/{..,a}/../*"}, "reach_outside", "CWD\nsrc/{..,a}/../*", ()),
+    (Kind.SEARCH, ("path", "pattern"), {"path": "src", "pattern": "../src/*"}, "reach_outside", "src\n../src/*", ()),
+    (Kind.FETCH, ("url",), {"url": "https://a.example/b?c=d#e"}, "fetch_url", "https://a.example/b?c=d#e", ()),
+    (Kind.FETCH, ("url",), {"url": "HTTP://a.example:80"}, "fetch_url", "HTTP://a.example:80", ()),
+    (Kind.FETCH, ("url",), {"url": "file:///etc/passwd"}, "reach_outside", "file:///etc/passwd", ()),
+    (Kind.FETCH, ("url",), {"url": "file:///"}, "reach_outside", "file:///", GUARD),
+    (Kind.FETCH, ("url",), {"url": "ftp://a.example/"}, "reach_outside", "ftp://a.example/", ()),
+    (Kind.FETCH, ("url",), {"url": "https://u:p@a.example/"}, "reach_outside", "https://u:p@a.example/", ()),
+    (Kind.FETCH, ("url",), {"url": "https://a.example/ x"}, "reach_outside", "https://a.example/ x", ()),
+    (Kind.FETCH, ("url",), {"url": "https://\u0430.example/"}, "reach_outside", "https://\u0430.example/", ()),
+    (Kind.FETCH, ("url",), {"url": "a"}, "reach_outside", "a", ()),
+    (Kind.WEB_SEARCH, ("query",), {"query": "~/.config/hook"}, "search_web", "~/.config/hook", ()),
+    (Kind.DELEGATE, (), {"prompt": "a"}, "delegate_task", "Tool", ()),
+    (Kind.PLAN, (), {"todos": []}, "plan_work", "Tool", ()),
+    (Kind.SHELL, ("command",), {"command": "git status"}, "run_listed_command", "git status", ()),
+    (Kind.SHELL, ("command",), {"command": "pwd", "description": "x", "timeout": 9}, "run_listed_command", "pwd", ()),
+    (Kind.SHELL, ("command",), {"command": "pwd", "run_in_background": True}, "run_command", "pwd", ()),
+    (Kind.SHELL, ("command",), {"command": "pwd", "dangerouslyDisableSandbox": False}, "run_command", "pwd", ()),
+    (Kind.SHELL, ("command",), {"command": "pwd", "timeout": True}, "run_command", "pwd", ()),
+    (Kind.SHELL, ("command",), {"command": "pwd", "workdir": "src"}, "run_command", "pwd", ()),
+    (Kind.SHELL, ("command",), {"command": "pwd", "workdir": "../.config/hook"}, "reach_outside", "pwd", GUARD),
+    (Kind.SHELL, ("command",), {"command": ["git", "status"]}, "run_command", "git\nstatus", ()),
+    (Kind.SHELL, ("command",), {"command": "git status; pwd"}, "run_command", "git status; pwd", ()),
+    (Kind.SHELL, ("command",), {"command": "pdp"}, "reach_outside", "pdp", GUARD),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", range(len(ENTRIES)))
+def test_entries(work: Path, row: int) -> None:
+    kind, names, arguments, name, target, markings = ENTRIES[row]
+    expected = entry(name, arguments, target.replace("CWD", str(work)), *markings)
+    assert translated(work, BuiltIn(kind, names), arguments) == expected
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.SEARCH])
+@pytest.mark.parametrize("value", [None, 1, "", [], ["a", 1], [None], {"a": "b"}, [["a"]]], ids=repr)
+def test_a_call_that_does_not_name_what_it_needs(work: Path, kind: Kind, value: Any) -> None:
+    done = translated(work, BuiltIn(kind, ("a", "b")), {"a": "x", "b": value})
+    assert (done.arguments["target"], done.target) == (None, "")
+
+
+def test_a_listed_command_where_git_would_read_what_an_agent_wrote(work: Path) -> None:
+    (work / "HEAD").touch()
+    arguments = {"command": "git status"}
+    assert translated(work, BuiltIn(Kind.SHELL, ("command",)), arguments) == entry(
+        "run_command", arguments, "git status"
+    )
+
+
+PATCH = "*** Begin Patch\n*** Update File: {}\n@@\n a\n-b\n+*** Update File: /c\n+d\n*** End of File\n*** End Patch"
+PATCHES = {
+    PATCH.format("src/a"): ("write_file", ()),
+    PATCH.format("src/a") + "\n": ("write_file", ()),
+    PATCH.format("/etc/passwd"): ("reach_outside", ()),
+    PATCH.format("src/a\n*** Move to: /etc/passwd"): ("reach_outside", ()),
+    PATCH.format("src/a\n*** Move to: .git/config"): ("reach_outside", GUARD),
+    PATCH.format(" .git/config "): ("reach_outside", GUARD),
+    PATCH.format("a\n a\n *** Update File: /etc/passwd"): ("reach_outside", ()),
+    PATCH.format("a\n a\n *** Delete File: .claude/settings.json"): ("reach_outside", GUARD),
+    PATCH.format("a\nwhat is this"): ("reach_outside", ()),
+    PATCH.format("a\n*** Rename File: b"): ("reach_outside", ()),
+    PATCH.format("a\n\t*** Update File: /etc/passwd"): ("reach_outside", ()),
+    PATCH.format("a\n\n\n a\r"): ("write_file", ()),
+    "*** Begin Patch\n*** Add File: a\n+b\n*** Delete File: c\n*** End Patch": ("write_file", ()),
+    "*** Begin Patch\n*** Add File: a\n+b\n*** Delete File: ../c\n*** End Patch": ("reach_outside", ()),
+    "*** Begin Patch\n*** Add File: a\n+b": ("reach_outside", ()),
+    "*** Begin Patch\n*** End Patch": ("reach_outside", ()),
+    "*** Begin Patch": ("reach_outside", ()),
+    " *** Begin Patch x\n*** Add File: a\n+b\n*** End Patch": ("reach_outside", ()),
+    "*** Begin Patch\n*** Environment ID: x\n*** Add File: a\n+b\n*** End Patch": ("reach_outside", ()),
+    "*** Begin Patch\n*** Add File: a\n+b\n*** End Patch\n*** Begin Patch\n*** End Patch": ("reach_outside", ()),
+    "<<'EOF'\n*** Begin Patch\n*** Add File: /a\n+b\n*** End Patch\nEOF": ("reach_outside", ()),
+}
+
+
+@pytest.mark.parametrize("row", range(len(PATCHES)))
+def test_a_patch_writes_the_files_that_it_names(work: Path, row: int) -> None:
+    patch, (name, markings) = [*PATCHES.items()][row]
+    done = translated(work, BuiltIn(Kind.WRITE, ("command",)), {"command": patch})
+    assert done == entry(name, {"command": patch}, patch, *markings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_guard"),
+    [
+        ({}, False),
+        ({"path": "/etc/passwd"}, False),
+        ({"text": "a longer text about pdp and .git/config, with ~ and /"}, False),
+        ({"path": "~/.config/hook/session.yaml"}, True),
+        ({"a": [{"b": ["x", {"c": "HOME/.config/hook"}]}]}, True),
+        ({"path": "file://HOME/.config/hook"}, True),
+        ({"path": ".git/config"}, True),
+        ({"path": "/x/.claude/settings.json"}, True),
+        ({"paths": [f"a/{number}" for number in range(1001)]}, True),
+    ],
+)
+def test_another_tool_keeps_its_name_and_arguments(work: Path, arguments: Any, *, is_guard: bool) -> None:
+    import json
+
+    arguments = json.loads(json.dumps(arguments).replace("HOME", str(work.parent)))
+    done = translated(work, None, arguments, tool="Tool")
+    assert done == (
+        entry("reach_outside", arguments, "Tool", *GUARD) if is_guard else Translated("Tool", arguments, "Tool")
+    )
