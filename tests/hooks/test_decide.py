@@ -82,7 +82,7 @@ class Desk:
         assert match is not None
         variable, program, *arguments = shlex.split(match[1])
         assert program == "pdp"
-        return pdp_process(*arguments, **dict([variable.split("=", 1)]))
+        return pdp_process(*arguments, PDP_PROJECT=variable.removeprefix("PDP_PROJECT="))
 
     def events(self) -> list[tuple[Any, ...]]:
         """Return what the audit stream has, once its chain is verified."""

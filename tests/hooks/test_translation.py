@@ -34,7 +34,7 @@ def entry(name: str, arguments: dict[str, Any], target: str | None, *markings: s
 
 
 PATH = ("file_path",)
-ENTRIES = [
+ENTRIES: list[tuple[Kind, tuple[str, ...], dict[str, Any], str, str, tuple[str, ...]]] = [
     (Kind.READ, PATH, {"file_path": "a"}, "read_file", "a", ()),
     (Kind.READ, PATH, {"file_path": ".git/config"}, "read_file", ".git/config", ()),
     (Kind.READ, PATH, {"file_path": "../a"}, "reach_outside", "../a", ()),
