@@ -42,8 +42,12 @@ class _Record(NamedTuple):
 
 
 class SettingsChange(NamedTuple):
-    """What is to become of a file; None: no file. `record`: of an installation; `made`: the folders of one to undo."""
+    """What is to become of a file; None: no file. `path`: behind any link.
 
+    `record`: of an installation; `made`: the folders of one to undo.
+    """
+
+    file: Path
     path: Path
     before: bytes | None
     after: bytes | None
@@ -53,8 +57,8 @@ class SettingsChange(NamedTuple):
 
     def lines(self) -> Iterator[str]:
         """Return the note, and a unified diff where something changes."""
-        yield f"{self.path}: {self.note}"
-        before, after = ((content or b"").decode(errors="replace").splitlines() for content in self[1:3])
+        yield f"{self.path}{f' (behind the link {self.file})' * (self.path != self.file)}: {self.note}"
+        before, after = ((content or b"").decode(errors="replace").splitlines() for content in self[2:4])
         yield from unified_diff(before, after, str(self.path), str(self.path), lineterm="")
 
 
@@ -115,7 +119,7 @@ def installation(client: HookClient, file: Path, home: Path) -> SettingsChange:
         original, made = _original(record), (*made, *record.made)
     text = None if original is None else original.decode("latin-1")
     note = "has the hook" if after == content else "gets the hook"
-    return SettingsChange(path, content, after, note, _Record(client.name, text, _digest(after), made))
+    return SettingsChange(file, path, content, after, note, _Record(client.name, text, _digest(after), made))
 
 
 def removal(client: HookClient, file: Path, home: Path) -> SettingsChange:
@@ -131,7 +135,7 @@ def removal(client: HookClient, file: Path, home: Path) -> SettingsChange:
         is_ours_alone = record is not None and record.original is None and bare in ({}, client.also)
         after = None if is_ours_alone else _rendered(bare, content)
         note = "was changed since it got the hook: our own entries alone go"
-    return SettingsChange(path, content, after, note, made=tuple(record.made) if record else ())
+    return SettingsChange(file, path, content, after, note, made=tuple(record.made) if record else ())
 
 
 def apply(change: SettingsChange, home: Path) -> None:

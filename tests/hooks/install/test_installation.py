@@ -1,0 +1,302 @@
+"""What becomes of a client's file: whole files, before and after, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pdp.errors import UsageError
+from pdp.hooks.ask import STATE
+from pdp.hooks.install import installation as steps
+from pdp.hooks.install.clients import CLIENTS, HookClient
+from pdp.hooks.install.installation import apply, installation, installed_clients, removal
+
+CLAUDE = CLIENTS["claude-code"]
+OTHER = {"matcher": "Bash", "hooks": [{"type": "command", "command": "/usr/bin/log"}]}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    return _home(tmp_path)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "person/.claude/settings.json"
+
+
+def _home(folder: Path) -> Path:
+    (folder / "policy" / STATE / "installed").mkdir(parents=True)
+    return folder / "policy"
+
+
+def install(file: Path, home: Path, client: HookClient = CLAUDE) -> None:
+    apply(installation(client, file, home), home)
+
+
+def uninstall(file: Path, home: Path, client: HookClient = CLAUDE) -> str:
+    change = removal(client, file, home)
+    apply(change, home)
+    return change.note
+
+
+def put(file: Path, text: str) -> str:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return text
+
+
+def records(home: Path) -> list[Path]:
+    return list((home / STATE / "installed").iterdir())
+
+
+@pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
+def test_a_file_that_was_not_there_is_removed_with_the_folders_that_were_made(
+    client: HookClient, tmp_path: Path, home: Path
+) -> None:
+    file = tmp_path / "person" / client.user
+    install(file, home, client)
+    entry = client.entry(home)
+    assert json.loads(file.read_text()) == {**client.also, "hooks": {event: [entry] for event in client.events}}
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert installed_clients(home) == [client.name]
+    assert uninstall(file, home, client) == "becomes what it was"
+    assert not (tmp_path / "person").exists()
+    assert records(home) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        '{"hooks": {}}\n',
+        '{"hooks": {"PreToolUse": []}}',
+        '\ufeff{\r\n\t"model": "opus",\r\n\t"hooks": {"Stop": []}\r\n}\r\n',
+        json.dumps(
+            {"hooks": {"PreToolUse": [OTHER], "Stop": [OTHER]}, "env": {"é": "\u2028"}, "n": [1.0, 1e3]}, indent=4
+        ),
+    ],
+    ids=["empty", "object", "no-hooks", "no-groups", "windows", "other-hooks"],
+)
+def test_a_file_becomes_what_it_was_to_the_byte(text: str, file: Path, home: Path) -> None:
+    put(file, text)
+    file.chmod(0o640)
+    before = file.read_bytes(), file.stat().st_mode
+    install(file, home)
+    once = file.read_bytes()
+    value = json.loads(once.decode("utf-8-sig"))
+    assert value.pop("hooks")["PreToolUse"][-1] == CLAUDE.entry(home)
+    assert value == {
+        name: member for name, member in json.loads(text.lstrip("\ufeff") or "{}").items() if name != "hooks"
+    }
+    install(file, home)
+    assert file.read_bytes() == once
+    assert uninstall(file, home) == "becomes what it was"
+    assert (file.read_bytes(), file.stat().st_mode) == before
+    assert uninstall(file, home) == "has no hook of ours"
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers(-9, 9) | st.text("ab", max_size=2), lambda inner: (
+    st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["hooks", "command", "matcher"]), inner, max_size=3)
+))  # fmt: skip
+EVENTS = st.dictionaries(st.sampled_from(["PreToolUse", "Stop"]), st.lists(JSON, max_size=2), max_size=2)
+SETTINGS = st.fixed_dictionaries({}, optional={"hooks": EVENTS, "model": JSON})
+
+
+@given(value=SETTINGS, indent=st.sampled_from([None, 1, 4]))
+def test_any_settings_come_back(
+    value: dict[str, Any], indent: int | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    home = _home(folder := tmp_path_factory.mktemp("any"))
+    file = folder / "settings.json"
+    text = put(file, json.dumps(value, indent=indent))
+    install(file, home)
+    installed = json.loads(file.read_text())
+    assert uninstall(file, home) == "becomes what it was"
+    assert file.read_text() == text
+    install(file, home)
+    put(file, json.dumps({**installed, "new": 1}))
+    assert uninstall(file, home) == "was changed since it got the hook: our own entries alone go"
+    left = {name: {event: groups for event, groups in member.items() if groups or event not in CLAUDE.events}
+            if name == "hooks" else member for name, member in value.items()}  # fmt: skip
+    got = json.loads(file.read_text())
+    assert got.pop("new") == 1
+    assert {**got, "hooks": {}} == {**left, "hooks": {}}
+    assert {event: groups for event, groups in got.get("hooks", {}).items() if groups} == {
+        event: groups for event, groups in value.get("hooks", {}).items() if groups
+    }
+
+
+def test_what_was_changed_since_keeps_the_change(file: Path, home: Path) -> None:
+    put(file, json.dumps({"hooks": {"PreToolUse": [OTHER]}}))
+    install(file, home)
+    value = json.loads(file.read_text())
+    value["hooks"]["PreToolUse"][1]["hooks"].append(OTHER["hooks"][0])
+    put(file, json.dumps({**value, "model": "opus"}, indent=2))
+    change = removal(CLAUDE, file, home)
+    shown = [line for line in change.lines() if line[0] in "+-" and "ask.py" in line]
+    assert len(shown) == len(CLAUDE.events)
+    apply(change, home)
+    both = {"matcher": "*", "hooks": OTHER["hooks"]}
+    assert json.loads(file.read_text()) == {"hooks": {"PreToolUse": [OTHER, both]}, "model": "opus"}
+    assert records(home) == []
+
+
+def test_a_change_since_is_what_a_new_installation_goes_back_to(file: Path, home: Path) -> None:
+    put(file, '{"model":"opus"}')
+    install(file, home)
+    put(file, json.dumps({**json.loads(file.read_text()), "model": "sonnet"}, indent=2))
+    install(file, home)
+    assert uninstall(file, home) == "becomes what it was"
+    assert file.read_text() == '{\n  "model": "sonnet"\n}'
+
+
+def test_an_older_hook_of_ours_is_replaced(file: Path, home: Path) -> None:
+    put(file, '{"model":"opus"}')
+    install(file, home)
+    put(file, file.read_text().replace("-I -S", "-S"))
+    install(file, home)
+    assert json.loads(file.read_text())["hooks"] == {event: [CLAUDE.entry(home)] for event in CLAUDE.events}
+
+
+def test_a_lost_record_leaves_our_own_entries_to_be_taken_out(file: Path, home: Path) -> None:
+    put(file, '{"model":"opus"}')
+    install(file, home)
+    records(home)[0].unlink()
+    assert uninstall(file, home) == "was changed since it got the hook: our own entries alone go"
+    assert json.loads(file.read_text()) == {"model": "opus"}
+
+
+def test_a_link_of_ones_own_is_followed_and_named(file: Path, home: Path, tmp_path: Path) -> None:
+    target = tmp_path / "dotfiles/claude.json"
+    text = put(target, '{"model":"opus"}')
+    file.parent.mkdir(parents=True)
+    file.symlink_to(target)
+    change = installation(CLAUDE, file, home)
+    assert next(iter(change.lines())) == f"{target} (behind the link {file}): gets the hook"
+    apply(change, home)
+    assert file.is_symlink()
+    uninstall(file, home)
+    assert (file.readlink(), target.read_text()) == (target, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('// mine\n{"model": "opus"}', "settings.json:1:1: not JSON"),
+        ('{"model": "opus",}', "settings.json:1:18: not JSON"),
+        ('{"hooks": {}, "hooks": {}}', "settings.json:1:15: "),
+        ("[]", "expected a JSON object"),
+        ('{"hooks": [1]}', "hooks must have lists by event"),
+        ('{"hooks": {"PreToolUse": {}}}', "hooks must have lists by event"),
+        ("\udcff", "UTF-8"),
+    ],
+    ids=["comment", "comma", "twice", "array", "hooks-array", "group", "bytes"],
+)
+def test_a_file_that_cannot_be_changed_is_left(text: str, said: str, file: Path, home: Path) -> None:
+    file.parent.mkdir(parents=True)
+    file.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(UsageError) as refused:
+        install(file, home)
+    assert said in str(refused.value)
+    assert file.read_bytes() == text.encode(errors="surrogateescape")
+    assert records(home) == []
+
+
+def test_what_is_no_file_is_left(file: Path, home: Path) -> None:
+    file.mkdir(parents=True)
+    with pytest.raises(UsageError, match="is not a plain file"):
+        install(file, home)
+    file.rmdir()
+    os.mkfifo(file)
+    with pytest.raises(UsageError, match="is not a plain file"):
+        install(file, home)
+    file.unlink()
+    file.symlink_to(file)
+    with pytest.raises(UsageError, match="is not a plain file"):
+        install(file, home)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="files of others are made by root alone")
+def test_what_is_somebody_elses_is_left(file: Path, home: Path, tmp_path: Path) -> None:
+    target = tmp_path / "theirs"
+    put(target, "{}")
+    file.parent.mkdir(parents=True)
+    file.symlink_to(target)
+    os.chown(target, 12345, 12345)
+    with pytest.raises(UsageError, match="belongs to another user"):
+        install(file, home)
+    os.chown(target, 0, 0)
+    os.chown(file, 12345, 12345, follow_symlinks=False)
+    with pytest.raises(UsageError, match="belongs to another user"):
+        install(file, home)
+    assert target.read_text() == "{}"
+
+
+def test_a_file_that_changes_while_the_person_reads_is_left(file: Path, home: Path) -> None:
+    put(file, "{}")
+    change = installation(CLAUDE, file, home)
+    put(file, '{"model": "opus"}')
+    with pytest.raises(UsageError, match="was changed in the meantime"):
+        apply(change, home)
+    assert (file.read_text(), records(home)) == ('{"model": "opus"}', [])
+
+
+@contextmanager
+def dying(monkeypatch: pytest.MonkeyPatch, step: int) -> Iterator[None]:
+    """Die at the n-th change of the disk: an odd one before it is done, an even one after."""
+    changes = iter(range(1, 100))
+    real = {"replace_file": steps.replace_file, "mkdir": Path.mkdir, "unlink": Path.unlink, "rmdir": Path.rmdir}
+
+    def stepping(name: str) -> Any:
+        def changed(*arguments: Any, **named: Any) -> None:
+            if next(changes) == step:
+                raise KeyboardInterrupt
+            real[name](*arguments, **named)
+            if next(changes) == step:
+                raise KeyboardInterrupt
+
+        return changed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(steps, "replace_file", stepping("replace_file"))
+        for name in ("mkdir", "unlink", "rmdir"):
+            patched.setattr(Path, name, stepping(name))
+        try:
+            yield
+        except KeyboardInterrupt:
+            return
+
+
+@pytest.mark.parametrize("before", [None, '{"model":"opus"}'], ids=["new", "there"])
+@pytest.mark.parametrize("step", range(1, 13))
+@pytest.mark.parametrize("first", ["install", "uninstall"])
+@pytest.mark.parametrize("then", ["install", "uninstall"])
+def test_after_a_crash_anywhere_both_work(
+    before: str | None, step: int, first: str, then: str, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "person/.claude/settings.json"
+    if before is not None:
+        put(file, before)
+    if first == "uninstall":
+        install(file, home)
+    with dying(monkeypatch, step):
+        {"install": install, "uninstall": uninstall}[first](file, home)
+    if then == "install":
+        install(file, home)
+        assert json.loads(file.read_text())["hooks"] == {event: [CLAUDE.entry(home)] for event in CLAUDE.events}
+    uninstall(file, home)
+    assert (file.read_text() if file.exists() else None) == before
+    assert (tmp_path / "person").exists() == (before is not None)
+    assert records(home) == []
