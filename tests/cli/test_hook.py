@@ -1,0 +1,114 @@
+"""`pdp hook` as a person types it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.hooks.machine import Machine
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path)
+    try:
+        yield machine
+    finally:
+        machine.end()
+
+
+@pytest.mark.parametrize("answer", ["n\n", ""])
+def test_a_person_who_says_no_or_nothing_keeps_what_they_have(answer: str, machine: Machine) -> None:
+    before = machine.files()
+    asked = machine.pdp("hook", "install", "claude-code", stdin=answer)
+    assert (asked.code, asked.err) == (1, "Write this? [y/N]:Aborted!\n"), asked
+    assert f"+++ {machine.settings}" in asked.out
+    assert machine.files() == before
+
+
+def test_several_clients_at_once_and_back(machine: Machine) -> None:
+    clients = ("claude-code", "codex", "cursor", "gemini-cli", "copilot-cli")
+    before = machine.files()
+    assert machine.pdp("hook", "install", *clients, stdin="y\n").code == 0
+    policy = {file.name: file.read_bytes() for file in machine.policy.iterdir() if file.is_file()}
+    assert policy.keys() == {
+        "approver.yaml", "commands.yaml", "governance.yaml", "manifest.yaml", "pdp.yaml", "session.yaml",
+    }  # fmt: skip
+    installed = machine.files()
+    again = machine.pdp("hook", "install", *clients)
+    assert (again.code, again.err) == (0, "")
+    assert machine.files() == installed
+    checked = machine.checked()
+    assert checked["holds"] == {name: name != "codex" for name in sorted(clients)}, checked
+    (machine.policy / "commands.yaml").write_text("pwd: []\n")
+    assert machine.pdp("hook", "uninstall", *clients, "--yes", "--json").json["changes"][1] == {
+        "file": f"{machine.home}/.codex/hooks.json", "note": "becomes what it was",
+    }  # fmt: skip
+    assert machine.files() == before
+    assert machine.pdp("hook", "install", "cursor", "--yes").code == 0
+    assert {file.name: file.read_bytes() for file in machine.policy.iterdir() if file.is_file()} == {
+        **policy, "commands.yaml": b"pwd: []\n",
+    }  # fmt: skip
+
+
+def test_one_repository_alone(machine: Machine) -> None:
+    assert machine.pdp("hook", "install", "claude-code", "--scope", "project", "--yes").code == 0
+    assert machine.files() == {}
+    assert (machine.work / ".claude/settings.json").exists()
+    assert machine.checked() == {"holds": {"claude-code": True}, "gaps": []}
+    assert machine.pdp("hook", "uninstall", "claude-code", "--scope", "project", "--yes").code == 0
+    assert [file.name for file in machine.work.iterdir()] == [".git"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["install", "claude"], "no such client: claude"),
+        (["check"], "no client has the hook"),
+        (["check", "codex", "x"], "no such client: codex, x"),
+    ],
+)
+def test_what_is_no_client(words: list[str], said: str, machine: Machine) -> None:
+    done = machine.pdp("hook", *words)
+    assert (done.code, done.out, done.err.split("\n")[0]) == (2, "", f"error: {said}")
+
+
+def test_a_check_that_finds_something_fails(machine: Machine) -> None:
+    machine.pdp("hook", "install", "claude-code", "--yes")
+    machine.settings.write_text("{}")
+    done = machine.pdp("hook", "check")
+    events = ("PreToolUse", "PermissionRequest", "PostToolUse", "PostToolUseFailure")
+    assert (done.code, done.err) == (1, "")
+    assert done.out.splitlines() == [
+        *(
+            line
+            for event in events
+            for line in (
+                f"claude-code: {machine.settings}: {event}: has not our hook",
+                "    hint: run `pdp hook install` again",
+            )
+        ),
+        "claude-code: DOES NOT HOLD",
+    ]
+
+
+@pytest.mark.parametrize(("name", "text"), [("manifest.yaml", "tools: 5\n"), ("session.yaml", "claims: 5\n")])
+def test_a_policy_that_cannot_decide_is_not_registered(name: str, text: str, machine: Machine) -> None:
+    machine.policy.mkdir(parents=True, mode=0o700)
+    (machine.policy / name).write_text(text)
+    done = machine.pdp("hook", "install", "claude-code", "--yes")
+    assert (done.code, done.out) == (2, "")
+    assert f"{machine.policy}/{name}:1:" in done.err
+    assert machine.files() == {}
+
+
+def test_a_policy_that_others_can_write_is_not_registered(machine: Machine) -> None:
+    machine.policy.mkdir(parents=True)
+    machine.policy.chmod(0o777)
+    done = machine.pdp("hook", "install", "claude-code", "--yes")
+    assert (done.code, machine.files()) == (2, {})
+    assert f"chmod 700 {machine.policy}" in done.err

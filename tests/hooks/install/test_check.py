@@ -1,0 +1,241 @@
+"""The check, by the settings that count in a folder and by calls through the line that is registered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdp.hooks.install.check import gaps
+from pdp.hooks.install.clients import CLIENTS, HookClient
+from tests.support.hooks.processes import Hooks, hooks_in
+
+pytestmark = pytest.mark.process
+
+CLAUDE = CLIENTS["claude-code"]
+LOG = {"type": "command", "command": "/usr/bin/log"}
+SETTINGS = ".claude/settings.json"
+
+
+@pytest.fixture(scope="module")
+def hooks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hooks]:
+    with hooks_in(tmp_path_factory.mktemp("hooks")) as hooks:
+        yield hooks
+
+
+@pytest.fixture(autouse=True)
+def person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("person", "work/.git"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path / "person"))
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "person"
+
+
+def put(file: Path, value: Any) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(value if isinstance(value, str) else json.dumps(value))
+
+
+def registered(client: HookClient, home: Path) -> dict[str, Any]:
+    return {**client.also, "hooks": {event: [client.entry(home)] for event in client.events}}
+
+
+def found(client: HookClient, home: Path, *, calls: bool = False) -> list[str]:
+    """What the check says; a machine that is busy may take several calls before one is answered."""
+    for _ in range(9):
+        said = [f"{gap.place}: {gap.message}" for gap in gaps(client, home)]
+        if not any("is not ready" in one for one in said):
+            break
+    return [one for one in said if calls or not one.startswith("a call: ")]
+
+
+@pytest.mark.parametrize("name", ["claude-code", "cursor", "gemini-cli", "copilot-cli"])
+def test_as_installed_it_holds(name: str, hooks: Hooks, person: Path) -> None:
+    client = CLIENTS[name]
+    put(person / client.user, registered(client, hooks.home))
+    assert found(client, hooks.home, calls=True) == []
+
+
+def test_without_it_nothing_holds(hooks: Hooks, person: Path) -> None:
+    assert found(CLAUDE, hooks.home) == [f"{person}/{SETTINGS}: {event}: has not our hook" for event in CLAUDE.events]
+
+
+GROUP = {"matcher": "*", "hooks": [LOG]}
+OURS: dict[str, Any] = {}
+"""Stands for our group in what follows."""
+
+
+@pytest.mark.parametrize(
+    ("file", "laid_over", "said"),
+    [
+        pytest.param(SETTINGS, {"disableAllHooks": True}, "disableAllHooks turns hooks off", id="off"),
+        pytest.param(f"work/{SETTINGS}", {"disableAllHooks": True}, "disableAllHooks turns hooks off", id="off-there"),
+        pytest.param(
+            "work/.claude/settings.local.json", {"disableAllHooks": "yes"},
+            "disableAllHooks turns hooks off", id="off-local",
+        ),
+        pytest.param(
+            f"work/{SETTINGS}", {"env": {"CLAUDE_CODE_SHELL_PREFIX": "/bin/true"}},
+            "CLAUDE_CODE_SHELL_PREFIX replaces hooks, or turns them off", id="prefix",
+        ),
+        pytest.param(
+            f"work/{SETTINGS}", {"hooks": {"PreToolUse": [GROUP]}},
+            f"PreToolUse: another hook may change what ours has seen: {json.dumps(GROUP)}", id="another",
+        ),
+        pytest.param(
+            f"work/{SETTINGS}", {"hooks": {"PreToolUse": [{"type": "http"}]}},
+            'PreToolUse: another hook may change what ours has seen: {"type": "http"}', id="another-kind",
+        ),
+        pytest.param(f"work/{SETTINGS}", "// mine\n{}", "not JSON", id="comment"),
+        pytest.param(f"work/{SETTINGS}", {"hooks": {"PreToolUse": 1}}, "not iterable", id="hooks-shape"),
+        pytest.param(f"work/{SETTINGS}", {"env": []}, "no attribute", id="env-shape"),
+    ],
+)  # fmt: skip
+def test_other_settings_that_let_calls_pass(file: str, laid_over: Any, said: str, hooks: Hooks, person: Path) -> None:
+    put(person / SETTINGS, registered(CLAUDE, hooks.home))
+    target = person.parent / file if file.startswith("work") else person / file
+    base = registered(CLAUDE, hooks.home) if target == person / SETTINGS else {}
+    put(target, laid_over if isinstance(laid_over, str) else {**base, **laid_over})
+    (only,) = found(CLAUDE, hooks.home)
+    assert only.startswith((f"{target}: ", "environment: "))
+    assert said in only
+
+
+def test_other_hooks_after_a_call_are_no_matter(hooks: Hooks, person: Path) -> None:
+    put(person / SETTINGS, registered(CLAUDE, hooks.home))
+    put(
+        person.parent / "work" / SETTINGS,
+        {"hooks": {"PostToolUse": [GROUP], "Stop": [GROUP]}, "disableAllHooks": False},
+    )
+    assert found(CLAUDE, hooks.home) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"matcher": "bash"}, id="matcher"),
+        pytest.param({"onfailure": "block"}, id="misspelt"),
+        pytest.param({"async": True}, id="async"),
+        pytest.param({"if": "Bash(ls)"}, id="if"),
+        pytest.param({"timeout": 600}, id="timeout"),
+        pytest.param({"command": "true || /usr/bin/python pdp/hooks/ask.py claude-code /x"}, id="command"),
+    ],
+)
+def test_a_group_of_ours_that_is_not_as_installed(change: dict[str, Any], hooks: Hooks, person: Path) -> None:
+    value = registered(CLAUDE, hooks.home)
+    expected = CLAUDE.entry(hooks.home)
+    (handler,) = expected["hooks"]
+    changed = {**expected, **change} if "matcher" in change else {**expected, "hooks": [{**handler, **change}]}
+    value["hooks"]["PreToolUse"] = [changed]
+    put(person / SETTINGS, value)
+    assert found(CLAUDE, hooks.home, calls=True) == [
+        f"{person}/{SETTINGS}: PreToolUse: {json.dumps(changed)} is not {json.dumps(expected)}",
+        f"{person}/{SETTINGS}: PreToolUse: has not our hook",
+    ]
+
+
+def test_a_misspelt_event_has_not_our_hook(hooks: Hooks, person: Path) -> None:
+    value = registered(CLAUDE, hooks.home)
+    value["hooks"]["PretoolUse"] = value["hooks"].pop("PreToolUse")
+    put(person / SETTINGS, value)
+    assert [one.partition(": {")[0] for one in found(CLAUDE, hooks.home)] == [
+        f"{person}/{SETTINGS}: PretoolUse",
+        f"{person}/{SETTINGS}: PreToolUse: has not our hook",
+    ]
+
+
+def test_managed_settings_count(hooks: Hooks, person: Path) -> None:
+    managed = person.parent / "etc/managed.json"
+    put(person / SETTINGS, registered(CLAUDE, hooks.home))
+    put(managed, {"allowManagedHooksOnly": True})
+    client = replace(CLAUDE, others=(f"{managed.parent}/*.json",))
+    assert found(client, hooks.home) == [
+        f"{managed}: agents may write to it",
+        f"{managed}: allowManagedHooksOnly turns hooks off",
+    ]
+
+
+def test_settings_in_a_folder_that_agents_may_write_to(
+    hooks: Hooks, person: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(person.parent / "work/settings"))
+    file = CLAUDE.path("user")
+    assert file == person.parent / "work/settings/settings.json"
+    put(file, registered(CLAUDE, hooks.home))
+    assert found(CLAUDE, hooks.home) == [f"{file}: agents may write to it"]
+
+
+@pytest.mark.parametrize("variable", ["CLAUDE_CODE_SHELL_PREFIX", "CLAUDE_CODE_SIMPLE"])
+def test_variables_that_turn_hooks_off(
+    variable: str, hooks: Hooks, person: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "1")
+    put(person / SETTINGS, registered(CLAUDE, hooks.home))
+    assert found(CLAUDE, hooks.home) == [f"environment: {variable} replaces hooks, or turns them off"]
+
+
+@pytest.mark.parametrize("switch", [{"enabled": False}, {"disabled": ["x"]}])
+def test_gemini_cli_has_a_switch_of_its_own(switch: dict[str, Any], hooks: Hooks, person: Path) -> None:
+    client = CLIENTS["gemini-cli"]
+    put(person / client.user, {**registered(client, hooks.home), "hooksConfig": switch})
+    assert found(client, hooks.home) == [f"{person}/{client.user}: hooksConfig turns hooks off"]
+
+
+def test_codex_runs_what_its_person_trusts(hooks: Hooks, person: Path) -> None:
+    client = CLIENTS["codex"]
+    put(person / client.user, registered(client, hooks.home))
+    assert found(client, hooks.home) == [
+        f"{person}/{client.user}: {event}: Codex runs it when you trust it" for event in client.events
+    ]
+
+
+def test_the_digest_by_which_codex_trusts() -> None:
+    """What Codex 0.169.0 lists as `currentHash` of this group."""
+    from pdp.hooks.install.check import _is_trusted
+
+    group = {"matcher": "*", "hooks": [{"type": "command", "command": "/bin/sh -c 'x' é", "timeout": 10}]}
+    client, digest = CLIENTS["codex"], "sha256:dc2a6e1d7cb8c2a8f2d39248802ba3d0d44c13d0e90f99c3ac529e028bd5908e"
+    config = client.path("user").with_name("config.toml")
+    put(config, f'[hooks.state."/x/hooks.json:pre_tool_use:0:0"]\ntrusted_hash = "{digest}"\n')
+    assert _is_trusted(client, "/x/hooks.json", "PreToolUse", 0, group)
+    assert not _is_trusted(client, "/x/hooks.json", "PreToolUse", 1, group)
+    assert not _is_trusted(client, "/x/hooks.json", "PreToolUse", 0, {**group, "matcher": "Bash"})
+    put(config, f"{config.read_text()}enabled = false\n")
+    assert not _is_trusted(client, "/x/hooks.json", "PreToolUse", 0, group)
+
+
+LINES = {
+    "nothing-said": "exit 0",
+    "other-code": "echo no >&2; exit 1",
+    "no-reason": "exit 2",
+    "killed": "kill -9 $$",
+    "plain": "echo denied",
+    "top-level": """echo '{"permissionDecision": "deny"}'""",
+    "missing": "/nowhere/python ask.py",
+}
+
+
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+def test_a_line_that_lets_a_denied_call_pass(line: str, hooks: Hooks, person: Path) -> None:
+    class Leaking(HookClient):
+        def line(self, home: Path) -> str:
+            return f"{line} # pdp/hooks/ask.py claude-code {home}"
+
+    client = Leaking("claude-code", "claude", SETTINGS)
+    put(person / SETTINGS, registered(client, hooks.home))
+    (only,) = found(client, hooks.home, calls=True)
+    assert only.startswith("a call: PreToolUse: `pdp hook uninstall claude-code` ends with ")
+    assert only.endswith(": is not denied")
+
+
+def test_a_policy_that_denies_everything_is_told(hooks: Hooks, person: Path) -> None:
+    put(person / SETTINGS, registered(CLAUDE, hooks.home))
+    put(person.parent / "work/.pdp-hook.yaml", "deny: [run_listed_command]\n")
+    (only,) = found(CLAUDE, hooks.home, calls=True)
+    assert only.startswith("a call: PreToolUse: `pwd` ends with 2: ")
+    assert only.endswith("is not allowed")
