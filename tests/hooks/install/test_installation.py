@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pdp.audit.file import replace_file
 from pdp.errors import UsageError
 from pdp.hooks.ask import STATE
-from pdp.hooks.install import installation as steps
 from pdp.hooks.install.clients import CLIENTS, HookClient
 from pdp.hooks.install.installation import apply, installation, installed_clients, removal
 
@@ -257,7 +257,12 @@ def test_a_file_that_changes_while_the_person_reads_is_left(file: Path, home: Pa
 def dying(monkeypatch: pytest.MonkeyPatch, step: int) -> Iterator[None]:
     """Die at the n-th change of the disk: an odd one before it is done, an even one after."""
     changes = iter(range(1, 100))
-    real = {"replace_file": steps.replace_file, "mkdir": Path.mkdir, "unlink": Path.unlink, "rmdir": Path.rmdir}
+    real: dict[str, Any] = {
+        "replace_file": replace_file,
+        "mkdir": Path.mkdir,
+        "unlink": Path.unlink,
+        "rmdir": Path.rmdir,
+    }
 
     def stepping(name: str) -> Any:
         def changed(*arguments: Any, **named: Any) -> None:
@@ -270,7 +275,7 @@ def dying(monkeypatch: pytest.MonkeyPatch, step: int) -> Iterator[None]:
         return changed
 
     with monkeypatch.context() as patched:
-        patched.setattr(steps, "replace_file", stepping("replace_file"))
+        patched.setattr("pdp.hooks.install.installation.replace_file", stepping("replace_file"))
         for name in ("mkdir", "unlink", "rmdir"):
             patched.setattr(Path, name, stepping(name))
         try:
