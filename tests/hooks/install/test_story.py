@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import pytest
 
+from tests.end_to_end.pages.test_snippets import fences
 from tests.support.claude_code import ToolResult, ToolUse, claude_program, run_claude
 from tests.support.hooks.machine import Machine
 
 pytestmark = pytest.mark.process
+
+
+INSTALL, GRANT, UNINSTALL = (
+    fence.text for fence in fences("docs/hooks.md") if fence.info == "not run: changes settings of yours"
+)
+"""What the page tells to type, in one shell each."""
 
 
 def test_claude_code_is_held_granted_runs_once_and_nothing_stays(machine: Machine) -> None:
@@ -22,21 +30,22 @@ def test_claude_code_is_held_granted_runs_once_and_nothing_stays(machine: Machin
     machine.settings.chmod(0o640)
     before = machine.files()
 
-    assert machine.run("pdp hook install claude-code --yes").code == 0
+    installed = machine.run(INSTALL, stdin="y\n")
+    assert (installed.code, installed.out.splitlines()[-1]) == (0, "claude-code: holds"), installed
     assert json.loads(machine.settings.read_text())["hooks"]["PreToolUse"][0]["hooks"][0]["onFailure"] == "block"
-    assert machine.checked("claude-code") == {"holds": {"claude-code": True}, "gaps": []}
     write = ToolUse("Bash", {"command": "echo once >> log"})
 
     def granted(told: list[ToolResult]) -> list[ToolUse]:
         """The person grants in a terminal of theirs, and tells the agent to go on."""
         assert not (machine.work / "log").exists()
-        (approval,) = machine.run("pdp approvals list --json").json
-        assert approval["id"] in told[0].text
-        grant = machine.run(f"pdp approvals grant {approval['id']} --session ~/.config/pdp/hook/approver.yaml")
-        assert (grant.code, grant.out.split()[0]) == (0, "granted"), grant
+        approval = re.fullmatch(r"run_command: echo once >> log \(approval (\w+)\)", told[0].text)
+        assert approval, told
+        grant = machine.run(GRANT.replace(" ID ", f" {approval[1]} "))
+        assert (grant.code, grant.out.split()[0], f"granted  {approval[1]}" in grant.out) == (0, approval[1], True), (
+            grant
+        )
         return [write]
 
-    machine.variables["PDP_PROJECT"] = str(machine.policy / "pdp.yaml")
     run = run_claude(machine.home, machine.work, [[write], granted, [write]])
     assert [each.is_error for each in run.results] == [True, False, True], run
     assert (machine.work / "log").read_text() == "once\n"
@@ -45,7 +54,7 @@ def test_claude_code_is_held_granted_runs_once_and_nothing_stays(machine: Machin
         machine.home, machine.work, [[ToolUse("Bash", {"command": "pdp hook uninstall claude-code --yes"})]]
     )
     assert gone.results[0].is_error
-    assert machine.run("pdp hook uninstall claude-code --yes").code == 0
+    assert machine.run(UNINSTALL, stdin="y\n").code == 0
     after = machine.files()
     assert {name: after[name] for name in before} == before
     assert run_claude(machine.home, machine.work, [[write]]).results[0].is_error is False
