@@ -139,6 +139,33 @@ def test_an_escape_is_no_way_around_the_bounds(text: str) -> None:
         parse_json(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        pytest.param('{"a":[1,-0.5,null,"é",true],"b":{}}', None, id="as orjson writes it"),
+        pytest.param('{"a": 1}', None, id="with blanks"),
+        pytest.param('{"a":1,"a":1}', None, id="a key twice"),
+        pytest.param("[9007199254740992]", None, id="integer"),
+        pytest.param("[9007199254740994.0]", None, id="float"),
+        pytest.param("[1e+16]", None, id="exponent"),
+        pytest.param("[1e300]", None, id="another exponent"),
+        pytest.param("[" * 33 + "]" * 33, None, id="33 levels"),
+        pytest.param("[" + "[[]]," * 40 + "1]", None, id="many levels beside each other"),
+        pytest.param("[1,2,3,4]", 3, id="too many values"),
+        pytest.param("[1,2,3]", 3, id="as many values as may be"),
+    ],
+)
+def test_bytes_are_read_as_the_text_that_they_are(text: str, most: int | None) -> None:
+    assert _read(text.encode(), most) == _read(text, most)
+
+
+def _read(text: str | bytes, most: int | None) -> Any:
+    try:
+        return parse_json(text, most=most)
+    except JsonValueError as error:
+        return type(error), str(error)
+
+
 def test_digest_names_its_algorithm() -> None:
     assert digest(b"") == "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
