@@ -31,7 +31,7 @@ COMMANDS_FILE: Final = "commands.yaml"
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-class _Commands(RootModel[dict[StrictStr, tuple[StrictStr, ...]]]):
+class HookCommands(RootModel[dict[StrictStr, tuple[StrictStr, ...]]]):
     """As of `HookPolicy`."""
 
 
@@ -70,7 +70,7 @@ def open_policy(home: Path, owned: ExitStack) -> HookPolicy:
     owned.callback(audit.close)
     pep = Pep(manifest, engine_of_project(project, manifest, owned), audit=audit, **stores_of_pep(stores))
     return HookPolicy(
-        home, pep, read_record(project.session, Session), read_record(home / COMMANDS_FILE, _Commands).root
+        home, pep, read_record(project.session, Session), read_record(home / COMMANDS_FILE, HookCommands).root
     )
 
 

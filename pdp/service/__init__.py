@@ -7,6 +7,7 @@ tenant     what one tenant has: project, engine, stores, audit stream
 requests   reading a request: who calls, the bounded body; errors with their status
 routing    which endpoint answers which path and method
 proposals  calls of remote enforcement points: begun, finished, planned
+hooks      http hooks of Claude Code
 tools      what a subject's model may see; the manifest
 health     alive, ready, and the record of events
 openapi    the OpenAPI document, which openapi.yaml holds

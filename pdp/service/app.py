@@ -19,7 +19,7 @@ from starlette.routing import Router
 from pdp.decision import new_id
 from pdp.errors import AuditError, EngineError, PdpError, StoreError, UsageError
 from pdp.execution.telemetry import SCOPE
-from pdp.service import health, openapi, proposals, tools
+from pdp.service import health, hooks, openapi, proposals, tools
 from pdp.service.approvals import inbox
 from pdp.service.approvals import routes as approvals
 from pdp.service.approvals.feed import ApprovalFeed
@@ -118,7 +118,7 @@ class HttpApp:
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
-        parts = (authzen, health, openapi, tools, proposals, inbox, approvals, token_routes)
+        parts = (authzen, health, openapi, tools, proposals, hooks, inbox, approvals, token_routes)
         self.routes = Routes(*(part.routes for part in parts))
         self._others = Router(lifespan=lambda _: self.lifespan())  # what is no request
 

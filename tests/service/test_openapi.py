@@ -71,6 +71,7 @@ STORY = (
     Step("agent", "post", "/v1/proposals/{call_id}/result", "sent"),
     Step("agent", "post", "/v1/proposals", "replayed"),
     Step("agent", "post", "/v1/runs/{run_id}/end", "end", 204),
+    Step("agent", "post", "/v1/hooks/{client}", "denied"),
     Step("auditor", "get", "/v1/audit"),
     Step("auditor", "get", "/metrics"),
     Step("supervisor", "post", "/v1/session", None, 204),

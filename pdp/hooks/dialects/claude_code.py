@@ -43,12 +43,8 @@ class _ClaudeCode(ClientDialect):
 CLAUDE_CODE: Final = _ClaudeCode(
     name="claude-code",
     can_ask=True,
-    events={
-        "PreToolUse": Moment.BEFORE,
-        "PermissionRequest": Moment.PERMISSION,
-        "PostToolUse": Moment.AFTER,
-        "PostToolUseFailure": Moment.AFTER,
-    },
+    events={"PreToolUse": Moment.BEFORE, "PermissionRequest": Moment.PERMISSION}
+    | dict.fromkeys(("PostToolUse", "PostToolUseFailure"), Moment.AFTER),
     corrected=("updatedInput", {"hookEventName": "PreToolUse"}),
     built_in={
         "Read": BuiltIn(Kind.READ, ("file_path",)),

@@ -6,16 +6,15 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any, Final
 
 from pdp.hooks.call import Behaviour, BuiltIn, HookAnswer, HookCall, HookInputError, Moment, Output
 
 _TOOL: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
 _ID: Final = re.compile(r"[A-Za-z0-9_.:|-]{1,256}")
-_PATH: Final = re.compile(r".{1,4096}")
+_PATH: Final = re.compile(r"/[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{0,4095}")
 _LONGEST: Final = 4000
-_EVENT, _TOOL_NAME, _ARGUMENTS, _CWD = "hook_event_name", "tool_name", "tool_input", "cwd"
+_EVENT, _ARGUMENTS = "hook_event_name", "tool_input"
 
 
 def reason(answer: HookAnswer) -> str:
@@ -60,16 +59,13 @@ class ClientDialect:
             raise self._error(_EVENT, f"one of {', '.join(self.events)}", event)
         if not isinstance(arguments, dict):
             raise self._error(_ARGUMENTS, "an object", arguments)
-        cwd = self._text(body, _CWD, _PATH)
-        if not (cwd.isprintable() and PurePath(cwd).is_absolute()):
-            raise self._error(_CWD, "the absolute path of a folder", cwd)
         moment, failed = self.events[event], event.endswith("Failure")
         # An id may be left out where nothing runs.
         key = self.call if moment is not Moment.PERMISSION or self.call in body else None
-        tool, session = self._text(body, _TOOL_NAME, _TOOL), self._text(body, self.session, _ID)
+        tool, session = self._text(body, "tool_name", _TOOL), self._text(body, self.session, _ID)
         call_id = self._text(body, key, _ID) if key else None
         result = body.get(self.result) if moment is Moment.AFTER and not failed else None
-        own = self.built_in.get(tool)
+        cwd, own = self._text(body, "cwd", _PATH), self.built_in.get(tool)
         return HookCall(self.name, moment, session, call_id, tool, arguments, cwd, own, result, failed)
 
     def write(self, answer: HookAnswer, moment: Moment) -> Output:

@@ -37,12 +37,8 @@ class _Cursor(ClientDialect):
 
 CURSOR: Final = _Cursor(
     name="cursor",
-    events={
-        "preToolUse": Moment.BEFORE,
-        _READ_FILE: Moment.BEFORE,
-        "postToolUse": Moment.AFTER,
-        "postToolUseFailure": Moment.AFTER,
-    },
+    events=dict.fromkeys(("preToolUse", _READ_FILE), Moment.BEFORE)
+    | dict.fromkeys(("postToolUse", "postToolUseFailure"), Moment.AFTER),
     session="conversation_id",
     result="tool_output",
     built_in={

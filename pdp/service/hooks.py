@@ -1,0 +1,60 @@
+"""Hooks of coding agents over HTTP, for Claude Code on machines without an installation of their own.
+
+Such a client goes on with the call after any answer but a 200 that says no: so whatever fails here is one.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from starlette.responses import JSONResponse, Response
+
+from pdp.errors import PdpError
+from pdp.hooks.call import Behaviour, HookAnswer, Moment
+from pdp.hooks.decide import answer
+from pdp.hooks.dialects.claude_code import CLAUDE_CODE, http_body
+from pdp.hooks.home import COMMANDS_FILE, HookCommands, HookPolicy, read_record
+from pdp.service.proposals import session_of
+from pdp.service.requests import HttpError, caller, read_object
+from pdp.service.routing import Routes
+from pdp.service.security.principal import Scope
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from starlette.requests import Request
+
+routes = Routes()
+_log: Final = logging.getLogger("pdp.service")
+
+
+@routes.at("/v1/hooks/{client}", "POST")
+async def hook(request: Request, client: str) -> Response:
+    """Answer a hook by the tenant's project; `commands.yaml` beside it lists what a shell may run."""
+    moment = Moment.BEFORE
+    try:
+        if client != CLAUDE_CODE.name:
+            raise HttpError(404, f"{client!a:.40} has no http hooks")  # noqa: TRY301 - to be answered like the rest
+        who = await caller(request, Scope.PROPOSE)
+        call = CLAUDE_CODE.read(await read_object(request))
+        moment = call.moment
+        folder = who.tenant.settings.project.parent
+        policy = HookPolicy(folder, who.tenant.pep, session_of(who, {}, request), _commands(folder))
+        # Ids are the client's own: what one caller has begun is not another's. Nor is its word that a person said yes.
+        given = await answer(replace(call, session_id=f"{who.principal.id}:{call.session_id}"), policy, can_ask=False)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the call is denied
+        if not isinstance(error, PdpError):
+            _log.exception("a hook could not be answered, which is a fault of the service")
+        given = HookAnswer(
+            Behaviour.DENY, f"the call cannot be decided: {error if isinstance(error, PdpError) else ''}"
+        )
+    return JSONResponse(http_body(given, moment))
+
+
+@cache
+def _commands(folder: Path) -> dict[str, tuple[str, ...]]:
+    """Return the programs that a shell may run, with their words; without the file none."""
+    return read_record(folder / COMMANDS_FILE, HookCommands).root if (folder / COMMANDS_FILE).exists() else {}

@@ -1,0 +1,171 @@
+"""Http hooks of Claude Code: answered by the tenant's project, and denied with a 200 whatever else happens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from pdp.hooks.starter import starter_files
+from pdp.service.security.principal import Scope
+from tests.support.claude_code import ToolResult, ToolUse, run_claude
+from tests.support.postgres import empty_database
+from tests.support.service import ServedApp, running_service, service, tenant_on
+
+SCOPES = {"files.read": True, "files.write": True, "files.outside": True, "web": True, "shell": True, "delegate": True}
+AGENT = {"sub": "alice", "azp": "agent", "emts": SCOPES, "act": {"sub": "agent:claude-code", "scopes": [*SCOPES]}}
+NO_EVENT = (
+    "claude-code: hook_event_name: expected one of PreToolUse, PermissionRequest, PostToolUse, PostToolUseFailure but"
+    " got NoneType (run `pdp hook check`)"
+)
+PERSON = {"sub": "alice", "azp": "terminal"}
+
+
+@pytest.fixture
+def tenant(tmp_path: Path) -> dict[str, Any]:
+    """A tenant with the starter's project, but for the files of a person who has a terminal there."""
+    (tmp_path / "project").mkdir()
+    for name, content in starter_files("alice").items():
+        if name != "approver.yaml":
+            (tmp_path / "project" / name).write_bytes(content)
+    return tenant_on(empty_database("sqlite", tmp_path), project=tmp_path / "project" / "pdp.yaml")
+
+
+@pytest.fixture
+async def served(tmp_path: Path, tenant: dict[str, Any]) -> AsyncIterator[ServedApp]:
+    async with service(tmp_path, tenants={"default": tenant}) as app:
+        yield app
+
+
+@pytest.fixture
+def cwd(tmp_path: Path) -> str:
+    (tmp_path / "work" / ".git").mkdir(parents=True)
+    return str(tmp_path / "work")
+
+
+def bash(cwd: str, command: str, call_id: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "session_id": "s-1", "cwd": cwd, "hook_event_name": "PreToolUse", "tool_name": "Bash",
+        "tool_input": {"command": command}, "tool_use_id": call_id, **changes,
+    }  # fmt: skip
+
+
+async def post(client: httpx.AsyncClient, body: Any, path: str = "/v1/hooks/claude-code") -> Any:
+    answered = await client.post(path, json=body)
+    assert answered.status_code == 200, answered.text
+    return answered.json()
+
+
+def denied(why: str) -> dict[str, Any]:
+    decision = {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": why}
+    return {"hookSpecificOutput": decision}
+
+
+async def test_a_listed_command_goes_on_and_its_end_is_recorded(served: ServedApp, cwd: str) -> None:
+    agent = served.client([Scope.PROPOSE], AGENT)
+    assert await post(agent, bash(cwd, "git status", "c-1")) == {}
+    after = bash(cwd, "git status", "c-1", hook_event_name="PostToolUse", tool_response={"stdout": ""})
+    assert await post(agent, after) == {}
+    assert await post(agent, {**after, "tool_use_id": "c-2", "tool_input": {"command": "ls"}}) == {
+        "decision": "block", "reason": "this call was not allowed before",
+    }  # fmt: skip
+
+
+async def test_a_call_is_held_granted_and_runs_once(served: ServedApp, cwd: str) -> None:
+    agent, person = served.client([Scope.PROPOSE], AGENT), served.client([Scope.APPROVE], PERSON)
+    held = await post(agent, bash(cwd, "make", "c-1"))
+    (approval,) = (await person.get("/v1/approvals")).json()["approvals"]
+    assert held == denied(
+        f"run_command: make is held. Ask the person to run `pdp approvals grant {approval['id']}` in a terminal of"
+        " their own, then make exactly the same call again."
+    )
+    assert (await person.post(f"/v1/approvals/{approval['id']}/grant", json={})).status_code == 200
+    assert await post(agent, bash(cwd, "make", "c-2")) == {}
+    assert (await post(agent, bash(cwd, "make", "c-3"))) != {}
+
+
+async def test_what_one_caller_has_begun_is_not_anothers(served: ServedApp, cwd: str) -> None:
+    agent, other = (served.client([Scope.PROPOSE], AGENT) for _ in range(2))
+    after = bash(cwd, "git status", "c-1", hook_event_name="PostToolUse", tool_response={})
+    assert await post(agent, bash(cwd, "git status", "c-1")) == {}
+    assert (await post(other, after))["decision"] == "block"
+    assert await post(agent, after) == {}
+
+
+async def test_nothing_is_in_a_workspace_that_is_not_here(served: ServedApp, cwd: str) -> None:
+    agent = served.client([Scope.PROPOSE], AGENT)
+    read = {"tool_name": "Read", "tool_input": {"file_path": f"{cwd}/a"}}
+    assert await post(agent, bash(cwd, "", "c-1", **read)) == {}
+    gone = await post(agent, bash(f"{cwd}/gone", "", "c-2", **read))
+    assert gone["hookSpecificOutput"]["permissionDecisionReason"].startswith(f"reach_outside: {cwd}/a is held.")
+
+
+@pytest.mark.parametrize(
+    ("scopes", "token", "why"),
+    [
+        ([Scope.PROPOSE], "", "no access token (send Authorization: Bearer TOKEN)"),
+        ([Scope.PROPOSE], "x", "the token is not valid, or no longer (send Authorization: Bearer TOKEN)"),
+        (
+            [Scope.APPROVE], None,
+            "the token has not the scope propose (ask an administrator for a token that has it)",
+        ),
+    ],
+)  # fmt: skip
+async def test_who_may_not_ask_is_denied(
+    served: ServedApp, cwd: str, scopes: Iterable[Scope], token: str | None, why: str
+) -> None:
+    client = served.client(scopes, AGENT, token=token)
+    assert await post(client, bash(cwd, "git status", "c-1")) == denied(f"the call cannot be decided: {why}")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "value: it is empty"),
+        (b"[]", "the body has to be an object"),
+        (b"{}", NO_EVENT),
+        (b'{"a": "' + b"a" * 10_000_000 + b'"}', "the body is longer than 1048576 bytes (send less at a time)"),
+    ],
+    ids=["empty", "no object", "no event", "10 MB"],
+)  # fmt: skip
+async def test_what_is_no_call_is_denied(served: ServedApp, content: bytes, why: str) -> None:
+    client = served.client([Scope.PROPOSE], AGENT)
+    answered = await client.post("/v1/hooks/claude-code", content=content, headers={"Content-Type": "application/json"})
+    assert (answered.status_code, answered.json()) == (200, denied(f"the call cannot be decided: {why}"))
+
+
+async def test_another_client_is_denied(served: ServedApp, cwd: str) -> None:
+    client = served.client([Scope.PROPOSE], AGENT)
+    answered = await post(client, bash(cwd, "git status", "c-1"), "/v1/hooks/codex")
+    assert answered == denied("the call cannot be decided: 'codex' has no http hooks")
+
+
+async def test_a_faulty_list_of_commands_denies(served: ServedApp, tmp_path: Path, cwd: str) -> None:
+    (tmp_path / "project" / "commands.yaml").write_text("git: status\n", encoding="utf-8")
+    answered = await post(served.client([Scope.PROPOSE], AGENT), bash(cwd, "git status", "c-1"))
+    assert "commands.yaml" in answered["hookSpecificOutput"]["permissionDecisionReason"]
+
+
+@pytest.mark.process
+def test_claude_code_asks_a_service(tmp_path: Path, tenant: dict[str, Any], cwd: str) -> None:
+    store = tenant.pop("store")
+    with running_service(tmp_path, url=store, tenant={"project": str(tenant["project"])}) as running:
+        http = {
+            "type": "http", "url": f"{running.url}/v1/hooks/claude-code",
+            "headers": {"Authorization": "Bearer $PDP_HOOK_TOKEN"}, "allowedEnvVars": ["PDP_HOOK_TOKEN"],
+        }  # fmt: skip
+        events = ("PreToolUse", "PostToolUse", "PostToolUseFailure")
+        settings = {"hooks": {event: [{"matcher": "*", "hooks": [http]}] for event in events}}
+        token = running.token([Scope.PROPOSE], AGENT)
+        turns = [[ToolUse("Bash", {"command": command})] for command in ("ls -a", "touch ran")]
+        run = run_claude(tmp_path, Path(cwd), turns, settings=settings, environment={"PDP_HOOK_TOKEN": token})
+        unknown = run_claude(tmp_path, Path(cwd), turns[:1], settings=settings, environment={"PDP_HOOK_TOKEN": "x"})
+    assert run.results[0] == ToolResult(".\n..\n.git", is_error=False)
+    error = "PreToolUse:Bash hook error: "
+    assert run.results[1].text.startswith(f"{error}run_command: touch ran is held. Ask the person to run `pdp appr")
+    assert unknown.results[0].text.startswith(f"{error}the call cannot be decided: the token is not valid")
+    assert os.listdir(cwd) == [".git"]  # noqa: PTH208 - names alone
