@@ -29,7 +29,14 @@ SHARED = {
     "positional arguments": "In every call of this client, arguments have names.",
     "list filtering": "A hook is not asked which tools the model is told of.",
 }
-ALLOWING = {"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "allow"}}
+UNTRIED = (
+    "What this client makes of the answers of two hooks was not tried; `pdp hook check` says where there are others."
+)
+ALLOWING = {
+    "decision": "allow",
+    "permission": "allow",
+    "hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "allow"},
+}
 
 
 class Ended(NamedTuple):
@@ -54,12 +61,12 @@ class HookTarget:
     name = ""
     client = ""
     version = ""
-    """What is known of how the client takes answers."""
+    """Of the client that is played, and how it is known what that does with answers."""
     impossible: Mapping[str, str] = SHARED
     spelling = "mcp__kit__{}"
 
     def __init__(self) -> None:
-        self.versions: Mapping[str, str] = {"played as": self.version}
+        self.versions: Mapping[str, str] = {self.name.removeprefix("hook, "): self.version}
 
     @contextmanager
     def open(self, world: World) -> Iterator[HookClient]:
@@ -114,7 +121,9 @@ class HookClient:
         assert until(lambda: "is not ready" not in self._ended(self._start(), sent).err)
 
     def call(self, tool: str, arguments: Mapping[str, Any], *, call_id: str, by_position: bool = False) -> Observed:
-        if by_position:
+        if by_position or (
+            self.world.setting == "beside" and "handler registered beside ours" in self.target.impossible
+        ):
             raise NotImplementedError
         sent = self.target.before(tool, arguments, call_id)
         if self.world.setting == "raises":
@@ -184,7 +193,7 @@ def _last_children(process: int) -> list[int]:
 class ClaudeCodeHook(HookTarget):
     """Claude Code, as its program was seen to take answers (2.1.330)."""
 
-    name, client, version = "hook, Claude Code", "claude-code", "2.1.330 was run"
+    name, client, version = "hook, Claude Code", "claude-code", "2.1.330, played"
 
     def before(self, tool: str, arguments: Mapping[str, Any], call_id: str) -> dict[str, Any]:
         return {
@@ -212,9 +221,9 @@ class ClaudeCodeHook(HookTarget):
 
 
 class CodexHook(HookTarget):
-    """Codex, as its source takes answers."""
+    """Codex, as its program was seen to take answers (0.169.0), and as its source says."""
 
-    name, client, version = "hook, Codex", "codex", "its source reads"
+    name, client, version = "hook, Codex", "codex", "0.169.0, played"
 
     def before(self, tool: str, arguments: Mapping[str, Any], call_id: str) -> dict[str, Any]:
         return {
@@ -248,3 +257,86 @@ def _object(text: str) -> dict[str, Any]:
         if isinstance(value, dict):
             return value
     return {}
+
+
+class GeminiHook(HookTarget):
+    """Gemini CLI, as its program was seen to take answers (0.61.0); of several hooks one that blocks is enough."""
+
+    name, client, version = "hook, Gemini CLI", "gemini-cli", "0.61.0, played"
+    spelling = "mcp_kit_{}"
+
+    def before(self, tool: str, arguments: Mapping[str, Any], call_id: str) -> dict[str, Any]:
+        return {
+            "session_id": "s1", "transcript_path": "/nowhere", "cwd": "/", "hook_event_name": "BeforeTool",
+            "timestamp": "2026-11-23T14:40:39.793Z", "tool_name": self.spelling.format(tool), "tool_input": arguments,
+            "mcp_context": {"server_name": "kit", "tool_name": tool, "command": "kit"},
+        }  # fmt: skip
+
+    def after(self, sent: dict[str, Any], result: str | None) -> dict[str, Any] | None:
+        response = {"error": {"message": "it failed"}} if result is None else {"llmContent": result}
+        return {**sent, "hook_event_name": "AfterTool", "tool_response": response}
+
+    def ruling(self, ended: Ended) -> Ruling:
+        if ended.code in {0, 1}:
+            answer = _object(ended.out or ended.err)
+            if answer.get("decision") in {"deny", "block"}:
+                return Ruling(runs=False, why=answer.get("reason", ""))
+            own = answer.get("hookSpecificOutput")
+            return Ruling(runs=True, arguments=own.get("tool_input") if isinstance(own, dict) else None)
+        text = (ended.out or ended.err).strip()
+        return Ruling(runs=not text or ended.code < 0, why=text)
+
+
+class CopilotHook(HookTarget):
+    """Copilot CLI, as its program was seen to take answers (1.0.102): exit code 2 denies and loses the reason."""
+
+    name, client, version = "hook, Copilot CLI", "copilot-cli", "1.0.102, played"
+    spelling = "mcp__kit__{}"
+    impossible: Mapping[str, str] = SHARED | {"handler registered beside ours": UNTRIED}
+
+    def before(self, tool: str, arguments: Mapping[str, Any], call_id: str) -> dict[str, Any]:
+        return {
+            "hook_event_name": "PreToolUse", "session_id": "s1", "timestamp": "2026-11-23T14:34:48.049Z", "cwd": "/",
+            "tool_name": self.spelling.format(tool), "tool_input": arguments,
+        }  # fmt: skip
+
+    def after(self, sent: dict[str, Any], result: str | None) -> dict[str, Any] | None:
+        name = "PostToolUse" if result else "PostToolUseFailure"
+        return {**sent, "hook_event_name": name, "tool_result": {"text_result_for_llm": result or "it failed"}}
+
+    def ruling(self, ended: Ended) -> Ruling:
+        if ended.code:
+            return Ruling(runs=False, why="denied by a hook")
+        answer = _object(ended.out)
+        if answer.get("permissionDecision") == "deny":
+            return Ruling(runs=False, why=answer.get("permissionDecisionReason", ""))
+        own = answer.get("hookSpecificOutput")
+        return Ruling(runs=True, arguments=own.get("updatedInput") if isinstance(own, dict) else None)
+
+
+class CursorHook(HookTarget):
+    """Cursor, as others have recorded it: it was not run."""
+
+    name, client, version = "hook, Cursor", "cursor", "3.11, played as others recorded it"
+    spelling = "MCP:{}"
+    impossible: Mapping[str, str] = SHARED | {
+        "handler registered beside ours": UNTRIED,
+        "correct": "What it makes of other arguments in an answer is not known: the call is denied, with what to call.",
+    }
+
+    def before(self, tool: str, arguments: Mapping[str, Any], call_id: str) -> dict[str, Any]:
+        return {
+            "conversation_id": "c1", "generation_id": "g1", "model": "m", "hook_event_name": "preToolUse",
+            "session_id": "c1", "cursor_version": "3.11.25", "workspace_roots": ["/"],
+            "tool_name": self.spelling.format(tool), "tool_input": arguments, "tool_use_id": call_id,
+        }  # fmt: skip
+
+    def after(self, sent: dict[str, Any], result: str | None) -> dict[str, Any] | None:
+        name = "postToolUse" if result else "postToolUseFailure"
+        return {**sent, "hook_event_name": name, "tool_output": result}
+
+    def ruling(self, ended: Ended) -> Ruling:
+        answer = _object(ended.out)
+        if ended.code == 2 or answer.get("permission") == "deny":
+            return Ruling(runs=False, why=str(answer.get("agent_message", ended.err)))
+        return Ruling(runs=True)
