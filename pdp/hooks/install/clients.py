@@ -23,35 +23,27 @@ if TYPE_CHECKING:
 
 Scope = Literal["user", "project"]
 HOOKS: Final = "hooks"
-_SECONDS: Final = 10
-"""How long a client waits for the hook: longer than the hook takes, whose own deny is to come first."""
 
 
 @dataclass(frozen=True, slots=True)
 class HookClient:
-    """A client.
+    """A client; its program has the first word of its name.
 
     Attributes:
-        program: its executable, which is asked for its version.
         user: its configuration, from the home folder; `variable` names another folder for the first in it.
-        repository: the same, from the working folder, where it is called otherwise.
-        others: more files that count, from the working folder or absolute.
-        in_groups: whether handlers stand in groups with a matcher.
-        command, timeout: the members of a handler for its line and its time, of which `unit` are a second.
+        project: the same, from the working folder. others: more files that count, from there or absolute.
+        in_groups: whether handlers stand in groups with a matcher. command: the member of a handler for its line.
         blocks: the member that makes a failed hook deny, and the first version that knows it.
         also: members that its settings have beside hooks.
     """
 
     name: str
-    program: str
     user: str
-    repository: str | None = None
+    project: str
     variable: str = "-"
     others: tuple[str, ...] = ()
     in_groups: bool = True
     command: str = "command"
-    timeout: str = "timeout"
-    unit: int = 1
     blocks: tuple[str, str | bool, tuple[int, ...]] | None = None
     also: Mapping[str, Any] = field(default_factory=dict)
 
@@ -63,7 +55,7 @@ class HookClient:
     def path(self, scope: Scope) -> Path:
         """Return the file of a scope, absolute."""
         if scope == "project":
-            return Path.cwd() / (self.repository or self.user)
+            return Path.cwd() / self.project
         folder, *names = Path(self.user).parts
         return Path(os.environ.get(self.variable) or Path.home() / folder).absolute().joinpath(*names)
 
@@ -74,11 +66,11 @@ class HookClient:
         return shlex.join(["/bin/sh", "-c", f"{words} || {{ echo pdp: the call does not run >&2; exit 2; }}"])
 
     def entry(self, home: Path) -> dict[str, Any]:
-        """Return what stands below each event."""
-        handler = {"type": "command", self.command: self.line(home), self.timeout: _SECONDS * self.unit}
+        """Return what stands below each event, without a time: after one, some clients let the call run."""
+        handler: dict[str, Any] = {"type": "command", self.command: self.line(home)}
         # A member that the installed version does not know may void the hook.
         if self.blocks is not None and self._version() >= self.blocks[2]:
-            handler[self.blocks[0]] = self.blocks[1]
+            handler |= {self.blocks[0]: self.blocks[1]}
         return {"matcher": "*", HOOKS: [handler]} if self.in_groups else handler
 
     def is_ours(self, handler: Mapping[str, Any]) -> bool:
@@ -88,10 +80,9 @@ class HookClient:
 
     def _version(self) -> tuple[int, ...]:
         """Return the version that is installed; where it is unknown, lower than any."""
+        program = shutil.which(self.name.partition("-")[0]) or ""
         try:
-            said = subprocess.run(  # noqa: S603 - the client
-                [shutil.which(self.program) or "", "--version"], capture_output=True, timeout=20, check=True
-            ).stdout
+            said = subprocess.run([program, "--version"], capture_output=True, timeout=20, check=True).stdout  # noqa: S603
         except (OSError, subprocess.SubprocessError):
             return ()
         found = re.search(rb"\d+\.\d+\.\d+", said)
@@ -100,23 +91,22 @@ class HookClient:
 
 CLIENTS: Final[Mapping[str, HookClient]] = MappingProxyType({client.name: client for client in (
     HookClient(
-        "claude-code", "claude", ".claude/settings.json", variable="CLAUDE_CONFIG_DIR",
-        blocks=("onFailure", "block", (2, 1, 295)), others=(
+        "claude-code", ".claude/settings.json", ".claude/settings.json", "CLAUDE_CONFIG_DIR", (
             ".claude/settings.local.json", "/etc/claude-code/managed-settings.json",
             "/etc/claude-code/managed-settings.d/*.json", "/Library/Application Support/ClaudeCode/*.json",
-        ),
+        ), blocks=("onFailure", "block", (2, 1, 295)),
     ),
-    HookClient("codex", "codex", ".codex/hooks.json", variable="CODEX_HOME"),
+    HookClient("codex", ".codex/hooks.json", ".codex/hooks.json", "CODEX_HOME"),
     HookClient(
-        "cursor", "cursor", ".cursor/hooks.json", others=("/etc/cursor/hooks.json",), in_groups=False,
+        "cursor", ".cursor/hooks.json", ".cursor/hooks.json", others=("/etc/cursor/hooks.json",), in_groups=False,
         blocks=("failClosed", True, ()), also={"version": 1},
     ),
     HookClient(
-        "gemini-cli", "gemini", ".gemini/settings.json", others=("/etc/gemini-cli/settings.json",), unit=1000
+        "gemini-cli", ".gemini/settings.json", ".gemini/settings.json", others=("/etc/gemini-cli/settings.json",)
     ),
     HookClient(
-        "copilot-cli", "copilot", ".copilot/hooks/pdp.json", ".github/hooks/pdp.json", "COPILOT_HOME",
-        (".github/hooks/*.json",), in_groups=False, command="bash", timeout="timeoutSec", also={"version": 1},
+        "copilot-cli", ".copilot/hooks/pdp.json", ".github/hooks/pdp.json", "COPILOT_HOME", (".github/hooks/*.json",),
+        in_groups=False, command="bash", also={"version": 1},
     ),
 )})  # fmt: skip
 """The clients by their names, which are those of their dialects."""

@@ -9,7 +9,6 @@ import getpass
 import hashlib
 import json
 import os
-import re
 import stat
 from contextlib import ExitStack, suppress
 from difflib import unified_diff
@@ -38,14 +37,14 @@ class _Record(NamedTuple):
     client: str
     original: str | None
     written: str
-    made: tuple[str, ...]
+    made: list[str]
+
+    def restored(self) -> bytes | None:
+        return None if self.original is None else self.original.encode("latin-1")
 
 
 class SettingsChange(NamedTuple):
-    """What is to become of a file; None: no file. `path`: behind any link.
-
-    `record`: of an installation; `made`: the folders of one to undo.
-    """
+    """What is to become of a file, `path` behind any link; None: no file. `record`: of an installation."""
 
     file: Path
     path: Path
@@ -53,7 +52,6 @@ class SettingsChange(NamedTuple):
     after: bytes | None
     note: str
     record: _Record | None = None
-    made: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:
         """Return the note, and a unified diff where something changes."""
@@ -62,10 +60,10 @@ class SettingsChange(NamedTuple):
         yield from unified_diff(before, after, str(self.path), str(self.path), lineterm="")
 
 
-def make_home(home: Path) -> list[str]:
-    """Make the folder of the policy from the starter, with its store, and return the names of the files that are new.
+def make_home(home: Path) -> None:
+    """Make the folder of the policy from the starter, with its store. What is there is not overwritten.
 
-    What is there is not overwritten. UsageError: it is not the user's alone, or what is in it cannot decide.
+    UsageError: it is not the user's alone, or what is in it cannot decide.
     """
     for folder in (home, home / STATE, home / STATE / _RECORDS):
         folder.mkdir(mode=0o700, parents=folder == home, exist_ok=True)
@@ -73,26 +71,24 @@ def make_home(home: Path) -> list[str]:
             os.close(open_folder(str(folder)))
         except NoAnswerError as error:
             raise UsageError(str(error)) from None
-    files = {name: text for name, text in starter_files(getpass.getuser()).items() if not os.path.lexists(home / name)}
-    for name, content in files.items():
-        replace_file(home / name, content, mode=0o600)
+    for name, content in starter_files(getpass.getuser()).items():
+        if not os.path.lexists(home / name):
+            replace_file(home / name, content, mode=0o600)
     with ExitStack() as owned:
         open_policy(home, owned)
-    return sorted(files)
 
 
-def read_configuration(file: Path) -> tuple[Path, bytes | None, dict[str, Any]]:
+def read_configuration(file: Path, *, own: bool = False) -> tuple[Path, bytes | None, dict[str, Any]]:
     """Return a file's path behind any link, its bytes (None where there is none), and the JSON object that it is.
 
-    UsageError: it, or the link, is somebody else's; it is no plain file, not readable, or not JSON without comments.
+    UsageError: it is no plain file, not readable, not JSON without comments; or with `own`, it or a link is another's.
     """
     path = Path(os.path.realpath(file))
-    states = [place.lstat() for place in (file, path) if os.path.lexists(place)]
-    if any(state.st_uid != os.geteuid() for state in states):
+    if own and any(place.lstat().st_uid != os.geteuid() for place in (file, path) if os.path.lexists(place)):
         raise UsageError(f"{file}: belongs to another user", hint="ask its owner")
     if not os.path.lexists(path):
         return path, None, {}
-    if not stat.S_ISREG(states[-1].st_mode):
+    if not path.is_file():
         raise UsageError(f"{file}: is not a plain file", hint="move it away")
     content = read_bytes(path)
     # With a comment in it, Claude Code and Codex drop the whole file, and of Gemini CLI's it would be lost.
@@ -103,20 +99,20 @@ def read_configuration(file: Path) -> tuple[Path, bytes | None, dict[str, Any]]:
 
 def installation(client: HookClient, file: Path, home: Path) -> SettingsChange:
     """Return what makes a client ask the policy of `home`. UsageError: the file cannot be changed."""
-    path, content, value = read_configuration(file)
+    path, content, value = read_configuration(file, own=True)
     hooks = without_ours(value.get(HOOKS), client) or {}
     if not isinstance(hooks, dict) or not all(isinstance(hooks.get(event, []), list) for event in client.events):
         raise UsageError(f"{file}: {HOOKS} must have lists by event", hint="mend it: the client drops it as it is")
     entry = client.entry(home)
     added = {event: [*hooks.get(event, []), entry] for event in client.events}
     changed = {**client.also, **value, HOOKS: {**hooks, **added}}
-    after = content if changed == value else _rendered(changed, content)
+    after = content if changed == value else _rendered(changed)
     bare = _bare(value, client)
-    original = content if bare == value else _rendered(bare, content)
-    made = tuple(str(folder) for folder in path.parents if not folder.exists())
+    original = content if bare == value else _rendered(bare)
+    made = [str(folder) for folder in path.parents if not folder.exists()]
     record = _recorded(_place(home, path))
-    if record is not None and (record.written == _digest(content) or _original(record) == content):
-        original, made = _original(record), (*made, *record.made)
+    if record is not None and (record.written == _digest(content) or record.restored() == content):
+        original, made = record.restored(), made + record.made
     text = None if original is None else original.decode("latin-1")
     note = "has the hook" if after == content else "gets the hook"
     return SettingsChange(file, path, content, after, note, _Record(client.name, text, _digest(after), made))
@@ -124,18 +120,16 @@ def installation(client: HookClient, file: Path, home: Path) -> SettingsChange:
 
 def removal(client: HookClient, file: Path, home: Path) -> SettingsChange:
     """Return what undoes an installation. UsageError: the file was changed since, and cannot be changed now."""
-    path, content, value = read_configuration(file)
+    path, content, value = read_configuration(file, own=True)
     bare = _bare(value, client)
     record = _recorded(_place(home, path))
     if record is not None and record.written == _digest(content):
-        after, note = _original(record), "becomes what it was"
-    elif bare == value:
-        after, note = content, "has no hook of ours"
-    else:
-        is_ours_alone = record is not None and record.original is None and bare in ({}, client.also)
-        after = None if is_ours_alone else _rendered(bare, content)
-        note = "was changed since it got the hook: our own entries alone go"
-    return SettingsChange(file, path, content, after, note, made=tuple(record.made) if record else ())
+        return SettingsChange(file, path, content, record.restored(), "becomes what it was")
+    if bare == value:
+        return SettingsChange(file, path, content, content, "has no hook of ours")
+    is_ours_alone = record is not None and record.original is None and bare in ({}, client.also)
+    note = "was changed since it got the hook: our own entries alone go"
+    return SettingsChange(file, path, content, None if is_ours_alone else _rendered(bare), note)
 
 
 def apply(change: SettingsChange, home: Path) -> None:
@@ -150,23 +144,17 @@ def apply(change: SettingsChange, home: Path) -> None:
         path.unlink(missing_ok=True)
     elif change.after != change.before:
         replace_file(path, change.after, mode=stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600)
-    if change.record is None:
-        for folder in change.made:
+    if change.record is None and (record := _recorded(place)) is not None:
+        for folder in record.made:
             with suppress(OSError):  # somebody else's file is in it
                 Path(folder).rmdir()
-        place.unlink(missing_ok=True)
+        place.unlink()
 
 
 def installed_clients(home: Path) -> list[str]:
     """Return the names of the clients that have the hook by what is stored."""
     records = map(_recorded, (home / STATE / _RECORDS).glob("*.json"))
     return sorted({record.client for record in records if record})
-
-
-def _bare(value: dict[str, Any], client: HookClient) -> dict[str, Any]:
-    left = without_ours(value.get(HOOKS), client)
-    others = {name: member for name, member in value.items() if name != HOOKS}
-    return others if left is None and value.get(HOOKS) else {**value, **({HOOKS: left} if left is not None else {})}
 
 
 def without_ours(value: Any, client: HookClient) -> Any:
@@ -183,20 +171,17 @@ def without_ours(value: Any, client: HookClient) -> Any:
     return left if left or not value else None
 
 
-def _rendered(value: dict[str, Any], like: bytes | None) -> bytes:
-    """Return settings as a file that is laid out like the one before."""
-    text = "\n" if like is None else like.decode()
-    indent = re.search(r"\n([ \t]+)\"", text)
-    written = json.dumps(value, indent=indent[1] if indent else 2, ensure_ascii=False)
-    return (written + "\n" * text.endswith("\n")).encode()
+def _bare(value: dict[str, Any], client: HookClient) -> dict[str, Any]:
+    rest = without_ours(value.get(HOOKS), client)
+    return {**value, HOOKS: rest} if rest is not None else {name: value[name] for name in value if name != HOOKS}
+
+
+def _rendered(value: dict[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def _digest(content: bytes | None) -> str:
     return hashlib.sha256(content or b"").hexdigest()
-
-
-def _original(record: _Record) -> bytes | None:
-    return None if record.original is None else record.original.encode("latin-1")
 
 
 def _place(home: Path, path: Path) -> Path:
@@ -204,9 +189,4 @@ def _place(home: Path, path: Path) -> Path:
 
 
 def _recorded(place: Path) -> _Record | None:
-    try:
-        return _Record(**json.loads(place.read_bytes()))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError) as error:
-        raise UsageError(f"{place}: cannot be read: {error}", hint="move it away: then our entries alone go") from None
+    return _Record(**read_document(place).value) if place.exists() else None

@@ -226,16 +226,14 @@ def test_a_line_that_lets_a_denied_call_pass(line: str, hooks: Hooks, person: Pa
         def line(self, home: Path) -> str:
             return f"{line} # pdp/hooks/ask.py claude-code {home}"
 
-    client = Leaking("claude-code", "claude", SETTINGS)
+    client = Leaking("claude-code", SETTINGS, SETTINGS)
     put(person / SETTINGS, registered(client, hooks.home))
     (only,) = found(client, hooks.home, calls=True)
-    assert only.startswith("a call: PreToolUse: `pdp hook uninstall claude-code` ends with ")
-    assert only.endswith(": is not denied")
+    assert only.startswith("a call: PreToolUse: `pdp hook uninstall claude-code` is not denied, but ends with ")
 
 
 def test_a_policy_that_denies_everything_is_told(hooks: Hooks, person: Path) -> None:
     put(person / SETTINGS, registered(CLAUDE, hooks.home))
     put(person.parent / "work/.pdp-hook.yaml", "deny: [run_listed_command]\n")
     (only,) = found(CLAUDE, hooks.home, calls=True)
-    assert only.startswith("a call: PreToolUse: `pwd` ends with 2: ")
-    assert only.endswith("is not allowed")
+    assert only.startswith("a call: PreToolUse: `pwd` is not allowed, but ends with 2: ")

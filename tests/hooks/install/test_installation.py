@@ -159,7 +159,7 @@ def test_a_change_since_is_what_a_new_installation_goes_back_to(file: Path, home
     put(file, json.dumps({**json.loads(file.read_text()), "model": "sonnet"}, indent=2))
     install(file, home)
     assert uninstall(file, home) == "becomes what it was"
-    assert file.read_text() == '{\n  "model": "sonnet"\n}'
+    assert file.read_text() == '{\n  "model": "sonnet"\n}\n'
 
 
 def test_an_older_hook_of_ours_is_replaced(file: Path, home: Path) -> None:
