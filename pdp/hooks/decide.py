@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shlex
 import time
 from dataclasses import replace
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.decision import Verdict, new_id
@@ -22,6 +22,8 @@ from pdp.stores.approvals import are_two_tokens, token_marks
 from pdp.stores.remote_calls import CallName, CallState, RemoteCall
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pdp.hooks.home import HookPolicy
     from pdp.session import Session
 
@@ -32,22 +34,20 @@ _WHY: Final = {
     GUARD_MARKING: "this touches what guards the agent, or what says which programs start; leave it to the person",
     _DENIED: "the repository's own rules deny this",
 }
+_PASS: Final = HookAnswer(Behaviour.PASS)
 _UNBEGUN: Final = HookAnswer(Behaviour.DENY, "this call was not allowed before")
 _RUNNING: Final = HookAnswer(Behaviour.DENY, "the same call may have run just now; look before you make it again")
+_CHANGED: Final = HookAnswer(Behaviour.DENY, "the policy changes this call in a way that a client cannot be told")
 
 
 async def answer(call: HookCall, policy: HookPolicy, *, can_ask: bool = False) -> HookAnswer:
-    """Return the answer to a call. `can_ask`: as of the client's dialect.
-
-    PdpError: it cannot be decided, which is a deny.
-    """
-    question = _HookQuestion(call, policy)
-    await question.recall()
+    """Return the answer to a call. `can_ask`: as of the client's dialect. PdpError: it cannot be decided, a deny."""
+    question = await asyncio.to_thread(_HookQuestion, call, policy)
     match call.moment:
         case Moment.BEFORE:
             return await question.before(can_ask=can_ask)
         case Moment.PERMISSION:  # the client's person still answers, so that nothing is used a second time
-            return HookAnswer(Behaviour.PASS) if question.begun or question.asked else _UNBEGUN
+            return _PASS if question.begun or question.asked else _UNBEGUN
         case Moment.AFTER:
             return await question.after()
 
@@ -58,30 +58,23 @@ class _HookQuestion:
     `begun`: the id that the last one was begun under; `asked`: the approval that the client's person was asked for.
     """
 
-    begun: str | None = None
-    asked: str | None = None
-
     def __init__(self, call: HookCall, policy: HookPolicy) -> None:
         self._call, self._policy, self._pep, calls = call, policy, policy.pep, policy.pep.remote_calls
         assert calls is not None  # noqa: S101 - the policy of hooks has a store
-        self._calls = calls
+        self._calls, self._workspace = calls, Workspace(call.cwd, policy.home)
         ids, asked = [call.client, call.session_id, call.call_id], [call.tool, call.arguments]
         name = new_id() if call.call_id is None else digest(canonical(ids))
         self._name = CallName(name, f"hook:{call.client}", digest(canonical([*ids, *asked, call.cwd])))
         self._likeness = f"like:{digest(canonical([*ids[:2], *asked]))}"
+        row = calls.get(self._likeness)
+        known = row.record if row is not None and row.owner == self._name.owner else {}
+        self.begun, self.asked = known.get("begun"), known.get("asked")
         claims = thawed(policy.session.claims)
-        self._person = {name: claims[name] for name in ("sub", "iss") if name in claims}
-        self._person["azp"] = f"person at {call.client}"
+        person = {name: claims[name] for name in ("sub", "iss") if name in claims}
+        self._person = {**person, "azp": f"person at {call.client}"}
         if isinstance(act := claims.get("act", {}), dict):
             claims["act"] = {"sub": f"agent:{call.client}", **act}
         self._session = policy.session.with_changes(claims=claims, run_id=call.session_id)
-        self._workspace = Workspace(call.cwd, policy.home)
-
-    async def recall(self) -> None:
-        """Read what is stored of such a call."""
-        row = await asyncio.to_thread(self._calls.get, self._likeness)
-        if row is not None and row.owner == self._name.owner:
-            self.begun, self.asked = row.record["begun"], row.record["asked"]
 
     async def before(self, *, can_ask: bool) -> HookAnswer:
         """Decide the call, and begin it where it is allowed."""
@@ -100,7 +93,7 @@ class _HookQuestion:
         if can_ask and two and SUBJECT in approval["approvers"] and approval["quorum"] == 1:
             await self._note(self.begun, approval["id"])
             return HookAnswer(Behaviour.ASK, f"{what} (approval {approval['id']})")
-        return HookAnswer(Behaviour.DENY, f"{what} is held. {_way(self._policy, approval['id'])}")
+        return HookAnswer(Behaviour.DENY, f"{what} is held. {_way(self._policy.home, approval['id'])}")
 
     async def after(self) -> HookAnswer:
         """Record what the call came to; one that the client's person was asked for is granted by them first."""
@@ -123,7 +116,7 @@ class _HookQuestion:
             if not told["begun"]:
                 return _UNBEGUN
             await self._pep.afinish(self._name, execution)
-        return HookAnswer(Behaviour.PASS)
+        return _PASS
 
     async def _translated(self, call: HookCall) -> Translated:
         """Return the proposal that the call is, as the repository's own file restricts it."""
@@ -155,27 +148,23 @@ class _HookQuestion:
     async def _corrected(self, translated: Translated, decided: dict[str, Any]) -> HookAnswer:
         """Return the answer to a call that was begun, with the arguments as the policy has left them."""
         if decided == self._asking(translated)[0]:
-            return HookAnswer(Behaviour.PASS)
+            return _PASS
         is_entry = translated.arguments is not self._call.arguments
         arguments = decided["arguments"]["input"] if is_entry else decided["arguments"]
         again = await self._translated(replace(self._call, arguments=arguments))
-        if decided != self._asking(again)[0] or again.markings != translated.markings:
-            return HookAnswer(Behaviour.DENY, "the policy changes this call in a way that a client cannot be told")
-        return HookAnswer(Behaviour.CORRECT, arguments=arguments)
+        same = decided == self._asking(again)[0] and again.markings == translated.markings
+        return HookAnswer(Behaviour.CORRECT, arguments=arguments) if same else _CHANGED
 
     async def _note(self, begun: str | None, asked: str | None) -> None:
         record = {"begun": begun, "asked": asked}
         note = RemoteCall(self._likeness, self._name.owner, "", CallState.FINISHED, time.time(), 0.0, record)
-        old = await asyncio.to_thread(self._calls.get, self._likeness)
-        if old is None:
-            await asyncio.to_thread(self._calls.add, note)
-        else:
-            await asyncio.to_thread(self._calls.replace, old, note)
+        if not await asyncio.to_thread(self._calls.add, note):
+            old = await asyncio.to_thread(self._calls.get, self._likeness)
+            await asyncio.to_thread(self._calls.replace, old or note, note)
 
 
-def _way(policy: HookPolicy, approval_id: str) -> str:
-    line, approver = f"pdp approvals grant {approval_id}", policy.home / APPROVER_FILE
-    if approver.is_file():
-        project = shlex.quote(str(policy.home / PROJECT_FILE))
-        line = f"{PROJECT_VARIABLE}={project} {line} --session {shlex.quote(str(approver))}"
+def _way(home: Path, approval_id: str) -> str:
+    line = f"pdp approvals grant {approval_id}"
+    if (approver := home / APPROVER_FILE).is_file():
+        line = f"{PROJECT_VARIABLE}={quote(str(home / PROJECT_FILE))} {line} --session {quote(str(approver))}"
     return f"Ask the person to run `{line}` in a terminal of their own, then make exactly the same call again."

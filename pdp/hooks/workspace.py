@@ -29,7 +29,7 @@ _MOST_WORDS: Final = 1_000
 _NAMES: Final = (
     r"\.(claude(\.json|(?!/worktrees/))|codex|copilot|cursor|gemini|github/+hooks|mcp\.json|pdp-hook\.yaml|git{})"
 )
-_STARTING: Final = re.compile("/" + _NAMES.format("") + "(/|$)")
+_STARTING: Final = re.compile("/" + _NAMES.format("") + "/")
 _NAMED: Final = re.compile(r"(?<![\w.-])(-\w*m)?(pdp|" + _NAMES.format("/+(hooks|config)") + r")(?![\w-])")
 _CONTROL: Final = re.compile(r"[\0-\x1f\x7f]")
 _OF_PROCESS: Final = re.compile("/(proc|dev)(/|$)")  # what is there differs from process to process
@@ -60,9 +60,6 @@ class Workspace:
         self._cwd, self._root = cwd, _root(cwd)
         self._folders = [folder := Path(os.path.realpath(cwd)), *folder.parents]
         self._home = _folded(os.path.realpath(home))
-        self._installed = [_folded(os.path.realpath(Path(__file__).parents[1]))]
-        if sys.prefix != sys.base_prefix:
-            self._installed.append(_folded(os.path.realpath(sys.prefix)))
 
     def region(self, path: str, *, writes: bool = False, below: bool = False) -> Region:
         """Return where a path lies. `below`: what lies below it is meant as well."""
@@ -70,13 +67,12 @@ class Workspace:
             return Region.OUTSIDE
         paths = self._readings(path)
         for each in map(_folded, (*paths, os.path.normpath(Path(self._cwd, path)))):
-            if (
-                _is_in(each, self._home)
-                or (below and _is_in(self._home, each))
-                or (writes and (_STARTING.search(each) or any(_is_in(each, folder) for folder in self._installed)))
-            ):
+            is_above = below and self._home.startswith(each)
+            is_written = writes and (_STARTING.search(each) or each.startswith(_INSTALLED))
+            if each.startswith(self._home) or is_above or is_written:
                 return Region.GUARD
-        is_inside = self._root and all(_is_in(each, self._root) and not _OF_PROCESS.match(each) for each in paths)
+        root = self._root
+        is_inside = root and all(f"{each}/".startswith(f"{root}/") and not _OF_PROCESS.match(each) for each in paths)
         return Region.INSIDE if is_inside else Region.OUTSIDE
 
     def names_guard(self, line: str) -> bool:
@@ -87,11 +83,11 @@ class Workspace:
         if _NAMED.search(_folded(plain)) or len(words) > _MOST_WORDS:
             return True
         paths = [_folded(path) for word in words for path in self._readings(word)]
-        return any(_is_in(path, folder) for path in paths for folder in (self._home, *self._installed))
+        return any(path.startswith((self._home, *_INSTALLED)) for path in paths)
 
     def has_foreign_repository(self) -> bool:
         """Return whether git may take a folder for a repository whose settings the agent can have written."""
-        inner = [folder for folder in self._folders if self._root and _is_in(str(folder), self._root)]
+        inner = [folder for folder in self._folders if self._root and folder.is_relative_to(self._root)]
         return any(os.path.lexists(folder / "HEAD") for folder in inner)
 
     def rules(self, entries: Collection[str]) -> RepositoryRules:
@@ -128,15 +124,18 @@ def _root(cwd: str) -> str | None:
     except (OSError, RuntimeError, ValueError):
         return None
     own = [each for each in (folder, *folder.parents) if not home.is_relative_to(each)]
-    if not folder.is_dir() or folder not in own:
-        return None
-    return str(next((each for each in own if os.path.lexists(each / ".git")), folder))
-
-
-def _is_in(path: str, folder: str) -> bool:
-    return f"{path}/".startswith(folder.rstrip("/") + "/")
+    root = next((each for each in own if os.path.lexists(each / ".git")), folder)
+    return str(root) if folder in own and folder.is_dir() else None
 
 
 def _folded(path: str) -> str:
-    """Return what a file system that tells fewer names apart may take a path for."""
-    return "".join(letter for letter in normalize("NFKC", path) if category(letter) != "Cf").casefold()
+    """Return what a file system that tells fewer names apart may take a path for, with a slash at the end."""
+    return (
+        "".join(letter for letter in normalize("NFKC", path) if category(letter) != "Cf").casefold().rstrip("/") + "/"
+    )
+
+
+_INSTALLED: Final = tuple(
+    _folded(os.path.realpath(path))
+    for path in (Path(__file__).parents[1], *([sys.prefix] if sys.prefix != sys.base_prefix else []))
+)
