@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from dataclasses import replace
 from shlex import quote
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.decision import Verdict, new_id
 from pdp.flow.remote.calls import UnknownCallError
 from pdp.hooks.call import Behaviour, HookAnswer, HookCall, Moment
-from pdp.hooks.translation import ENTRIES, GUARD_MARKING, OUTSIDE, Translated, as_entry, translate
+from pdp.hooks.translation import ENTRIES, OUTSIDE, Translated, as_entry, translate
 from pdp.hooks.workspace import Workspace
 from pdp.json import canonical, digest, thawed
 from pdp.manifest.fields import SUBJECT
@@ -22,41 +21,27 @@ from pdp.stores.approvals import are_two_tokens, token_marks
 from pdp.stores.remote_calls import CallName, CallState, RemoteCall
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pdp.hooks.home import HookPolicy
     from pdp.session import Session
 
 APPROVER_FILE: Final = "approver.yaml"
-_SHOWN: Final = 200
-_DENIED: Final = "repository.denied"
-_WHY: Final = {
-    GUARD_MARKING: "this touches what guards the agent, or what says which programs start; leave it to the person",
-    _DENIED: "the repository's own rules deny this",
-}
+_NOT_FOR_AGENTS: Final = "this touches what guards the agent, or what starts programs, or its repository denies it"
 _PASS: Final = HookAnswer(Behaviour.PASS)
 _UNBEGUN: Final = HookAnswer(Behaviour.DENY, "this call was not allowed before")
-_RUNNING: Final = HookAnswer(Behaviour.DENY, "the same call may have run just now; look before you make it again")
-_CHANGED: Final = HookAnswer(Behaviour.DENY, "the policy changes this call in a way that a client cannot be told")
 
 
 async def answer(call: HookCall, policy: HookPolicy, *, can_ask: bool = False) -> HookAnswer:
     """Return the answer to a call. `can_ask`: as of the client's dialect. PdpError: it cannot be decided, a deny."""
     question = await asyncio.to_thread(_HookQuestion, call, policy)
-    match call.moment:
-        case Moment.BEFORE:
-            return await question.before(can_ask=can_ask)
-        case Moment.PERMISSION:  # the client's person still answers, so that nothing is used a second time
-            return _PASS if question.begun or question.asked else _UNBEGUN
-        case Moment.AFTER:
-            return await question.after()
+    if call.moment is Moment.BEFORE:
+        return await question.before(can_ask=can_ask)
+    if call.moment is Moment.AFTER:
+        return await question.after()
+    return _PASS if question.begun or question.asked else _UNBEGUN  # their person answers: nothing is used again
 
 
 class _HookQuestion:
-    """What a client asks, and what is stored of such a call: a client may name it without its id later.
-
-    `begun`: the id that the last one was begun under; `asked`: the approval that the client's person was asked for.
-    """
+    """What a client asks, and what is stored of such calls: the id that one was begun under, the approval asked for."""
 
     def __init__(self, call: HookCall, policy: HookPolicy) -> None:
         self._call, self._policy, self._pep, calls = call, policy, policy.pep, policy.pep.remote_calls
@@ -69,12 +54,9 @@ class _HookQuestion:
         row = calls.get(self._likeness)
         known = row.record if row is not None and row.owner == self._name.owner else {}
         self.begun, self.asked = known.get("begun"), known.get("asked")
-        claims = thawed(policy.session.claims)
-        person = {name: claims[name] for name in ("sub", "iss") if name in claims}
-        self._person = {**person, "azp": f"person at {call.client}"}
-        if isinstance(act := claims.get("act", {}), dict):
-            claims["act"] = {"sub": f"agent:{call.client}", **act}
-        self._session = policy.session.with_changes(claims=claims, run_id=call.session_id)
+        claims = self._claims = thawed(policy.session.claims)
+        claims["act"] = {"sub": f"agent:{call.client}", **claims.get("act", {})}
+        self._person = {"iss": claims.get("iss"), "sub": claims.get("sub"), "azp": f"person at {call.client}"}
 
     async def before(self, *, can_ask: bool) -> HookAnswer:
         """Decide the call, and begin it where it is allowed."""
@@ -84,23 +66,26 @@ class _HookQuestion:
         if told["begun"]:
             return await self._corrected(translated, told["outcome"]["proposal"])
         if told["verdict"] == Verdict.ALLOW:
-            return _RUNNING
+            return HookAnswer(Behaviour.DENY, "the same call may have run just now; look before you make it again")
         if told["verdict"] != Verdict.STEP_UP or approval is None:
-            why = [_WHY[marking] for marking in translated.markings]
-            return HookAnswer(Behaviour.DENY, "; ".join(why) or told["answer"]["text"])
-        what = f"{translated.tool}: {' '.join(translated.target.split())[:_SHOWN]}"
-        two = are_two_tokens(token_marks(self._person), token_marks(self._session.claims))
+            return HookAnswer(Behaviour.DENY, _NOT_FOR_AGENTS if translated.markings else told["answer"]["text"])
+        what = f"{translated.tool}: {' '.join(translated.target.split())[:200]}"
+        two = are_two_tokens(token_marks(self._person), token_marks(self._claims))
         if can_ask and two and SUBJECT in approval["approvers"] and approval["quorum"] == 1:
-            await self._note(self.begun, approval["id"])
+            await asyncio.to_thread(self._note, self.begun, approval["id"])
             return HookAnswer(Behaviour.ASK, f"{what} (approval {approval['id']})")
-        return HookAnswer(Behaviour.DENY, f"{what} is held. {_way(self._policy.home, approval['id'])}")
+        line, home = f"pdp approvals grant {approval['id']}", self._policy.home
+        if (approver := home / APPROVER_FILE).is_file():
+            line = f"{PROJECT_VARIABLE}={quote(str(home / PROJECT_FILE))} {line} --session {quote(str(approver))}"
+        do = f"Ask the person to run `{line}` in a terminal of their own, then make exactly the same call again."
+        return HookAnswer(Behaviour.DENY, f"{what} is held. {do}")
 
     async def after(self) -> HookAnswer:
         """Record what the call came to; one that the client's person was asked for is granted by them first."""
         if self._call.call_id is None and self.begun is not None:
             self._name = self._name._replace(id=self.begun)
         # Contents of files are not stored; the digest says which result it was.
-        result = {"digest": digest(json.dumps(self._call.executed, sort_keys=True).encode())}
+        result = {"digest": digest(canonical(self._call.executed))}
         failure = Failure(FailureCode.TOOL_EXECUTION_FAILED, "the client says that the tool has failed")
         execution = Execution(failure=failure) if self._call.failed else Execution(result)
         try:
@@ -112,9 +97,7 @@ class _HookQuestion:
             told = await self._begin(translated)
             if not told["begun"] and told["approval"] is not None and told["approval"]["id"] == self.asked:
                 await asyncio.to_thread(self._pep.approvals.grant, self.asked, self._person)
-                told = await self._begin(translated)
-            if not told["begun"]:
-                return _UNBEGUN
+                await self._begin(translated)
             await self._pep.afinish(self._name, execution)
         return _PASS
 
@@ -126,23 +109,26 @@ class _HookQuestion:
         inner = call.tool if call.built_in is None else ENTRIES[call.built_in.kind]
         entries = {translated.tool, inner if translated.tool == OUTSIDE else translated.tool}
         if not rules.deny.isdisjoint(entries):
-            return as_entry(call, OUTSIDE, translated.target, *translated.markings, _DENIED)
+            return as_entry(call, OUTSIDE, translated.target, *translated.markings, "repository.denied")
         # A hold is for what would be allowed: it never makes an approval of what the policy denies.
         if not rules.hold.isdisjoint(entries) and (await self._pep.adecide(*self._asking(translated))).allowed:
             return as_entry(call, OUTSIDE, translated.target)
         return translated
 
     def _asking(self, translated: Translated) -> tuple[dict[str, Any], Session]:
-        facts = {**thawed(self._session.facts), "markings": [*translated.markings]}
         # A key that lasts until such a call has begun: it has one approval, and the next one needs another.
-        key = digest(canonical([self._likeness, self.begun]))
-        session = self._session.with_changes(facts=facts, idempotency_key=key)
+        session = self._policy.session.with_changes(
+            claims=self._claims,
+            run_id=self._call.session_id,
+            facts={**thawed(self._policy.session.facts), "markings": [*translated.markings]},
+            idempotency_key=digest(canonical([self._likeness, self.begun])),
+        )
         return {"tool": translated.tool, "arguments": translated.arguments}, session
 
     async def _begin(self, translated: Translated) -> dict[str, Any]:
         told = await self._pep.abegin(self._name, *self._asking(translated), tool_call_id=self._call.call_id)
         if told["verdict"] == Verdict.ALLOW:
-            await self._note(self._name.id, None)
+            await asyncio.to_thread(self._note, self._name.id, None)
         return told
 
     async def _corrected(self, translated: Translated, decided: dict[str, Any]) -> HookAnswer:
@@ -153,18 +139,11 @@ class _HookQuestion:
         arguments = decided["arguments"]["input"] if is_entry else decided["arguments"]
         again = await self._translated(replace(self._call, arguments=arguments))
         same = decided == self._asking(again)[0] and again.markings == translated.markings
-        return HookAnswer(Behaviour.CORRECT, arguments=arguments) if same else _CHANGED
+        unknown = HookAnswer(Behaviour.DENY, "the policy changes this call in a way that a client cannot be told")
+        return HookAnswer(Behaviour.CORRECT, arguments=arguments) if same else unknown
 
-    async def _note(self, begun: str | None, asked: str | None) -> None:
+    def _note(self, begun: str | None, asked: str | None) -> None:
         record = {"begun": begun, "asked": asked}
         note = RemoteCall(self._likeness, self._name.owner, "", CallState.FINISHED, time.time(), 0.0, record)
-        if not await asyncio.to_thread(self._calls.add, note):
-            old = await asyncio.to_thread(self._calls.get, self._likeness)
-            await asyncio.to_thread(self._calls.replace, old or note, note)
-
-
-def _way(home: Path, approval_id: str) -> str:
-    line = f"pdp approvals grant {approval_id}"
-    if (approver := home / APPROVER_FILE).is_file():
-        line = f"{PROJECT_VARIABLE}={quote(str(home / PROJECT_FILE))} {line} --session {quote(str(approver))}"
-    return f"Ask the person to run `{line}` in a terminal of their own, then make exactly the same call again."
+        if not self._calls.add(note):
+            self._calls.replace(self._calls.get(self._likeness) or note, note)

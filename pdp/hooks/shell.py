@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 _LINE: Final = re.compile(r"[\w \t\"'+,./:=@-]{1,4096}", re.ASCII)  # nothing else, even in quotes
 _WORD: Final = re.compile(r"([^\s\"'=][^\s\"']*)|'([^']*)'|\"([^\"]*)\"")  # zsh expands a `=` at the start
-_WORDS: Final = frozenset(("number", "raw_string", "string", "word"))
-_RESERVED: Final = frozenset((
-    "case", "coproc", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if", "in", "select", "then",
-    "time", "until", "while",
-))  # fmt: skip
+_RESERVED: Final = " case coproc do done elif else esac fi for function if in select then time until while "
 _PARSER: Final = Parser(Language(tree_sitter_bash.language()))
 
 
@@ -28,9 +24,9 @@ def literal_words(line: str) -> tuple[str, ...] | None:
         return None
     name, *rest = root.children[0].children
     nodes = [*name.children, *rest] if name.type == "command_name" else []
-    found = [_WORD.fullmatch(line[node.start_byte : node.end_byte]) for node in nodes if node.type in _WORDS]
+    found = [_WORD.fullmatch(line[node.start_byte : node.end_byte]) for node in nodes]
     words = tuple(match[match.lastindex or 0] for match in found if match is not None)
-    return words if words and len(words) == len(nodes) and words[0] not in _RESERVED else None
+    return words if len(words) == len(nodes) > 0 and f" {words[0]} " not in _RESERVED else None
 
 
 def is_listed(line: str, commands: Mapping[str, Collection[str]]) -> bool:

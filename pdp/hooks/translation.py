@@ -21,14 +21,13 @@ ENTRIES: Final = {
     Kind.READ: "read_file", Kind.WRITE: "write_file", Kind.SEARCH: "search_files", Kind.FETCH: "fetch_url",
     Kind.WEB_SEARCH: "search_web", Kind.SHELL: "run_command", Kind.DELEGATE: "delegate_task", Kind.PLAN: "plan_work",
 }  # fmt: skip
-_LISTED: Final = "run_listed_command"
 # What else a listed command may come with; anything else may change how, where or with which rights it runs.
 _IDLE: Final = {"description": str, "timeout": int, "timeout_ms": int}
 _WEB: Final = re.compile(r"https?://[\w.-]+(:[0-9]+)?([/?#][!-~]*)?", re.ASCII | re.IGNORECASE)
 _PATCH: Final = "*** Begin Patch"
 _PATCHED: Final = re.compile(r"\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+)")
 _PATCH_LINE: Final = re.compile(_PATCHED.pattern + r"|\*\*\* End of File|(?:@@|[ +-]).*|")
-_MOST_TEXTS: Final = 1_000
+_MOST_PATHS: Final = 1_000
 
 
 class Translated(NamedTuple):
@@ -41,12 +40,11 @@ class Translated(NamedTuple):
 
 
 def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Collection[str]]) -> Translated:
-    """Return the proposal that a call is.
-
-    Arguments of an entry are `{tool, input, target}`; target is null, and so refused, where the call does not name one.
-    """
+    """Return the proposal that a call is. An entry's target is null, and so refused, where the call names none."""
+    texts = _texts(call.arguments)
     if call.built_in is None:
-        if _touches_guard(call, workspace):
+        paths = {text for text in texts if "/" in text or text.startswith(("~", "."))}
+        if len(paths) > _MOST_PATHS or any(workspace.region(path, writes=True) is Region.GUARD for path in paths):
             return as_entry(call, OUTSIDE, call.tool, GUARD_MARKING)
         return Translated(call.tool, call.arguments, call.tool)
     kind, names = call.built_in
@@ -59,16 +57,14 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Colle
     if kind is Kind.SHELL:
         is_idle = all(type(call.arguments[name]) is _IDLE.get(name) for name in call.arguments.keys() - set(names))
         if is_idle and is_listed(target, commands) and not workspace.has_foreign_repository():
-            tool = _LISTED
-        if workspace.names_guard(target) or _touches_guard(call, workspace):
-            region = Region.GUARD
+            tool = "run_listed_command"
+        region = Region.GUARD if workspace.names_guard("\n".join(texts)) else Region.INSIDE
     elif kind in (Kind.READ, Kind.WRITE, Kind.SEARCH):
         region = max(_regions(kind, targets, workspace))
     elif kind is Kind.FETCH and not _WEB.fullmatch(target):
         region = max(Region.OUTSIDE, workspace.region(target, below=True))
-    if region is Region.INSIDE:
-        return as_entry(call, tool, target)
-    return as_entry(call, OUTSIDE, target, *((GUARD_MARKING,) if region is Region.GUARD else ()))
+    markings = (GUARD_MARKING,) if region is Region.GUARD else ()
+    return as_entry(call, tool if region is Region.INSIDE else OUTSIDE, target, *markings)
 
 
 def as_entry(call: HookCall, tool: str, target: str | None, *markings: str) -> Translated:
@@ -76,20 +72,13 @@ def as_entry(call: HookCall, tool: str, target: str | None, *markings: str) -> T
     return Translated(tool, {"tool": call.tool, "input": call.arguments, "target": target}, target or "", markings)
 
 
-def _touches_guard(call: HookCall, workspace: Workspace) -> bool:
-    texts = {text for text in _texts(call.arguments) if "/" in text or text.startswith(("~", "."))}
-    is_foreign = call.built_in is None  # then nobody knows whether it writes
-    return len(texts) > _MOST_TEXTS or any(workspace.region(text, writes=is_foreign) is Region.GUARD for text in texts)
-
-
 def _regions(kind: Kind, targets: list[str], workspace: Workspace) -> Iterator[Region]:
     for target in targets:
         paths = [target]
         if kind is Kind.SEARCH:
             paths = [target.partition("{")[0] or "."]
-            # What a pattern is relative to is not known here.
             escapes = ".." in re.split(r"[/{},]", target) or re.search(r"[{,][/~]", target)
-            yield Region.OUTSIDE if escapes else Region.INSIDE
+            yield Region.OUTSIDE if escapes else Region.INSIDE  # from wherever its pattern begins
         elif kind is Kind.WRITE and _PATCH in target:
             paths = _patched(target.strip().split("\n")) or [""]
         for path in paths:

@@ -1,7 +1,4 @@
-"""Where a path lies: in the workspace, beyond it, in what guards the agent; and what the repository's own file adds.
-
-Clients and tools read one text as different paths. So it is read in every way that is known, and the worst one counts.
-"""
+"""Where a path lies: in the workspace, beyond it, in what guards the agent; and what the repository's own file adds."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from unicodedata import category, normalize
 from urllib.parse import unquote, urlsplit
 
-from pydantic import BaseModel, ConfigDict, StrictStr
+from pydantic import BaseModel, StrictStr
 
 from pdp.errors import UsageError
 from pdp.hooks.home import read_record
@@ -23,16 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 REPOSITORY_FILE: Final = ".pdp-hook.yaml"
-_LONGEST: Final = 4096
-_MOST_WORDS: Final = 1_000
+_MOST: Final = 4096  # letters of a path; words of a line that are looked at
 # From these a client, or git, learns which programs to start.
 _NAMES: Final = (
-    r"\.(claude(\.json|(?!/worktrees/))|codex|copilot|cursor|gemini|github/+hooks|mcp\.json|pdp-hook\.yaml|git{})"
+    r"\.(claude(.json|(?!/worktrees/))|codex|copilot|cursor|gemini|github/+hooks|mcp.json|pdp-hook.yaml|git{})"
 )
 _STARTING: Final = re.compile("/" + _NAMES.format("") + "/")
 _NAMED: Final = re.compile(r"(?<![\w.-])(-\w*m)?(pdp|" + _NAMES.format("/+(hooks|config)") + r")(?![\w-])")
 _CONTROL: Final = re.compile(r"[\0-\x1f\x7f]")
-_OF_PROCESS: Final = re.compile("/(proc|dev)(/|$)")  # what is there differs from process to process
 
 
 class Region(IntEnum):
@@ -43,10 +38,8 @@ class Region(IntEnum):
     GUARD = 2
 
 
-class RepositoryRules(BaseModel):
+class RepositoryRules(BaseModel, frozen=True, extra="forbid"):
     """What a repository adds: entries that are denied, or held for a person; programs that are not listed."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     deny: frozenset[StrictStr] = frozenset()
     hold: frozenset[StrictStr] = frozenset()
@@ -57,13 +50,15 @@ class Workspace:
     """The folder in which a client works, and what lies around it. `cwd`: absolute; `home`: of the policy."""
 
     def __init__(self, cwd: str, home: Path) -> None:
-        self._cwd, self._root = cwd, _root(cwd)
-        self._folders = [folder := Path(os.path.realpath(cwd)), *folder.parents]
-        self._home = _folded(os.path.realpath(home))
+        folder, person = Path(os.path.realpath(cwd)), Path.home().resolve()
+        self._cwd, self._folders, self._home = cwd, [folder, *folder.parents], _folded(os.path.realpath(home))
+        # A folder that is gone is no workspace, and neither is one that holds all of the person's files.
+        own = [each for each in self._folders if folder.is_dir() and not person.is_relative_to(each)]
+        self._root = next((each for each in own if os.path.lexists(each / ".git")), own[0] if own else None)
 
     def region(self, path: str, *, writes: bool = False, below: bool = False) -> Region:
         """Return where a path lies. `below`: what lies below it is meant as well."""
-        if not path or len(path) > _LONGEST or _CONTROL.search(path.strip()):
+        if not path or len(path) > _MOST or _CONTROL.search(path.strip()):
             return Region.OUTSIDE
         paths = self._readings(path)
         for each in map(_folded, (*paths, os.path.normpath(Path(self._cwd, path)))):
@@ -71,30 +66,25 @@ class Workspace:
             is_written = writes and (_STARTING.search(each) or each.startswith(_INSTALLED))
             if each.startswith(self._home) or is_above or is_written:
                 return Region.GUARD
-        root = self._root
-        is_inside = root and all(f"{each}/".startswith(f"{root}/") and not _OF_PROCESS.match(each) for each in paths)
+        is_inside = all(self._root in (each, *each.parents) for each in map(Path, paths))
         return Region.INSIDE if is_inside else Region.OUTSIDE
 
     def names_guard(self, line: str) -> bool:
         """Return whether a command line names what guards the agent, other than in words made when it runs."""
         plain = re.sub(r"\\\n|['\"\\]|\$(?=['\"])", "", re.sub(r"\$HOME\b|\$\{HOME\}", "~", line))
-        words = {word[:_LONGEST] for word in re.split(r"[\s;|&<>(){}=,:`\0]+", plain)}
+        words = {word[:_MOST] for word in re.split(r"[\s;|&<>(){}=,:`\0]+", plain)}
         words = {word for word in words if "/" in word or word[:1] == "~" or os.path.lexists(f"{self._cwd}/{word}")}
-        if _NAMED.search(_folded(plain)) or len(words) > _MOST_WORDS:
+        if _NAMED.search(_folded(plain)) or len(words) > _MOST:
             return True
-        paths = [_folded(path) for word in words for path in self._readings(word)]
-        return any(path.startswith((self._home, *_INSTALLED)) for path in paths)
+        guarded = (self._home, *_INSTALLED)
+        return any(_folded(path).startswith(guarded) for word in words for path in self._readings(word))
 
     def has_foreign_repository(self) -> bool:
         """Return whether git may take a folder for a repository whose settings the agent can have written."""
-        inner = [folder for folder in self._folders if self._root and folder.is_relative_to(self._root)]
-        return any(os.path.lexists(folder / "HEAD") for folder in inner)
+        return any(os.path.lexists(each / "HEAD") for each in self._folders if self._root in (each, *each.parents))
 
     def rules(self, entries: Collection[str]) -> RepositoryRules:
-        """Return what the files of the working folder and of those above it say together.
-
-        `entries`: the names that they may use, beside those of MCP tools. FileFaultsError, UsageError: a faulty file.
-        """
+        """Return what the files of this and the outer folders say; FileFaultsError, UsageError: one is faulty."""
         rules = RepositoryRules()
         for file in (folder / REPOSITORY_FILE for folder in self._folders):
             if os.path.lexists(file):
@@ -108,6 +98,7 @@ class Workspace:
         return rules
 
     def _readings(self, path: str) -> list[str]:
+        # Clients and tools read one text as different paths; the worst one counts.
         texts = {path, path.strip()}
         texts |= {os.path.expanduser(text) for text in texts}  # noqa: PTH111 - without errors
         if path.strip()[:5].lower() == "file:":
@@ -115,17 +106,6 @@ class Workspace:
         joined = [os.path.join(self._cwd, text) for text in texts]  # noqa: PTH118 - `Path` takes parts away
         # Some programs take `..` away before they follow links, others after.
         return [os.path.realpath(each) for path in joined for each in (path, os.path.normpath(path))]
-
-
-def _root(cwd: str) -> str | None:
-    """Return the repository's folder, else the working folder; None: it is gone, or holds all of the person's files."""
-    try:
-        folder, home = Path(cwd).resolve(strict=True), Path.home().resolve()
-    except (OSError, RuntimeError, ValueError):
-        return None
-    own = [each for each in (folder, *folder.parents) if not home.is_relative_to(each)]
-    root = next((each for each in own if os.path.lexists(each / ".git")), folder)
-    return str(root) if folder in own and folder.is_dir() else None
 
 
 def _folded(path: str) -> str:

@@ -24,7 +24,7 @@ from tests.support.command_line import Done, pdp_process
 
 PASS = HookAnswer(Behaviour.PASS)
 GUARDED = HookAnswer(
-    Behaviour.DENY, "this touches what guards the agent, or what says which programs start; leave it to the person"
+    Behaviour.DENY, "this touches what guards the agent, or what starts programs, or its repository denies it"
 )
 UNBEGUN = HookAnswer(Behaviour.DENY, "this call was not allowed before")
 TOOLS = {
@@ -179,6 +179,28 @@ async def test_the_clients_person_says_no(desk: Desk) -> None:
     assert desk.approvals() == [approval]
 
 
+async def test_an_answer_that_comes_too_late_counts_for_nothing(desk: Desk) -> None:
+    call = desk.call("Bash", command="make")
+    await answer(call, desk.policy, can_ask=True)
+    approvals = desk.policy.pep.approvals
+    assert approvals is not None
+    approvals.deny(desk.approvals()[0].id, {"sub": "alice", "azp": "terminal"})
+    with pytest.raises(PdpError, match="has begun no call"):
+        await desk.after(call)
+    assert [approval.state for approval in desk.approvals()] == [ApprovalState.DENIED, ApprovalState.PENDING]
+    assert {event[0] for event in desk.events() if event[4] is not None} == set()
+
+
+async def test_a_grant_at_a_terminal_and_a_yes_at_the_client_are_one(desk: Desk) -> None:
+    call = desk.call("Bash", command="make")
+    await answer(call, desk.policy, can_ask=True)
+    approvals = desk.policy.pep.approvals
+    assert approvals is not None
+    approvals.grant(desk.approvals()[0].id, {"sub": "alice", "azp": "terminal"})
+    assert await desk.after(call) == PASS
+    assert [approval.state for approval in desk.approvals()] == [ApprovalState.CONSUMED]
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -303,10 +325,9 @@ class TestRepository:
 
     async def test_an_entry_is_denied(self, desk: Desk) -> None:
         desk.restrict("deny: [write_file, mcp__x__y]\n")
-        denied = HookAnswer(Behaviour.DENY, "the repository's own rules deny this")
-        assert await answer(desk.call("Write", file_path="a"), desk.policy) == denied
-        assert await answer(desk.call("Write", file_path="/etc/passwd"), desk.policy) == denied
-        assert await answer(desk.call("mcp__x__y"), desk.policy) == denied
+        assert await answer(desk.call("Write", file_path="a"), desk.policy) == GUARDED
+        assert await answer(desk.call("Write", file_path="/etc/passwd"), desk.policy) == GUARDED
+        assert await answer(desk.call("mcp__x__y"), desk.policy) == GUARDED
         assert await answer(desk.call("Read", file_path="a"), desk.policy) == PASS
         assert desk.approvals() == []
 

@@ -168,7 +168,7 @@ NAMING = [
     "ls file",
     "python /INSTALLED/hooks/ask.py", "cat --file=PERSON/.config/GUARD/hook/x", "cd ~/.config && rm -r pdp",
     "rm -r .CLAUDE",
-    " ".join(f"a/{number}" for number in range(2000)),
+    " ".join(f"a/{number}" for number in range(5000)),
 ]  # fmt: skip
 NOT_NAMING = [
     "git status", "make", "grep -r --exclude-dir=.git x", "find . -not -path './.git/*'", "echo tool-pdp",

@@ -1,10 +1,4 @@
-"""What a HOME begins with: files that are copied, with the user's name in them.
-
-- pdp.yaml: the project, with its store
-- manifest.yaml, governance.yaml: the tools of all clients, and what they need
-- session.yaml, approver.yaml: the user for whom an agent works, and the same at a terminal, who approves
-- commands.yaml: programs with the words that a shell may be given
-"""
+"""What a HOME begins with: files that are copied, with the user's name in them. Each says what it is for."""
 
 from __future__ import annotations
 
