@@ -115,7 +115,5 @@ def _folded(path: str) -> str:
     )
 
 
-_INSTALLED: Final = tuple(
-    _folded(os.path.realpath(path))
-    for path in (Path(__file__).parents[1], *([sys.prefix] if sys.prefix != sys.base_prefix else []))
-)
+_PLACES: Final = [str(Path(__file__).parents[1]), *([sys.prefix] if sys.prefix != sys.base_prefix else [])]
+_INSTALLED: Final = tuple(_folded(os.path.realpath(place)) for place in _PLACES)
