@@ -31,19 +31,15 @@ class Routes:
         for part in parts:
             for path, methods in part.paths.items():
                 for method, endpoint in methods.items():
-                    self.add(endpoint, path, method)
-
-    def add(self, endpoint: Endpoint, path: str, *methods: str) -> None:
-        """Let an endpoint answer these methods of a path."""
-        self.paths.setdefault(path, {}).update(dict.fromkeys(methods, endpoint))
-        if "{" in path:
-            self._patterns[path] = re.compile(_PARAMETER.sub(r"(?P<\1>[^/]+)", path))
+                    self.at(path, method)(endpoint)
 
     def at(self, path: str, *methods: str) -> Callable[[Endpoint], Endpoint]:
-        """Return what decorates an endpoint, as `add`."""
+        """Return what lets an endpoint answer these methods of a path, and returns it."""
 
         def added(endpoint: Endpoint) -> Endpoint:
-            self.add(endpoint, path, *methods)
+            self.paths.setdefault(path, {}).update(dict.fromkeys(methods, endpoint))
+            if "{" in path:
+                self._patterns[path] = re.compile(_PARAMETER.sub(r"(?P<\1>[^/]+)", path))
             return endpoint
 
         return added

@@ -52,9 +52,9 @@ def _json(value: Mapping[str, Any]) -> Response:
 
 
 routes = Routes()
-routes.add(partial(_answered, evaluate), "/access/v1/evaluation", "POST")
-routes.add(partial(_answered, evaluate_all), "/access/v1/evaluations", "POST")
+routes.at("/access/v1/evaluation", "POST")(partial(_answered, evaluate))
+routes.at("/access/v1/evaluations", "POST")(partial(_answered, evaluate_all))
 for _kind in get_args(Searched):
-    routes.add(partial(_answered, partial(search, _kind)), f"/access/v1/search/{_kind}", "POST")
-routes.add(_metadata, _METADATA, "GET", "HEAD")
-routes.add(_metadata, f"{_METADATA}/{{tenant}}", "GET", "HEAD")
+    routes.at(f"/access/v1/search/{_kind}", "POST")(partial(_answered, partial(search, _kind)))
+for _path in (_METADATA, f"{_METADATA}/{{tenant}}"):
+    routes.at(_path, "GET", "HEAD")(_metadata)
