@@ -81,7 +81,7 @@ def run_claude(
         tools: what the client's own rules let run; a tool that is not in there is refused, as nobody can be asked.
     """
     chosen = ["--settings", json.dumps(settings)] if settings is not None else []
-    with _model(turns) as (url, results):
+    with model(turns) as (url, results):
         ended = subprocess.run(
             [claude_program(), "-p", "work", "--output-format", "json", "--allowedTools", tools, *chosen, *options],
             cwd=workspace, capture_output=True, text=True, timeout=PATIENCE, check=False, stdin=subprocess.DEVNULL,
@@ -95,8 +95,8 @@ def run_claude(
 
 
 @contextmanager
-def _model(turns: Sequence[Turn]) -> Iterator[tuple[str, Callable[[], list[ToolResult]]]]:
-    """Serve the Messages API; what is handed out gives the results that the latest request carried."""
+def model(turns: Sequence[Turn]) -> Iterator[tuple[str, Callable[[], list[ToolResult]]]]:
+    """Serve the Messages API at a URL; what is handed out with it gives the results that the latest request carried."""
     told: list[ToolResult] = []
 
     class Handler(BaseHTTPRequestHandler):
