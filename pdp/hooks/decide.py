@@ -70,15 +70,15 @@ class _HookQuestion:
         if told["verdict"] != Verdict.STEP_UP or approval is None:
             return HookAnswer(Behaviour.DENY, _NOT_FOR_AGENTS if translated.markings else told["answer"]["text"])
         what = f"{translated.tool}: {' '.join(translated.target.split())[:200]}"
-        two = are_two_tokens(token_marks(self._person), token_marks(self._claims))
-        if can_ask and two and SUBJECT in approval["approvers"] and approval["quorum"] == 1:
-            await asyncio.to_thread(self._note, self.begun, approval["id"])
-            return HookAnswer(Behaviour.ASK, f"{what} (approval {approval['id']})")
         line, home = f"pdp approvals grant {approval['id']}", self._policy.home
         if (approver := home / APPROVER_FILE).is_file():
             line = f"{PROJECT_VARIABLE}={quote(str(home / PROJECT_FILE))} {line} --session {quote(str(approver))}"
-        do = f"Ask the person to run `{line}` in a terminal of their own, then make exactly the same call again."
-        return HookAnswer(Behaviour.DENY, f"{what} is held. {do}")
+        do = f"ask the person to run `{line}` in a terminal of their own, then make exactly the same call again."
+        two = are_two_tokens(token_marks(self._person), token_marks(self._claims))
+        if can_ask and two and SUBJECT in approval["approvers"] and approval["quorum"] == 1:
+            await asyncio.to_thread(self._note, self.begun, approval["id"])
+            return HookAnswer(Behaviour.ASK, f"{what}. Where nobody answers here, {do}")
+        return HookAnswer(Behaviour.DENY, f"{what} is held: {do}")
 
     async def after(self) -> HookAnswer:
         """Record what the call came to; one that the client's person was asked for is granted by them first."""

@@ -66,14 +66,16 @@ class Desk:
         assert self.policy.pep.approvals is not None
         return [*self.policy.pep.approvals.list()]
 
-    def held(self, what: str) -> HookAnswer:
-        """Return the answer to a call that is held, and waits for the newest approval."""
+    def held(self, what: str, *, asks: bool = False) -> HookAnswer:
+        """Return the answer to a call that is held, or asked for, and waits for the newest approval."""
         home = shlex.quote(str(self.home))
         line = (
             f"PDP_PROJECT={home}/pdp.yaml pdp approvals grant {self.approvals()[-1].id} --session {home}/approver.yaml"
         )
         rest = "in a terminal of their own, then make exactly the same call again."
-        text = f"{what} is held. Ask the person to run `{line}` {rest}"
+        text = f"{what} is held: ask the person to run `{line}` {rest}"
+        if asks:
+            return HookAnswer(Behaviour.ASK, text.replace(" is held: ", ". Where nobody answers here, "))
         return HookAnswer(Behaviour.DENY, text)
 
     def as_told(self, given: HookAnswer) -> Done:
@@ -148,9 +150,7 @@ async def test_whoever_has_the_calls_own_session_does_not_approve_it(desk: Desk)
 
 async def test_the_clients_person_is_asked_and_says_yes(desk: Desk) -> None:
     call = desk.call("Bash", command="make")
-    assert await answer(call, desk.policy, can_ask=True) == HookAnswer(
-        Behaviour.ASK, f"run_command: make (approval {desk.approvals()[0].id})"
-    )
+    assert await answer(call, desk.policy, can_ask=True) == desk.held("run_command: make", asks=True)
     asked = replace(call, moment=Moment.PERMISSION, call_id=None)
     assert await answer(asked, desk.policy, can_ask=True) == PASS
     assert await desk.after(call) == PASS
@@ -168,7 +168,7 @@ async def test_the_clients_person_is_asked_and_says_yes(desk: Desk) -> None:
     assert desk.events()[-1] == ("tool.run_command.result", "alice", "agent:claude-code", None, "succeeded")
 
     again = await desk.bash("make", "c2", can_ask=True)
-    assert again == HookAnswer(Behaviour.ASK, f"run_command: make (approval {desk.approvals()[1].id})")
+    assert again == desk.held("run_command: make", asks=True)
 
 
 async def test_the_clients_person_says_no(desk: Desk) -> None:

@@ -38,7 +38,9 @@ def test_claude_code_is_held_granted_runs_once_and_nothing_stays(machine: Machin
     def granted(told: list[ToolResult]) -> list[ToolUse]:
         """The person grants in a terminal of theirs, and tells the agent to go on."""
         assert not (machine.work / "log").exists()
-        approval = re.fullmatch(r"run_command: echo once >> log \(approval (\w+)\)", told[0].text)
+        approval = re.fullmatch(
+            r"run_command: echo once >> log\. Where .* grant (\w+) --session .* again\.", told[0].text
+        )
         assert approval, told
         grant = machine.run(GRANT.replace(" ID ", f" {approval[1]} "))
         assert (grant.code, grant.out.split()[0], f"granted  {approval[1]}" in grant.out) == (0, approval[1], True), (
