@@ -123,9 +123,10 @@ def _answer(client: str, home: str) -> tuple[int, bytes, bytes]:
         head, output = reply.split(b"\n", 1)
         asked, decided_by, code, length = head.decode().split(" ")
         stdout, stderr = output[: int(length)], output[int(length) :]
+        is_whole = len(stdout) == int(length) and (code, bool(stderr)) in {("0", False), ("2", True)}
     except ValueError:
-        asked = decided_by = code = ""
-    if asked != sha256(request).hexdigest() or (code, bool(stderr)) not in {("0", False), ("2", True)}:
+        is_whole = False
+    if not is_whole or asked != sha256(request).hexdigest():
         raise NoAnswerError("the resident process ended, or gave no answer to this call; try again")
     if decided_by != policy:
         raise NoAnswerError("the policy's files changed while the call was decided; try again")

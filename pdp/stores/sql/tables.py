@@ -131,15 +131,15 @@ def upgrade_schema(connection: Connection, name: str) -> None:
 
     Newer ones stay as they are, for `check_schema` to refuse.
     """
-    with extra("sql"):
-        from alembic import command  # noqa: PLC0415 - a quarter of a second, and seldom needed
-        from alembic.config import Config  # noqa: PLC0415
-
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
     revision = revision_of(connection)
     if revision is not None and revision >= SCHEMA:
         return
+    with extra("sql"):
+        from alembic import command  # noqa: PLC0415 - a quarter of a second, and seldom needed
+        from alembic.config import Config  # noqa: PLC0415
+
     logging.getLogger(__name__).info("database %s: from revision %s to %s", name, revision or "none", SCHEMA)
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
