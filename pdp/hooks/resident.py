@@ -57,13 +57,14 @@ class Resident:
         ended = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
         _log.info("process %d answers for %s", os.getpid(), self._home)
-        with suppress(OSError):  # the program itself is gone
-            while (self._home / STATE / socket_name()).exists() and time.monotonic() < self._asked + IDLE_SECONDS:
+        with suppress(OSError):  # HOME, or this program, is gone
+            while (self._home / STATE / socket_name()).samefile(socket_name()):
                 with suppress(PdpError):
                     if not isinstance(self._loaded.policy, str):
                         await asyncio.to_thread(self._loaded.policy.pep.sweep)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(ended.wait(), _ROUND_SECONDS)
+                if ended.is_set() or time.monotonic() > self._asked + IDLE_SECONDS:
                     break
         server.close()
         if calls := asyncio.all_tasks() - {asyncio.current_task()}:

@@ -119,7 +119,9 @@ def is_gone(process: int) -> Callable[[], bool]:
 
     def gone() -> bool:
         try:
-            return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].startswith("Z")
+            # One that nobody has waited for; while other threads of it end, its files are still open.
+            has_ended = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].startswith("Z")
+            return has_ended and len([*Path(f"/proc/{process}/task").iterdir()]) == 1
         except OSError:
             return True
 

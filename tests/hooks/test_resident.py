@@ -1,0 +1,281 @@
+"""The resident process as clients meet it: real processes, started, ended, stopped and replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import shutil
+import signal
+import socket
+import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from pdp.hooks import resident
+from pdp.hooks.ask import LARGEST, socket_name
+from tests.support import ROOT, until
+from tests.support.hooks.processes import PASSED, Answered, Hooks, denied, hooks_in, is_gone, tool_call
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def hooks(tmp_path: Path) -> Iterator[Hooks]:
+    with hooks_in(tmp_path) as hooks:
+        yield hooks
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hooks]:
+    """Hooks of whose resident process no more is wanted than answers."""
+    with hooks_in(tmp_path_factory.mktemp("warm")) as hooks:
+        hooks.asked(b"")
+        yield hooks
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("work")
+    (folder / ".git").mkdir()
+    return folder
+
+
+def undecided(reason: str) -> Answered:
+    return Answered(2, "", f"the call cannot be decided: {reason}\n")
+
+
+def waiting() -> int:
+    """Return how many are connected to a socket of the installation's name without having been accepted."""
+    lines = [line.split() for line in Path("/proc/net/unix").read_text().split("\n")]
+    return sum(line[5:] == ["02", "0", socket_name()] for line in lines)
+
+
+def test_calls_at_once_have_one_resident(hooks: Hooks, work: Path) -> None:
+    with ThreadPoolExecutor() as threads:
+        answers = list(threads.map(lambda _: hooks.asked(tool_call(work)), range(4)))
+    assert answers == [PASSED] * 4
+    assert len(hooks.residents()) == 1
+
+
+def test_it_has_nothing_of_the_environment_of_the_client_that_started_it(hooks: Hooks, work: Path) -> None:
+    hooks.asked(tool_call(work))
+    (process,) = hooks.residents()
+    variables = dict(line.split("=", 1) for line in Path(f"/proc/{process}/environ").read_text().split("\0") if line)
+    assert variables == {"HOME": str(Path("~").expanduser()), "PATH": os.defpath}
+    assert Path(f"/proc/{process}/cwd").resolve() == hooks.state
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        pytest.param(b"", "value: it is empty", id="empty"),
+        pytest.param(b"\xff", "value: not UTF-8 text", id="not-text"),
+        pytest.param(b"[]", "claude-code: expected a JSON object but got list", id="no-object"),
+        pytest.param(b'{"a": 1, "a": 2}', "value: a key stands twice in one object", id="key-twice"),
+        pytest.param(b"[" * 10_000, "value: nested deeper than 32 levels", id="deep"),
+        pytest.param(
+            b'{"hook_event_name": "Stop"}',
+            "claude-code: hook_event_name: expected one of PreToolUse, PermissionRequest, PostToolUse,"
+            " PostToolUseFailure but got 'Stop' (run `pdp hook check`)",
+            id="unknown-event",
+        ),
+    ],
+)
+def test_input_that_is_no_call_is_denied(warm: Hooks, sent: bytes, reason: str) -> None:
+    assert warm.ask(sent) == undecided(reason)
+
+
+@pytest.mark.parametrize(
+    "tool",
+    ["Bash\n", "Ba\x00sh", "Bash\r", "", "B\u0430sh", "\ud800", 5, None],
+    ids=["newline", "null", "return", "empty", "look-alike", "surrogate", "number", "none"],
+)
+def test_names_that_no_tool_has_are_denied(warm: Hooks, work: Path, tool: object) -> None:
+    given = warm.ask(tool_call(work) | {"tool_name": tool})
+    assert (given.code, given.out) == (2, "")
+    assert given.err.startswith("the call cannot be decided: ")
+    assert given.err.count("\n") == 1
+
+
+def test_an_unknown_client_is_denied(warm: Hooks, work: Path) -> None:
+    assert warm.ask(tool_call(work), "claude") == denied("no client is called 'claude'")
+
+
+def test_one_that_is_killed_is_followed_by_another(hooks: Hooks, work: Path) -> None:
+    hooks.asked(tool_call(work))
+    (process,) = hooks.residents()
+    os.kill(process, signal.SIGKILL)
+    assert until(is_gone(process))
+    assert (hooks.state / socket_name()).is_socket()
+    assert hooks.asked(tool_call(work)) == PASSED
+    assert len(hooks.residents()) == 2
+
+
+def test_one_that_is_killed_in_a_call_lets_nothing_run(hooks: Hooks, work: Path) -> None:
+    hooks.asked(tool_call(work))
+    (process,) = hooks.residents()
+    os.kill(process, signal.SIGSTOP)
+    before = waiting()
+    with ThreadPoolExecutor() as threads:
+        asking = threads.submit(hooks.ask, tool_call(work))
+        assert until(lambda: waiting() > before)
+        os.kill(process, signal.SIGKILL)
+        given = asking.result()
+    assert (given.code, given.out) == (2, "")
+    assert given.err.startswith("pdp denies this call: the resident process ")
+
+
+def test_one_that_hangs_lets_nothing_run(hooks: Hooks, work: Path) -> None:
+    hooks.asked(tool_call(work))
+    (process,) = hooks.residents()
+    os.kill(process, signal.SIGSTOP)
+    assert hooks.ask(tool_call(work)) == denied(
+        f"the resident process {process} does not answer: timed out; if that lasts, end it"
+    )
+    os.kill(process, signal.SIGCONT)
+    assert hooks.asked(tool_call(work) | {"tool_use_id": "c2"}) == PASSED
+
+
+def test_one_that_is_asked_to_end_does_and_another_follows(hooks: Hooks, work: Path) -> None:
+    hooks.asked(tool_call(work))
+    (process,) = hooks.residents()
+    os.kill(process, signal.SIGTERM)
+    assert until(is_gone(process))
+    assert not (hooks.state / socket_name()).exists()
+    assert hooks.asked(tool_call(work)) == PASSED
+
+
+def test_each_installation_has_its_own_also_after_an_upgrade(hooks: Hooks, work: Path, tmp_path: Path) -> None:
+    hooks.asked(tool_call(work))
+    other = tmp_path / "other"
+    shutil.copytree(ROOT / "pdp", other / "pdp", ignore=shutil.ignore_patterns("__pycache__"))
+    (other / "bundles").symlink_to(ROOT / "bundles")
+    elsewhere = Hooks(hooks.home, other / "pdp/hooks/ask.py")
+    assert elsewhere.asked(tool_call(work)) == PASSED
+    assert len(hooks.residents()) == 2
+    os.utime(elsewhere.program)
+    assert elsewhere.asked(tool_call(work)) == PASSED
+    assert len(hooks.residents()) == 3
+    assert hooks.ask(tool_call(work)) == PASSED
+    assert len(hooks.residents()) == 3
+
+
+def test_a_policy_that_is_half_written_denies_with_its_place_until_it_is_whole(hooks: Hooks, work: Path) -> None:
+    hooks.asked(tool_call(work))
+    for file in (hooks.home / "manifest.yaml", hooks.home / "commands.yaml"):
+        whole = file.read_bytes()
+        file.write_text("git: [")
+        assert hooks.ask(tool_call(work)) == undecided(
+            f"{file}:2:1: not YAML: did not find expected node content while parsing a flow node"
+        )
+        file.write_bytes(whole)
+        assert hooks.ask(tool_call(work)) == PASSED
+    assert len(hooks.residents()) == 1
+
+
+def test_a_changed_policy_decides_at_once(hooks: Hooks, work: Path) -> None:
+    assert hooks.asked(tool_call(work)) == PASSED
+    (hooks.home / "commands.yaml").write_text("pwd: []\n")
+    assert hooks.ask(tool_call(work) | {"tool_use_id": "c2"}) != PASSED
+    assert hooks.ask(tool_call(work, command="pwd") | {"tool_use_id": "c3"}) == PASSED
+
+
+def test_time_that_passes_while_the_policy_is_loaded_lets_nothing_run(hooks: Hooks, work: Path) -> None:
+    hooks.asked(tool_call(work))
+    (process,) = hooks.residents()
+    with sqlite3.connect(hooks.state / "store.db", isolation_level=None) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        (hooks.home / "commands.yaml").write_text("pwd: []\n")
+        assert hooks.ask(tool_call(work)) == denied(
+            f"the resident process {process} does not answer: timed out; if that lasts, end it"
+        )
+        other.execute("ROLLBACK")
+    other.close()
+    assert hooks.asked(tool_call(work, command="pwd") | {"tool_use_id": "c2"}) == PASSED
+
+
+def test_a_store_that_cannot_be_written_lets_nothing_run(hooks: Hooks, work: Path) -> None:
+    def no_space() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+
+    asked = tool_call(work)
+    assert until(lambda: "is not ready" not in hooks.ask(asked, preexec_fn=no_space).err)
+    given = hooks.ask(asked)
+    assert (given.code, given.out) == (2, "")
+    assert given.err.startswith(f"the call cannot be decided: database sqlite:///{hooks.state}/store.db: ")
+
+
+@pytest.mark.parametrize("why", ["idle", "home-is-gone", "socket-is-another"])
+async def test_it_ends_when_it_is_not_needed(
+    hooks: Hooks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, why: str
+) -> None:
+    hooks.state.mkdir(mode=0o700)
+    monkeypatch.chdir(hooks.state)
+    monkeypatch.setattr(resident, "_ROUND_SECONDS", 0.01)
+    monkeypatch.setattr(resident, "IDLE_SECONDS", 0.0 if why == "idle" else float("inf"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(socket_name())
+        running = asyncio.create_task(resident.Resident(hooks.home).run(listener))
+        await asyncio.to_thread(until, lambda: listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+        if why != "idle":
+            hooks.home.rename(tmp_path / "gone")
+        if why == "socket-is-another":
+            hooks.state.mkdir(parents=True)
+            (hooks.state / socket_name()).touch()
+        await running
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"\n",
+        b"claude-code x\n",
+        b"claude-code x -1\n",
+        b"claude-code x 5\nabc",
+        b"\xff \xff 1\na",
+        b"claude-code x " + b"9" * 5000 + b"\n",
+        b"a" * 2 * LARGEST,
+    ],
+    ids=["nothing", "line", "short", "negative", "cut", "not-text", "number", "no-line"],
+)
+def test_whoever_does_not_speak_as_it_does_gets_nothing_and_stops_nothing(
+    warm: Hooks, work: Path, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(warm.state)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(socket_name())
+        try:
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
+            assert connection.recv(1) == b""
+        except OSError:  # it has hung up before
+            pass
+    assert warm.ask(tool_call(work)) == PASSED
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_another_user_gets_no_answer(hooks: Hooks, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks.asked(tool_call(work))
+    monkeypatch.chdir(hooks.state)
+    hooks.state.chmod(0o711)
+    Path(socket_name()).chmod(0o777)
+    name = socket_name()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        os.seteuid(65534)
+        try:
+            connection.connect(name)
+        finally:
+            os.seteuid(0)
+        with connection.makefile("rb") as answer:
+            assert answer.read() == b""
+
+
+def test_many_calls_at_once_are_all_answered(warm: Hooks, work: Path) -> None:
+    calls = [tool_call(work) | {"tool_use_id": f"n{number}"} for number in range(40)]
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(warm.ask, calls)) == [PASSED] * 40
