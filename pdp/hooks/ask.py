@@ -3,12 +3,10 @@
     python -I -S ask.py CLIENT HOME < what the client sends
 
 It exits with 0 and what the client is to read, or with 2 and a reason on standard error, whatever happens: most
-clients go on with the call after anything else. The client waits for every import, so there is little of the standard
-library, and nothing else.
+clients go on with the call after anything else. The client waits for every import, so there are few.
 
-The request is a line `CLIENT POLICY LENGTH` and what the client sent; the answer a line `REQUEST POLICY CODE LENGTH`
-and what goes to standard output, of that length, and to standard error. POLICY and REQUEST are digests: of the files
-that decide, and of all that was asked.
+The request is a line `CLIENT POLICY LENGTH` and what the client sent. The answer is REQUEST, POLICY, the exit code and
+both outputs, a NUL after each. POLICY and REQUEST are digests: of the files that decide, and of all that was asked.
 """
 
 # What `signal`, `socket` and `hashlib` have, without what else these import: that is half of the time of a call.
@@ -106,8 +104,6 @@ def _answer(client: str, home: str) -> tuple[int, bytes, bytes]:
     home = os.path.abspath(home)
     folder = open_folder(home)
     policy = policy_digest(folder)
-    if not os.access(STATE, os.F_OK, dir_fd=folder):
-        os.mkdir(STATE, 0o700, dir_fd=folder)
     os.fchdir(open_folder(STATE, folder))  # a socket's path must be short
     body = sys.stdin.buffer.read(LARGEST + 1)
     if len(body) > LARGEST:
@@ -119,18 +115,11 @@ def _answer(client: str, home: str) -> tuple[int, bytes, bytes]:
             if time.monotonic() > end:
                 raise NoAnswerError(f"the resident process is not ready; try again, or see {home}/{STATE}/{_LOG}")
             time.sleep(0.01)
-    try:
-        head, output = reply.split(b"\n", 1)
-        asked, decided_by, code, length = head.decode().split(" ")
-        stdout, stderr = output[: int(length)], output[int(length) :]
-        is_whole = len(stdout) == int(length) and (code, bool(stderr)) in {("0", False), ("2", True)}
-    except ValueError:
-        is_whole = False
-    if not is_whole or asked != sha256(request).hexdigest():
-        raise NoAnswerError("the resident process ended, or gave no answer to this call; try again")
-    if decided_by != policy:
-        raise NoAnswerError("the policy's files changed while the call was decided; try again")
-    return int(code), stdout, stderr
+    match reply.split(b"\0"):
+        case [asked, decided_by, (b"0" | b"2") as code, stdout, stderr, b""] if (code == b"2") == bool(stderr):
+            if asked == sha256(request).hexdigest().encode() and decided_by == policy.encode():
+                return int(code), stdout, stderr
+    raise NoAnswerError("the resident process ended, or gave no answer to this call by this policy; try again")
 
 
 def _reply(request: bytes) -> bytes | None:

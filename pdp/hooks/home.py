@@ -1,14 +1,12 @@
 """HOME, the folder of a user that says what their agents may do, and what is opened of it to decide calls.
 
-    pdp.yaml         the project: names manifest, governance, session, and `store: sqlite:///state/store.db`
-    commands.yaml    programs, and the words that a shell may give them
-    state/           what is written as calls are decided: store, sockets and their locks, log
-
-Nothing in the environment says where it is, as that may come from the agent's working folder.
+It has pdp.yaml with what that names, commands.yaml, and the folder `state` for what is written as calls are decided:
+store, sockets and their locks, log. Nothing in the environment says where HOME is: that may be the workspace's word.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -17,6 +15,7 @@ from pydantic import BaseModel, RootModel, StrictStr, ValidationError
 
 from pdp.documents import faults_of, read_document
 from pdp.errors import FileFaultsError, UsageError
+from pdp.hooks.ask import NoAnswerError, policy_digest
 from pdp.pep import Pep
 from pdp.project.file import PROJECT_FILE, engine_of_project, manifest_of_project, read_project
 from pdp.project.resources import open_stores, stores_of_pep
@@ -37,9 +36,10 @@ class HookCommands(RootModel[dict[StrictStr, tuple[StrictStr, ...]]]):
 
 @dataclass(frozen=True, slots=True)
 class HookPolicy:
-    """What decides the calls of a user's agents. `commands`: programs, and the words that each may be given."""
+    """What decides by the files with a digest. `commands`: programs, and the words that a shell may give them."""
 
     home: Path
+    digest: str
     pep: Pep
     session: Session
     commands: Mapping[str, tuple[str, ...]]
@@ -53,10 +53,15 @@ def default_home() -> Path:
 def open_policy(home: Path, owned: ExitStack) -> HookPolicy:
     """Open what decides by the files of HOME, closed with `owned`. The store is made or brought up to date.
 
-    UsageError: a file is missing or faulty, or lies elsewhere; BundleError, EngineError, StoreError: what they name
-    cannot be used.
+    UsageError: a file is missing or faulty, lies elsewhere, or others can write to it; BundleError, EngineError,
+    StoreError: what they name cannot be used.
     """
     file = home / PROJECT_FILE
+    try:
+        owned.callback(os.close, folder := os.open(home, os.O_RDONLY))
+        digest = policy_digest(folder)
+    except (NoAnswerError, OSError) as error:
+        raise UsageError(f"{home}: {error}") from None
     project = read_project(file)
     # Whoever asks compares the files of the folder with those that decided: what lies elsewhere would change unseen.
     for path in (project.manifest, project.governance, project.session, project.bundle, *project.data):
@@ -69,9 +74,10 @@ def open_policy(home: Path, owned: ExitStack) -> HookPolicy:
     audit = stores.open_audit(None)
     owned.callback(audit.close)
     pep = Pep(manifest, engine_of_project(project, manifest, owned), audit=audit, **stores_of_pep(stores))
-    return HookPolicy(
-        home, pep, read_record(project.session, Session), read_record(home / COMMANDS_FILE, HookCommands).root
-    )
+    session, commands = read_record(project.session, Session), read_record(home / COMMANDS_FILE, HookCommands).root
+    if policy_digest(folder) != digest:
+        raise UsageError(f"{home}: its files are being written", hint="try again")
+    return HookPolicy(home, digest, pep, session, commands)
 
 
 def read_record(file: Path, model: type[_Model]) -> _Model:

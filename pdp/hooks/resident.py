@@ -17,10 +17,10 @@ import sys
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from pdp.errors import PdpError, UsageError
-from pdp.hooks.ask import LARGEST, STATE, WARM_SECONDS, open_folder, peer, policy_digest, socket_name
+from pdp.hooks.ask import LARGEST, STATE, WARM_SECONDS, open_folder, peer, socket_name
 from pdp.hooks.call import Behaviour, HookAnswer, Moment, Output
 from pdp.hooks.decide import answer
 from pdp.hooks.dialects import DIALECTS
@@ -29,30 +29,22 @@ from pdp.json import JsonValueError, parse_json
 
 IDLE_SECONDS: Final = 30 * 60.0
 _ROUND_SECONDS: Final = 30.0  # between two looks at whether it is still needed
-_ANSWER_SECONDS: Final = WARM_SECONDS - 0.5
-_CHANGING: Final = "the policy's files are being written; try again"
 
 _log = logging.getLogger("pdp.hooks")
-
-
-class _Loaded(NamedTuple):
-    """What the files of HOME come to: their policy, or why they cannot decide."""
-
-    digest: str
-    owned: ExitStack
-    policy: HookPolicy | str
 
 
 class Resident:
     """Answers the calls of one HOME. The working folder of the process is the state folder, and it has the lock."""
 
     def __init__(self, home: Path) -> None:
-        self._home = home
-        self._loaded = _load(home)
+        self._home, self._owned = home, ExitStack()
+        self._loaded: HookPolicy | None = None
         self._asked = time.monotonic()
 
     async def run(self, listener: socket.socket) -> None:
         """Listen, and answer until the end."""
+        with suppress(Exception):  # every call loads it again, and says what is wrong
+            self._loaded = open_policy(self._home, self._owned)
         server = await asyncio.start_unix_server(self._connected, sock=listener)
         ended = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
@@ -60,8 +52,8 @@ class Resident:
         with suppress(OSError):  # HOME, or this program, is gone
             while (self._home / STATE / socket_name()).samefile(socket_name()):
                 with suppress(PdpError):
-                    if not isinstance(self._loaded.policy, str):
-                        await asyncio.to_thread(self._loaded.policy.pep.sweep)
+                    if self._loaded is not None:
+                        await asyncio.to_thread(self._loaded.pep.sweep)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(ended.wait(), _ROUND_SECONDS)
                 if ended.is_set() or time.monotonic() > self._asked + IDLE_SECONDS:
@@ -69,7 +61,7 @@ class Resident:
         server.close()
         if calls := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(calls, timeout=WARM_SECONDS)
-        self._loaded.owned.close()
+        self._owned.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._asked = time.monotonic()
@@ -81,9 +73,8 @@ class Resident:
                     client, digest, length = head.decode().split(" ")
                     body = await reader.readexactly(min(int(length), LARGEST))
                     output = await self._output(client, digest, body)
-                    stdout, asked = output.stdout.encode(), hashlib.sha256(head + body).hexdigest()
-                    writer.write(f"{asked} {digest} {output.exit_code} {len(stdout)}\n".encode() + stdout)
-                    writer.write(output.stderr.encode())
+                    answered = (digest, str(output.exit_code), output.stdout, output.stderr, "")
+                    writer.write("\0".join((hashlib.sha256(head + body).hexdigest(), *answered)).encode())
                     await writer.drain()
         writer.close()
 
@@ -94,30 +85,30 @@ class Resident:
         try:
             call = dialect.read(parse_json(body))
             moment = call.moment
-            async with asyncio.timeout(_ANSWER_SECONDS):
+            async with asyncio.timeout(WARM_SECONDS - 0.5):
                 given = await answer(call, self._policy(digest), can_ask=dialect.can_ask)
         except Exception as error:  # noqa: BLE001 - whatever it is, this call is denied, and no other
             if not isinstance(error, PdpError | JsonValueError | TimeoutError):
                 _log.exception("a call of %s", client)
-            given = HookAnswer(Behaviour.DENY, f"the call cannot be decided: {str(error) or 'not in time'}")
+            reason = str(error).partition("\n")[0] or "not in time"
+            given = HookAnswer(Behaviour.DENY, f"the call cannot be decided: {reason}")
         return dialect.write(given, moment)
 
     def _policy(self, digest: str) -> HookPolicy:
-        """Return the policy of the files that have this digest; UsageError: they cannot decide, or are others."""
-        if isinstance(self._loaded.policy, str) or self._loaded.digest != digest:
+        """Return the policy of the files that have this digest; errors as of `open_policy`."""
+        if self._loaded is None or self._loaded.digest != digest:
             # Calls may still be decided by what was loaded.
-            asyncio.get_running_loop().call_later(2 * WARM_SECONDS, self._loaded.owned.close)
-            self._loaded = _load(self._home)
-        loaded = self._loaded
-        if isinstance(loaded.policy, str) or loaded.digest != digest:
-            raise UsageError(loaded.policy if isinstance(loaded.policy, str) else _CHANGING)
-        return loaded.policy
+            asyncio.get_running_loop().call_later(2 * WARM_SECONDS, self._owned.close)
+            self._loaded, self._owned = None, ExitStack()
+            self._loaded = open_policy(self._home, self._owned)
+        if self._loaded.digest != digest:
+            raise UsageError("the policy's files are being written", hint="try again")
+        return self._loaded
 
 
 def reside() -> None:
     """Be the resident process for the HOME on the command line; end soon where there is one."""
     home = Path(sys.argv[1])
-    os.umask(0o077)
     os.fchdir(open_folder(STATE, open_folder(str(home))))
     name = socket_name()
     lock = os.open(f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -130,20 +121,3 @@ def reside() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(name)
         asyncio.run(Resident(home).run(listener))
-    Path(name).unlink(missing_ok=True)
-
-
-def _load(home: Path) -> _Loaded:
-    digest = ""
-    with ExitStack() as owned:
-        try:
-            owned.callback(os.close, folder := open_folder(str(home)))
-            digest = policy_digest(folder)
-            policy = open_policy(home, owned)
-            if policy_digest(folder) == digest:
-                return _Loaded(digest, owned.pop_all(), policy)
-            fault = _CHANGING
-        except Exception as error:  # noqa: BLE001 - whatever it is, calls are denied until it is mended
-            _log.info("the policy in %s cannot decide", home, exc_info=error)
-            fault = str(error).split("\n", 1)[0]
-    return _Loaded(digest, ExitStack(), fault)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import socket
-import stat
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from tests.support.hooks.processes import PASSED, Answered, Hooks, denied, hooks
 
 pytestmark = pytest.mark.process
 
-NO_ANSWER = denied("the resident process ended, or gave no answer to this call; try again")
+NO_ANSWER = denied("the resident process ended, or gave no answer to this call by this policy; try again")
 NOT_ROOT = "only root can be another user"
 NOBODY = 65534
 
@@ -29,7 +28,6 @@ NOBODY = 65534
 @pytest.fixture
 def hooks(tmp_path: Path) -> Iterator[Hooks]:
     with hooks_in(tmp_path) as hooks:
-        hooks.state.mkdir(mode=0o700)
         yield hooks
 
 
@@ -66,20 +64,17 @@ def answered(
     request: bytes, *, asked: bytes = b"", policy: str = "", code: object = 0, out: str = "", err: str = ""
 ) -> bytes:
     """Return the answer to a request, changed as stated."""
-    policy = policy or request.split()[1].decode()
-    return f"{hashlib.sha256(asked or request).hexdigest()} {policy} {code} {len(out)}\n{out}{err}".encode()
+    parts = (sha256(asked or request).hexdigest(), policy or request.split()[1].decode(), str(code), out, err, "")
+    return "\0".join(parts).encode()
 
 
 @pytest.mark.parametrize(
-    ("code", "out", "err"), [(0, "", ""), (0, '{"a": "ü"}\n', ""), (2, "", "no: ü\n"), (2, '{"b": 1}\n', "no")]
+    ("code", "out", "err"),
+    [(0, "", ""), (0, '{"a": "ü"}\n', ""), (2, "", "no: ü\n"), (2, '{"b": 1}\n', "no"), (0, "ü" * LARGEST, "")],
+    ids=["passes", "prints", "denies", "denies-and-prints", "large"],
 )
-def test_an_answer_is_handed_on(hooks: Hooks, tmp_path: Path, code: int, out: str, err: str) -> None:
-    head = f"{len(out.encode())}\n".encode()
-
-    def reply(request: bytes) -> bytes:
-        return b" ".join((*answered(request, code=code).split(b" ")[:3], head + out.encode() + err.encode()))
-
-    with listening(hooks, reply) as requests:
+def test_an_answer_is_handed_on(hooks: Hooks, code: int, out: str, err: str) -> None:
+    with listening(hooks, lambda request: answered(request, code=code, out=out, err=err)) as requests:
         assert hooks.ask(b"what is sent") == Answered(code, out, err)
     folder = os.open(hooks.home, os.O_RDONLY)
     assert requests == [f"claude-code {policy_digest(folder)} 12\nwhat is sent".encode()]
@@ -99,18 +94,15 @@ def test_an_answer_is_handed_on(hooks: Hooks, tmp_path: Path, code: int, out: st
         pytest.param(lambda request: answered(request, err="a warning"), id="passes-with-a-warning"),
         pytest.param(lambda request: answered(request, code=2), id="denies-without-reason"),
         pytest.param(lambda request: answered(request, code=2, out="{}"), id="denies-with-output-alone"),
-        pytest.param(lambda request: answered(request, out="{}")[:-1], id="output-is-cut"),
+        pytest.param(lambda request: answered(request, policy="0" * 64), id="by-another-policy"),
+        pytest.param(lambda request: answered(request, out="{}\0"), id="part-more"),
         pytest.param(lambda request: b"\n" + answered(request), id="line-before"),
+        pytest.param(lambda request: answered(request) + b"\n", id="line-after"),
     ],
 )
 def test_what_is_no_answer_to_this_call_denies_it(hooks: Hooks, reply: Callable[[bytes], bytes]) -> None:
     with listening(hooks, reply):
         assert hooks.ask(b"{}") == NO_ANSWER
-
-
-def test_an_answer_by_another_policy_denies(hooks: Hooks) -> None:
-    with listening(hooks, lambda request: answered(request, policy="0" * 64)):
-        assert hooks.ask(b"{}") == denied("the policy's files changed while the call was decided; try again")
 
 
 def test_answers_that_never_end_are_not_waited_for(hooks: Hooks) -> None:
@@ -151,6 +143,8 @@ def test_folders_that_others_can_use_are_refused(hooks: Hooks, which: str, mode:
 def test_a_home_behind_a_link_or_not_there_is_refused(hooks: Hooks, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(hooks.home)
     (tmp_path / "file").touch()
+    hooks.state.rmdir()
+    assert hooks.ask(b"{}") == denied("the folder state: No such file or directory; run `pdp hook install`")
     for name, why in (("link", "Not a directory"), ("none", "No such file or directory"), ("file", "Not a directory")):
         folder = tmp_path / name
         assert Hooks(folder).ask(b"{}") == denied(f"the folder {folder}: {why}; run `pdp hook install`")
@@ -228,14 +222,6 @@ def test_a_client_that_never_ends_what_it_sends_gets_a_denial(hooks: Hooks) -> N
         assert asking.wait(PATIENCE) == 2
         assert (asking.stdout and asking.stdout.read()) == b""
         assert (asking.stderr and asking.stderr.read()) == b"pdp denies this call: there was no answer in time\n"
-
-
-def test_the_state_folder_is_made_for_the_user_alone(hooks: Hooks) -> None:
-    hooks.state.rmdir()
-    os.umask(0)
-    hooks.ask(b"{}")
-    os.umask(0o022)
-    assert stat.S_IMODE(hooks.state.stat().st_mode) == 0o700
 
 
 def _no_plain_file(name: str) -> Answered:

@@ -95,6 +95,7 @@ def hooks_in(folder: Path, **options: Any) -> Iterator[Hooks]:
     for name, content in starter_files("alice").items():
         (home / name).write_bytes(content)
     hooks = Hooks(home, **options)
+    hooks.state.mkdir(mode=0o700)
     try:
         yield hooks
     finally:
