@@ -36,13 +36,13 @@ class HookCommands(RootModel[dict[StrictStr, tuple[StrictStr, ...]]]):
 
 @dataclass(frozen=True, slots=True)
 class HookPolicy:
-    """What decides by the files with a digest. `commands`: programs, and the words that a shell may give them."""
+    """What decides calls. `commands`: programs, and words that a shell may give them; `digest`: of HOME's files."""
 
     home: Path
-    digest: str
     pep: Pep
     session: Session
     commands: Mapping[str, tuple[str, ...]]
+    digest: str = ""
 
 
 def default_home() -> Path:
@@ -77,7 +77,7 @@ def open_policy(home: Path, owned: ExitStack) -> HookPolicy:
     session, commands = read_record(project.session, Session), read_record(home / COMMANDS_FILE, HookCommands).root
     if policy_digest(folder) != digest:
         raise UsageError(f"{home}: its files are being written", hint="try again")
-    return HookPolicy(home, digest, pep, session, commands)
+    return HookPolicy(home, pep, session, commands, digest)
 
 
 def read_record(file: Path, model: type[_Model]) -> _Model:
