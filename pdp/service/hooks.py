@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from starlette.responses import JSONResponse, Response
@@ -23,8 +22,6 @@ from pdp.service.routing import Routes
 from pdp.service.security.principal import Scope
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from starlette.requests import Request
 
 routes = Routes()
@@ -42,7 +39,9 @@ async def hook(request: Request, client: str) -> Response:
         call = CLAUDE_CODE.read(await read_object(request))
         moment = call.moment
         folder = who.tenant.settings.project.parent
-        policy = HookPolicy(folder, who.tenant.pep, session_of(who, {}, request), _commands(folder))
+        file = folder / COMMANDS_FILE
+        commands = read_record(file, HookCommands).root if file.exists() else {}
+        policy = HookPolicy(folder, who.tenant.pep, session_of(who, {}, request), commands)
         # Ids are the client's own: what one caller has begun is not another's. Nor is its word that a person said yes.
         given = await answer(replace(call, session_id=f"{who.principal.id}:{call.session_id}"), policy, can_ask=False)
     except Exception as error:  # noqa: BLE001 - whatever it is, the call is denied
@@ -52,9 +51,3 @@ async def hook(request: Request, client: str) -> Response:
             Behaviour.DENY, f"the call cannot be decided: {error if isinstance(error, PdpError) else ''}"
         )
     return JSONResponse(http_body(given, moment))
-
-
-@cache
-def _commands(folder: Path) -> dict[str, tuple[str, ...]]:
-    """Return the programs that a shell may run, with their words; without the file none."""
-    return read_record(folder / COMMANDS_FILE, HookCommands).root if (folder / COMMANDS_FILE).exists() else {}

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pdp.hooks.dialects.claude_code import CLAUDE_CODE
 from pdp.hooks.dialects.codex import CODEX
@@ -19,11 +19,7 @@ from pdp.hooks.dialects.copilot_cli import COPILOT_CLI
 from pdp.hooks.dialects.cursor import CURSOR
 from pdp.hooks.dialects.gemini_cli import GEMINI_CLI
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pdp.hooks.dialects.client import ClientDialect
-
-_ALL: Final[tuple[ClientDialect, ...]] = (CLAUDE_CODE, CODEX, CURSOR, GEMINI_CLI, COPILOT_CLI)
-DIALECTS: Final[Mapping[str, ClientDialect]] = MappingProxyType({dialect.name: dialect for dialect in _ALL})
+DIALECTS: Final = MappingProxyType(
+    {dialect.name: dialect for dialect in (CLAUDE_CODE, CODEX, CURSOR, GEMINI_CLI, COPILOT_CLI)}
+)
 """The clients by name, such as `claude-code`."""

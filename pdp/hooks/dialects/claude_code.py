@@ -66,8 +66,7 @@ def http_body(answer: HookAnswer, moment: Moment) -> dict[str, Any]:
     """Return what an http hook of the client is answered: there is no exit code, so that the body says all."""
     output = CLAUDE_CODE.write(answer, moment)
     if not output.exit_code:
-        said: dict[str, Any] = json.loads(output.stdout or "{}")
-        return said
+        return dict(json.loads(output.stdout or "{}"))
     if moment is Moment.AFTER:
         return {"decision": "block", "reason": reason(answer)}
     return {"hookSpecificOutput": _decision("deny", reason(answer))}

@@ -14,7 +14,6 @@ _TOOL: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
 _ID: Final = re.compile(r"[A-Za-z0-9_.:|-]{1,256}")
 _PATH: Final = re.compile(r"/[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{0,4095}")
 _LONGEST: Final = 4000
-_EVENT, _ARGUMENTS = "hook_event_name", "tool_input"
 
 
 def reason(answer: HookAnswer) -> str:
@@ -33,12 +32,9 @@ def printed(**members: Any) -> Output:
 
 @dataclass(slots=True, kw_only=True)
 class ClientDialect:
-    """A client that takes yes and no.
+    """A client that takes yes and no, and spells fields so; `call` None: its calls have no ids.
 
-    Attributes:
-        events: what each is for; one whose name ends with Failure tells of a tool that failed.
-        session, call, result: how the client spells these fields; call: None where it gives calls no id.
-        corrected: the name of other arguments in an answer, and what stands beside it; None: it takes none.
+    `corrected`: how it calls other arguments in an answer, and what stands beside them; None: it takes none.
     """
 
     name: str
@@ -54,11 +50,11 @@ class ClientDialect:
         """Return the call; HookInputError says which field is wrong."""
         if not isinstance(body, Mapping):
             raise HookInputError(f"{self.name}: expected a JSON object but got {type(body).__name__}")
-        event, arguments = body.get(_EVENT), body.get(_ARGUMENTS)
+        event, arguments = body.get("hook_event_name"), body.get("tool_input")
         if not isinstance(event, str) or event not in self.events:
-            raise self._error(_EVENT, f"one of {', '.join(self.events)}", event)
+            raise self._error("hook_event_name", f"one of {', '.join(self.events)}", event)
         if not isinstance(arguments, dict):
-            raise self._error(_ARGUMENTS, "an object", arguments)
+            raise self._error("tool_input", "an object", arguments)
         moment, failed = self.events[event], event.endswith("Failure")
         # An id may be left out where nothing runs.
         key = self.call if moment is not Moment.PERMISSION or self.call in body else None

@@ -15,15 +15,13 @@ from pdp.hooks.dialects.client import ClientDialect, printed, reason
 
 class _CopilotCli(ClientDialect):
     def read(self, body: Any) -> HookCall:
-        """Return the call. Two tools are called Edit there; one of them takes a patch."""
         call = super().read(body)
         if call.tool != "Edit" or "input" not in call.arguments:
             return call
-        named = ("path", "input") if "path" in call.arguments else ("input",)
-        return replace(call, built_in=BuiltIn(Kind.WRITE, named))
+        # Two tools have this name; one of them takes a patch.
+        return replace(call, built_in=BuiltIn(Kind.WRITE, ("path", "input")["path" not in call.arguments :]))
 
     def write(self, answer: HookAnswer, moment: Moment) -> Output:
-        """Return the answer."""
         output = super().write(answer, moment)
         if moment is Moment.BEFORE and output.exit_code:
             return printed(permissionDecision="deny", permissionDecisionReason=reason(answer))

@@ -12,17 +12,14 @@ from typing import Any, Final
 from pdp.hooks.call import BuiltIn, HookAnswer, HookCall, Kind, Moment, Output
 from pdp.hooks.dialects.client import ClientDialect, printed, reason
 
-_READ_FILE: Final = "beforeReadFile"
-
 
 class _Cursor(ClientDialect):
     def read(self, body: Any) -> HookCall:
-        """Return the call; the first of the folders that are open in the client is the one it works in."""
         if not isinstance(body, dict):
             return super().read(body)
         roots = body.get("workspace_roots")
         known = {**body, "cwd": roots[0] if isinstance(roots, list) and roots else body.get("cwd")}
-        if body.get("hook_event_name") == _READ_FILE:
+        if body.get("hook_event_name") == "beforeReadFile":
             file = {"file_path": body.get("file_path")}
             known |= {"tool_name": "Read", "tool_input": file, "tool_use_id": "none"}
             return replace(super().read(known), call_id=None)
@@ -37,7 +34,7 @@ class _Cursor(ClientDialect):
 
 CURSOR: Final = _Cursor(
     name="cursor",
-    events=dict.fromkeys(("preToolUse", _READ_FILE), Moment.BEFORE)
+    events=dict.fromkeys(("preToolUse", "beforeReadFile"), Moment.BEFORE)
     | dict.fromkeys(("postToolUse", "postToolUseFailure"), Moment.AFTER),
     session="conversation_id",
     result="tool_output",

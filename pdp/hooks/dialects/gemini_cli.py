@@ -17,7 +17,6 @@ _PLANS: Final = ("ask_user", "complete_task", "enter_plan_mode", "exit_plan_mode
 
 class _GeminiCli(ClientDialect):
     def read(self, body: Any) -> HookCall:
-        """Return the call; a tool of a server is never one of the client's own."""
         call = super().read(body)
         if body.get("mcp_context") is not None or call.tool.startswith("mcp_"):
             call = replace(call, built_in=None)

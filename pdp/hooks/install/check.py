@@ -11,6 +11,7 @@ import subprocess
 import tomllib
 from functools import partial
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -99,18 +100,21 @@ def _probes(client: HookClient, event: str, line: str, variables: dict[str, str]
     denied = dialect.write(HookAnswer(Behaviour.DENY, _WHY), Moment.BEFORE)
     pattern = re.escape(denied.stdout).replace(_WHY, ".+")
     tool, argument = next((tool, of.arguments[0]) for tool, of in dialect.built_in.items() if of.kind is Kind.SHELL)
-    # The first ones are denied by a resident process that only starts, which takes longer on a busy machine.
-    for command in (_DENIED, _DENIED, _DENIED, _ALLOWED, _DENIED):
-        call = {"tool_name": tool, "tool_input": {argument: command}, "hook_event_name": event, "cwd": str(Path.cwd())}
-        ended = subprocess.run(  # noqa: S602 - a shell, as the client does
-            line, shell=True, capture_output=True, text=True, check=False, env=variables,
-            input=json.dumps({**call, **dict.fromkeys((dialect.session, "tool_use_id"), f"pdp-check-{uuid4()}")}),
-        )  # fmt: skip
-        code, out, said = ended.returncode, ended.stdout, ended.stderr.strip()
-        # A program that gets no answer ends with 2, whatever the client.
-        is_denied = (code == _DENY and said) or (out and code == denied.exit_code and re.fullmatch(pattern, out))
-        if command == _DENIED and not is_denied:
-            yield f"{event}: `{command}` is not denied, but ends with {code}: {said}{out}", "do not use it"
-            return
-        if command == _ALLOWED and (code, out) != (allowed.exit_code, allowed.stdout):
-            yield f"{event}: `{command}` is not allowed, but ends with {code}: {said}{out}", "do what it says"
+    with NamedTemporaryFile("w", suffix=".jsonl") as transcript:  # Codex says there what it works in
+        print(json.dumps({"payload": {"cwd": str(Path.cwd())}}), file=transcript, flush=True)
+        # The first ones are denied by a resident process that only starts, which takes longer on a busy machine.
+        for command in (_DENIED, _DENIED, _DENIED, _ALLOWED, _DENIED):
+            call = {"tool_name": tool, "tool_input": {argument: command}, "transcript_path": transcript.name}
+            ids = dict.fromkeys((dialect.session, "tool_use_id"), f"pdp-check-{uuid4()}")
+            ended = subprocess.run(  # noqa: S602 - a shell, as the client does
+                line, shell=True, capture_output=True, text=True, check=False, env=variables,
+                input=json.dumps({**call, **ids, "hook_event_name": event, "cwd": str(Path.cwd())}),
+            )  # fmt: skip
+            code, out, said = ended.returncode, ended.stdout, ended.stderr.strip()
+            # A program that gets no answer ends with 2, whatever the client.
+            is_denied = (code == _DENY and said) or (out and code == denied.exit_code and re.fullmatch(pattern, out))
+            if command == _DENIED and not is_denied:
+                yield f"{event}: `{command}` is not denied, but ends with {code}: {said}{out}", "do not use it"
+                return
+            if command == _ALLOWED and (code, out) != (allowed.exit_code, allowed.stdout):
+                yield f"{event}: `{command}` is not allowed, but ends with {code}: {said}{out}", "do what it says"

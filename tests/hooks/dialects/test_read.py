@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -195,3 +196,30 @@ def test_cursor_reads_files_by_an_event_of_its_own() -> None:
         "cursor", Moment.BEFORE, "c-1", None, "Read", {"file_path": "/home/a/w/f"}, "/home/a/w",
         BuiltIn(Kind.READ, ("file_path",)),
     )  # fmt: skip
+
+
+CODEX_BASH = {**SENT["codex"], "tool_name": "Bash", "tool_input": {"command": "ls"}}
+
+
+@pytest.mark.parametrize(
+    ("first", "cwd", "known"),
+    [
+        ('{"type": "session_meta", "payload": {"cwd": "/home/a/w"}}', "/home/a/w", {}),
+        ('{"payload": {"cwd": "/home/a/v"}}', "/home/a/v", {"workdir": "/home/a/w"}),
+        ('{"payload": {"cwd": 7}}', "/home/a/w", {"workdir": "/home/a/w"}),
+        ('{"payload": []}', "/home/a/w", {"workdir": "/home/a/w"}), ("[]", "/home/a/w", {"workdir": "/home/a/w"}),
+        ("{", "/home/a/w", {"workdir": "/home/a/w"}), ("", "/home/a/w", {"workdir": "/home/a/w"}),
+    ],
+)  # fmt: skip
+def test_codex_tells_where_a_command_runs_as_if_it_worked_there(
+    tmp_path: Path, first: str, cwd: str, known: dict[str, str]
+) -> None:
+    (tmp_path / "transcript").write_text(f"{first}\n{{}}\n", encoding="utf-8")
+    call = DIALECTS["codex"].read({**CODEX_BASH, "transcript_path": str(tmp_path / "transcript")})
+    assert (call.cwd, call.arguments) == (cwd, {"command": "ls", **known})
+
+
+@pytest.mark.parametrize("transcript", [None, 0, "", "/none", "/dev/zero", "\0", {}])
+def test_codex_without_a_transcript_works_nowhere_that_is_known(transcript: Any) -> None:
+    call = DIALECTS["codex"].read({**CODEX_BASH, "transcript_path": transcript})
+    assert call.arguments == {"command": "ls", "workdir": "/home/a/w"}
