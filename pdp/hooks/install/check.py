@@ -67,7 +67,7 @@ def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901 - each 
             if event in client.events and entry == expected:
                 missing.discard(event)
                 if client.name == "codex" and not _is_trusted(client, f"{path}", event, index, entry):
-                    yield gap(name, f"{event}: Codex runs it when you trust it", "in codex, type /hooks")
+                    yield gap(name, f"{event}: Codex has it off, or not trusted", "in codex, type /hooks")
             elif without_ours(entry, client) != entry:
                 yield gap(name, f"{event}: {shown} is not {json.dumps(expected)}", _AGAIN)
             elif client.events.get(event, Moment.AFTER) is not Moment.AFTER:
@@ -81,17 +81,19 @@ def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901 - each 
 
 
 def _is_trusted(client: HookClient, path: str, event: str, index: int, entry: Mapping[str, Any]) -> bool:
-    """Whether Codex runs a hook: its person has looked at it, which is noted by a digest [as run: 0.169.0]."""
+    """Whether Codex runs a hook: hooks are on, and its person has trusted this one, by a digest [as run: 0.169.0]."""
     label = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in event)[1:]
     group = {**entry, "event_name": label, HOOKS: [{"async": False, "timeout": 600, **entry[HOOKS][0]}]}
     text = json.dumps(group, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     try:
         config = tomllib.loads(client.path("user").with_name("config.toml").read_text("utf-8"))
-        state = config[HOOKS]["state"][f"{path}:{label}:{index}:0"]
-        digest = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+        state = dict(config[HOOKS]["state"][f"{path}:{label}:{index}:0"])
+        features = {"hooks": True, "codex_hooks": True, **config.get("features", {})}
     except (OSError, ValueError, KeyError, TypeError):
         return False
-    return {"enabled": True, **state} == {"enabled": True, "trusted_hash": digest}
+    digest = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    is_on = features["hooks"] is features["codex_hooks"] is state.get("enabled", True) is True
+    return is_on and state.get("trusted_hash") == digest
 
 
 def _probes(client: HookClient, event: str, line: str, variables: dict[str, str]) -> Iterator[tuple[str, str]]:

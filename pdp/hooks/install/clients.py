@@ -76,7 +76,7 @@ class HookClient:
     def is_ours(self, handler: Mapping[str, Any]) -> bool:
         """Whether a handler runs our program, of whichever installation and policy."""
         line = handler.get(self.command)
-        return isinstance(line, str) and "pdp/hooks/ask.py" in line and f" {self.name} " in line
+        return isinstance(line, str) and "pdp/hooks/ask.py" in line
 
     def _version(self) -> tuple[int, ...]:
         """Return the version that is installed; where it is unknown, lower than any."""

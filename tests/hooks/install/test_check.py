@@ -190,7 +190,7 @@ def test_codex_runs_what_its_person_trusts(hooks: Hooks, person: Path) -> None:
     client = CLIENTS["codex"]
     put(person / client.user, registered(client, hooks.home))
     assert found(client, hooks.home) == [
-        f"{person}/{client.user}: {event}: Codex runs it when you trust it" for event in client.events
+        f"{person}/{client.user}: {event}: Codex has it off, or not trusted" for event in client.events
     ]
 
 
@@ -205,8 +205,13 @@ def test_the_digest_by_which_codex_trusts() -> None:
     assert _is_trusted(client, "/x/hooks.json", "PreToolUse", 0, group)
     assert not _is_trusted(client, "/x/hooks.json", "PreToolUse", 1, group)
     assert not _is_trusted(client, "/x/hooks.json", "PreToolUse", 0, {**group, "matcher": "Bash"})
-    put(config, f"{config.read_text()}enabled = false\n")
-    assert not _is_trusted(client, "/x/hooks.json", "PreToolUse", 0, group)
+    trusted = config.read_text()
+    for off in (
+        f"{trusted}enabled = false\n",
+        *(f"[features]\n{name} = false\n{trusted}" for name in ("hooks", "codex_hooks")),
+    ):
+        put(config, off)
+        assert not _is_trusted(client, "/x/hooks.json", "PreToolUse", 0, group)
 
 
 LINES = {

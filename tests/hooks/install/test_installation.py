@@ -153,6 +153,22 @@ def test_what_was_changed_since_keeps_the_change(file: Path, home: Path) -> None
     assert records(home) == []
 
 
+def test_an_empty_file_that_was_there_stays(file: Path, home: Path) -> None:
+    put(file, "{}")
+    install(file, home)
+    put(file, json.dumps(json.loads(file.read_text())))
+    assert uninstall(file, home) == "was changed since it got the hook: our own entries alone go"
+    assert file.read_text() == "{}\n"
+
+
+def test_a_new_file_that_has_nothing_else_goes_even_if_it_was_changed(tmp_path: Path, home: Path) -> None:
+    file, client = tmp_path / "person/.cursor/hooks.json", CLIENTS["cursor"]
+    install(file, home, client)
+    put(file, json.dumps(json.loads(file.read_text())))
+    uninstall(file, home, client)
+    assert not (tmp_path / "person").exists()
+
+
 def test_a_change_since_is_what_a_new_installation_goes_back_to(file: Path, home: Path) -> None:
     put(file, '{"model":"opus"}')
     install(file, home)
