@@ -52,13 +52,16 @@ class GatewaySettings(_Part):
     """What the gateway runs with. `servers`: by the name before `__` in names of their tools; of one, names are plain.
 
     `project`: what decides, and who calls over stdio. `http`: how it is served instead, a file as of `pdp serve`.
-    `timeout`: seconds for a server's start, and for each answer.
+    `timeout`: seconds for a server's start, and for each answer. `hold`: seconds that a call waits for a person before
+    its client is told so; `approval_page`: where that person approves, the approval's id is added to it.
     """
 
     servers: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")], ServerSettings] = Field(min_length=1)
     project: Annotated[ProjectPath, Field(default=PROJECT_FILE)]
     http: ProjectPath | None = None
     timeout: float = Field(300, gt=0, le=3600)
+    hold: float = Field(0, ge=0, le=55)
+    approval_page: Annotated[str, AfterValidator(secure_url)] | None = None
 
     @property
     def pins(self) -> Path:

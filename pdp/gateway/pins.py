@@ -14,6 +14,7 @@ import orjson
 from pdp.documents import read_document
 from pdp.engine.protocol import DECISION, Engine
 from pdp.errors import EngineError, FileFaultsError, UsageError
+from pdp.gateway.mapping import GET_PROMPT, READ_RESOURCE
 from pdp.gateway.upstream import Upstream
 from pdp.json import canonical
 from pdp.manifest.load import load_effective
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
 
 Pins = dict[str, dict[str, dict[str, Any]]]
 """By server and tool, as the server names it: its declaration."""
-
-READ_RESOURCE: Final = "mcp_read_resource"
-GET_PROMPT: Final = "mcp_get_prompt"
-"""The tools of the manifest that stand for `resources/read` and `prompts/get`; no server's tool has these names."""
 
 _PINNED: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
 _STARTER: Final = Path(__file__).parent / "starter"

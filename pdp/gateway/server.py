@@ -20,10 +20,13 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from pdp import __version__
+from pdp.decision import Verdict
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolError
 from pdp.flow.preview import Visibility
-from pdp.gateway.pins import GET_PROMPT, READ_RESOURCE, PinnedEngine, read_pinned, unchanged
+from pdp.gateway.mapping import GET_PROMPT, NEW, READ_RESOURCE
+from pdp.gateway.pending import DENIED, Pending
+from pdp.gateway.pins import PinnedEngine, read_pinned, unchanged
 from pdp.gateway.principal import Callers, Verifier
 from pdp.gateway.upstream import Upstream, UpstreamError
 from pdp.manifest.exports import export_tools
@@ -39,13 +42,13 @@ if TYPE_CHECKING:
 
     from pdp.evaluation import Evaluation
     from pdp.gateway.config import GatewaySettings
+    from pdp.gateway.pending import Answer
     from pdp.service.security.principal import Authenticator
     from pdp.service.settings import ServiceSettings
+    from pdp.stores.approvals import Approval
 
     Context = ServerRequestContext[Any]
-
-DENIED: Final = 403
-"""The JSON-RPC code of what is denied and has no result to say so; outside the range that JSON-RPC reserves."""
+    Show = Callable[[Context, Evaluation], Answer]
 
 _PATH: Final = "/mcp"
 _MOST_IDS: Final = 10_000
@@ -90,12 +93,14 @@ class Gateway:
         own: dict[str, Callable[..., Any]] = {READ_RESOURCE: self._read, GET_PROMPT: self._get}
         functions = {name: partial(self._forward, *route) for name, route in self._routes.items()} | own
         known = {name: functions[name] for name in functions.keys() & manifest.tools.keys()}
-        self._pep = Pep(manifest, self._engine, audit=audit, tools=known, **stores_of_pep(stores))
+        opened = stores_of_pep(stores)
+        self._pep = Pep(manifest, self._engine, audit=audit, tools=known, **opened)
+        self._pending = Pending(settings, opened["approvals"], opened["remote_calls"])
         self._calls: set[asyncio.Task[Evaluation]] = set()
         self._ids: dict[Any, None] = {}
 
     def server(self) -> Server[Any]:
-        """Return what serves clients. Its methods are these, `ping` and discovery; any other is refused."""
+        """Return what serves clients; mapping.py has its methods."""
         server: Server[Any] = Server("pdp-mcp-gateway", version=__version__, get_tool_input_schema=self._schema)
         add, page = server.add_request_handler, types.PaginatedRequestParams
         add("tools/list", page, self._list_tools)
@@ -105,6 +110,7 @@ class Gateway:
         add("resources/read", types.ReadResourceRequestParams, self._read_resource)
         add("prompts/list", page, partial(self._list, "prompts", GET_PROMPT))
         add("prompts/get", types.GetPromptRequestParams, self._get_prompt)
+        self._pending.serve(server)
         return server
 
     async def close(self) -> None:
@@ -137,16 +143,17 @@ class Gateway:
     async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> dict[str, Any]:
         if params.name in (READ_RESOURCE, GET_PROMPT):
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}")
-        if params.name in self._routes and self._routes[params.name][0].changed:
-            await self._verify(self._routes[params.name][0])
-        evaluation = await self._made(ctx, params.name, params.arguments or {})
+        return await self._answer(ctx, params, self._shown, params.name, params.arguments or {})
+
+    def _shown(self, ctx: Context, evaluation: Evaluation) -> dict[str, Any]:
+        """Return the result of a tool's call."""
         result, error, answer = evaluation.result, evaluation.error, evaluation.answer
         if isinstance(error, ErrorResultError) and not evaluation.obligations and not self._pep.manifest.tracks_flow:
             result = error.result | {"isError": True}
         if not isinstance(result, dict) or "content" not in result:
             result = {"content": [{"type": "text", "text": answer.text}], "isError": answer.is_error}
         structured = result.get("structuredContent")
-        if ctx.protocol_version < "2026" and not isinstance(structured, dict):  # what that revision does not know
+        if ctx.protocol_version < NEW and not isinstance(structured, dict):  # what those revisions do not know
             result = {key: value for key, value in result.items() if key != "structuredContent"}
         return {**result, "resultType": "complete"}
 
@@ -157,7 +164,7 @@ class Gateway:
             servers = [name for name, items in listed.items() if params.uri in {str(item.uri) for item in items}]
         if len(servers) != 1:
             raise MCPError(types.INVALID_PARAMS, f"{len(servers)} servers list this resource: {params.uri:.200}")
-        return await self._gated(ctx, READ_RESOURCE, {"server": servers[0], "uri": params.uri})
+        return await self._answer(ctx, params, _content, READ_RESOURCE, {"server": servers[0], "uri": params.uri})
 
     async def _get_prompt(self, ctx: Context, params: types.GetPromptRequestParams) -> dict[str, Any]:
         server, _, name = params.name.partition("__")
@@ -165,31 +172,32 @@ class Gateway:
             server, name = next(iter(self._upstreams)), params.name
         if server not in self._upstreams:
             raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {params.name:.200}")
-        return await self._gated(ctx, GET_PROMPT, {"server": server, "name": name, "arguments": params.arguments or {}})
+        asked = {"server": server, "name": name, "arguments": params.arguments or {}}
+        return await self._answer(ctx, params, _content, GET_PROMPT, asked)
 
-    async def _gated(self, ctx: Context, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        evaluation = await self._made(ctx, tool, arguments)
-        if not isinstance(evaluation.result, dict):
-            raise MCPError(DENIED, evaluation.answer.text)
-        return {**evaluation.result, **_ENVELOPE}
-
-    async def _made(self, ctx: Context, tool: str, arguments: dict[str, Any]) -> Evaluation:
-        """Return what a call came to. When its client gives it up, it is cancelled, and recorded all the same."""
-        session, proposal = self._callers.session(ctx), {"tool": tool, "arguments": arguments}
+    async def _answer(self, ctx: Context, params: Any, show: Show, tool: str, arguments: dict[str, Any]) -> Answer:
         if ctx.request is None:
             if ctx.request_id in self._ids:
                 raise MCPError(types.INVALID_REQUEST, "a request had this id before, and its call is not made again")
             self._ids[ctx.request_id] = None
             if len(self._ids) > _MOST_IDS:
                 del self._ids[next(iter(self._ids))]
+        return await self._pending.answer(ctx, params, partial(self._made, show, tool, arguments))
+
+    async def _made(self, show: Show, tool: str, arguments: dict[str, Any], ctx: Context) -> Answer | Approval:
+        """Return what a call came to. When its client gives it up, it is cancelled, and recorded all the same."""
+        if tool in self._routes and self._routes[tool][0].changed:
+            await self._verify(self._routes[tool][0])
+        session, proposal = self._callers.session(ctx), {"tool": tool, "arguments": arguments}
         call = asyncio.create_task(self._pep.acall(proposal, session, tool_call_id=str(ctx.request_id)))
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
         try:
-            return await asyncio.shield(call)
+            made = await asyncio.shield(call)
         except asyncio.CancelledError:
             call.cancel()
             raise
+        return made.approval if made.verdict is Verdict.STEP_UP and made.approval else show(ctx, made)
 
     async def _listed(self, upstream: Upstream, kind: str) -> list[Any] | None:
         """Return what a server lists; None: it does not say."""
@@ -226,6 +234,13 @@ class Gateway:
     async def _get(self, server: str, name: str, arguments: dict[str, str]) -> dict[str, Any]:
         request = types.GetPromptRequest(params=types.GetPromptRequestParams(name=name, arguments=arguments))
         return _as_json(await self._upstreams[server].ask(request, types.GetPromptResult))
+
+
+def _content(_: Context, evaluation: Evaluation) -> dict[str, Any]:
+    """Return the result of a resource or prompt; MCPError: there is none."""
+    if not isinstance(evaluation.result, dict):
+        raise MCPError(DENIED, evaluation.answer.text)
+    return {**evaluation.result, **_ENVELOPE}
 
 
 def _as_json(answer: BaseModel) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
-from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.decision import Verdict, new_id
@@ -15,7 +14,7 @@ from pdp.hooks.translation import ENTRIES, OUTSIDE, Translated, as_entry, transl
 from pdp.hooks.workspace import Workspace
 from pdp.json import canonical, digest, thawed
 from pdp.manifest.fields import SUBJECT
-from pdp.project.file import PROJECT_FILE, PROJECT_VARIABLE
+from pdp.project.file import PROJECT_FILE, grant_command
 from pdp.proposal import Execution, Failure, FailureCode
 from pdp.stores.approvals import are_two_tokens, token_marks
 from pdp.stores.remote_calls import CallName, CallState, RemoteCall
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from pdp.hooks.home import HookPolicy
     from pdp.session import Session
 
-APPROVER_FILE: Final = "approver.yaml"
 _NOT_FOR_AGENTS: Final = "this touches what guards the agent, or what starts programs, or its repository denies it"
 _PASS: Final = HookAnswer(Behaviour.PASS)
 _UNBEGUN: Final = HookAnswer(Behaviour.DENY, "this call was not allowed before")
@@ -70,9 +68,7 @@ class _HookQuestion:
         if told["verdict"] != Verdict.STEP_UP or approval is None:
             return HookAnswer(Behaviour.DENY, _NOT_FOR_AGENTS if translated.markings else told["answer"]["text"])
         what = f"{translated.tool}: {' '.join(translated.target.split())[:200]}"
-        line, home = f"pdp approvals grant {approval['id']}", self._policy.home
-        if (approver := home / APPROVER_FILE).is_file():
-            line = f"{PROJECT_VARIABLE}={quote(str(home / PROJECT_FILE))} {line} --session {quote(str(approver))}"
+        line = grant_command(self._policy.home / PROJECT_FILE, approval["id"])
         do = f"ask the person to run `{line}` in a terminal of their own, then make exactly the same call again."
         two = are_two_tokens(token_marks(self._person), token_marks(self._claims))
         if can_ask and two and SUBJECT in approval["approvers"] and approval["quorum"] == 1:

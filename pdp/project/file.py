@@ -7,6 +7,7 @@ it there; whoever names one has looked at it.
 import grp
 import os
 import pwd
+import shlex
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 PROJECT_FILE: Final = "pdp.yaml"
 PROJECT_VARIABLE: Final = "PDP_PROJECT"
 """Names the project file, instead of looking for one; when it is empty, there is none."""
+APPROVER_FILE: Final = "approver.yaml"
+"""The session to grant by, where it lies beside the project file of a person's own agents."""
 
 _SQLITE: Final = "sqlite:///"
 
@@ -155,3 +158,11 @@ def _is_private(group: int) -> bool:
     except KeyError:
         return False
     return user.pw_gid == group and members.gr_name == user.pw_name and set(members.gr_mem) <= {user.pw_name}
+
+
+def grant_command(file: Path, approval_id: str) -> str:
+    """Return the command line by which a person grants an approval of the project of this file."""
+    line, approver = f"pdp approvals grant {approval_id}", file.parent / APPROVER_FILE
+    if not approver.is_file():
+        return line
+    return f"{PROJECT_VARIABLE}={shlex.quote(str(file))} {line} --session {shlex.quote(str(approver))}"
