@@ -50,7 +50,7 @@ def ask() -> None:
         for descriptor, output in enumerate(outputs, 1):
             while output:
                 output = output[os.write(descriptor, output) :]  # noqa: PLW2901 - the rest of it
-    except OSError:
+    except BaseException:  # noqa: BLE001 - likewise
         code = 2
     os._exit(code)  # at once: nothing that runs at an interpreter's end can change it
 

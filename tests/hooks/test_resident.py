@@ -149,6 +149,23 @@ def test_one_that_is_asked_to_end_does_and_another_follows(hooks: Hooks, work: P
     assert len(hooks.residents()) == 2
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_calls_while_it_ends_are_decided_or_denied(hooks: Hooks, work: Path, number: signal.Signals) -> None:
+    hooks.asked(tool_call(work))
+    (process,) = hooks.residents()
+    calls = [tool_call(work) | {"tool_use_id": f"n{count}"} for count in range(24)]
+    with ThreadPoolExecutor(4) as threads:
+        asking = [threads.submit(hooks.ask, call) for call in calls]
+        asking[3].result()
+        os.kill(process, number)
+        answers = [each.result() for each in asking]
+    unanswered = [answer for answer in answers if answer != PASSED]
+    assert all((answer.code, answer.out) == (2, "") for answer in unanswered)
+    assert all(answer.err.startswith("pdp denies this call: the resident process ") for answer in unanswered)
+    assert hooks.asked(tool_call(work)) == PASSED
+    assert len(hooks.residents()) == 2
+
+
 def test_each_installation_has_its_own_also_after_an_upgrade(hooks: Hooks, work: Path, tmp_path: Path) -> None:
     hooks.asked(tool_call(work))
     other = tmp_path / "other"
