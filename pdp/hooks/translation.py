@@ -40,7 +40,7 @@ class Translated(NamedTuple):
 
 
 def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Collection[str]]) -> Translated:
-    """Return the proposal that a call is. An entry's target is null, and so refused, where the call names none."""
+    """Return the proposal that a call is. An entry's target is null, and so refused, where a call does not say it."""
     texts = _texts(call.arguments)
     if call.built_in is None:
         paths = {text for text in texts if "/" in text or text.startswith(("~", "."))}
@@ -51,7 +51,7 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Colle
     named = [call.arguments.get(name) or (call.cwd if kind is Kind.SEARCH else None) for name in names]
     given = [each for value in named for each in (value if isinstance(value, list) else [value])]
     targets = [each for each in given if isinstance(each, str)]
-    if targets != given:
+    if targets != given or len(targets) > _MOST_PATHS:
         return as_entry(call, ENTRIES[kind], None)
     target, region, tool = "\n".join(targets) or call.tool, Region.INSIDE, ENTRIES[kind]
     if kind is Kind.SHELL:
@@ -89,7 +89,8 @@ def _patched(lines: list[str]) -> list[str]:
     """Return the files that a patch names; none where a line is not of its grammar: another reader may see others."""
     found = [match[1] for line in lines if (match := _PATCHED.fullmatch(line.strip()))]
     known = all(_PATCH_LINE.fullmatch(line) for line in lines[1:-1])
-    return found if known and lines[0] == _PATCH and lines[-1] == "*** End Patch" else []
+    known = known and lines[0] == _PATCH and lines[-1] == "*** End Patch" and len(found) <= _MOST_PATHS
+    return found if known else []
 
 
 def _texts(value: Any) -> list[str]:

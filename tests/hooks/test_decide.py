@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -254,6 +255,30 @@ async def test_another_client_or_session_has_calls_of_its_own(desk: Desk) -> Non
         assert await desk.after(other) == UNBEGUN
         assert await answer(replace(other, moment=Moment.PERMISSION), desk.policy) == UNBEGUN
         assert await answer(other, desk.policy) == PASS
+
+
+async def test_another_process_goes_on(desk: Desk) -> None:
+    """One that was started while a tool ran, or while a person was asked."""
+    begun, asked = desk.call("Write", "c1", file_path="a"), desk.call("Bash", "c2", command="make")
+    assert await answer(begun, desk.policy) == PASS
+    assert (await answer(asked, desk.policy, can_ask=True)).behaviour is Behaviour.ASK
+    with ExitStack() as owned:
+        desk.policy = open_policy(desk.home, owned)
+        assert await desk.after(begun) == PASS
+        assert await answer(replace(asked, moment=Moment.PERMISSION, call_id=None), desk.policy) == PASS
+        assert await desk.after(asked) == PASS
+        assert [event[4] for event in desk.events() if event[0].endswith(".result")] == ["succeeded"] * 2
+
+
+async def test_two_at_once_of_the_same_call_use_one_grant(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pdp.flow.reserve.PATIENCE", 0.0)  # they wait for the one that runs, until their time is over
+    await desk.bash("make", "c1")
+    approvals = desk.policy.pep.approvals
+    assert approvals is not None
+    approvals.grant(desk.approvals()[0].id, {"sub": "alice", "azp": "terminal"})
+    given = await asyncio.gather(*(desk.bash("make", f"d{number}") for number in range(8)))
+    assert [each.behaviour for each in given].count(Behaviour.PASS) == 1
+    assert {each.behaviour for each in given} == {Behaviour.PASS, Behaviour.DENY}
 
 
 async def test_what_a_tool_gave_is_not_stored(desk: Desk) -> None:

@@ -93,7 +93,9 @@ def test_entries(work: Path, row: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.SEARCH])
-@pytest.mark.parametrize("value", [None, 1, "", [], ["a", 1], [None], {"a": "b"}, [["a"]]], ids=repr)
+@pytest.mark.parametrize(
+    "value", [None, 1, "", [], ["a"] * 1000, ["a", 1], [None], {"a": "b"}, [["a"]]], ids=lambda value: repr(value)[:20]
+)
 def test_a_call_that_does_not_name_what_it_needs(work: Path, kind: Kind, value: Any) -> None:
     done = translated(work, BuiltIn(kind, ("a", "b")), {"a": "x", "b": value})
     assert (done.arguments["target"], done.target) == (None, "")
@@ -125,6 +127,7 @@ PATCHES = {
     "*** Begin Patch\n*** Add File: a\n+b\n*** Delete File: ../c\n*** End Patch": ("reach_outside", ()),
     "*** Begin Patch\n*** Add File: a\n+b": ("reach_outside", ()),
     "*** Begin Patch\n*** End Patch": ("reach_outside", ()),
+    "*** Begin Patch\n" + "*** Delete File: a\n" * 1001 + "*** End Patch": ("reach_outside", ()),
     "*** Begin Patch": ("reach_outside", ()),
     " *** Begin Patch x\n*** Add File: a\n+b\n*** End Patch": ("reach_outside", ()),
     "*** Begin Patch\n*** Environment ID: x\n*** Add File: a\n+b\n*** End Patch": ("reach_outside", ()),
