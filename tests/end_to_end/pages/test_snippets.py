@@ -28,6 +28,8 @@ import yaml
 
 from pdp.cli.app import app
 from pdp.engine.data import read_data
+from pdp.hooks import starter
+from pdp.hooks.workspace import REPOSITORY_FILE, RepositoryRules, Workspace
 from pdp.manifest.load import load_effective, load_manifest
 from pdp.project.file import read_project
 from pdp.workbench.gate.gate import read_explanations
@@ -249,7 +251,10 @@ class Page:
         part = yaml.safe_load(text)
         file = written(self.folder / "snippet.yaml", text)
         try:
-            self.load(part, file)
+            if "commands_without" in part:
+                self.load_rules(part, file)
+            else:
+                self.load(part, file)
         finally:
             file.unlink()
 
@@ -286,6 +291,13 @@ class Page:
             load_effective(manifest, file)
         else:
             assert read_project(file).manifest is not None
+
+    def load_rules(self, part: dict[str, Any], file: Path) -> None:
+        """Load a repository's own rules for hooks, which name entries of the starter."""
+        file.with_name(REPOSITORY_FILE).write_bytes(file.read_bytes())
+        folder = Path(starter.__file__).parent
+        entries = load_effective(folder / "manifest.yaml", folder / "governance.yaml").tools
+        assert Workspace(str(self.folder), self.folder).rules(entries) == RepositoryRules(**part)
 
     def load_tools(self, tools: list[Any], file: Path) -> None:
         """Load entries of a manifest, which stays for the governance that comes next."""
