@@ -27,13 +27,13 @@ class Callers:
     """
 
     def __init__(self, file: Path, *, in_run: bool) -> None:
-        self._stated = Session.read(read_document(file).value)
         self._run = f"mcp-{uuid.uuid4()}" if in_run else None
+        self._stated = Session.read(read_document(file).value).with_changes(run_id=self._run)
 
     def session(self, ctx: ServerRequestContext[Any]) -> Session:
         """Return the session of a request; over HTTP it has the claims of its token, and no others."""
         if ctx.request is None:
-            return self._stated.with_changes(run_id=self._run)
+            return self._stated
         token: AccessToken = ctx.request.user.access_token
         return self._stated.with_changes(claims=token.claims, run_id=self._run and f"{self._run} {token.client_id}")
 

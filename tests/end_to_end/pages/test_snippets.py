@@ -113,6 +113,7 @@ NOT_RUN = {
     ("README.md", "installs packages, runs all tests"),
     ("docs/bundles.md", "asks a server"),
     ("docs/bundles.md", "nginx is not installed"),
+    ("docs/gateway.md", "needs an MCP server"),
     ("docs/hooks.md", "changes settings of yours"),  # run by tests/hooks/install/test_story.py
     ("docs/hooks.md", "installs packages"),
     ("docs/operations.md", "needs Docker"),

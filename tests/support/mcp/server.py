@@ -38,8 +38,11 @@ async def call_tool(  # noqa: C901 - one case for each thing that goes wrong
     ctx: Any, params: types.CallToolRequestParams
 ) -> Any:
     arguments = params.arguments or {}
+    call = {"version": ctx.protocol_version, "tool": params.name, "arguments": arguments}
+    if ctx.request is not None:
+        call["authorization"] = ctx.request.headers.get("authorization")
     with (FOLDER / "calls").open("a") as log:
-        log.write(json.dumps({"version": ctx.protocol_version, "tool": params.name, "arguments": arguments}) + "\n")
+        log.write(json.dumps(call) + "\n")
     text = str(arguments.get("text", ""))
     match params.name.removesuffix("_tool"):
         case "fail":

@@ -18,6 +18,8 @@ from pdp.errors import UsageError
 from pdp.installed import extra
 
 with extra("gateway"):
+    import uvloop
+
     from pdp.gateway.config import GATEWAY_FILE, GatewaySettings, read_gateway
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ def _serve(settings: GatewaySettings) -> None:
     from pdp.gateway.server import http_app, serve_stdio  # noqa: PLC0415 - with the SDK
 
     if settings.http is None:
-        asyncio.run(serve_stdio(settings))
+        uvloop.run(serve_stdio(settings))
         return
     with extra("service"):
         from pdp.service.server import serve_until_ended  # noqa: PLC0415 - an optional extra

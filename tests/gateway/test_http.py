@@ -1,0 +1,136 @@
+"""The gateway over HTTP: who may call, and what reaches the servers of that."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+from mcp.client.client import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
+
+from pdp.service.security.tokens import issue_token
+from pdp.stores.url import OpenStores
+from tests.support import PATIENCE, ROOT
+from tests.support.mcp.gateway import World, http_server
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+HEADERS = {
+    "Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call",
+    "Mcp-Name": "echo", "Content-Type": "application/json",
+}  # fmt: skip
+
+
+def token(folder: Path, *scopes: str, **claims: Any) -> str:
+    """A token of the gateway's store."""
+    stores = OpenStores(f"sqlite:///{folder / 'store.db'}", upgrade=True)
+    try:
+        return issue_token(stores.tokens, "default", {"name": "client", "scopes": [*scopes], "claims": claims})[1]
+    finally:
+        stores.close()
+
+
+@contextmanager
+def served(world: World) -> Iterator[str]:
+    """The gateway's URL, for the time of a block."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (world.folder / "http.yaml").write_text(json.dumps({"port": port}))
+    command = [sys.executable, "-m", "pdp", "mcp-gateway", "serve", "-c", str(world.folder / "gateway.yaml")]
+    with ExitStack() as stack:
+        process = stack.enter_context(subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL))
+        stack.callback(process.terminate)
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until and process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except OSError:
+                time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}/mcp"
+
+
+@asynccontextmanager
+async def connected(url: str, bearer: str, mode: str) -> AsyncIterator[Client]:
+    """A client with a token."""
+    async with (
+        create_mcp_http_client(headers={"Authorization": f"Bearer {bearer}"}) as http,
+        Client(streamable_http_client(url, http_client=http), mode=mode, cache=None) as client,
+    ):
+        yield client
+
+
+async def test_a_call_is_of_the_tokens_holder_and_the_token_goes_no_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UPSTREAM_SECRET", "Bearer of-the-gateway")
+    with http_server(tmp_path, "one"):
+        world = World(tmp_path)
+        headers = {"Authorization": "UPSTREAM_SECRET"}
+        world.servers = {"one": {"url": (tmp_path / "one" / "url").read_text(), "headers_from_env": headers}}
+        await world.pin(http="http.yaml")
+        world.loosen()
+        allowed = token(tmp_path, "propose", sub="ann", scope="mcp.use")
+        unscoped = token(tmp_path, "propose", sub="bob")
+        with served(world) as url:
+            for mode in ("auto", "legacy"):
+                async with connected(url, allowed, mode) as client:
+                    assert [each.name for each in (await client.list_tools()).tools] == ["echo"]
+                    assert not (await client.call_tool("echo", {"text": mode})).is_error
+            async with connected(url, unscoped, "auto") as client:
+                assert (await client.list_tools()).tools == []
+                refused = await client.call_tool("echo", {"text": "hi"})
+                assert "POLICY_VIOLATION: DENY: scopes.missing" in str(refused.content[0])
+    assert [(call["arguments"], call["authorization"]) for call in world.calls()] == [
+        ({"text": "auto"}, "Bearer of-the-gateway"), ({"text": "legacy"}, "Bearer of-the-gateway"),
+    ]  # fmt: skip
+    assert [row for row in world.events("type", "subject", "verdict") if row[0] == "tool.echo.dispatch"] == [
+        ("tool.echo.dispatch", "ann", "ALLOW"), ("tool.echo.dispatch", "ann", "ALLOW"),
+        ("tool.echo.dispatch", "bob", "DENY"),
+    ]  # fmt: skip
+
+
+async def test_a_request_that_is_not_as_it_has_to_be_reaches_no_server(tmp_path: Path) -> None:
+    world = World(tmp_path, one={})
+    await world.pin(http="http.yaml")
+    world.loosen()
+    good = {"Authorization": f"Bearer {token(tmp_path, 'propose', sub='ann', scope='mcp.use')}"}
+    reader = {"Authorization": f"Bearer {token(tmp_path, 'audit', sub='ann', scope='mcp.use')}"}
+    nobody = {"Authorization": f"Bearer {token(tmp_path, 'propose')}"}
+    params = {"name": "echo", "arguments": {"text": "hi"}, "_meta": META}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    with served(world) as url:
+        async with httpx2.AsyncClient() as http:
+
+            async def status(headers: dict[str, str], content: Any = body) -> int:
+                answer = await http.post(url, headers=HEADERS | headers, content=json.dumps(content))
+                assert "Traceback" not in answer.text
+                return answer.status_code
+
+            assert await status({}) == 401
+            assert await status({"Authorization": "Bearer pdp_0"}) == 401
+            assert await status(nobody) == 401
+            assert await status(reader) == 403
+            assert await status(good | {"Mcp-Name": "other"}) == 400
+            assert await status(good | {"Mcp-Method": "tools/list"}) == 400
+            assert await status(good | {"Host": "elsewhere.example"}) == 421
+            assert await status(good | {"Origin": "https://elsewhere.example"}) == 403
+            assert await status(good, [body, body]) == 400
+            assert await status(good, {**body, "method": "tasks/list"}) in (400, 404)
+            assert (await http.post(url, headers=HEADERS | good, content='{"jsonrpc": "2.0", "id')).status_code == 400
+            assert world.calls() == []
+            assert await status(good) == 200
+    assert len(world.calls()) == 1
