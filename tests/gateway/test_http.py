@@ -79,8 +79,8 @@ async def test_a_call_is_of_the_tokens_holder_and_the_token_goes_no_further(
     monkeypatch.setenv("UPSTREAM_SECRET", "Bearer of-the-gateway")
     with http_server(tmp_path, "one"):
         world = World(tmp_path)
-        headers = {"Authorization": "UPSTREAM_SECRET"}
-        world.servers = {"one": {"url": (tmp_path / "one" / "url").read_text(), "headers_from_env": headers}}
+        url, secret = (tmp_path / "one" / "url").read_text(), {"Authorization": "UPSTREAM_SECRET"}
+        world.servers["one"] = {"url": url, "headers_from_env": secret}
         await world.pin(http="http.yaml")
         world.loosen()
         allowed = token(tmp_path, "propose", sub="ann", scope="mcp.use")

@@ -38,7 +38,7 @@ class World:
 
     def __init__(self, folder: Path, **servers: dict[str, Any]) -> None:
         self.folder = folder
-        settings = {}
+        settings: dict[str, dict[str, Any]] = {}
         for name, stated in servers.items():
             (folder / name).mkdir()
             self.state(name, **stated)
