@@ -46,7 +46,13 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Colle
         paths = {text for text in texts if "/" in text or text.startswith(("~", "."))}
         if len(paths) > _MOST_PATHS or any(workspace.region(path, writes=True) is Region.GUARD for path in paths):
             return as_entry(call, OUTSIDE, call.tool, GUARD_MARKING)
-        return Translated(call.tool, call.arguments, call.tool)
+        # Somebody else's tool may have the name of an entry.
+        tool = (
+            f"{call.client}.{call.tool}"
+            if call.tool in (*ENTRIES.values(), "run_listed_command", OUTSIDE)
+            else call.tool
+        )
+        return Translated(tool, call.arguments, call.tool)
     kind, names = call.built_in
     named = [call.arguments.get(name) or (call.cwd if kind is Kind.SEARCH else None) for name in names]
     given = [each for value in named for each in (value if isinstance(value, list) else [value])]

@@ -165,3 +165,9 @@ def test_another_tool_keeps_its_name_and_arguments(work: Path, arguments: Any, *
     assert done == (
         entry("reach_outside", arguments, "Tool", *GUARD) if is_guard else Translated("Tool", arguments, "Tool")
     )
+
+
+@pytest.mark.parametrize("tool", ["plan_work", "read_file", "run_listed_command", "reach_outside"])
+def test_somebody_elses_tool_does_not_pass_for_an_entry(work: Path, tool: str) -> None:
+    arguments = {"tool": "Read", "input": {}, "target": "a"}
+    assert translated(work, None, arguments, tool) == Translated(f"claude-code.{tool}", arguments, tool)

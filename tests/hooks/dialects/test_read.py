@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +209,8 @@ CODEX_BASH = {**SENT["codex"], "tool_name": "Bash", "tool_input": {"command": "l
         ('{"payload": {"cwd": "/home/a/v"}}', "/home/a/v", {"workdir": "/home/a/w"}),
         ('{"payload": {"cwd": 7}}', "/home/a/w", {"workdir": "/home/a/w"}),
         ('{"payload": []}', "/home/a/w", {"workdir": "/home/a/w"}), ("[]", "/home/a/w", {"workdir": "/home/a/w"}),
-        ("{", "/home/a/w", {"workdir": "/home/a/w"}), ("", "/home/a/w", {"workdir": "/home/a/w"}),
+        ("{", "/home/a/w", {"workdir": "/home/a/w"}), ("[" * 100_000, "/home/a/w", {"workdir": "/home/a/w"}),
+        ("", "/home/a/w", {"workdir": "/home/a/w"}),
     ],
 )  # fmt: skip
 def test_codex_tells_where_a_command_runs_as_if_it_worked_there(
@@ -222,4 +224,10 @@ def test_codex_tells_where_a_command_runs_as_if_it_worked_there(
 @pytest.mark.parametrize("transcript", [None, 0, "", "/none", "/dev/zero", "\0", {}])
 def test_codex_without_a_transcript_works_nowhere_that_is_known(transcript: Any) -> None:
     call = DIALECTS["codex"].read({**CODEX_BASH, "transcript_path": transcript})
+    assert call.arguments == {"command": "ls", "workdir": "/home/a/w"}
+
+
+def test_codex_with_a_transcript_that_nobody_writes_is_answered_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "transcript")
+    call = DIALECTS["codex"].read({**CODEX_BASH, "transcript_path": str(tmp_path / "transcript")})
     assert call.arguments == {"command": "ls", "workdir": "/home/a/w"}
