@@ -209,7 +209,8 @@ CODEX_BASH = {**SENT["codex"], "tool_name": "Bash", "tool_input": {"command": "l
         ('{"payload": {"cwd": "/home/a/v"}}', "/home/a/v", {"workdir": "/home/a/w"}),
         ('{"payload": {"cwd": 7}}', "/home/a/w", {"workdir": "/home/a/w"}),
         ('{"payload": []}', "/home/a/w", {"workdir": "/home/a/w"}), ("[]", "/home/a/w", {"workdir": "/home/a/w"}),
-        ("{", "/home/a/w", {"workdir": "/home/a/w"}), ("[" * 100_000, "/home/a/w", {"workdir": "/home/a/w"}),
+        ("{", "/home/a/w", {"workdir": "/home/a/w"}),
+        pytest.param("[" * 100_000, "/home/a/w", {"workdir": "/home/a/w"}, id="deep"),
         ("", "/home/a/w", {"workdir": "/home/a/w"}),
     ],
 )  # fmt: skip
