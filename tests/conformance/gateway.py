@@ -24,7 +24,7 @@ from pdp.approvals.approvals import Approvals
 from pdp.stores.url import OpenStores
 from pdp.testing.conformance.target import Observed
 from pdp.testing.conformance.world import World
-from tests.support import PATIENCE
+from tests.support import PATIENCE, until
 from tests.support.command_line import environment, pdp
 
 
@@ -41,7 +41,7 @@ class GatewayClient:
             self.world.engine.become("slow")
         call = self.portal.start_task_soon(self._call, tool, dict(arguments))
         if self.world.setting == "raises":
-            assert self.world.engine.asked.wait(PATIENCE)
+            assert until(lambda: self.world.engine.asked.is_set() or call.done())
             for process in _gateways(self.world.folder):
                 os.kill(process, signal.SIGKILL)
         seen: Observed = call.result()
@@ -57,7 +57,7 @@ class GatewayClient:
                 ended.set()
 
         called = self.portal.start_task_soon(call)
-        assert self.world.engine.asked.wait(PATIENCE)
+        assert until(lambda: self.world.engine.asked.is_set() or ended.is_set())
         called.cancel()
         assert ended.wait(PATIENCE)
         # When this is answered, without the engine, the gateway has read what was sent before.

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from pdp.approvals.approvals import Approvals
+from pdp.hooks import ask
 from pdp.hooks.install.clients import CLIENTS
 from pdp.stores.url import OpenStores
 from pdp.testing.conformance.target import Observed
@@ -72,19 +73,22 @@ class HookTarget:
     def open(self, world: World) -> Iterator[HookClient]:
         home = world.folder / "home"
         home.mkdir(mode=0o700)
+        (home / ask.STATE).mkdir(mode=0o700)
         project = orjson.loads((world.folder / "pdp.yaml").read_bytes())
         (home / "pdp.yaml").write_bytes(orjson.dumps({**project, "store": "sqlite:///state/store.db"}))
         (home / "commands.yaml").write_text("{}")
         for name in ("manifest.yaml", "session.yaml"):
             (home / name).write_bytes((world.folder / name).read_bytes())
-        for file in home.iterdir():
+        for file in home.glob("*.yaml"):
             file.chmod(0o600)
         client = HookClient(self, world, home)
         try:
             client.warm_up()
             yield client
         finally:
-            client.hooks.end()
+            for process in processes_of(home):  # also one that only starts
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
 
     def line(self, home: Path) -> str:
         """The command line that is registered with the client."""
@@ -152,8 +156,7 @@ class HookClient:
         other = Ended(0, json.dumps(ALLOWING), "") if self.world.setting == "beside" else None
         ruling = self.target.ruling_of_all(self.target.ruling(ended), other)
         if not ruling.runs:
-            held = re.search(r"approvals grant ([\w-]+)", ruling.why)
-            return Observed(ruling.why, is_error=True, held=held[1] if held else None)
+            return Observed(ruling.why, is_error=True, held=held_by(ruling.why))
         if ruling.arguments is not None:
             arguments = ruling.arguments
             sent = {**sent, **self.target.before(tool, arguments, "?"), "tool_use_id": sent.get("tool_use_id")}
@@ -177,11 +180,28 @@ class HookClient:
             asking.stdin.write(json.dumps(sent).encode())
             asking.stdin.close()
             asking.stdin = None
-            assert self.world.engine.asked.wait(PATIENCE)
+            assert until(lambda: self.world.engine.asked.is_set() or asking.poll() is not None)
             for process in kill():
                 os.kill(process, signal.SIGKILL)
             out, err = asking.communicate(None, PATIENCE)
         return Ended(asking.returncode, out.decode(), err.decode())
+
+
+def processes_of(home: Path, program: str = "") -> list[int]:
+    """The processes that have a HOME as their last word, with `program` in another one."""
+    found = []
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = line.read_bytes().decode(errors="replace").split("\0")[:-1]
+            if words[-1:] == [str(home)] and any(program in word for word in words):
+                found.append(int(line.parent.name))
+    return found
+
+
+def held_by(message: str) -> str | None:
+    """The approval that a message says a call waits for."""
+    found = re.search(r"approvals grant ([\w-]+)", message)
+    return found[1] if found else None
 
 
 def _last_children(process: int) -> list[int]:

@@ -15,11 +15,13 @@ from mcp.server.stdio import stdio_server
 from pdp.testing.conformance.world import run_body
 
 UNDECLARED = {"name": "open_shell", "schema": {"type": "object", "properties": {"command": {"type": "string"}}}}
+SPELLING = "mcp__kit__"  # of a client's manifest
 TOOLS = [*json.loads(Path(sys.argv[1]).read_text())["tools"], UNDECLARED]
 
 
 async def list_tools(ctx: Any, params: Any) -> types.ListToolsResult:
-    return types.ListToolsResult(tools=[types.Tool(name=tool["name"], input_schema=tool["schema"]) for tool in TOOLS])
+    named = ((tool["name"].removeprefix(SPELLING), tool["schema"]) for tool in TOOLS)
+    return types.ListToolsResult(tools=[types.Tool(name=name, input_schema=schema) for name, schema in named])
 
 
 async def call_tool(ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdp.testing.conformance.run import run
 from pdp.testing.conformance.table import table
 from tests.conformance.page import columns, page_table
-from tests.conformance.targets import TARGETS
+from tests.conformance.targets import TARGETS, outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 @pytest.mark.process
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_what_a_way_in_does_is_what_the_page_says(target: Target, tmp_path: Path) -> None:
-    cells = run(target, tmp_path)
+    cells = outcome(target, tmp_path)
 
     assert {case: cell for case, cell in cells.items() if cell.startswith("fail")} == {}
     assert columns(table([(target, cells)]))[target.name] == columns(page_table()).get(target.name)
