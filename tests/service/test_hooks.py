@@ -80,7 +80,7 @@ async def test_a_call_is_held_granted_and_runs_once(served: ServedApp, cwd: str)
     held = await post(agent, bash(cwd, "make", "c-1"))
     (approval,) = (await person.get("/v1/approvals")).json()["approvals"]
     assert held == denied(
-        f"run_command: make is held. Ask the person to run `pdp approvals grant {approval['id']}` in a terminal of"
+        f"run_command: make is held: ask the person to run `pdp approvals grant {approval['id']}` in a terminal of"
         " their own, then make exactly the same call again."
     )
     assert (await person.post(f"/v1/approvals/{approval['id']}/grant", json={})).status_code == 200
@@ -101,7 +101,7 @@ async def test_nothing_is_in_a_workspace_that_is_not_here(served: ServedApp, cwd
     read = {"tool_name": "Read", "tool_input": {"file_path": f"{cwd}/a"}}
     assert await post(agent, bash(cwd, "", "c-1", **read)) == {}
     gone = await post(agent, bash(f"{cwd}/gone", "", "c-2", **read))
-    assert gone["hookSpecificOutput"]["permissionDecisionReason"].startswith(f"reach_outside: {cwd}/a is held.")
+    assert gone["hookSpecificOutput"]["permissionDecisionReason"].startswith(f"reach_outside: {cwd}/a is held: ")
 
 
 @pytest.mark.parametrize(
@@ -166,6 +166,6 @@ def test_claude_code_asks_a_service(tmp_path: Path, tenant: dict[str, Any], cwd:
         unknown = run_claude(tmp_path, Path(cwd), turns[:1], settings=settings, environment={"PDP_HOOK_TOKEN": "x"})
     assert run.results[0] == ToolResult(".\n..\n.git", is_error=False)
     error = "PreToolUse:Bash hook error: "
-    assert run.results[1].text.startswith(f"{error}run_command: touch ran is held. Ask the person to run `pdp appr")
+    assert run.results[1].text.startswith(f"{error}run_command: touch ran is held: ask the person to run `pdp appr")
     assert unknown.results[0].text.startswith(f"{error}the call cannot be decided: the token is not valid")
     assert os.listdir(cwd) == [".git"]  # noqa: PTH208 - names alone
