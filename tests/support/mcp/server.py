@@ -72,8 +72,28 @@ async def call_tool(  # noqa: C901 - one case for each thing that goes wrong
     return types.CallToolResult(content=[types.TextContent(text=text)])
 
 
+async def list_resources(ctx: Any, params: Any) -> types.ListResourcesResult:
+    return types.ListResourcesResult(resources=[types.Resource(uri="note://one", name="one")])
+
+
+async def read_resource(ctx: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+    return types.ReadResourceResult(contents=[types.TextResourceContents(uri=params.uri, text="a note")])
+
+
+async def list_prompts(ctx: Any, params: Any) -> types.ListPromptsResult:
+    return types.ListPromptsResult(prompts=[types.Prompt(name="greet")])
+
+
+async def get_prompt(ctx: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+    text = types.TextContent(text=f"Greet {(params.arguments or {}).get('who')}.")
+    return types.GetPromptResult(messages=[types.PromptMessage(role="user", content=text)])
+
+
 def make_server() -> Server[Any]:
-    return Server("support", version="1", on_list_tools=list_tools, on_call_tool=call_tool)
+    return Server(
+        "support", version="1", on_list_tools=list_tools, on_call_tool=call_tool, on_list_resources=list_resources,
+        on_read_resource=read_resource, on_list_prompts=list_prompts, on_get_prompt=get_prompt,
+    )  # fmt: skip
 
 
 async def over_stdio() -> None:
@@ -85,14 +105,18 @@ async def over_stdio() -> None:
             await server.run(read, write, server.create_initialization_options())
 
 
-class OldServer:
-    """A server over HTTP as they were before 2026-07-28: the version in the header is not known to it."""
+class Refusing:
+    """What answers `status` to whatever is asked; `legacy`: what does not know the revision in a header."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if dict(scope.get("headers", ())).get(b"mcp-protocol-version", b"") >= b"2026":
+        status = stated().get("status")
+        if status is not None:
+            asked = {"WWW-Authenticate": 'Bearer error="insufficient_scope", scope="everything"'}
+            await Response(status_code=status, headers=asked)(scope, receive, send)
+        elif stated().get("legacy") and dict(scope.get("headers", ())).get(b"mcp-protocol-version", b"") >= b"2026":
             await Response("Bad Request: Unsupported protocol version", status_code=400)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
@@ -100,7 +124,7 @@ class OldServer:
 
 async def over_http() -> None:
     app: Any = make_server().streamable_http_app()
-    config = uvicorn.Config(OldServer(app) if stated().get("legacy") else app, log_level="error")
+    config = uvicorn.Config(Refusing(app), log_level="error")
     with socket.create_server(("127.0.0.1", 0)) as listening:
         (FOLDER / "url.new").write_text(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp")
         (FOLDER / "url.new").rename(FOLDER / "url")
