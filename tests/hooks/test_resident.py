@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import resource
 import shutil
@@ -11,6 +12,8 @@ import socket
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -67,6 +70,7 @@ def test_it_has_nothing_of_the_environment_of_the_client_that_started_it(hooks: 
     variables = dict(line.split("=", 1) for line in Path(f"/proc/{process}/environ").read_text().split("\0") if line)
     assert variables == {"HOME": str(Path("~").expanduser()), "PATH": os.defpath}
     assert Path(f"/proc/{process}/cwd").resolve() == hooks.state
+    assert os.getsid(process) == process  # what ends the client's processes does not end it
 
 
 @pytest.mark.parametrize(
@@ -287,8 +291,24 @@ def test_another_user_gets_no_answer(hooks: Hooks, work: Path, monkeypatch: pyte
             connection.connect(name)
         finally:
             os.seteuid(0)
-        with connection.makefile("rb") as answer:
+        with suppress(OSError), connection.makefile("rb") as answer:
+            connection.sendall(b"claude-code x 0\n")
             assert answer.read() == b""
+
+
+def test_a_call_by_other_files_than_there_are_is_denied(
+    warm: Hooks, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(warm.state)
+    body, digest = json.dumps(tool_call(work)), "0" * 64
+    request = f"claude-code {digest} {len(body)}\n{body}"
+    reason = "the call cannot be decided: the policy's files are being written (try again)\n"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(socket_name())
+        connection.sendall(request.encode())
+        with connection.makefile("rb") as answer:
+            parts = answer.read().decode().split("\0")
+    assert parts == [sha256(request.encode()).hexdigest(), digest, "2", "", reason, ""]
 
 
 def test_many_calls_at_once_are_all_answered(warm: Hooks, work: Path) -> None:
