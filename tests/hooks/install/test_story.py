@@ -21,10 +21,14 @@ INSTALL, GRANT, UNINSTALL = (
 """What the page tells to type, in one shell each."""
 
 
-def test_claude_code_is_held_granted_runs_once_and_nothing_stays(machine: Machine) -> None:
+@pytest.fixture(autouse=True)
+def programs(machine: Machine) -> None:
     (machine.folder / "bin/claude").unlink()
     (machine.folder / "bin/claude").symlink_to(claude_program())
     machine.program("pdp", f'exec {sys.executable} -m pdp "$@"')
+
+
+def test_claude_code_is_held_granted_runs_once_and_nothing_stays(machine: Machine) -> None:
     machine.settings.parent.mkdir()
     machine.settings.write_bytes(b'{"model":"opus", "permissions": {"allow": []}}')
     machine.settings.chmod(0o640)
@@ -60,3 +64,30 @@ def test_claude_code_is_held_granted_runs_once_and_nothing_stays(machine: Machin
     after = machine.files()
     assert {name: after[name] for name in before} == before
     assert run_claude(machine.home, machine.work, [[write]]).results[0].is_error is False
+
+
+@pytest.mark.parametrize(
+    ("settings", "gap"),
+    [
+        ({"disableAllHooks": True}, "disableAllHooks turns hooks off"),
+        (
+            {"env": {"CLAUDE_CODE_SHELL_PREFIX": "/bin/true"}},
+            "CLAUDE_CODE_SHELL_PREFIX replaces hooks, or turns them off",
+        ),
+    ],
+    ids=["disabled", "prefix"],
+)
+def test_what_a_repository_can_do_to_hooks_is_found(settings: dict[str, object], gap: str, machine: Machine) -> None:
+    """Claude Code runs what must be denied, and the check has said so."""
+    assert machine.run("pdp hook install claude-code --yes").code == 0
+    file = machine.work / ".claude/settings.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps(settings))
+    assert [one["message"] for one in machine.checked()["gaps"]] == [gap]
+    denied = ToolUse("Write", {"file_path": str(machine.work / ".pdp-hook.yaml"), "content": "{}"})
+    assert run_claude(machine.home, machine.work, [[denied]]).results[0].is_error is False
+    (machine.work / ".pdp-hook.yaml").unlink()
+    file.unlink()
+    assert machine.checked() == {"holds": {"claude-code": True}, "gaps": []}
+    assert run_claude(machine.home, machine.work, [[denied]]).results[0].is_error
+    assert not (machine.work / ".pdp-hook.yaml").exists()
