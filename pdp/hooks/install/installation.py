@@ -39,9 +39,6 @@ class _Record(NamedTuple):
     written: str
     made: list[str]
 
-    def restored(self) -> bytes | None:
-        return None if self.original is None else self.original.encode("latin-1")
-
 
 class SettingsChange(NamedTuple):
     """What is to become of a file, `path` behind any link; None: no file. `record`: of an installation."""
@@ -111,11 +108,11 @@ def installation(client: HookClient, file: Path, home: Path) -> SettingsChange:
     original = content if bare == value else _rendered(bare)
     made = [str(folder) for folder in path.parents if not folder.exists()]
     record = _recorded(_place(home, path))
-    if record is not None and (record.written == _digest(content) or record.restored() == content):
-        original, made = record.restored(), made + record.made
-    text = None if original is None else original.decode("latin-1")
+    stored = None if original is None else original.decode("latin-1")
+    if record is not None and (record.written == _digest(content) or record.original == stored):
+        stored, made = record.original, made + record.made
     note = "has the hook" if after == content else "gets the hook"
-    return SettingsChange(file, path, content, after, note, _Record(client.name, text, _digest(after), made))
+    return SettingsChange(file, path, content, after, note, _Record(client.name, stored, _digest(after), made))
 
 
 def removal(client: HookClient, file: Path, home: Path) -> SettingsChange:
@@ -124,7 +121,8 @@ def removal(client: HookClient, file: Path, home: Path) -> SettingsChange:
     bare = _bare(value, client)
     record = _recorded(_place(home, path))
     if record is not None and record.written == _digest(content):
-        return SettingsChange(file, path, content, record.restored(), "becomes what it was")
+        original = None if record.original is None else record.original.encode("latin-1")
+        return SettingsChange(file, path, content, original, "becomes what it was")
     if bare == value:
         return SettingsChange(file, path, content, content, "has no hook of ours")
     is_ours_alone = record is not None and record.original is None and bare in ({}, client.also)
