@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
 from pdp.errors import UsageError
-from pdp.hooks.call import Behaviour, HookAnswer, Kind, Moment
+from pdp.hooks.call import Behaviour, HookAnswer, Kind, Moment, Output
 from pdp.hooks.dialects import DIALECTS
 from pdp.hooks.install.clients import HOOKS
 from pdp.hooks.install.installation import read_configuration, without_ours
@@ -31,6 +31,7 @@ _SWITCHES: Final = ("disableAllHooks", "allowManagedHooksOnly", "strictPluginOnl
 _VARIABLES: Final = ("CLAUDE_CODE_SHELL_PREFIX", "CLAUDE_CODE_SIMPLE", "CLAUDE_CODE_PERSONAL_HOOKS_OFF")
 _DENIED, _ALLOWED = "pdp hook uninstall claude-code", "pwd"
 _DENY, _WHY = 2, "REASON"
+_TRIES: Final = 9  # a resident process that only starts allows nothing, and takes long on a busy machine
 _AGAIN: Final = "run `pdp hook install` again"
 
 
@@ -98,25 +99,27 @@ def _is_trusted(client: HookClient, path: str, event: str, index: int, entry: Ma
 
 def _probes(client: HookClient, event: str, line: str, variables: dict[str, str]) -> Iterator[tuple[str, str]]:
     dialect = DIALECTS[client.name]
-    allowed = dialect.write(HookAnswer(Behaviour.PASS), Moment.BEFORE)
-    denied = dialect.write(HookAnswer(Behaviour.DENY, _WHY), Moment.BEFORE)
-    pattern = re.escape(denied.stdout).replace(_WHY, ".+")
     tool, argument = next((tool, of.arguments[0]) for tool, of in dialect.built_in.items() if of.kind is Kind.SHELL)
-    with NamedTemporaryFile("w", suffix=".jsonl") as transcript:  # Codex says there what it works in
-        print(json.dumps({"payload": {"cwd": str(Path.cwd())}}), file=transcript, flush=True)
-        # The first ones are denied by a resident process that only starts, which takes longer on a busy machine.
-        for command in (_DENIED, _DENIED, _DENIED, _ALLOWED, _DENIED):
-            call = {"tool_name": tool, "tool_input": {argument: command}, "transcript_path": transcript.name}
-            ids = dict.fromkeys((dialect.session, "tool_use_id"), f"pdp-check-{uuid4()}")
-            ended = subprocess.run(  # noqa: S602 - a shell, as the client does
+
+    def ended(command: str) -> Output:
+        ids = dict.fromkeys((dialect.session, "tool_use_id"), f"pdp-check-{uuid4()}")
+        call = {"tool_name": tool, "tool_input": {argument: command}, "hook_event_name": event, "cwd": str(Path.cwd())}
+        with NamedTemporaryFile("w", suffix=".jsonl") as transcript:  # Codex says there what it works in
+            print(json.dumps({"payload": {"cwd": str(Path.cwd())}}), file=transcript, flush=True)
+            done = subprocess.run(  # noqa: S602 - a shell, as the client does
                 line, shell=True, capture_output=True, text=True, check=False, env=variables,
-                input=json.dumps({**call, **ids, "hook_event_name": event, "cwd": str(Path.cwd())}),
+                input=json.dumps({**ids, **call, "transcript_path": transcript.name}),
             )  # fmt: skip
-            code, out, said = ended.returncode, ended.stdout, ended.stderr.strip()
-            # A program that gets no answer ends with 2, whatever the client.
-            is_denied = (code == _DENY and said) or (out and code == denied.exit_code and re.fullmatch(pattern, out))
-            if command == _DENIED and not is_denied:
-                yield f"{event}: `{command}` is not denied, but ends with {code}: {said}{out}", "do not use it"
-                return
-            if command == _ALLOWED and (code, out) != (allowed.exit_code, allowed.stdout):
-                yield f"{event}: `{command}` is not allowed, but ends with {code}: {said}{out}", "do what it says"
+        return Output(done.returncode, done.stdout, done.stderr.strip())
+
+    allowed = dialect.write(HookAnswer(Behaviour.PASS), Moment.BEFORE)
+    for _ in range(_TRIES):
+        if (answer := ended(_ALLOWED))[:2] == allowed[:2]:
+            break
+    else:
+        yield f"{event}: `{_ALLOWED}` is not allowed: {answer}", "do what it says"
+    denied, (code, out, said) = dialect.write(HookAnswer(Behaviour.DENY, _WHY), Moment.BEFORE), ended(_DENIED)
+    pattern = re.escape(denied.stdout).replace(_WHY, ".+")
+    # A program that gets no answer ends with 2, whatever the client.
+    if not ((code == _DENY and said) or (out and code == denied.exit_code and re.fullmatch(pattern, out))):
+        yield f"{event}: `{_DENIED}` is not denied: {(code, out, said)}", "do not use the client before it is"

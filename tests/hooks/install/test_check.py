@@ -233,12 +233,12 @@ def test_a_line_that_lets_a_denied_call_pass(line: str, hooks: Hooks, person: Pa
 
     client = Leaking("claude-code", SETTINGS, SETTINGS)
     put(person / SETTINGS, registered(client, hooks.home))
-    (only,) = found(client, hooks.home, calls=True)
-    assert only.startswith("a call: PreToolUse: `pdp hook uninstall claude-code` is not denied, but ends with ")
+    last = found(client, hooks.home, calls=True)[-1]
+    assert last.startswith("a call: PreToolUse: `pdp hook uninstall claude-code` is not denied: (")
 
 
 def test_a_policy_that_denies_everything_is_told(hooks: Hooks, person: Path) -> None:
     put(person / SETTINGS, registered(CLAUDE, hooks.home))
     put(person.parent / "work/.pdp-hook.yaml", "deny: [run_listed_command]\n")
     (only,) = found(CLAUDE, hooks.home, calls=True)
-    assert only.startswith("a call: PreToolUse: `pwd` is not allowed, but ends with 2: ")
+    assert only.startswith("a call: PreToolUse: `pwd` is not allowed: Output(exit_code=2, stdout='', stderr=")
