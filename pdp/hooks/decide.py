@@ -42,9 +42,9 @@ class _HookQuestion:
     """What a client asks, and what is stored of such calls: the id that one was begun under, the approval asked for."""
 
     def __init__(self, call: HookCall, policy: HookPolicy) -> None:
-        self._call, self._policy, self._pep, calls = call, policy, policy.pep, policy.pep.remote_calls
+        self._policy, self._pep, calls = policy, policy.pep, policy.pep.remote_calls
         assert calls is not None  # noqa: S101 - the policy of hooks has a store
-        self._calls, self._workspace = calls, Workspace(call.cwd, policy.home)
+        self._calls = calls
         ids, asked = [call.client, call.session_id, call.call_id], [call.tool, call.arguments]
         name = new_id() if call.call_id is None else digest(canonical(ids))
         self._name = CallName(name, f"hook:{call.client}", digest(canonical([*ids, *asked, call.cwd])))
@@ -52,6 +52,9 @@ class _HookQuestion:
         row = calls.get(self._likeness)
         known = row.record if row is not None and row.owner == self._name.owner else {}
         self.begun, self.asked = known.get("begun"), known.get("asked")
+        # A command may have led its client elsewhere while it ran.
+        self._call = replace(call, cwd=known["cwd"]) if call.moment is Moment.AFTER and "cwd" in known else call
+        self._workspace = Workspace(self._call.cwd, policy.home)
         claims = self._claims = thawed(policy.session.claims)
         claims["act"] = {"sub": f"agent:{call.client}", **claims.get("act", {})}
         self._person = {"iss": claims.get("iss"), "sub": claims.get("sub"), "azp": f"person at {call.client}"}
@@ -117,7 +120,7 @@ class _HookQuestion:
             claims=self._claims,
             run_id=self._call.session_id,
             facts={**thawed(self._policy.session.facts), "markings": [*translated.markings]},
-            idempotency_key=digest(canonical([self._likeness, self.begun])),
+            idempotency_key=digest(canonical([self._likeness, self.begun, self._call.cwd])),
         )
         return {"tool": translated.tool, "arguments": translated.arguments}, session
 
@@ -139,7 +142,7 @@ class _HookQuestion:
         return HookAnswer(Behaviour.CORRECT, arguments=arguments) if same else unknown
 
     def _note(self, begun: str | None, asked: str | None) -> None:
-        record = {"begun": begun, "asked": asked}
+        record = {"begun": begun, "asked": asked, "cwd": self._call.cwd}
         note = RemoteCall(self._likeness, self._name.owner, "", CallState.FINISHED, time.time(), 0.0, record)
         if not self._calls.add(note):
             self._calls.replace(self._calls.get(self._likeness) or note, note)

@@ -23,7 +23,8 @@ REPOSITORY_FILE: Final = ".pdp-hook.yaml"
 _MOST: Final = 4096  # letters of a path; words of a line that are looked at
 # From these a client, or git, learns which programs to start.
 _NAMES: Final = (
-    r"\.(claude(.json|(?!/worktrees/))|codex|copilot|cursor|gemini|github/+hooks|mcp.json|pdp-hook.yaml|git{})"
+    r"\.(claude(.json|(?!/worktrees/))|codex|copilot|cursor|gemini|github/+(hooks|copilot|lsp.json|mcp.json)|vscode"
+    r"|mcp.json|pdp-hook.yaml|gitconfig|git{})"
 )
 _STARTING: Final = re.compile("/" + _NAMES.format("") + "/")
 _NAMED: Final = re.compile(r"(?<![\w.-])(-\w*m)?(pdp|" + _NAMES.format("/+(hooks|config)") + r")(?![\w-])")
@@ -54,13 +55,18 @@ class Workspace:
         self._cwd, self._folders, self._home = cwd, [folder, *folder.parents], _folded(os.path.realpath(home))
         # A folder that is gone is no workspace, and neither is one that holds all of the person's files.
         own = [each for each in self._folders if folder.is_dir() and not person.is_relative_to(each)]
-        self._root = next((each for each in own if os.path.lexists(each / ".git")), own[0] if own else None)
+        self._root = next((each for each in own if _is_own(each / ".git")), own[0] if own else None)
 
     def region(self, path: str, *, writes: bool = False, below: bool = False) -> Region:
         """Return where a path lies. `below`: what lies below it is meant as well."""
-        if not path or len(path) > _MOST or _CONTROL.search(path.strip()):
+        trimmed = path.strip(" " + "".join(letter for letter in path if not letter.isprintable()))
+        if trimmed != path.strip(" \t\r\n"):  # some programs take away more at the ends than others, such as U+FEFF
+            return max(Region.OUTSIDE, self.region(trimmed, writes=writes, below=below))
+        if not path or len(path) > _MOST or _CONTROL.search(trimmed):
             return Region.OUTSIDE
         paths = self._readings(path)
+        if writes and any(map(_is_repository, {folder for each in paths for folder in Path(each).parents})):
+            return Region.GUARD
         for each in map(_folded, (*paths, os.path.normpath(Path(self._cwd, path)))):
             is_above = below and self._home.startswith(each)
             is_written = writes and (_STARTING.search(each) or each.startswith(_INSTALLED))
@@ -106,6 +112,18 @@ class Workspace:
         joined = [os.path.join(self._cwd, text) for text in texts]  # noqa: PTH118 - `Path` takes parts away
         # Some programs take `..` away before they follow links, others after.
         return [os.path.realpath(each) for path in joined for each in (path, os.path.normpath(path))]
+
+
+def _is_own(path: Path) -> bool:
+    try:
+        return path.lstat().st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def _is_repository(folder: Path) -> bool:
+    """Return whether git keeps its settings in a folder, whatever that is called."""
+    return os.path.lexists(folder / "HEAD") and os.path.lexists(folder / "objects")
 
 
 def _folded(path: str) -> str:

@@ -142,6 +142,25 @@ async def test_held_granted_at_a_terminal_it_runs_once(desk: Desk) -> None:
 
 
 @pytest.mark.process
+async def test_what_is_granted_in_one_folder_does_not_run_in_another(desk: Desk) -> None:
+    held, elsewhere = await desk.bash("make", "c1"), desk.cwd / "other"
+    assert desk.as_told(held).code == 0
+    elsewhere.mkdir()
+    other = replace(desk.call("Bash", "c2", command="make"), cwd=str(elsewhere))
+    assert await answer(other, desk.policy) == desk.held("run_command: make")
+    call = desk.call("Bash", "c3", command="make")
+    assert await answer(call, desk.policy) == PASS
+    assert await desk.after(call, cwd=str(elsewhere)) == PASS
+
+
+async def test_what_a_person_was_asked_for_counts_though_it_leads_elsewhere(desk: Desk) -> None:
+    call = desk.call("Bash", "c1", command="cd other")
+    assert (await answer(call, desk.policy, can_ask=True)).behaviour is Behaviour.ASK
+    assert await desk.after(call, cwd=str(desk.cwd / "other")) == PASS
+    assert [approval.state for approval in desk.approvals()] == [ApprovalState.CONSUMED]
+
+
+@pytest.mark.process
 async def test_whoever_has_the_calls_own_session_does_not_approve_it(desk: Desk) -> None:
     held = await desk.bash("make")
     refused = desk.as_told(replace(held, message=held.message.replace("approver.yaml", "session.yaml")))

@@ -61,6 +61,8 @@ OUTSIDE = [
     "a" * 5000, "PERSON/worker", "PERSON/wor", "PERSON/work/../other", "file:///etc/passwd",
     "file://localhost/etc/passwd",
     "file:/etc/passwd", " /etc/passwd", "/etc/passwd\n", "file:///%65tc/passwd", "\t~/other", "PERSON/WORK/a",
+    "\ufeff/etc/passwd", "\ufeffa", "a\ufeff", "\u00a0a", "\x1ca", "file\u200b\ufeff/a\u200b", "\ufeff",
+    "\u2003~/other",
 ]  # fmt: skip
 GUARD = [
     "PERSON/.config/guard/hook", "PERSON/.config/guard/hook/session.yaml", "~/.config/guard/hook/state/store.db",
@@ -71,13 +73,15 @@ GUARD = [
     "/proc/self/root/PERSON/.config/guard/hook",
     "PERSON/.config/\u200bguard/hook/x", "PERSON/.config/\uff47uard/hook/x", "file:///PERSON/.config/%67uard/hook/x",
     "src/deep/far/../.config/guard/hook",
+    "\ufeffPERSON/.config/guard/hook/x", "policy\ufeff", "\u2029~/.config/guard/hook/state",
 ]  # fmt: skip
 WRITE_GUARD = [
     ".git", ".git/config", ".git/hooks/pre-commit", "sub/.git/config", ".GIT/config", ".gi\u200bt/config", "git/config",
     ".claude/settings.json", ".claude/settings.local.json", ".Claude/settings.json", "~/.claude.json", "~/.claude/x",
     ".codex/hooks.json", ".cursor/hooks.json", ".gemini/settings.json", ".copilot/x", ".github/hooks/x.json",
     ".github//hooks/x", ".mcp.json", ".pdp-hook.yaml", "src/.pdp-hook.yaml", str(Path(pdp.__file__).parent / "pep.py"),
-    ".claude/worktrees/a/.claude/settings.json", "src/../.git/config", "out/../.claude/x",
+    ".claude/worktrees/a/.claude/settings.json", "src/../.git/config", "out/../.claude/x", ".vscode/tasks.json",
+    ".gitconfig", ".github/copilot/settings.json", ".github/lsp.json", ".github/mcp.json", "\ufeff.git/config",
     *([f"{sys.prefix}/bin/python"] if sys.prefix != sys.base_prefix else []),
 ]  # fmt: skip
 WRITE_INSIDE = [
@@ -190,6 +194,26 @@ def test_a_command_line_names_what_guards_the_agent(person: Path, line: int) -> 
 @pytest.mark.parametrize("line", range(len(NOT_NAMING)))
 def test_other_command_lines(person: Path, line: int) -> None:
     assert not Workspace(str(person / "work"), person / ".config/guard/hook").names_guard(NOT_NAMING[line])
+
+
+def test_the_settings_of_a_repository_are_not_written_whatever_its_folder_is_called(person: Path) -> None:
+    shutil.rmtree(person / "work/.git")
+    (person / "work/.git").write_text("gitdir: ./.bare\n")
+    (person / "work/.bare/objects").mkdir(parents=True)
+    assert region(person, ".bare/config", writes=True) is Region.INSIDE
+    (person / "work/.bare/HEAD").touch()
+    assert region(person, ".bare/config", writes=True) is Region.GUARD
+    assert region(person, "src/../.bare/worktrees/a/config.worktree", writes=True) is Region.GUARD
+    assert region(person, ".bare/config") is Region.INSIDE
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_another_users_repository_above_widens_no_workspace(person: Path) -> None:
+    (person / "shared/work").mkdir(parents=True)
+    (person / "shared/.git").mkdir()
+    assert region(person, "../a", "shared/work") is Region.INSIDE
+    os.chown(person / "shared/.git", 65534, 65534)
+    assert region(person, "../a", "shared/work") is Region.OUTSIDE
 
 
 def test_a_folder_that_git_would_take_for_a_repository(person: Path) -> None:
