@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import mcp_types as types
+import uvloop
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
@@ -260,11 +261,15 @@ async def open_gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
             await gateway.close()
 
 
-async def serve_stdio(settings: GatewaySettings) -> None:
+def serve_stdio(settings: GatewaySettings) -> None:
     """Serve one client over standard input and output until it closes them; errors as of `Gateway`."""
-    async with open_gateway(settings) as gateway, stdio_server() as (read, write):
-        server = gateway.server()
-        await server.run(read, write, server.create_initialization_options())
+
+    async def serve() -> None:
+        async with open_gateway(settings) as gateway, stdio_server() as (read, write):
+            server = gateway.server()
+            await server.run(read, write, server.create_initialization_options())
+
+    uvloop.run(serve())
 
 
 def http_app(settings: GatewaySettings, service: ServiceSettings) -> Starlette:

@@ -17,27 +17,24 @@ from pdp.cli.output import complain
 from pdp.errors import UsageError
 from pdp.installed import extra
 
-with extra("gateway"):
-    import uvloop
-
-    from pdp.gateway.config import GATEWAY_FILE, GatewaySettings, read_gateway
-
 if TYPE_CHECKING:
+    from pdp.gateway.config import GatewaySettings
     from pdp.service.settings import ServiceSettings
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+_FILE: Final = "gateway.yaml"
 _Config = Annotated[Path, file_option("--config", "-c", help="The gateway's configuration, YAML or JSON.")]
 
 app = command_app("Have the policy asked before the tools of MCP servers run; docs/gateway.md.")
 
 
 @app.command("serve")
-def serve(config: _Config = Path(GATEWAY_FILE)) -> None:
+def serve(config: _Config = Path(_FILE)) -> None:
     """Serve what the configured servers have: over stdio, or over HTTP where `http` is configured.
 
     Exit code: 0 ended by its client or a signal, 2 bad usage or file, 1 anything else.
     """
-    _serve(read_gateway(config))
+    _serve(_read(config))
 
 
 @app.command("wrap")
@@ -51,17 +48,18 @@ def wrap(
 
     Exit code: as of serve.
     """
-    from pdp.gateway.pins import write_private  # noqa: PLC0415 - with the SDK
+    with extra("gateway"):
+        from pdp.gateway.pins import write_private  # noqa: PLC0415 - an optional extra
 
     if name is None:
         word = re.sub(r"[^a-z0-9]+", "-", Path(command[0]).name.lower()).strip("-")[:20] or "server"
         name = f"{word}-{hashlib.sha256(json.dumps(command).encode()).hexdigest()[:10]}"
     if not _NAME.fullmatch(name):
         raise UsageError(f"--name {name!r:.60}: not a name", hint="use small letters, digits and -")
-    file = user_config_path("pdp") / "gateway" / name / GATEWAY_FILE
+    file = user_config_path("pdp") / "gateway" / name / _FILE
     if not file.exists():
         write_private({file: json.dumps({"servers": {name: {"command": command}}}, indent=2) + "\n"})
-    settings = read_gateway(file)
+    settings = _read(file)
     if [server.command for server in settings.servers.values()] != [tuple(command)]:
         raise UsageError(f"{file}: is for another command", hint="choose another --name, or change the command there")
     if not settings.pins.exists():
@@ -72,18 +70,25 @@ def wrap(
 
 @app.command("pin")
 def pin(
-    config: _Config = Path(GATEWAY_FILE),
+    config: _Config = Path(_FILE),
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Pin without asking.")] = False,
 ) -> None:
     """Show how servers declare their tools otherwise than pinned, ask, and pin what they declare now.
 
     Exit code: 0 pinned, or nothing to do; 2 bad usage or file; 1 not pinned, or a server cannot be reached.
     """
-    _pin(read_gateway(config), "Pin this, as far as it is not left out?" if not yes else "")
+    _pin(_read(config), "Pin this, as far as it is not left out?" if not yes else "")
+
+
+def _read(file: Path) -> GatewaySettings:
+    with extra("gateway"):
+        from pdp.gateway import server  # noqa: F401, PLC0415 - an optional extra
+        from pdp.gateway.config import read_gateway  # noqa: PLC0415
+    return read_gateway(file)
 
 
 def _pin(settings: GatewaySettings, question: str = "") -> None:
-    from pdp.gateway.pins import install, pins_difference, read_pinned, survey  # noqa: PLC0415 - with the SDK
+    from pdp.gateway.pins import install, pins_difference, read_pinned, survey  # noqa: PLC0415 - likewise
 
     old = read_pinned(settings) if settings.pins.exists() else {}
     new, left_out = asyncio.run(survey(settings))
@@ -95,10 +100,10 @@ def _pin(settings: GatewaySettings, question: str = "") -> None:
 
 
 def _serve(settings: GatewaySettings) -> None:
-    from pdp.gateway.server import http_app, serve_stdio  # noqa: PLC0415 - with the SDK
+    from pdp.gateway.server import http_app, serve_stdio  # noqa: PLC0415 - likewise
 
     if settings.http is None:
-        uvloop.run(serve_stdio(settings))
+        serve_stdio(settings)
         return
     with extra("service"):
         from pdp.service.server import serve_until_ended  # noqa: PLC0415 - an optional extra
