@@ -187,8 +187,8 @@ class Gateway:
 
     async def _made(self, show: Show, tool: str, arguments: dict[str, Any], ctx: Context) -> Answer | Approval:
         """Return what a call came to. When its client gives it up, it is cancelled, and recorded all the same."""
-        if tool in self._routes and self._routes[tool][0].changed:
-            await self._verify(self._routes[tool][0])
+        if tool in self._routes and ((upstream := self._routes[tool][0]).changed or upstream.is_lost):
+            await self._verify(upstream)
         session, proposal = self._callers.session(ctx), {"tool": tool, "arguments": arguments}
         call = asyncio.create_task(self._pep.acall(proposal, session, tool_call_id=str(ctx.request_id)))
         self._calls.add(call)
@@ -211,7 +211,7 @@ class Gateway:
     async def _verify(self, upstream: Upstream) -> None:
         """Ask a server what it declares now; of one that does not say, no tool is as it is pinned."""
         tools = await self._listed(upstream, "tools")
-        upstream.changed = tools is None
+        upstream.changed |= tools is None
         pinned = self._pins[upstream.name]
         same = unchanged(pinned, tools or ())
         self._engine.unchanged -= {self._public(upstream.name, name) for name in pinned}
@@ -222,7 +222,7 @@ class Gateway:
     @staticmethod
     async def _forward(upstream: Upstream, tool: Mapping[str, Any], /, **arguments: Any) -> dict[str, Any]:
         params = types.CallToolRequestParams(name=tool["name"], arguments=arguments)
-        answer = await upstream.ask(types.CallToolRequest(params=params), types.CallToolResult)
+        answer = await upstream.ask(types.CallToolRequest(params=params), types.CallToolResult, only_if_listed=True)
         result = {key: at for key, at in _as_json(answer).items() if key in ("content", "structuredContent")}
         if answer.is_error:
             raise ErrorResultError(result)

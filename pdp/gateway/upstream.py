@@ -46,7 +46,7 @@ class UnreachableError(ToolUnavailableError):
 class Upstream:
     """One server. It is declared no capability of a client: it can ask nobody for anything through the gateway.
 
-    `changed`: whether it may declare other tools than when that was last set to false.
+    `changed`: whether it may declare other tools than when they were last listed.
     """
 
     def __init__(self, name: str, settings: ServerSettings, timeout: float) -> None:
@@ -58,6 +58,13 @@ class Upstream:
         self._holder: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
         self._received: Any = None
+        self._listed_by: Client | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether there is no connection now: of a program that has ended, a request would be lost."""
+        has_ended = self._received is not None and self._received.statistics().open_send_streams == 0
+        return self._holder is None or self._lost.is_set() or has_ended
 
     async def close(self) -> None:
         """End the connection, and the program that was started for it."""
@@ -68,6 +75,8 @@ class Upstream:
     async def listed(self, kind: str) -> list[Any]:
         """Return its `tools`, `resources`, `resource_templates` or `prompts`, if it has such; errors as of `ask`."""
         client = await self._connected()
+        if kind == "tools":
+            self._listed_by, self.changed = client, False
         capability, request, result = _LISTS[kind]
         items: list[Any] = []
         cursor: str | None = None
@@ -79,9 +88,16 @@ class Upstream:
                 break
         return items
 
-    async def ask(self, request: types.Request[Any, Any], result: type[Answer]) -> Answer:
-        """Send one request, once, and return its answer. UnreachableError: it was not sent; UpstreamError."""
+    async def ask(
+        self, request: types.Request[Any, Any], result: type[Answer], *, only_if_listed: bool = False
+    ) -> Answer:
+        """Send one request, once, and return its answer. UnreachableError: it was not sent; UpstreamError.
+
+        `only_if_listed`: to the program that has listed its tools, and not to one that was started since.
+        """
         client = await self._connected()
+        if only_if_listed and client is not self._listed_by:
+            raise UnreachableError(f"server {self.name} was started anew: try again", details={"effect": "none"})
         effect = "unknown"
         try:
             answer = await client.session.send_request(request, result)
@@ -100,9 +116,7 @@ class Upstream:
 
     async def _connected(self) -> Client:
         async with self._connecting:
-            # Of a program that has ended, a request would be lost, and nobody would know how far it got.
-            ended = self._received is not None and self._received.statistics().open_send_streams == 0
-            if self._holder is None or self._lost.is_set() or ended:
+            if self.is_lost:
                 await self.close()
                 self.changed, self._lost, self._received = True, asyncio.Event(), None
                 ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()

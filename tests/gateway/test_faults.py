@@ -9,6 +9,8 @@ import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPError
 
+from pdp.gateway.config import read_gateway
+from pdp.gateway.upstream import UnreachableError, Upstream
 from tests.support.mcp.gateway import World, tool
 
 if TYPE_CHECKING:
@@ -123,6 +125,33 @@ async def test_a_tool_that_changes_is_hidden_and_denied(tmp_path: Path, *, legac
         assert shown(await client.call_tool("echo", {"text": "hi"})) == (False, ["hi"])
     assert [call["tool"] for call in world.calls()] == ["grow", "echo"]
     assert ("tool.echo.dispatch", "DENY", ["gateway.tool_changed"]) in world.events("type", "verdict", "codes")
+
+
+async def test_a_server_that_comes_back_with_other_tools_is_not_called(tmp_path: Path) -> None:
+    world = await made(tmp_path, "die", "echo")
+    async with world.client() as client:
+        assert shown(await client.call_tool("die")) == (True, [f"TOOL_EXECUTION_FAILED: {UNKNOWN['die']}"])
+        world.state("one", tools=[tool("die"), tool("echo", description="Other.")])
+        is_error, (text,) = shown(await client.call_tool("echo", {"text": "hi"}))
+        assert (is_error, "gateway.tool_changed" in text) == (True, True)
+    assert [call["tool"] for call in world.calls()] == ["die"]
+
+
+async def test_a_server_that_is_started_anew_after_it_was_looked_at_is_not_called(tmp_path: Path) -> None:
+    world = await made(tmp_path, "echo")
+    upstream = Upstream("one", read_gateway(tmp_path / "gateway.yaml").servers["one"], 60)
+    call = types.CallToolRequest(params=types.CallToolRequestParams(name="echo", arguments={}))
+    try:
+        await upstream.listed("tools")
+        await upstream.close()
+        with pytest.raises(UnreachableError, match="started anew"):
+            await upstream.ask(call, types.CallToolResult, only_if_listed=True)
+        assert (upstream.changed, world.calls()) == (True, [])
+        await upstream.listed("tools")
+        await upstream.ask(call, types.CallToolResult, only_if_listed=True)
+    finally:
+        await upstream.close()
+    assert [made["tool"] for made in world.calls()] == ["echo"]
 
 
 async def test_a_tool_that_is_new_is_neither_shown_nor_called(tmp_path: Path) -> None:
