@@ -1,0 +1,97 @@
+"""How clients hear of a held call: both revisions, over stdio and HTTP. What they say themselves grants nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import mcp_types as types
+import pytest
+
+from tests.support.mcp.gateway import World
+from tests.support.mcp.waiting import Desk, TasksOfClient, over_http, over_stdio
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pdp.stores.approvals import Approval
+
+pytestmark = pytest.mark.process
+
+PAGE = "https://approvals.example/"
+BOTH = pytest.mark.parametrize("mode", ["auto", "legacy"], ids=["new-client", "old-client"])
+
+
+def shown(result: Any) -> tuple[bool, list[str]]:
+    """Whether a result is an error, and its texts."""
+    return result.is_error, [block.text for block in result.content]
+
+
+def held(approval: Approval, how: str) -> str:
+    """What is said of a pending approval."""
+    return (
+        f"STEP_UP (approvals.required): approval {approval.id} of {approval.tool} is pending. Until "
+        f"{approval.expires_at} it is granted {how}, by 1 of: the person at this client. Then make exactly the same "
+        "call again."
+    )
+
+
+@BOTH
+@pytest.mark.parametrize("http", [False, True], ids=["stdio", "http"])
+async def test_a_client_hears_in_the_first_way_that_it_can(tmp_path: Path, mode: str, *, http: bool) -> None:
+    world, pages = World(tmp_path, one={}), []
+    desk, tasks = Desk(world), TasksOfClient(Desk(world))
+    await world.pin(approval_page=PAGE, hold=50)
+
+    async def opens(_: Any, page: types.ElicitRequestURLParams) -> types.ElicitResult:
+        pages.append((page.message, page.url))
+        desk.grant()
+        return types.ElicitResult(action="accept")
+
+    async with AsyncExitStack() as stack:
+        connect: Any = partial(over_stdio, world)
+        if http:
+            gateway, token = await stack.enter_async_context(over_http(world)), desk.token()
+            connect = partial(gateway.client, token)
+        both = {"elicitation_callback": opens, "extensions": [tasks]}
+        async with connect(mode=mode, **both) as client:
+            assert shown(await client.call_tool("echo", {"text": "task"})) == (False, ["task"])
+        async with connect(mode=mode, elicitation_callback=opens) as client:
+            assert shown(await client.call_tool("echo", {"text": "page"})) == (False, ["page"])
+        async with connect(mode=mode) as client:
+            call = asyncio.create_task(client.call_tool("echo", {"text": "hold"}))
+            await desk.waiting(3)
+            desk.grant()
+            assert shown(await call) == (False, ["hold"])
+    new = mode == "auto"  # of the older revision, the SDK has the types of tasks and takes no such result
+    assert tasks.statuses == (["working", "working", "completed"] if new else [])
+    asked = desk.all()
+    told = [(held(each, f"at {PAGE}{each.id}"), f"{PAGE}{each.id}") for each in asked[new:2]]
+    assert pages == told
+    assert [call["arguments"]["text"] for call in world.calls()] == ["task", "page", "hold"]
+    assert [str(each.state) for each in asked] == ["consumed"] * 3
+
+
+@BOTH
+@pytest.mark.parametrize("http", [False, True], ids=["stdio", "http"])
+async def test_a_client_that_can_do_nothing_reads_what_to_do(tmp_path: Path, mode: str, *, http: bool) -> None:
+    world = World(tmp_path, one={})
+    desk = Desk(world)
+    await world.pin()
+    async with AsyncExitStack() as stack:
+        if http:
+            gateway = await stack.enter_async_context(over_http(world))
+            client = await stack.enter_async_context(gateway.client(desk.token(), mode))
+        else:
+            client = await stack.enter_async_context(over_stdio(world, mode))
+        first, again = [shown(await client.call_tool("echo", {"text": "hi"})) for _ in range(2)]
+        (approval,) = desk.all()
+        line = f"PDP_PROJECT={tmp_path}/pdp.yaml pdp approvals grant {approval.id} --session {tmp_path}/approver.yaml"
+        assert first == again == (True, [held(approval, f"by `{line}` in a terminal of their own")])
+        desk.grant()
+        assert shown(await client.call_tool("echo", {"text": "other"}))[0] is True
+        assert shown(await client.call_tool("echo", {"text": "hi"})) == (False, ["hi"])
+    assert [call["arguments"]["text"] for call in world.calls()] == ["hi"]
+    assert desk.states == ["consumed", "pending"]

@@ -1,0 +1,174 @@
+"""Clients that wait for a person, how they reach a gateway, and that person, who grants beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import socket
+import sys
+from contextlib import asynccontextmanager, closing
+from typing import TYPE_CHECKING, Any, Literal
+
+import mcp_types as types
+import uvicorn
+from mcp.client.client import Client
+from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
+from mcp.client.stdio import StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
+from pydantic import TypeAdapter
+
+from pdp.approvals.approvals import Approvals
+from pdp.gateway.config import read_gateway
+from pdp.gateway.pending import TASKS
+from pdp.gateway.server import http_app
+from pdp.service.security.tokens import issue_token
+from pdp.service.settings import ServiceSettings
+from pdp.stores.url import OpenStores
+from tests.support.command_line import environment
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from pdp.stores.approvals import Approval
+    from tests.support.mcp.gateway import World
+
+PERSON = {"sub": getpass.getuser(), "azp": "terminal"}
+AGENT = {**PERSON, "azp": "an agent", "scope": "mcp.use", "act": {"sub": "agent:tests", "scopes": ["mcp.use"]}}
+_ANY: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
+
+
+class Desk:
+    """The person, and the approvals of a gateway."""
+
+    def __init__(self, world: World) -> None:
+        self._url = f"sqlite:///{world.folder / 'store.db'}"
+
+    def all(self) -> list[Approval]:
+        with closing(OpenStores(self._url)) as stores:
+            return [*Approvals(stores.approvals).list()]
+
+    @property
+    def states(self) -> list[str]:
+        return [str(approval.standing) for approval in self.all()]
+
+    async def waiting(self, number: int) -> None:
+        """Return when so many approvals have been asked for."""
+        while len(await asyncio.to_thread(self.all)) < number:  # noqa: ASYNC110 - another process may write it
+            await asyncio.sleep(0.02)
+
+    def grant(self) -> None:
+        with closing(OpenStores(self._url)) as stores:
+            Approvals(stores.approvals).grant(self.all()[-1].id, PERSON)
+
+    def deny(self, why: str) -> None:
+        with closing(OpenStores(self._url)) as stores:
+            Approvals(stores.approvals).deny(self.all()[-1].id, PERSON, why=why)
+
+    def token(self, claims: dict[str, Any] = AGENT) -> str:
+        """A new token of the gateway over HTTP."""
+        with closing(OpenStores(self._url, upgrade=True)) as stores:
+            order = {"name": "test", "scopes": ["propose"], "claims": claims}
+            return issue_token(stores.tokens, "default", order)[1]
+
+
+class TaskClaim(types.Result):
+    """A result that comes later."""
+
+    result_type: Literal["task"]
+    task_id: str
+    status: str
+    ttl_ms: int
+    poll_interval_ms: int
+
+
+class AskForTask(types.GetTaskRequest):
+    """What a client asks of a task."""
+
+    name_param = "taskId"
+
+
+class CancelTask(types.CancelTaskRequest):
+    """What a client asks of a task that it gives up."""
+
+    name_param = "taskId"
+
+
+async def ask_for_task(session: Any, task_id: str) -> dict[str, Any]:
+    """Return what is said of a task, but for texts and times."""
+    request = AskForTask(params=types.GetTaskRequestParams(task_id=task_id))
+    said: dict[str, Any] = await session.send_request(request, _ANY)
+    return {key: said[key] for key in ("taskId", "status", "result", "resultType") if key in said}
+
+
+async def cancel_task(session: Any, task_id: str) -> None:
+    """Give a task up."""
+    await session.send_request(CancelTask(params=types.CancelTaskRequestParams(task_id=task_id)), _ANY)
+
+
+class TasksOfClient(ClientExtension):
+    """The tasks extension of a client: it asks until there is a result; the person grants after the first answer."""
+
+    identifier = TASKS
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self.statuses: list[str] = []
+
+    def claims(self) -> Sequence[ResultClaim[Any]]:
+        return [ResultClaim(result_type="task", model=TaskClaim, resolve=self._resolve)]
+
+    async def _resolve(self, claimed: TaskClaim, ctx: ClaimContext) -> types.CallToolResult:
+        self.statuses.append(claimed.status)
+        while True:
+            said = await ask_for_task(ctx.session, claimed.task_id)
+            self.statuses.append(said["status"])
+            if said["status"] != "working":
+                return types.CallToolResult.model_validate(said["result"])
+            if len(self.statuses) == 2:
+                self._desk.grant()
+            await asyncio.sleep(0.3)
+
+
+@asynccontextmanager
+async def over_stdio(world: World, mode: str, **options: Any) -> AsyncIterator[Client]:
+    """A client of the gateway as a program."""
+    words = ["-m", "pdp", "mcp-gateway", "serve", "-c", str(world.folder / "gateway.yaml")]
+    program = StdioServerParameters(command=sys.executable, args=words, env=environment())
+    async with Client(program, mode=mode, cache=None, **options) as client:
+        yield client
+
+
+class HttpGateway:
+    """The gateway over HTTP, in this process."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @asynccontextmanager
+    async def client(self, token: str, mode: str = "auto", **options: Any) -> AsyncIterator[Client]:
+        """A client with a token."""
+        async with create_mcp_http_client(headers={"Authorization": f"Bearer {token}"}) as http:
+            transport = streamable_http_client(self.url, http_client=http)
+            async with Client(transport, mode=mode, cache=None, **options) as client:
+                yield client
+
+
+@asynccontextmanager
+async def over_http(world: World) -> AsyncIterator[HttpGateway]:
+    """A gateway over HTTP, for the time of a block."""
+    Desk(world).token()  # which makes the database
+    settings = read_gateway(world.folder / "gateway.yaml")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        tenant = {"project": settings.project, "store": f"sqlite:///{world.folder / 'store.db'}"}
+        app = http_app(settings, ServiceSettings(tenants={"default": tenant}, port=port))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        while not server.started and not serving.done():  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.02)
+        try:
+            yield HttpGateway(f"http://127.0.0.1:{port}/mcp")
+        finally:
+            server.should_exit = True
+            await serving
