@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,8 +48,7 @@ if TYPE_CHECKING:
     Make = Callable[[Context], Awaitable[Answer | Approval]]
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
-DENIED: Final = 403
-"""The JSON-RPC code of what is denied and has no result to say so; outside the range that JSON-RPC reserves."""
+DENIED: Final = 403  # the JSON-RPC code where no result can say so; outside the range that JSON-RPC reserves
 
 _STATE_SECONDS: Final = 3600.0
 _LONGEST: Final = 55.0  # seconds that a person has to open a page
@@ -66,10 +66,7 @@ class _Task:
 
 
 class Pending:
-    """The requests that wait. `approvals`, `used`: the stores of approvals, and of states that came back.
-
-    Tasks are of this process, by approval and caller: after its end, the same call finds its approval.
-    """
+    """The requests that wait. Tasks are of this process: after its end, the same call finds its approval."""
 
     def __init__(self, settings: GatewaySettings, approvals: Approvals, used: SqlRemoteCalls) -> None:
         self._settings, self._approvals, self._used = settings, approvals, used
@@ -94,18 +91,19 @@ class Pending:
             made = await make(ctx)
             if not isinstance(made, Approval):
                 return made
-            approval, opened, url = made, True, self._page(made)
+            approval, opened, page = made, True, self._settings.approval_page
             declared = ctx.session.client_capabilities or types.ClientCapabilities()
             if ctx.protocol_version >= NEW and ctx.method == "tools/call" and TASKS in (declared.extensions or {}):
                 self._tasks = {key: each for key, each in self._tasks.items() if each.ends > time.time()}
                 task = _Task(approval, make, datetime.fromisoformat(approval.expires_at).timestamp() + _KEPT)
                 self._tasks[approval.id, authenticated_principal(ctx)] = task
                 return {**self._standing(task), "resultType": "task"}
-            if url and declared.elicitation and declared.elicitation.url:
-                text, state = self._text(approval), json.dumps([approval.id, new_id()])
+            if page and declared.elicitation and declared.elicitation.url:
+                text, url = self._text(approval), f"{page}{approval.id}"
                 if ctx.protocol_version >= NEW:
-                    page = {"method": "elicitation/create", "params": {"mode": "url", "message": text, "url": url}}
-                    return {"resultType": "input_required", "inputRequests": {"approval": page}, "requestState": state}
+                    state = json.dumps([approval.id, f"mcp-state:{new_id()}"])
+                    asked = {"method": "elicitation/create", "params": {"mode": "url", "message": text, "url": url}}
+                    return {"resultType": "input_required", "inputRequests": {"approval": asked}, "requestState": state}
                 opened = False
                 with suppress(TimeoutError, MCPError):
                     async with asyncio.timeout(_LONGEST):
@@ -131,9 +129,8 @@ class Pending:
     async def _returned(self, state: str, answers: types.InputResponses) -> tuple[Approval, bool]:
         """Return the approval of a state that came back, and whether the page was opened."""
         approval_id, name = json.loads(state)
-        over = time.time() + _STATE_SECONDS
-        use = RemoteCall(f"mcp-state:{name}", "mcp-state", "", CallState.FINISHED, over, over, {})
-        if not await _stored(self._used.add, use):
+        until = time.time() + _STATE_SECONDS
+        if not await _stored(self._used.add, RemoteCall(name, "mcp-state", "", CallState.FINISHED, until, 0.0, {})):
             raise MCPError(types.INVALID_PARAMS, "Invalid or expired requestState")
         opened = getattr(answers.get("approval"), "action", None) == "accept"
         return await _stored(self._approvals.get, approval_id), opened
@@ -173,16 +170,13 @@ class Pending:
         known = f"STEP_UP ({', '.join(approval.reasons)}): approval {approval.id} of {approval.tool} is {state}{why}."
         if state is not ApprovalState.PENDING:
             return f"{known} Nothing was run."
-        page, command = self._page(approval), grant_command(self._settings.project.absolute(), approval.id)
-        how = f"at {page}" if page else f"by `{command}` in a terminal of their own"
+        page, command = self._settings.approval_page, grant_command(self._settings.project.absolute(), approval.id)
+        how = f"at {page}{approval.id}" if page else f"by `{command}` in a terminal of their own"
         who = ["the person at this client" if role == SUBJECT else f"the role {role}" for role in approval.approvers]
         by = f"{approval.quorum} of: {', '.join(who) or 'nobody'}"
         return (
             f"{known} Until {approval.expires_at} it is granted {how}, by {by}. Then make exactly the same call again."
         )
-
-    def _page(self, approval: Approval) -> str | None:
-        return self._settings.approval_page and f"{self._settings.approval_page}{approval.id}"
 
 
 async def _stored(step: Callable[[Any], Any], subject: Any) -> Any:
@@ -190,4 +184,5 @@ async def _stored(step: Callable[[Any], Any], subject: Any) -> Any:
     try:
         return await asyncio.to_thread(step, subject)
     except PdpError as error:
-        raise MCPError(types.INTERNAL_ERROR, f"{error.code}: {error.message}. Nothing was run.") from None
+        logging.getLogger("pdp.gateway").warning("%s", error)
+        raise MCPError(types.INTERNAL_ERROR, f"{error.code}: the gateway's log says more. Nothing was run.") from None

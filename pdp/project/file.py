@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 PROJECT_FILE: Final = "pdp.yaml"
 PROJECT_VARIABLE: Final = "PDP_PROJECT"
 """Names the project file, instead of looking for one; when it is empty, there is none."""
-APPROVER_FILE: Final = "approver.yaml"
-"""The session to grant by, where it lies beside the project file of a person's own agents."""
+APPROVER_FILE: Final = "approver.yaml"  # the session to grant by, beside the project file of a person's own agents
 
 _SQLITE: Final = "sqlite:///"
 

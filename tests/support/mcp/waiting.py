@@ -61,9 +61,9 @@ class Desk:
         with closing(OpenStores(self._url)) as stores:
             Approvals(stores.approvals).grant(self.all()[-1].id, PERSON)
 
-    def deny(self, why: str) -> None:
+    def deny(self, why: str, number: int = -1) -> None:
         with closing(OpenStores(self._url)) as stores:
-            Approvals(stores.approvals).deny(self.all()[-1].id, PERSON, why=why)
+            Approvals(stores.approvals).deny(self.all()[number].id, PERSON, why=why)
 
     def token(self, claims: dict[str, Any] = AGENT) -> str:
         """A new token of the gateway over HTTP."""

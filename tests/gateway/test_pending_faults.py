@@ -1,0 +1,230 @@
+"""What goes wrong while a call waits, and clients that claim what is not so: nothing runs without its own approval."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from contextlib import closing
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import mcp_types as types
+import pytest
+from mcp.client.extension import advertise
+from mcp.shared.exceptions import MCPError
+
+from pdp.gateway.pending import TASKS
+from tests.support.mcp.gateway import World
+from tests.support.mcp.waiting import (
+    AGENT,
+    Desk,
+    TasksOfClient,
+    ask_for_task,
+    cancel_task,
+    over_http,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+PAGE = "https://approvals.example/"
+ACCEPT = {"approval": types.ElicitResult(action="accept")}
+BOTH = pytest.mark.parametrize("mode", ["auto", "legacy"], ids=["new-client", "old-client"])
+HI = {"text": "hi"}
+
+
+def shown(result: Any) -> tuple[bool, list[str]]:
+    """Whether a result is an error, and its texts."""
+    return result.is_error, [block.text for block in result.content]
+
+
+def state_of(result: Any) -> tuple[bool, str]:
+    """Whether a result is an error, and where the approval stands that its text is about."""
+    is_error, (text,) = shown(result)
+    return is_error, text.partition(" is ")[2].partition(".")[0]
+
+
+async def accepts(*_: Any) -> types.ElicitResult:
+    """What a client says whose person has opened a page, and done nothing there."""
+    return types.ElicitResult(action="accept")
+
+
+async def declines(*_: Any) -> types.ElicitResult:
+    """What a client says whose person opens no page."""
+    return types.ElicitResult(action="decline")
+
+
+async def made(folder: Path, **stated: Any) -> tuple[World, Desk]:
+    """A gateway whose calls are all held."""
+    world = World(folder, one={})
+    await world.pin(**stated)
+    return world, Desk(world)
+
+
+async def asked(client: Any, arguments: dict[str, Any], **retry: Any) -> Any:
+    """What a client gets for one request, and no more than that."""
+    return await client.session.call_tool("echo", arguments, allow_input_required=True, **retry)
+
+
+async def test_a_state_is_of_one_call_and_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, desk = await made(tmp_path, approval_page=PAGE)
+    async with world.client(elicitation_callback=accepts) as client:
+        state = (await asked(client, HI)).request_state
+        desk.grant()
+
+        async def refused(arguments: dict[str, Any], state: str) -> None:
+            with pytest.raises(MCPError) as error:
+                await asked(client, arguments, input_responses=ACCEPT, request_state=state)
+            message = "Invalid or expired requestState"
+            assert (error.value.code, error.value.message) == (types.INVALID_PARAMS, message)
+
+        await refused({"text": "other"}, state)
+        await refused(HI, state[:-1] + ("A" if state[-1] != "A" else "B"))
+        await refused(HI, "v1.AAAA")
+        with monkeypatch.context() as patch:
+            late = SimpleNamespace(time=lambda: time.time() + 3601)
+            patch.setattr("mcp.server.request_state.time", late)
+            await refused(HI, state)
+        assert world.calls() == []
+        assert shown(await asked(client, HI, input_responses=ACCEPT, request_state=state)) == (False, ["hi"])
+        await refused(HI, state)
+    async with world.client(elicitation_callback=accepts) as other:
+        with pytest.raises(MCPError, match="Invalid or expired requestState"):
+            await asked(other, HI, input_responses=ACCEPT, request_state=state)
+    assert [call["arguments"] for call in world.calls()] == [HI]
+    assert desk.states == ["consumed"]
+
+
+async def test_states_and_tasks_are_of_one_principal(tmp_path: Path) -> None:
+    world, desk = await made(tmp_path, approval_page=PAGE)
+    async with over_http(world) as gateway:
+        mine, same, theirs = desk.token(), desk.token(), desk.token({**AGENT, "sub": "somebody else"})
+        async with gateway.client(mine, elicitation_callback=accepts) as client:
+            state = (await asked(client, HI)).request_state
+        tasks = TasksOfClient(desk)
+        async with gateway.client(mine, extensions=[tasks]) as client:
+            task = await client.session.call_tool("echo", HI, allow_claimed=True)
+        desk.grant()
+        for token in (same, theirs):
+            async with gateway.client(token, elicitation_callback=accepts) as client:
+                with pytest.raises(MCPError, match="Invalid or expired requestState"):
+                    await asked(client, HI, input_responses=ACCEPT, request_state=state)
+                with pytest.raises(MCPError, match="no such task"):
+                    await ask_for_task(client.session, task.task_id)
+                await cancel_task(client.session, task.task_id)
+        assert world.calls() == []
+        async with gateway.client(mine, extensions=[tasks]) as client:
+            said = await ask_for_task(client.session, task.task_id)
+        assert (said["status"], said["result"]["content"]) == ("completed", [{"type": "text", "text": "hi"}])
+    assert desk.states == ["consumed"]
+
+
+@BOTH
+async def test_a_page_that_was_opened_grants_nothing(tmp_path: Path, mode: str) -> None:
+    world, desk = await made(tmp_path, approval_page=PAGE)
+    for says in (accepts, declines):
+        async with world.client(mode, elicitation_callback=says) as client:
+            assert state_of(await client.call_tool("echo", HI)) == (True, "pending")
+    assert world.calls() == []
+    assert desk.states == ["pending"]
+
+
+@BOTH
+async def test_a_call_that_is_denied_while_it_is_held_does_not_run(tmp_path: Path, mode: str) -> None:
+    world, desk = await made(tmp_path, hold=50)
+    async with world.client(mode) as client:
+        call = asyncio.create_task(client.call_tool("echo", HI))
+        await desk.waiting(1)
+        desk.deny("not today")
+        (approval,) = desk.all()
+        text = f"STEP_UP (approvals.required): approval {approval.id} of echo is denied: not today. Nothing was run."
+        assert shown(await call) == (True, [text])
+    assert world.calls() == []
+    assert desk.states == ["denied"]
+
+
+async def test_a_call_whose_approval_expires_while_it_is_held_does_not_run(tmp_path: Path) -> None:
+    world, desk = await made(tmp_path, hold=50)
+    rules = tmp_path / "governance.yaml"
+    rules.write_text(rules.read_text().replace("PT1H", "PT1S"))
+    async with world.client() as client:
+        assert state_of(await client.call_tool("echo", HI)) == (True, "expired")
+    assert world.calls() == []
+    assert desk.states == ["expired"]
+
+
+async def test_two_clients_wait_for_one_approval_and_one_call_runs(tmp_path: Path) -> None:
+    world, desk = await made(tmp_path, hold=50)
+    async with world.client() as first, world.client("legacy") as second:
+        calls = [asyncio.create_task(client.call_tool("echo", HI)) for client in (first, second)]
+        await desk.waiting(1)
+        desk.grant()
+        # Both have the key of these arguments: the second is told what the first came to.
+        assert [shown(await call) for call in calls] == [(False, ["hi"])] * 2
+    assert [call["arguments"] for call in world.calls()] == [HI]
+    assert desk.states == ["consumed"]
+
+
+@BOTH
+async def test_a_call_that_its_client_gives_up_leaves_its_approval_unused(tmp_path: Path, mode: str) -> None:
+    world, desk = await made(tmp_path, hold=50)
+    async with world.client(mode) as client:
+        call = asyncio.create_task(client.call_tool("echo", HI))
+        await desk.waiting(1)
+        call.cancel()
+        await asyncio.wait((call,))
+        desk.grant()
+    assert world.calls() == []
+    assert desk.states == ["granted"]
+    world.write()
+    async with world.client(mode) as client:
+        assert shown(await client.call_tool("echo", HI)) == (False, ["hi"])
+    assert desk.states == ["consumed"]
+
+
+@BOTH
+async def test_a_store_that_fails_while_a_call_is_held_ends_it(tmp_path: Path, mode: str) -> None:
+    world, desk = await made(tmp_path, hold=50)
+    async with world.client(mode) as client:
+        call = asyncio.create_task(client.call_tool("echo", HI))
+        await desk.waiting(1)
+        with closing(sqlite3.connect(tmp_path / "store.db")) as database:
+            database.execute("DROP TABLE pdp_approvals")
+        with pytest.raises(MCPError, match=r"^store\.unavailable: the gateway's log says more\. Nothing was run\.$"):
+            await call
+    assert world.calls() == []
+
+
+async def test_a_task_runs_once_and_is_given_up_for_good(tmp_path: Path) -> None:
+    world, desk = await made(tmp_path)
+    async with world.client(extensions=[TasksOfClient(desk)]) as client:
+        first = await client.session.call_tool("echo", HI, allow_claimed=True)
+        second = await client.session.call_tool("echo", {"text": "ho"}, allow_claimed=True)
+        await cancel_task(client.session, second.task_id)
+        desk.grant()
+        await cancel_task(client.session, "unknown")
+        with pytest.raises(MCPError, match="no such task"):
+            await ask_for_task(client.session, "unknown")
+        desk.deny("no", 0)
+        said = [await ask_for_task(client.session, task.task_id) for task in (first, second)]
+        assert [each["status"] for each in said] == ["completed", "cancelled"]
+        assert said[0]["result"]["isError"] is True
+    assert world.calls() == []
+    assert desk.states == ["denied", "granted"]
+
+
+async def test_a_task_is_for_requests_that_declare_it_alone(tmp_path: Path) -> None:
+    world, desk = await made(tmp_path)
+    async with world.client(extensions=[advertise("example.com/other")]) as client:
+        assert state_of(await client.call_tool("echo", HI)) == (True, "pending")
+        request = types.CallToolRequestParams(name="echo", arguments=HI, task=types.TaskMetadata())
+        plain = await client.session.send_request(types.CallToolRequest(params=request), types.CallToolResult)
+        assert state_of(plain) == (True, "pending")
+    async with world.client("legacy", extensions=[advertise(TASKS)]) as client:
+        plain = await client.session.send_request(types.CallToolRequest(params=request), types.CallToolResult)
+        assert state_of(plain) == (True, "pending")
+        with pytest.raises(MCPError, match="Method not found"):
+            await ask_for_task(client.session, desk.all()[0].id)
