@@ -23,6 +23,7 @@ from tests.support.mcp.waiting import (
     ask_for_task,
     cancel_task,
     over_http,
+    task_of,
 )
 
 if TYPE_CHECKING:
@@ -106,18 +107,18 @@ async def test_states_and_tasks_are_of_one_principal(tmp_path: Path) -> None:
             state = (await asked(client, HI)).request_state
         tasks = TasksOfClient(desk)
         async with gateway.client(mine, extensions=[tasks]) as client:
-            task = await client.session.call_tool("echo", HI, allow_claimed=True)
+            task = await task_of(client, HI)
         desk.grant()
         for token in (same, theirs):
             async with gateway.client(token, elicitation_callback=accepts) as client:
                 with pytest.raises(MCPError, match="Invalid or expired requestState"):
                     await asked(client, HI, input_responses=ACCEPT, request_state=state)
                 with pytest.raises(MCPError, match="no such task"):
-                    await ask_for_task(client.session, task.task_id)
-                await cancel_task(client.session, task.task_id)
+                    await ask_for_task(client.session, task)
+                await cancel_task(client.session, task)
         assert world.calls() == []
         async with gateway.client(mine, extensions=[tasks]) as client:
-            said = await ask_for_task(client.session, task.task_id)
+            said = await ask_for_task(client.session, task)
         assert (said["status"], said["result"]["content"]) == ("completed", [{"type": "text", "text": "hi"}])
     assert desk.states == ["consumed"]
 
@@ -201,15 +202,15 @@ async def test_a_store_that_fails_while_a_call_is_held_ends_it(tmp_path: Path, m
 async def test_a_task_runs_once_and_is_given_up_for_good(tmp_path: Path) -> None:
     world, desk = await made(tmp_path)
     async with world.client(extensions=[TasksOfClient(desk)]) as client:
-        first = await client.session.call_tool("echo", HI, allow_claimed=True)
-        second = await client.session.call_tool("echo", {"text": "ho"}, allow_claimed=True)
-        await cancel_task(client.session, second.task_id)
+        first = await task_of(client, HI)
+        second = await task_of(client, {"text": "ho"})
+        await cancel_task(client.session, second)
         desk.grant()
         await cancel_task(client.session, "unknown")
         with pytest.raises(MCPError, match="no such task"):
             await ask_for_task(client.session, "unknown")
         desk.deny("no", 0)
-        said = [await ask_for_task(client.session, task.task_id) for task in (first, second)]
+        said = [await ask_for_task(client.session, task) for task in (first, second)]
         assert [each["status"] for each in said] == ["completed", "cancelled"]
         assert said[0]["result"]["isError"] is True
     assert world.calls() == []

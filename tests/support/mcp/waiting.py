@@ -94,6 +94,13 @@ class CancelTask(types.CancelTaskRequest):
     name_param = "taskId"
 
 
+async def task_of(client: Client, arguments: dict[str, Any]) -> str:
+    """Return the id of the task that a call has become."""
+    result: Any = await client.session.call_tool("echo", arguments, allow_claimed=True)
+    task_id: str = result.task_id
+    return task_id
+
+
 async def ask_for_task(session: Any, task_id: str) -> dict[str, Any]:
     """Return what is said of a task, but for texts and times."""
     request = AskForTask(params=types.GetTaskRequestParams(task_id=task_id))
