@@ -6,17 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pdp.decision import new_id
 from pdp.documents import read_document
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pdp.testing.conformance.target import Observed, ToolClient
     from pdp.testing.conformance.world import Setting, World
 
 _SIDE_BY_SIDE: Final = 4
 
-CASES: Final[Mapping[str, Any]] = read_document(Path(__file__).with_name("cases.yaml")).value
+CASES: Final[dict[str, Any]] = read_document(Path(__file__).with_name("cases.yaml")).value
 """The cases by name: the setting of their world, and their steps, which are methods of `Trial` and their arguments."""
 
 
@@ -29,7 +28,7 @@ class Trial:
 
     def __init__(self, case: str, world: World, client: ToolClient) -> None:
         self._case, self._world, self._client = case.replace(" ", "-"), world, client
-        self._earlier, self._due, self._calls = len(world.ran()), list[tuple[str, Any]](), 0
+        self._earlier, self._due = len(world.ran()), list[tuple[str, Any]]()
 
     def runs(self, tool: str, arguments: Any, got: Any = None, *, fails: bool = False, **options: Any) -> None:
         """Call a tool that has to run, with `got` where that is given; the model sees its result, or that it failed."""
@@ -72,8 +71,8 @@ class Trial:
             seen = list(threads.map(self._call, *zip(*calls, strict=True), map(str, range(len(calls)))))
         self._due += [*notes, ("pay_bill", bill)]
         own = all(str(arguments["note"]) in each.message for each, (_, arguments) in zip(seen, notes, strict=False))
-        errors = [each.is_error for each in seen]
-        self._check(own and sum(errors) == _SIDE_BY_SIDE and errors[-1], "sees the result of another call", seen)
+        denied = seen[-1].is_error and sum(each.is_error for each in seen) == _SIDE_BY_SIDE
+        self._check(own and denied, "sees the result of another call", seen)
 
     def lists(self, shown: list[str], hidden: list[str]) -> None:
         """List the tools."""
@@ -81,8 +80,7 @@ class Trial:
         self._check(listed == shown, "is told of other tools", listed)
 
     def _call(self, tool: str, arguments: Any, call_id: str = "", **options: Any) -> Observed:
-        self._calls += 1
-        return self._client.call(tool, arguments, call_id=f"{self._case}-{call_id or self._calls}", **options)
+        return self._client.call(tool, arguments, call_id=f"{self._case}-{call_id or new_id()}", **options)
 
     def _check(self, holds: bool, otherwise: str, seen: object) -> None:  # noqa: FBT001 - what is checked
         missing = list(self._due)

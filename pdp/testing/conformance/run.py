@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 def run(target: Target, folder: Path, cases: Iterable[str] = CASES) -> dict[str, str]:
     """Run cases and return what came of each: `pass`, `fail: WHY` or `impossible: WHY`.
 
-    Cases of one setting share a client. One that cannot be opened or closed fails all of them. In `folder`, which must
-    not be there, their worlds are made.
+    Cases of one setting share a client; one that cannot be opened or closed fails them. `folder` is for their worlds.
     """
     cells: dict[str, str] = {}
     for setting, group in groupby(cases, lambda case: CASES[case]["setting"]):

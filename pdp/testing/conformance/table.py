@@ -16,12 +16,11 @@ if TYPE_CHECKING:
 def table(runs: Sequence[tuple[Target, Mapping[str, str]]]) -> str:
     """Return what came of runs of all cases as Markdown: a column for each target; below, why a cell is not `pass`."""
     versions = ("<br>".join(f"{name} {number}" for name, number in target.versions.items()) for target, _ in runs)
-    rows = [["", *(target.name for target, _ in runs)], ["---"] * (len(runs) + 1), [f"tool-pdp {version('tool-pdp')}"]]
-    rows[2] += versions
+    rows = [["", *(target.name for target, _ in runs)], ["---"] * (len(runs) + 1)]
+    rows += [[f"tool-pdp {version('tool-pdp')}", *versions]]
     notes: dict[str, int] = {}
     for case in CASES:
         split = [cells[case].partition(": ") for _, cells in runs]
-        shown = [status + (why and f" [{notes.setdefault(why, len(notes) + 1)}]") for status, _, why in split]
-        rows.append([case, *shown])
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([*lines, "", *(f"{number}. {why}" for why, number in notes.items()), ""])
+        rows += [[case, *(s + (why and f" [{notes.setdefault(why, len(notes) + 1)}]") for s, _, why in split)]]
+    below = [f"{number}. {why}" for why, number in notes.items()]
+    return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), "", *below, ""])

@@ -22,7 +22,7 @@ class Observed:
 
 
 class ToolClient(Protocol):
-    """A client that is open. Tools have the names of manifest.yaml; what a tool's body gets goes to `run_body`.
+    """A client that is open: tools are called as in manifest.yaml, and their bodies are `run_body`.
 
     What cannot be done raises NotImplementedError, and the target's `impossible` says why.
     """
@@ -43,9 +43,8 @@ class ToolClient(Protocol):
 class Target(Protocol):
     """A way in.
 
-    `name` and `versions` (such as `{"Claude Code": "2.1.330"}`) head its column. `spelling` is how the manifest names
-    the client's tools, such as `mcp__kit__{}`. `impossible` says why a case cannot pass, a sentence by the case's name;
-    it is tried all the same, and nothing may run in it that must not.
+    `name` and `versions` (such as `{"Claude Code": "2.1.330"}`) head its column. `spelling`: how the manifest names its
+    tools, as `mcp__kit__{}`. `impossible`: why a case cannot pass, by its name; it is tried, and runs nothing wrong.
     """
 
     name: str

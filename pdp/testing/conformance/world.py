@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import orjson
 
@@ -17,27 +17,20 @@ from pdp.documents import read_document
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.manifest.load import load_effective
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-_LATE: Final = 10.0
-
 Setting = Literal["plain", "raises", "beside", "down", "slow", "garbage", "stale"]
-"""What is special about a world; from `down` on, about its engine, which changes while a client is open.
+"""What is special about a world; from `down` on, about its engine, while a client is open.
 
-raises: each call of the enforcement point raises, or its process ends in it; beside: a handler of somebody else that
-lets everything pass is registered beside ours; down: the engine hangs up; slow: it answers after 10 s; garbage: half
-an ALLOW; stale: an older release decides.
+raises: calls of the enforcement point raise, or its process ends in them; beside: somebody else's handler is registered
+beside ours and lets all pass; down: it hangs up; slow: for 10 s; garbage: half an ALLOW; stale: of an older release.
 """
 
 
 class StandInEngine(ThreadingHTTPServer):
     """Decides by the baseline, as an OPA over HTTP at `url`. `asked` is set by a question since the last `become`."""
 
-    daemon_threads = True
     setting: Setting = "plain"
 
-    def __init__(self, manifests: Mapping[str, Any]) -> None:
+    def __init__(self, manifests: dict[str, Any]) -> None:
         super().__init__(("127.0.0.1", 0), _Question)
         self.baseline = EmbeddedEngine.baseline(manifests=manifests)
         self.asked, self.mended = threading.Event(), threading.Event()
@@ -60,7 +53,7 @@ class _Question(BaseHTTPRequestHandler):
         setting = engine.setting
         engine.asked.set()
         if setting == "slow":
-            engine.mended.wait(_LATE)
+            engine.mended.wait(10)
         decided = orjson.loads(engine.baseline.evaluate(orjson.dumps(asked), document))
         if "bundle" in decided:
             decided["bundle"]["release"] = 1 if setting == "stale" else 2
@@ -73,7 +66,7 @@ class _Question(BaseHTTPRequestHandler):
         pass
 
 
-def run_body(record: Path, tool: str, arguments: Mapping[str, Any]) -> str:
+def run_body(record: Path, tool: str, arguments: Any) -> str:
     """Be the body of a tool: note what it got, and return a text; RuntimeError: the tool is `post_note`."""
     with record.open("ab", buffering=0) as file:  # one write, so that processes do not mix theirs
         file.write(orjson.dumps([tool, arguments]) + b"\n")
@@ -85,8 +78,7 @@ def run_body(record: Path, tool: str, arguments: Mapping[str, Any]) -> str:
 class World:
     """A policy in files: `folder` has `pdp.yaml` and all that it names, tools spelt as the target says.
 
-    `session`: the caller's; `approver`: claims of who may approve; `engine`: who decides; `record`: the file of what
-    tools got, for `run_body` in another process.
+    `session`: the caller's; `approver`: claims of who may approve; `record`: the file of what tools got.
     """
 
     session: Final[Any] = {
@@ -97,6 +89,7 @@ class World:
     def __init__(self, folder: Path, setting: Setting = "plain", spelling: str = "{}") -> None:
         folder.mkdir(mode=0o700, parents=True)
         self.folder, self.setting, self.record = folder, setting, folder / "ran.jsonl"
+        self.record.touch()
         manifest = read_document(Path(__file__).with_name("manifest.yaml")).value
         for tool in manifest["tools"]:
             tool["name"] = spelling.format(tool["name"])
@@ -104,17 +97,15 @@ class World:
         (folder / "session.yaml").write_bytes(orjson.dumps(self.session))
         effective = load_effective(folder / "manifest.yaml", None)
         self.engine = StandInEngine({effective.digest: effective.document})
-        project = {"manifest": "manifest.yaml", "session": "session.yaml", "store": "sqlite:///store.db"}
-        project |= {"engine": "sidecar", "opa_url": self.engine.url}
-        (folder / "pdp.yaml").write_bytes(orjson.dumps(project))
+        files = {"manifest": "manifest.yaml", "session": "session.yaml", "store": "sqlite:///store.db"}
+        engine = {"engine": "sidecar", "opa_url": self.engine.url}
+        (folder / "pdp.yaml").write_bytes(orjson.dumps(files | engine))
 
     def close(self) -> None:
         """Stop the engine."""
-        self.engine.become("plain")
         self.engine.shutdown()
         self.engine.server_close()
 
     def ran(self) -> list[tuple[str, dict[str, Any]]]:
         """Return what the bodies got until now: tool and arguments."""
-        lines = self.record.read_bytes().splitlines() if self.record.exists() else []
-        return [(tool, arguments) for tool, arguments in map(orjson.loads, lines)]
+        return [tuple(orjson.loads(line)) for line in self.record.read_bytes().splitlines()]
