@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import orjson
@@ -34,8 +35,6 @@ UNTRIED = (
     "What this client makes of the answers of two hooks was not tried; `pdp hook check` says where there are others."
 )
 ALLOWING = {
-    "decision": "allow",
-    "permission": "allow",
     "hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "allow"},
 }
 
@@ -65,6 +64,8 @@ class HookTarget:
     """Of the client that is played, and how it is known what that does with answers."""
     impossible: Mapping[str, str] = SHARED
     spelling = "mcp__kit__{}"
+    allowing: Mapping[str, Any] = ALLOWING
+    """What another hook says that allows everything."""
 
     def __init__(self) -> None:
         self.versions: Mapping[str, str] = {self.name.removeprefix("hook, "): self.version}
@@ -153,7 +154,7 @@ class HookClient:
         raise NotImplementedError
 
     def _taken(self, tool: str, arguments: Mapping[str, Any], sent: dict[str, Any], ended: Ended) -> Observed:
-        other = Ended(0, json.dumps(ALLOWING), "") if self.world.setting == "beside" else None
+        other = Ended(0, json.dumps(dict(self.target.allowing)), "") if self.world.setting == "beside" else None
         ruling = self.target.ruling_of_all(self.target.ruling(ended), other)
         if not ruling.runs:
             return Observed(ruling.why, is_error=True, held=held_by(ruling.why))
@@ -284,6 +285,7 @@ class GeminiHook(HookTarget):
 
     name, client, version = "hook, Gemini CLI", "gemini-cli", "0.61.0, played"
     spelling = "mcp_kit_{}"
+    allowing: Mapping[str, Any] = MappingProxyType({"decision": "allow"})
 
     def before(self, tool: str, arguments: Mapping[str, Any], call_id: str) -> dict[str, Any]:
         return {

@@ -12,6 +12,7 @@ from pdp.engine.opa.engine import SidecarEngine
 from pdp.flow.preview import Visibility
 from pdp.testing.conformance.target import Observed
 from pdp.testing.conformance.world import World, run_body
+from tests.support import until
 
 
 class LocalClient:
@@ -39,7 +40,7 @@ class LocalClient:
         async def call_and_give_up() -> None:
             call = self.pep.acall({"tool": tool, "arguments": arguments}, self.world.session)
             task = asyncio.create_task(call)
-            await asyncio.to_thread(self.world.engine.asked.wait)
+            await asyncio.to_thread(until, lambda: self.world.engine.asked.is_set() or task.done())
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task

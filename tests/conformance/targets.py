@@ -9,6 +9,7 @@ from tests.conformance.claude import ClaudeCodeTarget
 from tests.conformance.gateway import GatewayTarget
 from tests.conformance.hooks import ClaudeCodeHook, CodexHook, CopilotHook, CursorHook, GeminiHook
 from tests.conformance.local import LocalTarget
+from tests.conformance.remote import RemoteTarget
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 TARGETS: Final[tuple[Target, ...]] = (
     LocalTarget(),
+    RemoteTarget(),
     ClaudeCodeTarget(),
     ClaudeCodeHook(),
     CodexHook(),
