@@ -169,6 +169,18 @@ async def test_two_clients_wait_for_one_approval_and_one_call_runs(tmp_path: Pat
     assert desk.states == ["consumed"]
 
 
+async def test_who_comes_back_after_the_approval_was_used_has_the_result_of_that_call(tmp_path: Path) -> None:
+    world, desk = await made(tmp_path, approval_page=PAGE)
+    async with world.client(elicitation_callback=accepts) as first, world.client("legacy") as second:
+        state = (await asked(first, HI)).request_state
+        desk.grant()
+        assert shown(await second.call_tool("echo", HI)) == (False, ["hi"])
+        assert desk.states == ["consumed"]
+        assert shown(await asked(first, HI, input_responses=ACCEPT, request_state=state)) == (False, ["hi"])
+    assert [call["arguments"] for call in world.calls()] == [HI]
+    assert desk.states == ["consumed"]
+
+
 @BOTH
 async def test_a_call_that_its_client_gives_up_leaves_its_approval_unused(tmp_path: Path, mode: str) -> None:
     world, desk = await made(tmp_path, hold=50)
