@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from platformdirs import user_config_path
 
-from pdp.cli.options import command_app, file_option
-from pdp.cli.output import complain
+from pdp.cli.options import AsJson, command_app, file_option
+from pdp.cli.output import complain, print_answer
 from pdp.errors import UsageError
 from pdp.installed import extra
 
@@ -46,7 +46,7 @@ def wrap(
 ) -> None:
     """Serve one server over stdio in place of its command, as in an .mcp.json. The first start pins its tools.
 
-    Exit code: as of serve.
+    Exit code: 0 ended by its client or a signal, 2 bad usage or file, 1 anything else.
     """
     with extra("gateway"):
         from pdp.gateway.pins import write_private  # noqa: PLC0415 - an optional extra
@@ -72,12 +72,14 @@ def wrap(
 def pin(
     config: _Config = Path(_FILE),
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Pin without asking.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show how servers declare their tools otherwise than pinned, ask, and pin what they declare now.
 
     Exit code: 0 pinned, or nothing to do; 2 bad usage or file; 1 not pinned, or a server cannot be reached.
     """
-    _pin(_read(config), "Pin this, as far as it is not left out?" if not yes else "")
+    difference, left_out = _pin(_read(config), "Pin this, as far as it is not left out?" if not yes else "")
+    print_answer({"difference": difference, "left_out": left_out}, (), as_json=as_json)
 
 
 def _read(file: Path) -> GatewaySettings:
@@ -87,16 +89,19 @@ def _read(file: Path) -> GatewaySettings:
     return read_gateway(file)
 
 
-def _pin(settings: GatewaySettings, question: str = "") -> None:
+def _pin(settings: GatewaySettings, question: str = "") -> tuple[list[str], list[str]]:
+    """Show the difference and what is left out, on standard error, ask, pin, and return both."""
     from pdp.gateway.pins import install, pins_difference, read_pinned, survey  # noqa: PLC0415 - likewise
 
     old = read_pinned(settings) if settings.pins.exists() else {}
     new, left_out = asyncio.run(survey(settings))
-    for line in (*pins_difference(old, new), *left_out):
+    difference = pins_difference(old, new)
+    for line in (*difference, *left_out):
         complain(line)
     if question and old != new:
         typer.confirm(question, abort=True, err=True)
     install(settings, new)
+    return difference, left_out
 
 
 def _serve(settings: GatewaySettings) -> None:

@@ -22,7 +22,9 @@ app = command_app()
 
 @app.command("serve")
 def serve(
-    config: Annotated[Path | None, file_option("--config", help="The service's configuration, YAML or JSON.")] = None,
+    config: Annotated[
+        Path | None, file_option("--config", "-c", help="The service's configuration, YAML or JSON.")
+    ] = None,
     project: Annotated[Path | None, file_option("--project", help="The project file; looked for when absent.")] = None,
     store: Annotated[
         str | None,
