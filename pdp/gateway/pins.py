@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from pdp.audit.file import replace_file
 from pdp.documents import read_document
 from pdp.engine.protocol import DECISION, Engine
 from pdp.errors import EngineError, FileFaultsError, UsageError
@@ -122,23 +123,23 @@ def install(settings: GatewaySettings, pins: Pins) -> None:
         settings.project.parent,
         [{**at, "name": settings.public(server, name)} for server, each in pins.items() for name, at in each.items()],
     )
-    files = {settings.pins: _text(pins)}
+    files = {}
     if not settings.project.exists():
-        for path in _STARTER.glob("*.yaml"):
+        # The project, and then the pins, come last: without them all of it is written anew after a crash.
+        for path in sorted(_STARTER.glob("*.yaml"), key=lambda path: (path.name == settings.project.name, path)):
             files[folder / path.name] = _starter(path.name).replace("$USER", json.dumps(getpass.getuser()))
         files[folder / "governance.yaml"] += "".join(f"  {json.dumps(tool['name'])}: *held\n" for tool in tools)
     generated, manifest = _starter("manifest.yaml"), folder / "manifest.yaml"
     if not manifest.exists() or manifest.read_text(encoding="utf-8").startswith(generated):
         files[manifest] = _manifest(tools)
-    write_private(files)
+    write_private({**files, settings.pins: _text(pins)})
 
 
 def write_private(files: Mapping[Path, str]) -> None:
-    """Write files that nobody else reads; their folders are made."""
+    """Write files that nobody else reads, each as a whole or not at all; their folders are made."""
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.touch(mode=0o600)
-        path.write_text(text, encoding="utf-8")
+        replace_file(path, text.encode(), mode=0o600)
 
 
 def _fault(tool: Mapping[str, Any] | None) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
@@ -10,6 +11,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from pdp.gateway.config import read_gateway
+from pdp.gateway.pins import install, survey
 from pdp.gateway.upstream import UnreachableError, Upstream
 from tests.support.mcp.gateway import World, tool
 
@@ -184,6 +186,23 @@ async def test_what_cannot_be_pinned_is_left_out_and_said(tmp_path: Path) -> Non
             "characters, not `odd name`"
         ),
     ]
+    async with world.client() as client:
+        assert [each.name for each in (await client.list_tools()).tools] == ["echo"]
+
+
+async def test_a_full_disk_leaves_no_half_of_a_policy(tmp_path: Path) -> None:
+    world = World(tmp_path, one={})
+    settings = world.write()
+    pins, _ = await survey(settings)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            install(settings, pins)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert sorted(path.name for path in world.folder.iterdir()) == ["approver.yaml", "gateway.yaml", "one"]
+    install(settings, pins)
     async with world.client() as client:
         assert [each.name for each in (await client.list_tools()).tools] == ["echo"]
 
