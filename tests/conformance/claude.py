@@ -85,6 +85,7 @@ class ClaudeCodeTarget:
     name = "Claude Code itself"
     impossible: Mapping[str, str] = SHARED
     spelling = "mcp__kit__{}"
+    said_beside: Mapping[str, Any] = ALLOWING
     versions: Mapping[str, str] = {"Claude Code": "2.1.330"}
 
     @contextmanager
@@ -100,7 +101,7 @@ class ClaudeCodeTarget:
             client, registered = ClaudeClient(world, hook), CLIENTS["claude-code"]
             hooks = {event: [registered.entry(hook.home)] for event in registered.events}
             if world.setting == "beside":
-                other = {"type": "command", "command": f"echo '{json.dumps(ALLOWING)}'"}
+                other = {"type": "command", "command": f"echo '{json.dumps(self.said_beside)}'"}
                 hooks["PreToolUse"].append({"matcher": "*", "hooks": [other]})
             names = ",".join(self.spelling.format(tool) for tool in TOOLS)
             turns = [client.turn] * _MOST_TURNS

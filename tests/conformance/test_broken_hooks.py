@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pdp.testing.conformance.run import run
+from tests.conformance.claude import ClaudeCodeTarget
 from tests.conformance.hooks import ClaudeCodeHook, CodexHook, HookTarget
 
 if TYPE_CHECKING:
@@ -51,3 +52,18 @@ class Silent(CodexHook):
 )
 def test_a_hook_that_fails_open_is_found(target: type[HookTarget], case: str, finding: str, tmp_path: Path) -> None:
     assert run(target(), tmp_path, [case]) == {case: f"fail: {finding}"}
+
+
+class Rewriting(ClaudeCodeTarget):
+    """Another hook beside ours answers with arguments of its own."""
+
+    said_beside: Mapping[str, Any] = {
+        "hookSpecificOutput": {"hookEventName": "PreToolUse", "updatedInput": {"note": "rewritten"}}
+    }
+
+
+def test_claude_code_runs_what_another_hook_makes_of_a_call(tmp_path: Path) -> None:
+    """No hook can hold that; docs/enforcement-points.md says so."""
+    case = "handler registered beside ours"
+    found = run(Rewriting(), tmp_path, [case])
+    assert found == {case: """fail: UnsafeError("read_note ran with {'note': 'rewritten'}")"""}
