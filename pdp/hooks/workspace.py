@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import BaseModel, StrictStr
 
 from pdp.errors import UsageError
-from pdp.hooks.home import read_record
+from pdp.hooks.home import default_home, read_record
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -52,7 +52,9 @@ class Workspace:
 
     def __init__(self, cwd: str, home: Path) -> None:
         folder, person = Path(os.path.realpath(cwd)), Path.home().resolve()
-        self._cwd, self._folders, self._home = cwd, [folder, *folder.parents], _folded(os.path.realpath(home))
+        self._cwd, self._folders = cwd, [folder, *folder.parents]
+        # Policies of the gateway lie beside the usual one of hooks.
+        self._policies = tuple(_folded(os.path.realpath(each)) for each in (home, default_home().parent))
         # A folder that is gone is no workspace, and neither is one that holds all of the person's files.
         own = [each for each in self._folders if folder.is_dir() and not person.is_relative_to(each)]
         self._root = next((each for each in own if _is_own(each / ".git")), own[0] if own else None)
@@ -68,9 +70,9 @@ class Workspace:
         if writes and any(map(_is_repository, {folder for each in paths for folder in Path(each).parents})):
             return Region.GUARD
         for each in map(_folded, (*paths, os.path.normpath(Path(self._cwd, path)))):
-            is_above = below and self._home.startswith(each)
+            is_above = below and any(policy.startswith(each) for policy in self._policies)
             is_written = writes and (_STARTING.search(each) or each.startswith(_INSTALLED))
-            if each.startswith(self._home) or is_above or is_written:
+            if each.startswith(self._policies) or is_above or is_written:
                 return Region.GUARD
         is_inside = all(self._root in (each, *each.parents) for each in map(Path, paths))
         return Region.INSIDE if is_inside else Region.OUTSIDE
@@ -82,7 +84,7 @@ class Workspace:
         words = {word for word in words if "/" in word or word[:1] == "~" or os.path.lexists(f"{self._cwd}/{word}")}
         if _NAMED.search(_folded(plain)) or len(words) > _MOST:
             return True
-        guarded = (self._home, *_INSTALLED)
+        guarded = (*self._policies, *_INSTALLED)
         return any(_folded(path).startswith(guarded) for word in words for path in self._readings(word))
 
     def has_foreign_repository(self) -> bool:

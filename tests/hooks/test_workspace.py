@@ -11,6 +11,7 @@ import pytest
 
 import pdp
 from pdp.errors import FileFaultsError, UsageError
+from pdp.hooks.home import default_home
 from pdp.hooks.workspace import Region, RepositoryRules, Workspace
 
 
@@ -146,6 +147,15 @@ def test_a_search_does_not_begin_above_the_policy(person: Path, path: str) -> No
 )
 def test_working_folders(person: Path, cwd: str, path: str, found: Region) -> None:
     assert region(person, path, cwd) is found
+
+
+def test_the_policies_of_the_gateway_are_no_part_of_a_workspace(person: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    policies = default_home().parent
+    (policies.parent / ".git").mkdir(parents=True, exist_ok=True)
+    cwd = str(policies.parent.relative_to(person))
+    assert region(person, "other", cwd, writes=True) is Region.INSIDE
+    assert region(person, "pdp/gateway/x/governance.yaml", cwd, writes=True) is Region.GUARD
 
 
 def test_a_working_folder_that_goes(person: Path) -> None:
