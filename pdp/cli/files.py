@@ -8,12 +8,10 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import ValidationError
-
 from pdp.audit.chain import AuditLog, MemoryAudit
 from pdp.audit.file import FileAudit
 from pdp.cli.output import complain
-from pdp.documents import decode, faults_of, read_bytes, read_document
+from pdp.documents import decode, read_bytes, read_record
 from pdp.documents.parse import Parser, is_json
 from pdp.errors import AuditError, Fault, FileFaultsError, UsageError
 from pdp.manifest.load import load_effective
@@ -82,11 +80,7 @@ def effective_manifests(
 
 def read_session(path: Path) -> Session:
     """Read a session file."""
-    document = read_document(path)
-    try:
-        return Session.model_validate(document.value)
-    except ValidationError as error:
-        raise FileFaultsError(faults_of(error, document, Session)) from None
+    return read_record(path, Session)
 
 
 def read_proposal(file: str) -> bytes:

@@ -7,7 +7,7 @@ validation: what a pydantic model finds wrong in a document, as faults with plac
 
 from pdp.documents.document import Document, Part, shown_name
 from pdp.documents.parse import MAX_FILE_BYTES, decode, read_bytes, read_document
-from pdp.documents.validation import FieldError, faults_of, nearest
+from pdp.documents.validation import FieldError, faults_of, nearest, read_record
 
 __all__ = [
     "MAX_FILE_BYTES",
@@ -19,5 +19,6 @@ __all__ = [
     "nearest",
     "read_bytes",
     "read_document",
+    "read_record",
     "shown_name",
 ]

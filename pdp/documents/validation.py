@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_snake
 
 from pdp.documents.document import Document, Path, shown_name
+from pdp.documents.parse import read_document
+from pdp.errors import FileFaultsError
 
 if TYPE_CHECKING:
+    import pathlib
     from collections.abc import Callable, Iterable
 
     from pydantic_core import ErrorDetails
 
     from pdp.errors import Fault
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 _QUOTED = re.compile(r"'([^']*)'")
 _MARK = re.compile(r"\[key\]|<.*>", re.DOTALL)
@@ -30,7 +35,7 @@ _WORDS = {
     "float_type": "must be a number",
     "bool_type": "must be true or false",
     "none_required": "must be null",
-    **dict.fromkeys(("tuple_type", "list_type"), "must be a list"),
+    **dict.fromkeys(("tuple_type", "list_type", "frozen_set_type"), "must be a list"),
     **dict.fromkeys(_NO_MAPPING, "must be a mapping"),
     "missing": "is missing",
     **dict.fromkeys(_EMPTY, "must not be empty"),
@@ -83,6 +88,15 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for argument in get_args(annotation) for model in _models_in(argument)]
+
+
+def read_record(file: pathlib.Path, model: type[_Model]) -> _Model:
+    """Return what a file holds; its folder is the context. UsageError, FileFaultsError: every fault, and its place."""
+    document = read_document(file)
+    try:
+        return model.model_validate(document.value, context=file.parent)
+    except ValidationError as error:
+        raise FileFaultsError(faults_of(error, document, model)) from None
 
 
 def faults_of(

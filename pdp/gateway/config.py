@@ -4,11 +4,11 @@ import os
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from pdp.client.client import secure_url
-from pdp.documents import faults_of, read_document
-from pdp.errors import FileFaultsError, UsageError
+from pdp.documents import read_record
+from pdp.errors import UsageError
 from pdp.project.file import PROJECT_FILE, ProjectPath
 
 GATEWAY_FILE: Final = "gateway.yaml"
@@ -75,11 +75,7 @@ class GatewaySettings(_Part):
 
 def read_gateway(file: Path) -> GatewaySettings:
     """Return what a file states; paths are relative to it. UsageError, FileFaultsError: what is wrong, and where."""
-    document = read_document(file)
-    try:
-        return GatewaySettings.model_validate(document.value, context=file.parent)
-    except ValidationError as error:
-        raise FileFaultsError(faults_of(error, document, GatewaySettings)) from None
+    return read_record(file, GatewaySettings)
 
 
 def _variable(name: str) -> str:

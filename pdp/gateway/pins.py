@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+from pydantic import RootModel
 
 from pdp.audit.file import replace_file
-from pdp.documents import read_document
+from pdp.documents import read_record
 from pdp.engine.protocol import DECISION, Engine
 from pdp.errors import EngineError, FileFaultsError, UsageError
 from pdp.gateway.mapping import GET_PROMPT, READ_RESOURCE
@@ -83,8 +84,8 @@ def read_pinned(settings: GatewaySettings) -> Pins:
     """Return what is pinned; UsageError: nothing is, or the file cannot be used."""
     if not settings.pins.exists():
         raise UsageError(f"{settings.pins}: no tool is pinned yet", hint="see what is declared: pdp mcp-gateway pin")
-    pins = read_document(settings.pins).value
-    if not isinstance(pins, dict) or pins.keys() != settings.servers.keys():
+    pins = read_record(settings.pins, RootModel[Pins]).root
+    if pins.keys() != settings.servers.keys():
         raise UsageError(f"{settings.pins}: is of other servers", hint="pin anew: pdp mcp-gateway pin")
     return pins
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp.server.auth.provider import AccessToken
 
-from pdp.documents import read_document
+from pdp.documents import read_record
 from pdp.session import Session
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Callers:
 
     def __init__(self, file: Path, *, in_run: bool) -> None:
         self._run = f"mcp-{uuid.uuid4()}" if in_run else None
-        self._stated = Session.read(read_document(file).value).with_changes(run_id=self._run)
+        self._stated = read_record(file, Session).with_changes(run_id=self._run)
 
     def session(self, ctx: ServerRequestContext[Any]) -> Session:
         """Return the session of a request; over HTTP it has the claims of its token, and no others."""

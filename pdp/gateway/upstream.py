@@ -135,6 +135,8 @@ class Upstream:
         except Exception as error:  # noqa: BLE001 - whatever a server and its transport come up with
             lost.set()
             if not ready.done():
+                while isinstance(error, ExceptionGroup):  # of the transport: what is in it says more
+                    error = error.exceptions[0]
                 message = f"server {self.name} cannot be reached: {type(error).__name__} {error}"
                 ready.set_exception(UnreachableError(message, details={"effect": "none"}))
 

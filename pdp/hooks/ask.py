@@ -56,9 +56,13 @@ def ask() -> None:
 
 
 def open_folder(path: str, within: int | None = None) -> int:
-    """Return a descriptor of a folder that its user alone can use; NoAnswerError: it is not one, or a link."""
+    """Return a descriptor of a folder that its user alone can use, by its last name where the one above is open.
+
+    NoAnswerError: it is not one, or a link.
+    """
+    name = path if within is None else os.path.basename(path)
     try:
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _OPEN, dir_fd=within)
+        folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _OPEN, dir_fd=within)
     except OSError as error:
         raise NoAnswerError(f"the folder {path}: {error.strerror}; run `pdp hook install`") from None
     status = os.fstat(folder)
@@ -76,7 +80,9 @@ def policy_digest(folder: int) -> str:
     for name in sorted({*os.listdir(folder)} - {STATE}):
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise NoAnswerError(f"{name!a} among the policy's files is no plain file that its user alone can write to")
+            raise NoAnswerError(
+                f"{name!a} among the policy's files is no plain file that its user alone can write to (chmod 600)"
+            )
         with open(os.open(name, os.O_RDONLY | _OPEN, dir_fd=folder), "rb") as file:
             content = file.read()
         digest.update(f"{name!a} {len(content)}\n".encode() + content)
@@ -104,7 +110,7 @@ def _answer(client: str, home: str) -> tuple[int, bytes, bytes]:
     home = os.path.abspath(home)
     folder = open_folder(home)
     policy = policy_digest(folder)
-    os.fchdir(open_folder(STATE, folder))  # a socket's path must be short
+    os.fchdir(open_folder(f"{home}/{STATE}", folder))  # a socket's path must be short
     body = sys.stdin.buffer.read(LARGEST + 1)
     if len(body) > LARGEST:
         raise NoAnswerError(f"what the client sent has more than {LARGEST} bytes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pdp.errors import PdpError
 
@@ -27,16 +27,16 @@ class Moment(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a built-in tool does, whatever the client calls it."""
+    """What a built-in tool does, whatever the client calls it: the manifest's entry for it, if nothing else is said."""
 
-    READ = "read"  # a file
-    WRITE = "write"  # a file
-    SEARCH = "search"  # in files, or their names
-    FETCH = "fetch"  # a URL
-    WEB_SEARCH = "web_search"
-    SHELL = "shell"  # a command line
-    DELEGATE = "delegate"  # to an agent below this one
-    PLAN = "plan"  # notes, questions to the person: nothing is touched
+    READ = "read_file"
+    WRITE = "write_file"
+    SEARCH = "search_files"  # or their names
+    FETCH = "fetch_url"
+    WEB_SEARCH = "search_web"
+    SHELL = "run_command"  # a command line
+    DELEGATE = "delegate_task"  # to an agent below this one
+    PLAN = "plan_work"  # notes, questions to the person: nothing is touched
 
 
 class BuiltIn(NamedTuple):
@@ -97,19 +97,3 @@ class Output(NamedTuple):
     exit_code: int
     stdout: str = ""
     stderr: str = ""
-
-
-class Dialect(Protocol):
-    """A client. `can_ask`: its person is really asked on ASK, and a refusal stops the call."""
-
-    name: str
-    can_ask: bool
-    built_in: Mapping[str, BuiltIn]
-
-    def read(self, body: Mapping[str, Any]) -> HookCall:
-        """Return the call in what the client sent; HookInputError: it is none, or of an unknown event."""
-        ...
-
-    def write(self, answer: HookAnswer, moment: Moment) -> Output:
-        """Return the answer as the client reads it; to input that was no call, `moment` is BEFORE."""
-        ...

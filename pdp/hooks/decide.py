@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.decision import Verdict, new_id
 from pdp.flow.remote.calls import UnknownCallError
 from pdp.hooks.call import Behaviour, HookAnswer, HookCall, Moment
-from pdp.hooks.translation import ENTRIES, OUTSIDE, Translated, as_entry, translate
+from pdp.hooks.translation import OUTSIDE, Translated, as_entry, translate
 from pdp.hooks.workspace import Workspace
 from pdp.json import canonical, digest, thawed
 from pdp.manifest.fields import SUBJECT
@@ -105,7 +105,7 @@ class _HookQuestion:
         rules = self._workspace.rules(self._pep.manifest.tools)
         commands = {name: words for name, words in self._policy.commands.items() if name not in rules.commands_without}
         translated = translate(call, self._workspace, commands)
-        inner = call.tool if call.built_in is None else ENTRIES[call.built_in.kind]
+        inner = call.tool if call.built_in is None else call.built_in.kind.value
         entries = {translated.tool, inner if translated.tool == OUTSIDE else translated.tool}
         if not rules.deny.isdisjoint(entries):
             return as_entry(call, OUTSIDE, translated.target, *translated.markings, "repository.denied")

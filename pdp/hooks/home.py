@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from platformdirs import user_config_path
-from pydantic import BaseModel, RootModel, StrictStr, ValidationError
+from pydantic import RootModel, StrictStr
 
-from pdp.documents import faults_of, read_document
-from pdp.errors import FileFaultsError, UsageError
+from pdp.documents import read_record
+from pdp.errors import UsageError
 from pdp.hooks.ask import NoAnswerError, policy_digest
 from pdp.pep import Pep
 from pdp.project.file import PROJECT_FILE, engine_of_project, manifest_of_project, read_project
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMANDS_FILE: Final = "commands.yaml"
-_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class HookCommands(RootModel[dict[StrictStr, tuple[StrictStr, ...]]]):
@@ -78,12 +77,3 @@ def open_policy(home: Path, owned: ExitStack) -> HookPolicy:
     if policy_digest(folder) != digest:
         raise UsageError(f"{home}: its files are being written", hint="try again")
     return HookPolicy(home, pep, session, commands, digest)
-
-
-def read_record(file: Path, model: type[_Model]) -> _Model:
-    """Return what a file holds; FileFaultsError, UsageError: not that, with every fault and its place."""
-    document = read_document(file)
-    try:
-        return model.model_validate(document.value)
-    except ValidationError as error:
-        raise FileFaultsError(faults_of(error, document, model)) from None

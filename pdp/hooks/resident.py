@@ -109,7 +109,7 @@ class Resident:
 def reside() -> None:
     """Be the resident process for the HOME on the command line; end soon where there is one."""
     home = Path(sys.argv[1])
-    os.fchdir(open_folder(STATE, open_folder(str(home))))
+    os.fchdir(open_folder(f"{home}/{STATE}", open_folder(str(home))))
     name = socket_name()
     lock = os.open(f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     signal.alarm(1)  # ends this process, unless the one that has the lock is about to end

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 OUTSIDE: Final = "reach_outside"
 GUARD_MARKING: Final = "guard.own"
-ENTRIES: Final = {
-    Kind.READ: "read_file", Kind.WRITE: "write_file", Kind.SEARCH: "search_files", Kind.FETCH: "fetch_url",
-    Kind.WEB_SEARCH: "search_web", Kind.SHELL: "run_command", Kind.DELEGATE: "delegate_task", Kind.PLAN: "plan_work",
-}  # fmt: skip
+_LISTED: Final = "run_listed_command"
 # What else a listed command may come with; anything else may change how, where or with which rights it runs.
 _IDLE: Final = {"description": str, "timeout": int, "timeout_ms": int}
 _WEB: Final = re.compile(r"https?://[\w.-]+(:[0-9]+)?([/?#][!-~]*)?", re.ASCII | re.IGNORECASE)
@@ -47,23 +44,19 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Colle
         if len(paths) > _MOST_PATHS or any(workspace.region(path, writes=True) is Region.GUARD for path in paths):
             return as_entry(call, OUTSIDE, call.tool, GUARD_MARKING)
         # Somebody else's tool may have the name of an entry.
-        tool = (
-            f"{call.client}.{call.tool}"
-            if call.tool in (*ENTRIES.values(), "run_listed_command", OUTSIDE)
-            else call.tool
-        )
-        return Translated(tool, call.arguments, call.tool)
+        prefix = f"{call.client}." if call.tool in (*Kind, _LISTED, OUTSIDE) else ""
+        return Translated(f"{prefix}{call.tool}", call.arguments, call.tool)
     kind, names = call.built_in
     named = [call.arguments.get(name) or (call.cwd if kind is Kind.SEARCH else None) for name in names]
     given = [each for value in named for each in (value if isinstance(value, list) else [value])]
     targets = [each for each in given if isinstance(each, str)]
     if targets != given or len(targets) > _MOST_PATHS:
-        return as_entry(call, ENTRIES[kind], None)
-    target, region, tool = "\n".join(targets) or call.tool, Region.INSIDE, ENTRIES[kind]
+        return as_entry(call, kind.value, None)
+    target, region, tool = "\n".join(targets) or call.tool, Region.INSIDE, kind.value
     if kind is Kind.SHELL:
         is_idle = all(type(call.arguments[name]) is _IDLE.get(name) for name in call.arguments.keys() - set(names))
         if is_idle and is_listed(target, commands) and not workspace.has_foreign_repository():
-            tool = "run_listed_command"
+            tool = _LISTED
         region = Region.GUARD if workspace.names_guard("\n".join(texts)) else Region.INSIDE
     elif kind in (Kind.READ, Kind.WRITE, Kind.SEARCH):
         region = max(_regions(kind, targets, workspace))

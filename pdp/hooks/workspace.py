@@ -13,8 +13,9 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, StrictStr
 
+from pdp.documents import read_record
 from pdp.errors import UsageError
-from pdp.hooks.home import default_home, read_record
+from pdp.hooks.home import default_home
 
 if TYPE_CHECKING:
     from collections.abc import Collection

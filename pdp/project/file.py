@@ -12,11 +12,11 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictStr, ValidationError, ValidationInfo
+from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictStr, ValidationInfo
 
-from pdp.documents import FieldError, faults_of, read_document
+from pdp.documents import FieldError, read_record
 from pdp.engine.protocol import Engine, EngineName
-from pdp.errors import FileFaultsError, UsageError
+from pdp.errors import UsageError
 from pdp.manifest.load import load_effective
 from pdp.project.resources import engine_of_files
 
@@ -77,11 +77,7 @@ class Project(BaseModel):
 
 def read_project(file: Path) -> Project:
     """Read a project file that somebody named."""
-    document = read_document(file)
-    try:
-        return Project.model_validate(document.value, context=file.parent)
-    except ValidationError as error:
-        raise FileFaultsError(faults_of(error, document, Project)) from None
+    return read_record(file, Project)
 
 
 def manifest_of_project(file: Path, project: Project) -> "EffectiveManifest":

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.responses import JSONResponse, Response
 
+from pdp.documents import read_record
 from pdp.errors import PdpError
 from pdp.hooks.call import Behaviour, HookAnswer, Moment
 from pdp.hooks.decide import answer
 from pdp.hooks.dialects.claude_code import CLAUDE_CODE, http_body
-from pdp.hooks.home import COMMANDS_FILE, HookCommands, HookPolicy, read_record
+from pdp.hooks.home import COMMANDS_FILE, HookCommands, HookPolicy
 from pdp.service.proposals import session_of
 from pdp.service.requests import HttpError, caller, read_object
 from pdp.service.routing import Routes

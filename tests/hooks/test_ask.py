@@ -134,9 +134,8 @@ def test_what_is_too_large_is_not_sent(hooks: Hooks) -> None:
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
 @pytest.mark.parametrize("which", ["home", "state"])
 def test_folders_that_others_can_use_are_refused(hooks: Hooks, which: str, mode: int) -> None:
-    folder = hooks.home if which == "home" else hooks.state
-    folder.chmod(mode)
-    path = folder if which == "home" else "state"
+    path = hooks.home if which == "home" else hooks.state
+    path.chmod(mode)
     assert hooks.ask(b"{}") == denied(f"the folder {path} must be its user's own, and nobody else's: chmod 700 {path}")
 
 
@@ -144,7 +143,7 @@ def test_a_home_behind_a_link_or_not_there_is_refused(hooks: Hooks, tmp_path: Pa
     (tmp_path / "link").symlink_to(hooks.home)
     (tmp_path / "file").touch()
     hooks.state.rmdir()
-    assert hooks.ask(b"{}") == denied("the folder state: No such file or directory; run `pdp hook install`")
+    assert hooks.ask(b"{}") == denied(f"the folder {hooks.state}: No such file or directory; run `pdp hook install`")
     for name, why in (("link", "Not a directory"), ("none", "No such file or directory"), ("file", "Not a directory")):
         folder = tmp_path / name
         assert Hooks(folder).ask(b"{}") == denied(f"the folder {folder}: {why}; run `pdp hook install`")
@@ -225,4 +224,4 @@ def test_a_client_that_never_ends_what_it_sends_gets_a_denial(hooks: Hooks) -> N
 
 
 def _no_plain_file(name: str) -> Answered:
-    return denied(f"'{name}' among the policy's files is no plain file that its user alone can write to")
+    return denied(f"'{name}' among the policy's files is no plain file that its user alone can write to (chmod 600)")

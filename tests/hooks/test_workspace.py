@@ -258,7 +258,7 @@ def test_the_rules_of_a_repository_and_of_the_folders_above(person: Path) -> Non
     ("text", "said"),
     [
         ("allow: [read_file]\n", ":1:1: unknown key `allow`"),
-        ("deny: read_file\n", ":1:7: `deny` is not valid"),
+        ("deny: read_file\n", ":1:7: `deny` must be a list, not `read_file`"),
         ("deny: [1]\n", ":1:8: "),
         ("deny: [read_fiel]\n", "'read_fiel' is not an entry"),
         ("deny: [\n", ":2:1: "),

@@ -34,7 +34,8 @@ def printed(**members: Any) -> Output:
 class ClientDialect:
     """A client that takes yes and no, and spells fields so; `call` None: its calls have no ids.
 
-    `corrected`: how it calls other arguments in an answer, and what stands beside them; None: it takes none.
+    `can_ask`: its person is really asked on ASK, and a refusal stops the call. `corrected`: how it calls other
+    arguments in an answer, and what stands beside them; None: it takes none.
     """
 
     name: str
@@ -47,7 +48,7 @@ class ClientDialect:
     corrected: tuple[str, Mapping[str, str]] | None = None
 
     def read(self, body: Any) -> HookCall:
-        """Return the call; HookInputError says which field is wrong."""
+        """Return the call in what the client sent; HookInputError: which field is wrong, or an unknown event."""
         if not isinstance(body, Mapping):
             raise HookInputError(f"{self.name}: expected a JSON object but got {type(body).__name__}")
         event, arguments = body.get("hook_event_name"), body.get("tool_input")
@@ -65,7 +66,10 @@ class ClientDialect:
         return HookCall(self.name, moment, session, call_id, tool, arguments, cwd, own, result, failed)
 
     def write(self, answer: HookAnswer, moment: Moment) -> Output:
-        """Return the answer; in PERMISSION the person is asked by the client itself."""
+        """Return the answer as the client reads it; to what was no call, `moment` is BEFORE.
+
+        In PERMISSION the person is asked by the client itself.
+        """
         is_asked = answer.behaviour is Behaviour.ASK and moment is Moment.PERMISSION
         if is_asked or answer.behaviour is Behaviour.PASS:
             return Output(0)
