@@ -34,11 +34,6 @@ OF_TASKS: Final = frozenset(("tasks/get", "tasks/cancel"))
 PASSED: Final = frozenset(("ping", "initialize", "server/discover", "notifications/initialized"))
 """Of the protocol: nobody is asked. The draft does not know `server/discover`, where modern clients begin."""
 
-REFUSED: Final = frozenset(
-    ("completion/complete", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "subscriptions/listen")
-)
-"""What MCP has beside these. Other notifications come to nothing as well; `cancelled` is the transport's own."""
-
 
 async def admit(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
     """Let a message of such a method through; MCPError: it is a request of another one."""
