@@ -165,7 +165,6 @@ class Pending:
         return {**shown, "ttlMs": ttl, "pollIntervalMs": 1000}
 
     def _text(self, approval: Approval) -> str:
-        """Return what a client, its model and its person are told of an approval."""
         state, why = approval.standing, f": {approval.why}" if approval.why else ""
         known = f"STEP_UP ({', '.join(approval.reasons)}): approval {approval.id} of {approval.tool} is {state}{why}."
         if state is not ApprovalState.PENDING:

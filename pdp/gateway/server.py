@@ -269,7 +269,10 @@ def serve_stdio(settings: GatewaySettings) -> None:
             server = gateway.server()
             await server.run(read, write, server.create_initialization_options())
 
-    uvloop.run(serve())
+    try:
+        uvloop.run(serve())
+    except* BrokenPipeError:
+        _log.info("the client is gone")
 
 
 def http_app(settings: GatewaySettings, service: ServiceSettings) -> Starlette:
