@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pwd
 import resource
 import shutil
 import signal
@@ -68,7 +69,7 @@ def test_it_has_nothing_of_the_environment_of_the_client_that_started_it(hooks: 
     hooks.asked(tool_call(work))
     (process,) = hooks.residents()
     variables = dict(line.split("=", 1) for line in Path(f"/proc/{process}/environ").read_text().split("\0") if line)
-    assert variables == {"HOME": str(Path("~").expanduser()), "PATH": os.defpath}
+    assert variables == {"HOME": pwd.getpwuid(os.geteuid()).pw_dir, "PATH": os.defpath}
     assert Path(f"/proc/{process}/cwd").resolve() == hooks.state
     assert os.getsid(process) == process  # what ends the client's processes does not end it
 

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 _TAKEN: Final = frozenset((
     "access", "action_staging", "actions", "aggregation", "approval", "approval_request", "approvals", "audit", "authz",
     "bundle", "calls", "classify", "commit", "composition", "contract", "conversion", "custom", "decision", "engine",
-    "evidence", "extraction", "gateway", "idempotency", "lookup", "loop", "manifest", "obligations", "opa", "patterns",
-    "pdp", "pep", "planning", "reason", "run", "search", "service", "session", "store", "token", "tool", "validation",
+    "evidence", "extraction", "gateway", "hook", "idempotency", "lookup", "loop", "manifest", "obligations", "opa",
+    "patterns", "pdp", "pep", "planning", "reason", "run", "search", "service", "session", "store", "token", "tool",
+    "validation",
 ))  # fmt: skip
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _USER_PACKAGE: Final = "a custom module must be `package custom.concerns.NAME`"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdp.hooks.call import BuiltIn, HookCall, HookInputError, Kind, Moment
@@ -83,6 +83,7 @@ JSON = st.recursive(
 
 
 @pytest.mark.parametrize("client", sorted(DIALECTS))
+@settings(max_examples=40)
 @given(data=st.data())
 def test_any_json_is_a_call_or_an_error_of_its_own(client: str, data: st.DataObject) -> None:
     changes = st.dictionaries(

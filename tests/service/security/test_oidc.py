@@ -58,8 +58,8 @@ class Provider:
 
     def claims(self, **changes: Any) -> dict[str, Any]:
         stated = {
-            "iss": self.url, "aud": ["pdp", "else"], "sub": "officer-123", "iat": NOW, "exp": NOW + 600, "azp": "agent",
-            "jti": "t-1", "scope": "openid wires", "email": "chief@example.com",
+            "iss": self.url, "aud": ["pdp", "else"], "sub": "officer-123", "iat": NOW, "exp": NOW + 86_400,
+            "azp": "agent", "jti": "t-1", "scope": "openid wires", "email": "chief@example.com",
             "realm_access": {"roles": ["payments.officer"]}, "https://example.com/emts": {"payments.lookup": True},
             **changes,
         }  # fmt: skip
@@ -108,7 +108,7 @@ async def test_whom_a_token_stands_for(provider: Provider) -> None:
     }  # fmt: skip
     expected = Principal(
         f'["default","{provider.url}","officer-123","agent"]', "default",
-        frozenset({Scope.PROPOSE, Scope.DECIDE}), claims, expires_at=NOW + 630,
+        frozenset({Scope.PROPOSE, Scope.DECIDE}), claims, expires_at=NOW + 86_430,
     )  # fmt: skip
     knows = provider.opened()
 
@@ -155,7 +155,7 @@ HEADERS: list[dict[str, Any]] = [
 CLAIMS: list[dict[str, Any]] = [
     {"iss": "https://other.example"}, {"iss": None}, {"aud": "other"}, {"aud": None}, {"aud": []}, {"aud": "pdp2"},
     {"aud": {"pdp": 1}}, {"exp": NOW - 31}, {"exp": None}, {"exp": "9999999999"}, {"exp": float("nan")},
-    {"exp": float("inf")}, {"nbf": NOW + 600}, {"nbf": "0"}, {"iat": NOW + 600}, {"iat": None}, {"sub": None},
+    {"exp": float("inf")}, {"nbf": NOW + 86_400}, {"nbf": "0"}, {"iat": NOW + 86_400}, {"iat": None}, {"sub": None},
     {"sub": ""}, {"sub": 3}, {"sub": "officer\u202e"}, {"jti": 3},
 ]  # fmt: skip
 
