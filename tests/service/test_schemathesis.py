@@ -16,7 +16,7 @@ from tests.support.service import RunningService, running_service
 
 pytestmark = pytest.mark.process
 
-EXAMPLES = int(os.environ.get("PDP_SCHEMATHESIS", "15"))
+EXAMPLES = int(os.environ.get("PDP_SCHEMATHESIS", "8"))
 """Requests to each endpoint; the environment asks for a longer run."""
 
 Case = schemathesis.Case[Any]
