@@ -116,6 +116,7 @@ def bad(refused: list[Any], chosen: tuple[int, int, str, int]) -> Any:
     return spoiled(request, where[chosen[1] % len(where)], chosen[2], chosen[3])
 
 
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")  # of a request that is too large
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(chosen=st.lists(drawn, min_size=5, max_size=20))
 def test_nothing_that_is_wrong_opens_a_request(
