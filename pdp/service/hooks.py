@@ -5,6 +5,7 @@ Such a client goes on with the call after any answer but a 200 that says no: so 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -41,7 +42,7 @@ async def hook(request: Request, client: str) -> Response:
         moment = call.moment
         folder = who.tenant.settings.project.parent
         file = folder / COMMANDS_FILE
-        commands = read_record(file, HookCommands).root if file.exists() else {}
+        commands = (await asyncio.to_thread(read_record, file, HookCommands)).root if file.exists() else {}
         policy = HookPolicy(folder, who.tenant.pep, session_of(who, {}, request), commands)
         # Ids are the client's own: what one caller has begun is not another's. Nor is its word that a person said yes.
         given = await answer(replace(call, session_id=f"{who.principal.id}:{call.session_id}"), policy, can_ask=False)
