@@ -294,22 +294,24 @@ class Pep:
         """The store of calls whose tools others run; None: there is none."""
         return self._parts.remote_calls
 
-    def decide(self, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
+    def decide(self, proposal: Any, session: Any, *, hold: bool = False, **ids: Unpack[CallIds]) -> Evaluation:
         """Decide one proposal without running it.
 
         Args:
             proposal: a `Proposal`, JSON text, or the object `{tool, arguments}` or `{tool_name, payload}`; or a call as
                 the API of a model spells it, see `pdp.model_calls`. Its id is then the `tool_call_id`.
             session: a `Session`, or the object that it stands for.
+            hold: whether a STEP_UP opens the approval that the call waits for, as `call` does.
             ids: `tool_call_id` and `step_name`, for the record; see `CallIds`.
         """
         parts = self._parts
-        return Evaluation(drive(decide(_received(parts, to_run=False, **ids), proposal, session, parts), parts.engine))
+        received = _received(parts, to_run=False, hold=hold, **ids)
+        return Evaluation(drive(decide(received, proposal, session, parts), parts.engine))
 
-    async def adecide(self, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
+    async def adecide(self, proposal: Any, session: Any, *, hold: bool = False, **ids: Unpack[CallIds]) -> Evaluation:
         """Async variant of `decide`."""
         parts = self._parts
-        received = _received(parts, to_run=False, **ids)
+        received = _received(parts, to_run=False, hold=hold, **ids)
         return Evaluation(await adrive(decide(received, proposal, session, parts), parts.engine))
 
     def call(self, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
@@ -448,9 +450,12 @@ class Pep:
         self._parts = replace(self._parts, manifest=compiled, engine=engine, tools=tools, newest=NewestRelease())
 
 
-def _received(parts: Parts, *, to_run: bool, tool_call_id: str | None = None, step_name: str | None = None) -> Received:
+def _received(
+    parts: Parts, *, to_run: bool, hold: bool = False, tool_call_id: str | None = None, step_name: str | None = None
+) -> Received:
     call_id, step = recordable(tool_call_id), recordable(step_name)
-    return Received(parts.manifest.manifest, to_run, call_id, step, time.time(), time.perf_counter())
+    received = Received(parts.manifest.manifest, to_run, call_id, step, time.time(), time.perf_counter())
+    return received._replace(hold=True) if hold else received
 
 
 def _compensate(

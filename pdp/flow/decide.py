@@ -70,7 +70,8 @@ def _through_stages(
         prepared = yield from prepare(asked, checked, parts)
         decision: Decision = yield Question(prepared.body)
         decided = conclude(prepared, decision, parts)
-        if decision.verdict is Verdict.STEP_UP and received.to_run and parts.approvals is not None:
+        opens = received.to_run or received.hold
+        if decision.verdict is Verdict.STEP_UP and opens and parts.approvals is not None:
             from pdp.flow.reserve import open_approval  # noqa: PLC0415 - only where somebody may approve
 
             decided = yield from open_approval(decided, prepared, parts.approvals, parts.stores)

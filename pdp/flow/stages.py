@@ -54,6 +54,7 @@ class Received(NamedTuple):
         now: when it came in, in seconds since 1970; started: the same on the clock that measures durations.
         compensates: the action that the call takes back.
         staged: the action that it would commit; it is only decided, so that a person is asked.
+        hold: whether a STEP_UP opens an approval though the tool is not to run now.
         transformed: whether the policy has put the proposal in the place of the one made.
         call: what the model proposed, where that is a call in the form of its API.
     """
@@ -66,6 +67,7 @@ class Received(NamedTuple):
     started: float
     compensates: Action | None = None
     staged: Action | None = None
+    hold: bool = False
     transformed: bool = False
     call: ToolCall | None = None
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from pdp import __version__
 from pdp.testing.conformance.cases import CASES
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ def table(runs: Sequence[tuple[Target, Mapping[str, str]]]) -> str:
     """Return what came of runs of all cases as Markdown: a column for each target; below, why a cell is not `pass`."""
     versions = ("<br>".join(f"{name} {number}" for name, number in target.versions.items()) for target, _ in runs)
     rows = [["", *(target.name for target, _ in runs)], ["---"] * (len(runs) + 1)]
-    rows += [[f"tool-pdp {version('tool-pdp')}", *versions]]
+    rows += [[f"tool-pdp {__version__}", *versions]]
     notes: dict[str, int] = {}
     for case in CASES:
         split = [cells[case].partition(": ") for _, cells in runs]

@@ -1,0 +1,251 @@
+"""A call of a framework: decided, run by the framework's own executor, and what the model is told of it."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pdp.adapters.guard.outcome import UNDECIDED, CallOutcome, outcome_of
+from pdp.errors import UsageError
+from pdp.flow.preview import Visibility
+from pdp.json import canonical, digest
+from pdp.manifest.schema.drift import drift
+from pdp.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+
+    from pdp.manifest.effective import EffectiveManifest
+    from pdp.pep import Pep
+
+    SessionSource = Session | Mapping[str, Any] | Callable[[Any], Session | Mapping[str, Any]]
+
+_log = logging.getLogger("pdp.adapters")
+
+_run: ContextVar[Callable[[dict[str, Any]], Any]] = ContextVar("pdp_adapter_run")
+_SESSIONS: Final = 1024
+
+
+class FrameworkCall(NamedTuple):
+    """One call, as a framework has it.
+
+    Attributes:
+        arguments: an object, or JSON text of one.
+        call_id: the model's id of the call, where there is one.
+        context: the framework's trusted context: what the session is made of.
+        agent: the name of the agent that calls; it is the session's `agent` where that has none.
+        run_id: the framework's id of the run, or thread; likewise.
+    """
+
+    tool: str
+    arguments: Any
+    call_id: str | None = None
+    context: Any = None
+    agent: str | None = None
+    run_id: str | None = None
+
+
+class ToolGuard:
+    """Decides the calls of a framework's tools. Safe to share between threads and tasks.
+
+    Args:
+        pep: who decides; its own functions are not used, as the framework runs the tools.
+        session: whose calls these are: one session for all, or a function that makes it of the framework's context
+            for each call. It never comes from the model.
+
+    Raises:
+        UsageError: a session that cannot be read, or an enforcement point with a registry.
+    """
+
+    def __init__(self, pep: Pep, session: SessionSource) -> None:
+        if pep.registry is not None:
+            raise UsageError(
+                "an adapter's framework runs the tools, and this enforcement point has a registry that does",
+                hint="open another one, with Pep.from_project or Pep.from_files",
+            )
+        names = pep.manifest.tools
+        self._pep = pep.with_changes(tools=dict.fromkeys(names, _body))
+        self._apep = pep.with_changes(tools=dict.fromkeys(names, _abody))
+        self._source = session if callable(session) else None
+        self._fixed = None if callable(session) else Session.read(session)
+        self._filled = lru_cache(_SESSIONS)(self._fixed_with)
+        self._checked: set[tuple[str, bytes]] = set()
+
+    @property
+    def manifest(self) -> EffectiveManifest:
+        """What the tools are held against."""
+        return self._pep.manifest
+
+    def check(self, schemas: Mapping[str, Mapping[str, Any]]) -> None:
+        """Hold the framework's tools against the manifest: by name, the JSON Schema of their arguments.
+
+        A tool that the manifest lacks is no fault here: its calls are denied, and it is listed to nobody.
+
+        Raises:
+            UsageError: a tool's arguments are not what the manifest says of them; the message has every difference.
+        """
+        faults: list[str] = []
+        for name, schema in schemas.items():
+            entry = self.manifest.tools.get(name)
+            known = (name, canonical(schema))
+            if entry is None or known in self._checked:
+                continue
+            found = drift(entry.schema_, schema)
+            faults += [f"{name}: {line}" for line in found]
+            if not found:
+                self._checked.add(known)
+        if faults:
+            raise UsageError(
+                f"tools are not as manifest {self.manifest.version} declares them: {'; '.join(faults)}",
+                hint="correct the manifest's schema or the tool; `pdp scan` compares them",
+            )
+
+    def call(
+        self,
+        call: FrameworkCall,
+        run: Callable[[dict[str, Any]], Any],
+        content: Callable[[Any], Any] | None = None,
+    ) -> CallOutcome:
+        """Decide a call and, on ALLOW alone, run it with `run`, which takes the decided arguments.
+
+        `content` returns, of what `run` returns, the part that is the tool's result as JSON; by itself, all of it.
+        Whatever fails is a DENY. What `run` raises is the outcome's `error`.
+        """
+        own: list[Any] = []
+
+        def running(arguments: dict[str, Any]) -> Any:
+            own[:] = (result := run(arguments), result if content is None else content(result))
+            return own[1]
+
+        try:
+            proposal, session = self._asked(call)
+            with _running(running):
+                evaluation = self._pep.call(proposal, session, tool_call_id=call.call_id)
+            return outcome_of(evaluation, *own)
+        except Exception:  # noqa: BLE001 - whatever fails is a DENY
+            return _undecided(call)
+
+    async def acall(
+        self,
+        call: FrameworkCall,
+        run: Callable[[dict[str, Any]], Awaitable[Any]],
+        content: Callable[[Any], Any] | None = None,
+    ) -> CallOutcome:
+        """Async variant of `call`."""
+        own: list[Any] = []
+
+        async def running(arguments: dict[str, Any]) -> Any:
+            result = await run(arguments)
+            own[:] = (result, result if content is None else content(result))
+            return own[1]
+
+        try:
+            proposal, session = self._asked(call)
+            with _running(running):
+                evaluation = await self._apep.acall(proposal, session, tool_call_id=call.call_id)
+            return outcome_of(evaluation, *own)
+        except Exception:  # noqa: BLE001 - as above
+            return _undecided(call)
+
+    def ask(self, call: FrameworkCall) -> CallOutcome:
+        """Decide a call that the framework would make later, and run nothing; one to be HELD has its approval opened.
+
+        The kind is RAN where it would be allowed. To make the call is to decide it again.
+        """
+        try:
+            return outcome_of(self._pep.decide(*self._asked(call), tool_call_id=call.call_id, hold=True))
+        except Exception:  # noqa: BLE001 - as above
+            return _undecided(call)
+
+    async def aask(self, call: FrameworkCall) -> CallOutcome:
+        """Async variant of `ask`."""
+        try:
+            return outcome_of(await self._apep.adecide(*self._asked(call), tool_call_id=call.call_id, hold=True))
+        except Exception:  # noqa: BLE001 - as above
+            return _undecided(call)
+
+    def visible(self, names: Collection[str], context: Any = None, agent: str | None = None) -> set[str]:
+        """Return which of these tools the caller can ever use; none where that cannot be told."""
+        try:
+            return _shown(names, self._pep.visible_tools(self._session(FrameworkCall("", {}, None, context, agent))))
+        except Exception:  # noqa: BLE001 - as above
+            _log.exception("tools could not be listed, and none is shown")
+            return set()
+
+    async def avisible(self, names: Collection[str], context: Any = None, agent: str | None = None) -> set[str]:
+        """Async variant of `visible`."""
+        try:
+            session = self._session(FrameworkCall("", {}, None, context, agent))
+            return _shown(names, await self._apep.avisible_tools(session))
+        except Exception:  # noqa: BLE001 - as above
+            _log.exception("tools could not be listed, and none is shown")
+            return set()
+
+    def _asked(self, call: FrameworkCall) -> tuple[dict[str, Any], Session]:
+        if isinstance(call.arguments, str):
+            proposal = {
+                "type": "function_call",
+                "call_id": call.call_id,
+                "name": call.tool,
+                "arguments": call.arguments,
+            }
+        else:
+            proposal = {"tool": call.tool, "arguments": call.arguments}
+        return proposal, self._session(call)
+
+    def _session(self, call: FrameworkCall) -> Session:
+        key = self._key(call)
+        if self._source is None:
+            return self._filled(call.agent, call.run_id, key)
+        given = self._source(call.context)
+        if isinstance(given, Session):
+            return _with(given, call.agent, call.run_id, key)
+        known = {"agent": call.agent, "run_id": call.run_id, "idempotency_key": key}
+        return Session.read({**known, **given})
+
+    def _key(self, call: FrameworkCall) -> str | None:
+        """Return what names this call where its tool needs a key and derives none: a replay is the same call."""
+        entry = self.manifest.tools.get(call.tool)
+        if entry is None or not entry.idempotency.required or call.run_id is None or call.call_id is None:
+            return None
+        derived = entry.idempotency.key == "derive(args)" and entry.effect_class != "commit-high"
+        return None if derived else digest(canonical([call.run_id, call.call_id]))
+
+    def _fixed_with(self, agent: str | None, run_id: str | None, key: str | None) -> Session:
+        return _with(Session.read(self._fixed), agent, run_id, key)
+
+
+def _with(session: Session, agent: str | None, run_id: str | None, key: str | None) -> Session:
+    """Return the session with what it does not state itself."""
+    known = {"agent": agent, "run_id": run_id, "idempotency_key": key}
+    changes = {name: value for name, value in known.items() if value is not None and getattr(session, name) is None}
+    return session.with_changes(**changes) if changes else session
+
+
+@contextmanager
+def _running(run: Callable[[dict[str, Any]], Any]) -> Iterator[None]:
+    token = _run.set(run)
+    try:
+        yield
+    finally:
+        _run.reset(token)
+
+
+def _body(**arguments: Any) -> Any:
+    return _run.get()(arguments)
+
+
+async def _abody(**arguments: Any) -> Any:
+    return await _run.get()(arguments)
+
+
+def _shown(names: Collection[str], visible: Mapping[str, Visibility]) -> set[str]:
+    return {name for name in names if visible.get(name, Visibility.NEVER) is not Visibility.NEVER}
+
+
+def _undecided(call: FrameworkCall) -> CallOutcome:
+    _log.exception("a call of %.128r could not be decided, which is a DENY", call.tool)
+    return UNDECIDED

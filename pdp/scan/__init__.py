@@ -1,0 +1,1 @@
+"""What an application, a server or a configuration really exposes, beside what the manifest says of it."""

@@ -1,0 +1,124 @@
+"""What adapters share, under the conformance suite without any framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdp import Approvals, Pep, Registry
+from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
+from pdp.adapters.guard.outcome import OutcomeKind
+from pdp.errors import UsageError
+from pdp.manifest.load import load_manifest
+from pdp.testing.conformance.cases import CASES
+from pdp.testing.conformance.run import run
+from pdp.testing.conformance.target import Observed
+from pdp.testing.conformance.world import World, run_body
+from tests.adapters.client import AdapterClient
+
+MANIFEST = "pdp/testing/conformance/manifest.yaml"
+SESSION = World.session
+
+
+class GuardClient(AdapterClient):
+    async def turn(self, tool: str, arguments: dict[str, Any], call_id: str) -> Observed:
+        async def body(decided: dict[str, Any]) -> str:
+            return run_body(self.world.record, tool, decided)
+
+        outcome = await ToolGuard(self.pep, SESSION).acall(FrameworkCall(tool, arguments, call_id), body)
+        return Observed(outcome.text, outcome.is_error, outcome.approval.id if outcome.approval else None)
+
+    async def alisted(self) -> Sequence[str]:
+        return sorted(await ToolGuard(self.pep, SESSION).avisible([*self.pep.manifest.tools, "open_shell"]))
+
+
+class GuardTarget:
+    name = "guard"
+    versions: Mapping[str, str] = {}
+    spelling = "{}"
+    impossible: Mapping[str, str] = {"positional arguments": "An adapter's calls have names."}
+
+    @contextmanager
+    def open(self, world: World) -> Iterator[GuardClient]:
+        with GuardClient.opened(world) as client:
+            yield client
+
+
+@pytest.mark.process
+def test_the_suite_passes(tmp_path: Path) -> None:
+    cells = run(GuardTarget(), tmp_path)
+
+    assert {case: cell for case, cell in cells.items() if cell != "pass"} == {
+        "positional arguments": "impossible: An adapter's calls have names."
+    }
+    assert cells.keys() == CASES.keys()
+
+
+@pytest.fixture
+def pep() -> Iterator[Pep]:
+    with Pep.from_files(MANIFEST, approvals=Approvals()) as opened:
+        yield opened
+
+
+def test_what_ran_is_the_frameworks_own_result(pep: Pep) -> None:
+    own = object()
+
+    outcome = ToolGuard(pep, SESSION).call(
+        FrameworkCall("read_note", '{"note": "a"}', "c1"), lambda _: own, lambda _: 7
+    )
+
+    assert (outcome.kind, outcome.text, outcome.own, outcome.value) == (OutcomeKind.RAN, "7", own, 7)
+
+
+def test_what_is_asked_before_runs_nothing_and_has_its_approval(pep: Pep) -> None:
+    guard = ToolGuard(pep, SESSION)
+    bill = FrameworkCall("pay_bill", {"payee": "a", "amount": 5})
+
+    asked = [guard.ask(bill), guard.ask(FrameworkCall("read_note", {"note": "a"}))]
+    assert pep.approvals is not None
+    pep.approvals.grant(asked[0].approval.id if asked[0].approval else "", World.approver)
+    ran = guard.call(bill, lambda decided: decided)
+
+    assert [each.kind for each in asked] == [OutcomeKind.HELD, OutcomeKind.RAN]
+    assert (ran.kind, ran.value) == (OutcomeKind.RAN, {"payee": "a", "amount": 5})
+
+
+def test_a_session_that_cannot_be_made_is_a_denial(pep: Pep) -> None:
+    def session(context: Any) -> dict[str, Any]:
+        raise KeyError(context)
+
+    outcome = ToolGuard(pep, session).call(FrameworkCall("read_note", {"note": "a"}), lambda _: 1)
+
+    assert outcome.kind is OutcomeKind.DENIED
+    assert outcome.text == "pep.internal_error: the call could not be decided, and nothing ran"
+
+
+def test_the_session_is_made_of_the_context_and_of_what_the_framework_knows(pep: Pep) -> None:
+    guard = ToolGuard(pep, lambda context: {**SESSION, "purpose": context})
+    call = FrameworkCall("read_note", {"note": "a"}, "c1", context="kit", agent="agent:kit", run_id="r1")
+
+    guard.call(call, lambda _: 1)
+
+    dispatched = pep.audit.events[0]  # type: ignore[attr-defined]
+    assert (dispatched["agent"], dispatched["run_id"], dispatched["tool_call_id"]) == ("agent:kit", "r1", "c1")
+
+
+def test_a_tool_that_is_not_as_declared_is_said_with_every_difference(pep: Pep) -> None:
+    guard = ToolGuard(pep, SESSION)
+    as_declared = {"type": "object", "properties": {"disk": {"type": "string"}}, "required": ["disk"]}
+    guard.check({"wipe_disk": as_declared, "open_shell": {"type": "object"}})
+
+    with pytest.raises(UsageError) as caught:
+        guard.check({"wipe_disk": {"type": "object", "properties": {"disk": {"type": "integer"}, "all": {}}}})
+
+    assert "wipe_disk: disk: type string became integer" in caught.value.message
+    assert "wipe_disk: all: is new" in caught.value.message
+
+
+def test_an_enforcement_point_with_a_registry_is_refused() -> None:
+    with Pep.from_registry(Registry(load_manifest(Path(MANIFEST)))) as own, pytest.raises(UsageError):
+        ToolGuard(own, SESSION)
