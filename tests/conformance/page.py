@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from pdp.testing.conformance.table import table
 from tests.support import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PAGE: Final = ROOT / "docs/enforcement-points.md"
 _TABLE: Final = re.compile(r"(?<=-->\n)(.*)(?=<!-- end of table -->)", re.DOTALL)
 
 
-def page_table() -> str:
-    """The table in the page."""
+def page_rows() -> dict[str, dict[str, str]]:
+    """What the page says of each target."""
     found = _TABLE.search(PAGE.read_text(encoding="utf-8"))
     assert found is not None
-    return found[1]
+    return rows(found[1])
 
 
-def write_table(text: str) -> None:
-    """Put a table into the page."""
+def write_page(written: Mapping[str, Mapping[str, str]]) -> None:
+    """Make these the page's rows."""
+    text = table(written)
     PAGE.write_text(_TABLE.sub(lambda _: f"\n{text}\n", PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-def columns(text: str) -> dict[str, dict[str, str]]:
-    """What a table says of each target: each row's cell, its note in place of the note's number."""
+def rows(text: str) -> dict[str, dict[str, str]]:
+    """What a table says of each target: each column's cell, its note in place of the note's number."""
     notes = dict(re.findall(r"^(\d+)\. (.*)$", text, re.MULTILINE))
-    rows = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    found: dict[str, dict[str, str]] = {name: {} for name in rows[0][1:]}
-    for row in rows[2:]:
-        for name, cell in zip(found, row[1:], strict=True):
-            found[name][row[0]] = re.sub(r" \[(\d+)\]$", lambda mark: f": {notes[mark[1]]}", cell)
-    return found
+    lines = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return {
+        name: {
+            column: re.sub(r" \[(\d+)\]$", lambda mark: f": {notes[mark[1]]}", cell)
+            for column, cell in zip(lines[0][1:], cells, strict=True)
+        }
+        for name, *cells in lines[2:]
+    }

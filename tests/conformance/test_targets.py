@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdp.testing.conformance.table import table
-from tests.conformance.page import columns, page_table
-from tests.conformance.targets import TARGETS, outcome
+from pdp.testing.conformance.table import row, table
+from tests.conformance.outcome import outcome
+from tests.conformance.page import page_rows, rows
+from tests.conformance.targets import TARGETS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,8 +23,12 @@ def test_what_a_way_in_does_is_what_the_page_says(target: Target, tmp_path: Path
     cells = outcome(target, tmp_path)
 
     assert {case: cell for case, cell in cells.items() if cell.startswith("fail")} == {}
-    assert columns(table([(target, cells)]))[target.name] == columns(page_table()).get(target.name)
+    assert row(target, cells) == page_rows().get(target.name)
 
 
 def test_the_page_has_these_ways_in_and_no_others() -> None:
-    assert list(columns(page_table())) == [target.name for target in TARGETS]
+    assert [name for name in page_rows() if "pdp.adapters." not in name] == [target.name for target in TARGETS]
+
+
+def test_a_table_that_is_read_and_written_again_is_the_same() -> None:
+    assert rows(table(page_rows())) == page_rows()

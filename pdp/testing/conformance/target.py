@@ -43,7 +43,7 @@ class ToolClient(Protocol):
 class Target(Protocol):
     """A way in.
 
-    `name` and `versions` (such as `{"Claude Code": "2.1.330"}`) head its column. `spelling`: how the manifest names its
+    `name` and `versions` (such as `{"Claude Code": "2.1.330"}`) head its row. `spelling`: how the manifest names its
     tools, as `mcp__kit__{}`. `impossible`: why a case cannot pass, by its name; it is tried, and runs nothing wrong.
     """
 
