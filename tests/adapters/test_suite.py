@@ -11,8 +11,7 @@ import pytest
 
 from pdp.testing.conformance.table import VERSIONS, row
 from tests.adapters.targets import adapter_target, row_of, tested_here
-from tests.conformance.outcome import outcome
-from tests.conformance.page import page_rows
+from tests.conformance.page import outcome, page_rows
 
 
 @pytest.mark.process

@@ -12,8 +12,7 @@ from tempfile import TemporaryDirectory
 
 from pdp.testing.conformance.table import row
 from tests.adapters.targets import ADAPTERS, adapter_target, row_of
-from tests.conformance.outcome import outcome
-from tests.conformance.page import page_rows, write_page
+from tests.conformance.page import outcome, page_rows, write_page
 
 
 def main(names: list[str]) -> str | None:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pdp.testing.conformance.table import row, table
-from tests.conformance.outcome import outcome
-from tests.conformance.page import page_rows, rows
+from tests.conformance.page import outcome, page_rows, rows
 from tests.conformance.targets import TARGETS
 
 if TYPE_CHECKING:
