@@ -113,6 +113,15 @@ def test_a_request_that_is_opened_takes_more() -> None:
     found = signature(SCHEMA, {**SCHEMA, "additionalProperties": True}, "request")
     assert found == [("", "further members: none became any", "minor")]
     assert signature({**SCHEMA, "additionalProperties": True}, SCHEMA, "request")[0][2] == "major"
+
+
+def test_a_member_within_an_object_that_takes_any_is_gone_for_readers_alone() -> None:
+    old = changed(kind={"type": "object", "properties": {"tags": {"type": "string"}}})
+
+    assert signature(old, changed(kind={"type": "object"}), "request") == [
+        ("kind", "further members: none became any", "minor")
+    ]
+    assert signature(old, changed(kind={"type": "object"}), "response") == [("kind.tags", "was removed", "major")]
     assert signature({**SCHEMA, "additionalProperties": False}, SCHEMA, "response") == [
         ("", "further members: none became any", "major")
     ]

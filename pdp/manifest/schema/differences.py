@@ -134,7 +134,9 @@ class _Comparison:
             inner = f"{path}.{name}" if path else name
             required = name in new.required
             if name not in new.properties:
-                yield self._change(inner, "was removed", Bump.MAJOR)
+                # An object that takes any member takes this one as well; a tool's own arguments have names.
+                if not path or self._part != "request" or self._others(new, path) is not True:
+                    yield self._change(inner, "was removed", Bump.MAJOR)
             elif name not in old.properties:
                 # An answer's further member harms nobody; a further argument only who has to give it.
                 breaks = required and self._part == "request"
