@@ -1,0 +1,101 @@
+"""FastMCP servers: a middleware that decides each call of a tool and filters the list.
+
+`session` is one for all callers (a server over stdio has one), or a function of FastMCP's `Context`. Who calls is in
+the token that the server's `auth` has verified: `get_access_token().claims`, of `fastmcp.server.dependencies`. What
+else there is of the request (`_meta`, headers, the client's info) are the client's own words.
+
+A tool is decided by the name that this server lists it by: with its prefix, where it is mounted or behind a proxy; as
+transformed. Resources and prompts are no tools, and left to the server.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
+from pdp.execution.failures import ToolError
+from pdp.installed import extra
+
+with extra("fastmcp"):
+    from fastmcp.exceptions import FastMCPError
+    from fastmcp.server.middleware import Middleware
+    from fastmcp.tools.base import InputRequiredToolResult, ToolResult
+    from fastmcp.utilities.versions import dedupe_with_versions
+
+    from pdp.adapters.mcp import InputAskedError, check_schemas, drifted, own_of, told
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import mcp_types as types
+    from fastmcp.server.middleware import CallNext, MiddlewareContext
+    from fastmcp.tools.base import Tool
+
+    from pdp.adapters.guard.guard import SessionSource
+    from pdp.pep import Pep
+
+
+class FastMcpMiddleware(Middleware):
+    """Lets the server run a tool on ALLOW alone. Put it before other middleware: what is outside of it is not decided.
+
+    Args:
+        page: as of `McpMiddleware`.
+
+    Errors as of `ToolGuard`.
+    """
+
+    def __init__(self, pep: Pep, session: SessionSource, *, page: str | None = None) -> None:
+        self._guard, self._page = ToolGuard(pep, session), page
+
+    async def on_list_tools(
+        self, context: MiddlewareContext[types.ListToolsRequest], call_next: CallNext[Any, Sequence[Tool]]
+    ) -> Sequence[Tool]:
+        """Return the tools that the caller can ever use; MCPError: one is not as declared."""
+        tools = await call_next(context)
+        newest = dedupe_with_versions(list(tools), lambda tool: tool.name)
+        check_schemas(self._guard, {tool.name: tool.parameters for tool in newest})
+        shown = await self._guard.avisible({tool.name for tool in tools}, context.fastmcp_context)
+        return [tool for tool in tools if tool.name in shown]
+
+    async def on_call_tool(
+        self, context: MiddlewareContext[types.CallToolRequestParams], call_next: CallNext[Any, Any]
+    ) -> ToolResult:
+        """Return what a call came to; MCPError: its tool is not as declared, or the server raises one."""
+        params, ctx = context.message, context.fastmcp_context
+        if ctx is None or (params.meta or {}).get("fastmcp"):
+            return ToolResult("a call is guarded in a request, and of the newest version of a tool", is_error=True)
+        if params.name in self._guard.manifest.tools and (tool := await ctx.fastmcp.get_tool(params.name)) is not None:
+            check_schemas(self._guard, {tool.name: tool.parameters})
+            if tool.task_config.supports_tasks():
+                raise drifted(f"{tool.name} can run as a task, whose result cannot be guarded: declare it task=False")
+
+        async def run(decided: dict[str, Any]) -> ToolResult:
+            return await _ran(call_next, context.copy(message=params.model_copy(update={"arguments": decided})))
+
+        request = ctx.request_context
+        call_id = None if request is None else str(request.request_id)
+        call = FrameworkCall(params.name, params.arguments or {}, call_id, ctx)
+        outcome = await self._guard.acall(call, run, _content)
+        if (own := own_of(outcome)) is not None:
+            return own
+        answer = told(outcome, self._page, request, params)
+        asks = answer.result_type == "input_required"
+        return InputRequiredToolResult(answer) if asks else ToolResult.from_mcp_result(answer)
+
+
+async def _ran(call_next: CallNext[Any, Any], context: MiddlewareContext[Any]) -> ToolResult:
+    try:
+        result = await call_next(context)
+    except FastMCPError as error:
+        raise ToolError(str(error)) from error
+    if isinstance(result, InputRequiredToolResult):
+        raise InputAskedError(result)
+    if result.is_error:
+        raise ToolError("\n".join(getattr(block, "text", "") for block in result.content) or "the tool failed")
+    return result
+
+
+def _content(result: ToolResult) -> dict[str, Any]:
+    structured = {} if result.structured_content is None else {"structuredContent": result.structured_content}
+    blocks = [block.model_dump(by_alias=True, mode="json", exclude_none=True) for block in result.content]
+    return {"content": blocks, **structured}
