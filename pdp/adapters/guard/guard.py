@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pdp.adapters.guard.outcome import UNDECIDED, CallOutcome, outcome_of
+from pdp.adapters.guard.outcome import UNDECIDED, UNKNOWN, CallOutcome, outcome_of
 from pdp.errors import UsageError
 from pdp.flow.preview import Visibility
 from pdp.json import canonical, digest
@@ -126,7 +126,7 @@ class ToolGuard:
                 evaluation = self._pep.call(proposal, session, tool_call_id=call.call_id)
             return outcome_of(evaluation, *own)
         except Exception:  # noqa: BLE001 - whatever fails is a DENY
-            return _undecided(call)
+            return _undecided(call, has_run=bool(own))
 
     async def acall(
         self,
@@ -148,7 +148,7 @@ class ToolGuard:
                 evaluation = await self._apep.acall(proposal, session, tool_call_id=call.call_id)
             return outcome_of(evaluation, *own)
         except Exception:  # noqa: BLE001 - as above
-            return _undecided(call)
+            return _undecided(call, has_run=bool(own))
 
     def ask(self, call: FrameworkCall) -> CallOutcome:
         """Decide a call that the framework would make later, and run nothing; one to be HELD has its approval opened.
@@ -246,6 +246,6 @@ def _shown(names: Collection[str], visible: Mapping[str, Visibility]) -> set[str
     return {name for name in names if visible.get(name, Visibility.NEVER) is not Visibility.NEVER}
 
 
-def _undecided(call: FrameworkCall) -> CallOutcome:
-    _log.exception("a call of %.128r could not be decided, which is a DENY", call.tool)
-    return UNDECIDED
+def _undecided(call: FrameworkCall, *, has_run: bool = False) -> CallOutcome:
+    _log.exception("a call of %.128r has failed in its enforcement point", call.tool)
+    return UNKNOWN if has_run else UNDECIDED

@@ -62,6 +62,9 @@ class CallOutcome(NamedTuple):
 
 
 UNDECIDED: Final = CallOutcome(OutcomeKind.DENIED, "pep.internal_error: the call could not be decided, and nothing ran")
+UNKNOWN: Final = CallOutcome(
+    OutcomeKind.FAILED, "pep.internal_error: the tool ran, and its result could not be delivered"
+)
 
 
 def outcome_of(evaluation: Evaluation, own: Any = None, content: Any = None) -> CallOutcome:

@@ -97,6 +97,19 @@ def test_a_session_that_cannot_be_made_is_a_denial(pep: Pep) -> None:
     assert outcome.text == "pep.internal_error: the call could not be decided, and nothing ran"
 
 
+def test_a_fault_after_the_run_does_not_say_that_nothing_ran(pep: Pep) -> None:
+    class Faulty(Pep):
+        def call(self, *asked: Any, **ids: Any) -> Any:
+            super().call(*asked, **ids)
+            raise RuntimeError("a fault of the enforcement point")
+
+    with Faulty.from_files(MANIFEST) as faulty:
+        outcome = ToolGuard(faulty, SESSION).call(FrameworkCall("read_note", {"note": "a"}), lambda _: 1)
+
+    assert outcome.kind is OutcomeKind.FAILED
+    assert outcome.text == "pep.internal_error: the tool ran, and its result could not be delivered"
+
+
 def test_the_session_is_made_of_the_context_and_of_what_the_framework_knows(pep: Pep) -> None:
     guard = ToolGuard(pep, lambda context: {**SESSION, "purpose": context})
     call = FrameworkCall("read_note", {"note": "a"}, "c1", context="kit", agent="agent:kit", run_id="r1")
