@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.decision import Verdict, new_id
 from pdp.flow.remote.calls import UnknownCallError
+from pdp.flow.stages import not_run
 from pdp.hooks.call import Behaviour, HookAnswer, HookCall, Moment
 from pdp.hooks.translation import OUTSIDE, Translated, as_entry, translate
 from pdp.hooks.workspace import Workspace
@@ -138,8 +139,10 @@ class _HookQuestion:
         arguments = decided["arguments"]["input"] if is_entry else decided["arguments"]
         again = await self._translated(replace(self._call, arguments=arguments))
         same = decided == self._asking(again)[0] and again.markings == translated.markings
-        unknown = HookAnswer(Behaviour.DENY, "the policy changes this call in a way that a client cannot be told")
-        return HookAnswer(Behaviour.CORRECT, arguments=arguments) if same else unknown
+        if same:
+            return HookAnswer(Behaviour.CORRECT, arguments=arguments)
+        await self._pep.afinish(self._name, not_run("the client could not be told of the policy's change"))
+        return HookAnswer(Behaviour.DENY, "the policy changes this call in a way that a client cannot be told")
 
     def _note(self, begun: str | None, asked: str | None) -> None:
         record = {"begun": begun, "asked": asked, "cwd": self._call.cwd}

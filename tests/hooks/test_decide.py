@@ -362,6 +362,7 @@ async def test_a_built_in_tool_is_corrected_where_it_stays_what_it_was(
     desk = desk_with(manifest=(READ, f"{invariant}, {READ}"))
     changed = HookAnswer(Behaviour.DENY, "the policy changes this call in a way that a client cannot be told")
     assert await answer(desk.call("Read", file_path="a"), desk.policy) == (given or changed)
+    assert [event[4] for event in desk.events()] == ([None] if given else [None, "failed"])
 
 
 class TestRepository:
