@@ -1,0 +1,174 @@
+"""The OpenAI Agents SDK: an agent whose tools are decided, with those that it hands over to.
+
+A call that is HELD interrupts the run, as one of the SDK's tools that need approval does. `RunState.approve` lets the
+SDK make the call, which is decided again, and so runs when the approval is granted; "always approve" does no more.
+What runs outside of a function tool (tools of the provider, computers, shells) is refused at start.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
+from pdp.adapters.guard.outcome import OutcomeKind
+from pdp.errors import UsageError
+from pdp.installed import extra
+from pdp.json import canonical
+
+with extra("openai-agents"):
+    from agents import Agent, FunctionTool, Handoff
+    from agents.tool import (
+        invoke_function_tool,
+        resolve_function_tool_failure_error_function,
+        set_function_tool_failure_error_function,
+    )
+    from agents.util._approvals import evaluate_function_tool_approval
+
+if TYPE_CHECKING:
+    from pdp.adapters.guard.guard import SessionSource
+    from pdp.adapters.guard.outcome import CallOutcome
+    from pdp.pep import Pep
+
+
+def guarded_openai_agent(agent: Any, pep: Pep, session: SessionSource) -> GuardedOpenAiAgent:
+    """Return the agent, and the agents in its `handoffs`, with every tool decided; the given ones stay as they are.
+
+    Args:
+        agent: an `Agent` as it will run. One that is used by `as_tool` or `handoff` has to be guarded before that.
+        pep: who decides.
+        session: whose calls these are, or a function of what `Runner.run` gets as `context`. It states the `run_id`,
+            as the SDK has none that outlasts a pause; and `agent`, if that is not to be the agent's name.
+
+    Raises:
+        UsageError: a tool is not as the manifest says, or something would run that cannot be decided.
+    """
+    return _guarded_agent(agent, ToolGuard(pep, session), {})
+
+
+def _guarded_agent(agent: Any, guard: ToolGuard, done: dict[int, GuardedOpenAiAgent]) -> GuardedOpenAiAgent:
+    if isinstance(agent, GuardedOpenAiAgent):
+        return agent
+    if type(agent) is not Agent:
+        raise UsageError(f"an agent is a {type(agent).__name__}, which may run what nobody decides: it takes an Agent")
+    if id(agent) not in done:
+        values = {each.name: getattr(agent, each.name) for each in fields(agent) if each.init}
+        done[id(agent)] = made = GuardedOpenAiAgent(**{**values, "handoffs": [], "guard": guard})
+        made.handoffs = [
+            _guarded_agent(each, guard, done) if isinstance(each, Agent) else each for each in agent.handoffs
+        ]
+        made.check()
+    return done[id(agent)]
+
+
+@dataclass
+class GuardedOpenAiAgent(Agent):  # type: ignore[misc]
+    """An `Agent` that shows its model, and runs, decided tools alone; `guarded_openai_agent` makes it."""
+
+    guard: Any = field(kw_only=True, repr=False)
+
+    def __post_init__(self) -> None:
+        """Put decided tools in the place of its own."""
+        super().__post_init__()
+        self.tools = [self._guarded(tool) for tool in self.tools]  # type: ignore[has-type]
+        self.check()
+
+    async def get_mcp_tools(self, run_context: Any) -> list[Any]:
+        """Return the tools of its MCP servers, decided."""
+        return [self._guarded(tool) for tool in await super().get_mcp_tools(run_context)]
+
+    async def get_all_tools(self, run_context: Any) -> list[Any]:
+        """Return the tools that the caller can ever use."""
+        self.check()
+        tools = await super().get_all_tools(run_context)
+        names = [tool.qualified_name for tool in tools]
+        shown = await self.guard.avisible(names, run_context.context, self.name)
+        return [tool for tool in tools if tool.qualified_name in shown]
+
+    async def pending(self, interruption: Any, context: Any = None) -> dict[str, Any] | None:
+        """Return what an interruption of the run waits for, as `CallOutcome.pending`; None: for the application alone.
+
+        `context` is what the run has. An item of another agent is asked of that: `await item.agent.pending(item)`.
+        """
+        call = FrameworkCall(
+            interruption.qualified_name, interruption.arguments, interruption.call_id, context, self.name
+        )
+        outcome: CallOutcome = await self.guard.aask(call)
+        return outcome.pending
+
+    def check(self) -> None:
+        """Refuse what would run undecided; it is asked for before each turn, as an agent can be changed.
+
+        Raises:
+            UsageError: a tool of the provider, a prompt that may bring some, an agent that is not guarded.
+        """
+        where = f"agent {self.name!r}"
+        if self.prompt is not None:
+            raise UsageError(f"{where}: its prompt is kept by the provider, and may have tools that nobody decides")
+        for tool in self.tools:
+            if not isinstance(getattr(tool, "on_invoke_tool", None), _DecidedTool):
+                raise UsageError(f"{where}: tool {tool.name} was added after it was guarded: nobody would decide it")
+        for each in self.handoffs:
+            found = each._agent_ref and each._agent_ref() if isinstance(each, Handoff) else each  # noqa: SLF001
+            if not isinstance(found, GuardedOpenAiAgent):
+                raise UsageError(f"{where}: a handoff leads to an agent that is not guarded", hint=_GUARD_FIRST)
+            if isinstance(each, Handoff) and each.input_json_schema.get("properties"):
+                raise UsageError(f"{where}: {each.tool_name} takes arguments that nobody decides: make it a tool")
+
+    def _guarded(self, tool: Any) -> Any:
+        if not isinstance(tool, FunctionTool):
+            raise UsageError(f"agent {self.name!r}: {type(tool).__name__} runs outside of function tools, undecided")
+        if isinstance(tool.on_invoke_tool, _DecidedTool):
+            tool = tool.on_invoke_tool.tool
+        if tool._is_agent_tool and not isinstance(tool._agent_instance, GuardedOpenAiAgent):  # noqa: SLF001
+            raise UsageError(f"agent {self.name!r}: tool {tool.name} runs an unguarded agent", hint=_GUARD_FIRST)
+        self.guard.check({tool.qualified_name: _taken(tool.params_json_schema, tool.strict_json_schema)})
+        decided, guarded = _DecidedTool(tool, self.name, self.guard), copy(tool)
+        guarded.on_invoke_tool, guarded.needs_approval = decided, decided.needs_approval
+        return guarded
+
+
+def _taken(schema: Any, strict: bool) -> Any:  # noqa: FBT001 - as the SDK has it
+    """Return what the tool takes: in strict mode, the model's schema requires what may well be left out."""
+    if not strict or not isinstance(schema, dict | list):
+        return schema
+    if isinstance(schema, list):
+        return [_taken(each, strict) for each in schema]
+    names = (name for name in schema if not (name == "required" and isinstance(schema[name], list)))
+    return {name: _taken(schema[name], strict) for name in names}
+
+
+_GUARD_FIRST = "call as_tool or handoff on what guarded_openai_agent returns"
+
+
+class _DecidedTool:
+    """What the SDK calls in a tool's place, for one agent."""
+
+    def __init__(self, tool: Any, agent: str, guard: ToolGuard) -> None:
+        self.tool, self._agent, self._guard = tool, agent, guard
+        # What the tool raises has to reach the guard; the SDK's own time-out counts around this.
+        self._inner = set_function_tool_failure_error_function(copy(tool), None)
+        self._inner.timeout_seconds = None
+
+    async def __call__(self, context: Any, arguments: str) -> Any:
+        async def run(decided: dict[str, Any]) -> Any:
+            context.tool_arguments = text = canonical(decided).decode()
+            return await invoke_function_tool(function_tool=self._inner, context=context, arguments=text)
+
+        call = self._call(context, arguments, context.tool_call_id)
+        outcome = await self._guard.acall(call, run)
+        if outcome.error is not None and resolve_function_tool_failure_error_function(self.tool, context) is None:
+            raise outcome.error  # the application wants the run to end
+        return outcome.text if outcome.own is None else outcome.own
+
+    async def needs_approval(self, context: Any, arguments: dict[str, Any], call_id: str) -> bool:
+        outcome = await self._guard.aask(self._call(context, arguments, call_id))
+        if outcome.kind is not OutcomeKind.RAN:
+            return outcome.kind is OutcomeKind.HELD
+        # The application's own question stays.
+        own = await evaluate_function_tool_approval(self.tool, context, canonical(arguments).decode(), call_id)
+        return bool(own.outcome != "invoke")
+
+    def _call(self, context: Any, arguments: Any, call_id: str) -> FrameworkCall:
+        return FrameworkCall(self.tool.qualified_name, arguments, call_id, context.context, self._agent)
