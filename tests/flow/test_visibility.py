@@ -12,6 +12,7 @@ import pytest
 from pdp import MemoryAudit, Pep
 from pdp.errors import UsageError
 from tests.support import payments
+from tests.support.scripted import Scripted
 
 MANIFEST = """
 manifest_version: 2026.1.0
@@ -107,13 +108,14 @@ def test_whoever_is_nobody_or_has_no_session_sees_nothing(pep: Pep, way: str) ->
     assert faults == ["no session is given", "session: claims.sub is missing: no subject, no decision"]
 
 
-def test_without_an_engine_nothing_is_seen(tmp_path: Path) -> None:
+def test_without_an_engine_nothing_is_seen_and_it_is_asked_once(tmp_path: Path) -> None:
     file = tmp_path / "manifest.yaml"
     file.write_text(MANIFEST)
-    pep = Pep.from_files(str(file))
-    pep.engine.close()
+    engine = Scripted(lambda _: {})
+    pep = Pep.from_files(str(file), engine=engine)
 
-    assert set(seen(pep, "waiting", {"claims": FILES}).values()) == {"NEVER"}
+    assert list(seen(pep, "waiting", {"claims": FILES}).values()) == ["NEVER"] * 5
+    assert len(engine.asked) == 1
 
 
 def test_what_is_never_visible_is_never_allowed_and_what_is_allowed_always_is(pep: Pep) -> None:
