@@ -197,22 +197,23 @@ class ToolGuard:
         return proposal, self._session(call)
 
     def _session(self, call: FrameworkCall) -> Session:
-        key = self._key(call)
+        given: Any = self._fixed if self._source is None else self._source(call.context)
+        stated = given.run_id if isinstance(given, Session) else given.get("run_id")
+        key = self._key(call, stated or call.run_id)
         if self._source is None:
             return self._filled(call.agent, call.run_id, key)
-        given = self._source(call.context)
         if isinstance(given, Session):
             return _with(given, call.agent, call.run_id, key)
         known = {"agent": call.agent, "run_id": call.run_id, "idempotency_key": key}
         return Session.read({**known, **given})
 
-    def _key(self, call: FrameworkCall) -> str | None:
+    def _key(self, call: FrameworkCall, run_id: str | None) -> str | None:
         """Return what names this call where its tool needs a key and derives none: a replay is the same call."""
         entry = self.manifest.tools.get(call.tool)
-        if entry is None or not entry.idempotency.required or call.run_id is None or call.call_id is None:
+        if entry is None or not entry.idempotency.required or run_id is None or call.call_id is None:
             return None
         derived = entry.idempotency.key == "derive(args)" and entry.effect_class != "commit-high"
-        return None if derived else digest(canonical([call.run_id, call.call_id]))
+        return None if derived else digest(canonical([run_id, call.call_id]))
 
     def _fixed_with(self, agent: str | None, run_id: str | None, key: str | None) -> Session:
         return _with(Session.read(self._fixed), agent, run_id, key)

@@ -135,3 +135,21 @@ def test_a_tool_that_is_not_as_declared_is_said_with_every_difference(pep: Pep) 
 def test_an_enforcement_point_with_a_registry_is_refused() -> None:
     with Pep.from_registry(Registry(load_manifest(Path(MANIFEST)))) as own, pytest.raises(UsageError):
         ToolGuard(own, SESSION)
+
+
+def test_a_call_that_needs_a_key_is_named_by_its_run_and_id() -> None:
+    claims = {"sub": "officer-123", "emts": {"payments.wire.initiate": True}, "limits": {"wire.auto_approved": 25000}}
+    session = {"claims": claims, "facts": {"beneficiary_id": "bene-acme-441", "sanctions_status": "clear"}}
+    wire = {"beneficiary_id": "bene-acme-441", "amount": 47_500, "source_account": "ops-main", "reference": "inv-1"}
+
+    def key(call_id: str, stated: str | None, known: str | None) -> str | None:
+        call = FrameworkCall("initiate_wire", wire, call_id, run_id=known)
+        held = ToolGuard(payments, lambda _: {**session, "run_id": stated} if stated else session).ask(call)
+        return held.approval.idempotency_key if held.approval else None
+
+    with Pep.from_project("examples/payments/pdp.yaml", approvals=Approvals()) as payments:
+        first, again, stronger = key("c1", None, "r1"), key("c1", "r1", None), key("c1", "r1", "r2")
+        others = [key("c2", "r1", None), key("c1", "r2", None), key("c1", None, None)]
+
+    assert first is not None
+    assert (first == again == stronger, others.count(first), others[-1]) == (True, 0, None)
