@@ -157,7 +157,7 @@ def main(argv: list[str]) -> int:
     stated = parser.parse_args(argv[:end])
     if unknown := sorted({*stated.names} - {*names}):
         parser.error(f"no adapter with an environment of its own: {', '.join(unknown)}; there are {', '.join(names)}")
-    named = stated.names or [name for name in names if (ROOT / f"tests/adapters/{name}").is_dir()]
+    named = stated.names or [name for name in names if (ROOT / f"tests/adapters/{name}/target.py").exists()]
     if stated.changed:
         named = chosen(ROOT, {name: files_of(name) for name in named}, stated.rotating)
     failed = 0
