@@ -1,0 +1,295 @@
+"""The adapter of Microsoft's Agent Framework, in runs of its agents."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_framework import (
+    Agent,
+    AgentResponse,
+    AgentSession,
+    Content,
+    ContextProvider,
+    FunctionMiddleware,
+    FunctionTool,
+    Message,
+    MiddlewareFailure,
+    ToolApprovalMiddleware,
+    UserInputRequiredException,
+    create_always_approve_tool_response,
+)
+
+from pdp import Approvals, Pep
+from pdp.adapters.agent_framework import agent_framework_middleware
+from pdp.errors import UsageError
+from pdp.testing.conformance.world import World, run_body
+from tests.adapters.agent_framework.target import ScriptedModel
+from tests.conformance.local import functions
+from tests.support import ROOT
+
+BILLS = [{"payee": "first", "amount": 1}, {"payee": "second", "amount": 2}]
+HELD = [("pay_bill", bill, bill["payee"]) for bill in BILLS]
+READ = ("read_note", {"note": "a"}, "c1")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with closing(World(tmp_path / "world")) as made:
+        yield made
+
+
+@pytest.fixture
+def pep(world: World) -> Iterator[Pep]:
+    with Pep.from_files(world.folder / "manifest.yaml", approvals=Approvals()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def agent_of(world: World, pep: Pep) -> Callable[..., Any]:
+    """Make an agent of a model, with options of the agent, on the tools of the world."""
+
+    def made(model: ScriptedModel, *, session: Any = World.session, beside: Any = (), **options: Any) -> Any:
+        middleware = [*agent_framework_middleware(pep, session), *beside]
+        return Agent(model, **{"tools": [*functions(world).values()], "middleware": middleware, **options})
+
+    return made
+
+
+def grant(pep: Pep, request: Any) -> None:
+    assert pep.approvals is not None
+    pep.approvals.grant(request.additional_properties["approval"]["approval_id"], World.approver)
+
+
+def answer(*requests: Any, approved: bool = True) -> Any:
+    return Message("user", [request.to_function_approval_response(approved) for request in requests])
+
+
+async def test_calls_that_are_held_together_run_as_each_is_granted(world: World, pep: Pep, agent_of: Any) -> None:
+    model, session = ScriptedModel([*HELD, READ]), AgentSession()
+    agent = agent_of(model)
+
+    first, second = (await agent.run("go", session=session)).user_input_requests
+    at_pause = world.ran()
+    grant(pep, second)
+    await agent.run(answer(first, second), session=session)
+    told, after_second = model.results(), world.ran()
+    grant(pep, first)
+    model.turns = [[(*HELD[0][:2], "again")]]
+    await agent.run("once more", session=session)
+
+    assert at_pause == [("read_note", {"note": "a"})]
+    assert after_second == [*at_pause, ("pay_bill", BILLS[1])]
+    assert (told["c1"], told["second"]) == (
+        'read_note got {"note":"a"}',
+        'pay_bill got {"payee":"second","amount":2.0}',
+    )
+    assert told["first"].startswith("Error: POLICY_VIOLATION: STEP_UP")
+    assert world.ran() == [*after_second, ("pay_bill", BILLS[0])]
+    assert model.results()["again"] == 'pay_bill got {"payee":"first","amount":1.0}'
+
+
+async def test_what_the_application_rejects_is_not_run(world: World, pep: Pep, agent_of: Any) -> None:
+    model, session = ScriptedModel(HELD[:1]), AgentSession()
+    agent = agent_of(model)
+    (request,) = (await agent.run("go", session=session)).user_input_requests
+    grant(pep, request)
+
+    await agent.run(answer(request, approved=False), session=session)
+
+    assert world.ran() == []
+    assert "rejected" in model.results()["first"]
+
+
+async def test_arguments_are_corrected_before_a_person_is_asked(world: World, agent_of: Any) -> None:
+    manifest = json.loads((world.folder / "manifest.yaml").read_bytes())
+    few = {"id": "FEW", "rule": "At most 9.", "check": "call.amount <= 9", "correct": {"set": {"amount": 9}}}
+    next(tool for tool in manifest["tools"] if tool["name"] == "pay_bill")["invariants"] = [few]
+    (world.folder / "manifest.yaml").write_text(json.dumps(manifest))
+    model, session = ScriptedModel([("pay_bill", {"payee": "a", "amount": 500}, "c1")]), AgentSession()
+    with Pep.from_files(world.folder / "manifest.yaml", approvals=Approvals()) as pep:
+        agent = agent_of(model, middleware=agent_framework_middleware(pep, World.session))
+
+        (request,) = (await agent.run("go", session=session)).user_input_requests
+        grant(pep, request)
+        await agent.run(answer(request), session=session)
+
+    assert request.function_call.arguments == {"payee": "a", "amount": 9}
+    assert world.ran() == [("pay_bill", {"payee": "a", "amount": 9})]
+
+
+async def test_a_yes_to_everything_grants_nothing(world: World, agent_of: Any) -> None:
+    model, session = ScriptedModel(HELD[:1], (), [(*HELD[0][:2], "again")]), AgentSession()
+    agent = agent_of(model, beside=[ToolApprovalMiddleware()])
+    (request,) = (await agent.run("go", session=session)).user_input_requests
+
+    always = create_always_approve_tool_response(request)
+    await agent.run(Message("user", [always]), session=session)
+    told = model.results()["first"]
+    await agent.run("once more", session=session)
+
+    assert world.ran() == []
+    assert told.startswith("Error: POLICY_VIOLATION: STEP_UP: approvals.required")
+    assert model.results()["again"].startswith("Error: POLICY_VIOLATION: STEP_UP: approvals.required")
+
+
+@pytest.mark.process
+async def test_a_paused_run_goes_on_in_another_process(world: World) -> None:
+    model, session = ScriptedModel(HELD[:1]), AgentSession()
+    with Pep.from_project(world.folder / "pdp.yaml") as pep:
+        agent = Agent(
+            model,
+            tools=[*functions(world).values()],
+            middleware=agent_framework_middleware(pep, World.session),
+        )
+        (request,) = (await agent.run("go", session=session)).user_input_requests
+        grant(pep, request)
+    state = {"session": session.to_dict(), "request": request.to_dict()}
+    (world.folder / "state.json").write_text(json.dumps(state))
+
+    command = [sys.executable, "-m", "tests.adapters.agent_framework.resumed", str(world.folder)]
+    run = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, check=True, capture_output=True, text=True)
+
+    assert run.stdout == 'pay_bill got {"payee":"first","amount":1.0}'
+    assert world.ran() == [("pay_bill", BILLS[0])]
+
+
+async def test_without_a_session_to_resume_the_model_is_told(world: World, pep: Pep, agent_of: Any) -> None:
+    model = ScriptedModel(HELD[:1])
+    response = await agent_of(model).run("go")
+
+    assert response.user_input_requests == []
+    assert model.results()["first"].startswith("Error: POLICY_VIOLATION: STEP_UP: approvals.required")
+    assert world.ran() == []
+
+
+async def test_a_sub_agent_is_pinned_by_its_own_name(world: World, pep: Pep, agent_of: Any) -> None:
+    manifest = json.loads((world.folder / "manifest.yaml").read_bytes())
+    task = {"type": "object", "required": ["task"], "properties": {"task": {"type": "string", "maxLength": 99}}}
+    delegate = {**manifest["tools"][0], "name": "clerk", "schema": task}
+    manifest["tools"].append(delegate)
+    pins = {"agent:kit": ["clerk", "read_note", "pay_bill"], "lead": ["clerk"], "clerk": ["read_note", "pay_bill"]}
+    manifest["agents"] = [{"id": name, "tools": dict.fromkeys(tools, "1.0.0")} for name, tools in pins.items()]
+    (world.folder / "manifest.yaml").write_text(json.dumps(manifest))
+    with Pep.from_files(world.folder / "manifest.yaml", approvals=Approvals()) as pinned:
+        middleware = agent_framework_middleware(pinned, World.session)
+        below, above = ScriptedModel([READ, *HELD[:1]]), ScriptedModel([READ, ("clerk", {"task": "all of it"}, "c2")])
+        clerk = agent_of(below, name="clerk", middleware=middleware)
+        lead = agent_of(above, name="lead", middleware=middleware, tools=[*functions(world).values(), clerk.as_tool()])
+
+        response = await lead.run("go", session=AgentSession())
+
+    assert (response.user_input_requests, above.results()["c2"]) == ([], "done")
+    assert (above.tools[0], below.tools[0]) == (["clerk"], ["read_note", "pay_bill"])
+    assert above.results()["c1"].startswith("Error: POLICY_VIOLATION: DENY: manifest.not_pinned")
+    assert below.results()["c1"] == 'read_note got {"note":"a"}'
+    assert below.results()["first"].startswith("Error: POLICY_VIOLATION: STEP_UP: approvals.required")
+    assert world.ran() == [("read_note", {"note": "a"})]
+
+
+async def test_a_run_that_streams_is_decided_and_pauses(world: World, pep: Pep, agent_of: Any) -> None:
+    model, session = ScriptedModel([READ, *HELD[:1], ("wipe_disk", {"disk": "a"}, "c2")]), AgentSession()
+    agent = agent_of(model, name="agent:kit")
+
+    paused: AgentResponse = await agent.run("go", session=session, stream=True).get_final_response()
+    (request,) = paused.user_input_requests
+    at_pause = world.ran()
+    grant(pep, request)
+    updates = [update async for update in agent.run(answer(request), session=session, stream=True)]
+
+    assert at_pause == [("read_note", {"note": "a"})]
+    assert world.ran() == [*at_pause, ("pay_bill", BILLS[0])]
+    assert updates[-1].text == "done"
+    assert model.results()["c2"].startswith("Error: POLICY_VIOLATION: DENY: delegation.exceeds_agent")
+
+
+class Greedy(FunctionMiddleware):
+    """Changes what was decided, after it was."""
+
+    async def process(self, context: Any, call_next: Any) -> None:
+        context.arguments = {"note": "another"}
+        await call_next()
+
+
+async def test_arguments_that_a_later_handler_changes_stop_the_run(world: World, agent_of: Any) -> None:
+    class Late(ContextProvider):
+        async def before_run(self, *, context: Any, **_: Any) -> None:
+            context.extend_middleware(self.source_id, Greedy())
+
+    with pytest.raises(MiddlewareFailure):
+        await agent_of(ScriptedModel([READ]), context_providers=[Late("late")]).run("go")
+
+    assert world.ran() == []
+
+
+async def test_middleware_that_no_run_begins_with_denies(world: World, pep: Pep, agent_of: Any) -> None:
+    model = ScriptedModel([READ])
+    model.function_middleware.append(agent_framework_middleware(pep, World.session)[1])
+
+    await agent_of(model, middleware=None).run("go")
+
+    assert model.results() == {"c1": "Error: pep.internal_error: the call could not be decided, and nothing ran"}
+    assert world.ran() == []
+
+
+async def test_a_tool_is_decided_by_its_own_name_and_what_others_run_is_not_shown(world: World, agent_of: Any) -> None:
+    def note(disk: str) -> str:
+        return run_body(world.record, "wipe_disk", {"disk": disk})
+
+    elsewhere = FunctionTool(name="read_note", description="", func=None, input_model={"type": "object"})
+    model = ScriptedModel([("wipe_disk", {"disk": "a"}, "c1"), ("note", {"disk": "a"}, "c2")])
+    tools = [FunctionTool(name="wipe_disk", func=note), note, {"type": "web_search"}, elsewhere]
+
+    await agent_of(model, tools=tools).run("go")
+
+    told = {name: text.split(": ")[1:3] for name, text in model.results().items()}
+    assert told == {
+        "c1": ["POLICY_VIOLATION", "DENY"],
+        "c2": ["INVALID_TOOL_NAME", "'note' is not a tool of manifest 1.0.0"],
+    }
+    assert (model.tools[0], world.ran()) == ([], [])
+
+
+async def test_tools_that_are_not_as_declared_stop_the_run_before_its_first_turn(agent_of: Any) -> None:
+    def read_note(note: int) -> str:
+        return str(note)
+
+    model = ScriptedModel([READ])
+    with pytest.raises(UsageError, match="read_note: note: type string became integer"):
+        await agent_of(model, tools=[read_note]).run("go")
+
+    assert model.tools == []
+
+
+async def test_the_session_is_made_of_what_the_application_gave_the_run(pep: Pep, agent_of: Any) -> None:
+    def session(run: Any) -> dict[str, Any]:
+        return {**World.session, "request_id": run.function_invocation_kwargs["request_id"]}
+
+    model, thread = ScriptedModel([READ]), AgentSession(session_id="thread-1")
+    agent = agent_of(model, session=session, name="agent:kit")
+    await agent.run("go", session=thread, function_invocation_kwargs={"request_id": "r-7"})
+
+    dispatched = pep.audit.events[0]  # type: ignore[attr-defined]
+    known = {name: dispatched[name] for name in ("request_id", "run_id", "tool_call_id", "agent")}
+    assert known == {"request_id": "r-7", "run_id": "thread-1", "tool_call_id": "c1", "agent": "agent:kit"}
+
+
+async def test_a_tool_that_asks_its_user_pauses_the_run(world: World, agent_of: Any) -> None:
+    question = Content.from_text("Which page?")
+    question.user_input_request = True
+
+    def post_note(note: str) -> str:
+        raise UserInputRequiredException([question])
+
+    model = ScriptedModel([("post_note", {"note": "a"}, "c1")], [READ])
+    response = await agent_of(model, tools=[post_note]).run("go")
+
+    assert [each.text for each in response.user_input_requests] == ["Which page?"]
+    assert len(model.turns) == 1
