@@ -36,7 +36,7 @@ def is_installed(adapter: str) -> bool:
         return False
 
 
-def tested_here() -> list[str]:
+def adapters_here() -> list[str]:
     """The adapters whose targets can be opened here."""
     return [name for name in ADAPTERS if (ROOT / f"tests/adapters/{name}/target.py").exists() and is_installed(name)]
 

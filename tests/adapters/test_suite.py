@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from pdp.testing.conformance.table import VERSIONS, row
-from tests.adapters.targets import adapter_target, row_of, tested_here
+from tests.adapters.targets import adapter_target, adapters_here, row_of
 from tests.conformance.page import outcome, page_rows
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("adapter", tested_here())
+@pytest.mark.parametrize("adapter", adapters_here())
 def test_what_an_adapter_does_is_what_the_page_says(adapter: str, tmp_path: Path) -> None:
     cells = outcome(adapter_target(adapter), tmp_path)
 
@@ -24,7 +24,7 @@ def test_what_an_adapter_does_is_what_the_page_says(adapter: str, tmp_path: Path
     assert cells == {case: cell for case, cell in stated.items() if case != VERSIONS}
 
 
-@pytest.mark.parametrize("adapter", tested_here())
+@pytest.mark.parametrize("adapter", adapters_here())
 def test_the_page_says_with_which_versions(adapter: str) -> None:
     own = row(adapter_target(adapter), {})
 

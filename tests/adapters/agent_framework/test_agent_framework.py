@@ -31,13 +31,13 @@ from pdp import Approvals, Pep
 from pdp.adapters.agent_framework import agent_framework_middleware
 from pdp.errors import UsageError
 from pdp.testing.conformance.world import World, run_body
-from tests.adapters.agent_framework.target import ScriptedModel
+from tests.adapters.agent_framework.target import Call, ScriptedModel
 from tests.conformance.local import functions
 from tests.support import ROOT
 
-BILLS = [{"payee": "first", "amount": 1}, {"payee": "second", "amount": 2}]
-HELD = [("pay_bill", bill, bill["payee"]) for bill in BILLS]
-READ = ("read_note", {"note": "a"}, "c1")
+BILLS: list[dict[str, Any]] = [{"payee": "first", "amount": 1}, {"payee": "second", "amount": 2}]
+HELD: list[Call] = [("pay_bill", bill, bill["payee"]) for bill in BILLS]
+READ: Call = ("read_note", {"note": "a"}, "c1")
 
 
 @pytest.fixture
