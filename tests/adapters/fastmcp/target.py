@@ -1,11 +1,17 @@
-"""FastMCP as a target: a server of the suite's tools, and its client, of each revision of the protocol."""
+"""FastMCP as a target: a server of the suite's tools, and its client, of each revision of the protocol.
+
+As a program, `target.py FOLDER`, it serves a world's tools over stdio.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 from anyio.from_thread import start_blocking_portal
@@ -21,11 +27,10 @@ from tests.adapters.client import AdapterClient
 from tests.conformance.local import functions, opened_pep
 
 
-def server_of(world: World, pep: Pep, **options: Any) -> FastMCP:
+def server_of(world: Any, pep: Pep) -> FastMCP:
     """A server of the suite's tools."""
     beside = [Middleware()] if world.setting == "beside" else []
-    options = {"session": World.session, **options}
-    server = FastMCP("kit", middleware=[*beside, FastMcpMiddleware(pep, **options), *beside])
+    server = FastMCP("kit", middleware=[*beside, FastMcpMiddleware(pep, World.session), *beside])
     schemas = {name: tool.schema_ for name, tool in pep.manifest.tools.items()}
     for name, function in functions(world).items():
         server.add_tool(Tool.from_function(function).model_copy(update={"parameters": schemas[name]}))
@@ -37,7 +42,7 @@ def server_of(world: World, pep: Pep, **options: Any) -> FastMCP:
     return server
 
 
-async def turn(client: Client, tool: str, arguments: dict[str, Any]) -> Observed:
+async def call(client: Client, tool: str, arguments: dict[str, Any]) -> Observed:
     """What a model sees of a call."""
     result = await client.call_tool(tool, arguments, raise_on_error=False)
     text = "\n".join(block.text for block in result.content)
@@ -59,7 +64,7 @@ class FastMcpClient(AdapterClient):
                 yield own
 
     async def turn(self, tool: str, arguments: dict[str, Any], call_id: str) -> Observed:
-        return await turn(self.client, tool, arguments)
+        return await call(self.client, tool, arguments)
 
     async def alisted(self) -> Sequence[str]:
         return [tool.name for tool in await self.client.list_tools()]
@@ -72,10 +77,10 @@ class LegacyClient(FastMcpClient):
 class FastMcpTarget:
     spelling = "{}"
     impossible: Mapping[str, str] = {"positional arguments": "In every call over MCP, arguments have names."}
+    versions: Mapping[str, str] = {"fastmcp": version("fastmcp")}
 
-    def __init__(self, revision: str, kind: type[FastMcpClient]) -> None:
-        self.name, self.kind = f"FastMCP, MCP {revision}", kind
-        self.versions: Mapping[str, str] = {"fastmcp": version("fastmcp")}
+    def __init__(self, name: str, kind: type[FastMcpClient]) -> None:
+        self.name, self.kind = name, kind
 
     @contextmanager
     def open(self, world: World) -> Iterator[FastMcpClient]:
@@ -83,5 +88,10 @@ class FastMcpTarget:
             yield client
 
 
-TARGET = FastMcpTarget("2026-07-28", FastMcpClient)
-LEGACY = FastMcpTarget("2025-11-25", LegacyClient)
+TARGET = FastMcpTarget("FastMCP", FastMcpClient)
+LEGACY = FastMcpTarget("FastMCP, MCP 2025-11-25", LegacyClient)
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    with Pep.from_project(folder / "pdp.yaml") as own:
+        server_of(SimpleNamespace(record=folder / "ran.jsonl", setting="plain"), own).run("stdio", show_banner=False)

@@ -2,22 +2,345 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
+import mcp_types as types
 import pytest
+import uvicorn
+from fastmcp import Client, Context, FastMCP
+from fastmcp.client.elicitation import ElicitResult
+from fastmcp.client.transports import PythonStdioTransport, StreamableHttpTransport
+from fastmcp.exceptions import ToolError
+from fastmcp.server.auth import StaticTokenVerifier
+from fastmcp.server.dependencies import get_access_token
+from fastmcp.server.middleware.tool_injection import ToolInjectionMiddleware
+from fastmcp.tools import Tool
+from mcp.shared.exceptions import MCPError
 
-from pdp.testing.conformance.cases import CASES
-from pdp.testing.conformance.run import run
-from tests.adapters.fastmcp.target import LEGACY, TARGET, FastMcpTarget
+from pdp import Approvals, Pep
+from pdp.adapters.fastmcp import FastMcpMiddleware
+from pdp.testing.conformance.world import World
+from tests.adapters.fastmcp import target
+from tests.adapters.fastmcp.target import LEGACY, call, server_of
+from tests.conformance.local import opened_pep
+from tests.conformance.page import outcome
+from tests.support import ROOT
+
+MANIFEST = "pdp/testing/conformance/manifest.yaml"
+DRIFTED = "pdp.usage: tools are not as their manifest says; the server's log says more"
+BILL = {"payee": "a", "amount": 500.0}
+
+
+@pytest.fixture
+def pep() -> Iterator[Pep]:
+    with Pep.from_files(MANIFEST, approvals=Approvals()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def ran() -> list[Any]:
+    return []
+
+
+@pytest.fixture
+def server(pep: Pep, ran: list[Any]) -> FastMCP:
+    return tools(FastMCP("kit", middleware=[FastMcpMiddleware(pep, World.session)]), ran)
+
+
+def tools(server: FastMCP, ran: list[Any]) -> FastMCP:
+    @server.tool
+    def pay_bill(payee: str, amount: float) -> str:
+        ran.append((payee, amount))
+        return "paid"
+
+    @server.tool
+    def wipe_disk(disk: str) -> str:
+        ran.append(disk)
+        return "wiped"
+
+    return server
+
+
+def granted(pep: Pep, held: str | None) -> None:
+    assert pep.approvals is not None
+    pep.approvals.grant(held or "", World.approver)
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("target", [TARGET, LEGACY], ids=lambda target: target.name)
-def test_the_suite_passes(target: FastMcpTarget, tmp_path: Path) -> None:
-    cells = run(target, tmp_path / "first")
-    late = [case for case, cell in cells.items() if cell.startswith("fail") and "UnsafeError" not in cell]
-    cells |= run(target, tmp_path / "second", late)
+def test_the_suite_passes_with_a_client_of_the_revision_before(tmp_path: Path) -> None:
+    cells = outcome(LEGACY, tmp_path)
 
-    impossible = {case: f"impossible: {why}" for case, why in target.impossible.items()}
-    assert {case: cell for case, cell in cells.items() if cell != "pass"} == impossible
-    assert cells.keys() == CASES.keys()
+    assert {case for case, cell in cells.items() if cell != "pass"} == {"positional arguments"}
+
+
+async def test_calls_that_are_held_together_and_granted_out_of_order(server: FastMCP, pep: Pep, ran: list[Any]) -> None:
+    bills = [{"payee": name, "amount": 500.0} for name in "ab"]
+    async with Client(server) as client:
+
+        async def both() -> list[Any]:
+            return await asyncio.gather(*(call(client, "pay_bill", bill) for bill in bills))
+
+        first = await both()
+        granted(pep, first[1].held)
+        second = await both()
+        granted(pep, first[0].held)
+        third = await call(client, "pay_bill", bills[0])
+
+    assert [each.is_error for each in (*first, *second, third)] == [True, True, True, False, False]
+    assert second[0].held == first[0].held
+    assert ran == [("b", 500.0), ("a", 500.0)]
+
+
+@pytest.mark.process
+async def test_a_held_call_is_made_by_a_server_in_another_process(tmp_path: Path) -> None:
+    with closing(World(tmp_path / "world")) as world, opened_pep(world) as pep:
+        async with Client(server_of(world, pep)) as client:
+            first = await call(client, "pay_bill", BILL)
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        other = PythonStdioTransport(target.__file__, [str(world.folder)], env=env, python_cmd=sys.executable)
+        async with Client(other) as client:
+            still = await call(client, "pay_bill", BILL)
+            granted(pep, first.held)
+            paid = await call(client, "pay_bill", BILL)
+
+        assert still.held == first.held
+        assert (paid.is_error, world.ran()) == (False, [("pay_bill", BILL)])
+
+
+@asynccontextmanager
+async def served(server: FastMCP, token: str) -> AsyncIterator[Client]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        http = uvicorn.Server(uvicorn.Config(server.http_app(), log_level="error"))
+        serving = asyncio.create_task(http.serve(sockets=[listening]))
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
+        async with Client(StreamableHttpTransport(url, auth=token)) as client:
+            yield client
+        http.should_exit = True
+        await serving
+
+
+@pytest.mark.parametrize(("token", "agent"), [("main", "agent:kit"), ("sub", "agent:sub"), ("nobody", None)])
+async def test_who_calls_over_http_is_in_the_token(pep: Pep, ran: list[Any], token: str, agent: str | None) -> None:
+    def session(context: Context) -> dict[str, Any]:
+        verified = get_access_token()
+        claims = verified.claims if verified else {}
+        return {"claims": claims, "agent": claims["act"]["sub"]}
+
+    claims = World.session["claims"]
+    tokens = {
+        "main": {"client_id": "c", **claims},
+        "sub": {"client_id": "c", **claims, "act": {"sub": "agent:sub", "scopes": ["kit.use"]}},
+        "nobody": {"client_id": "c", "sub": "person-9"},
+    }
+    guard = FastMcpMiddleware(pep, session)
+    server = tools(FastMCP("kit", middleware=[guard], auth=StaticTokenVerifier(tokens)), ran)
+    async with served(server, token) as client:
+        listed = [tool.name for tool in await client.list_tools()]
+        held = await call(client, "pay_bill", BILL)
+
+    assert listed == ([] if agent is None else ["pay_bill"])
+    assert (held.is_error, ran, held.held is None) == (True, [], agent is None)
+    if agent is not None:
+        assert pep.approvals is not None
+        assert pep.approvals.get(held.held or "").agent == agent
+
+
+async def test_progress_is_streamed_while_a_call_runs(server: FastMCP) -> None:
+    @server.tool
+    async def post_note(note: str, ctx: Context) -> str:
+        await ctx.report_progress(1, 2, "half")
+        return note
+
+    seen: list[Any] = []
+
+    async def progress(*said: Any) -> None:
+        seen.append(said)
+
+    async with Client(server) as client:
+        result = await client.call_tool("post_note", {"note": "a"}, progress_handler=progress)
+
+    assert (seen, result.data) == ([(1.0, 2.0, "half")], "a")
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize("grants", [False, True], ids=["accepted", "granted"])
+async def test_to_accept_a_page_grants_nothing(pep: Pep, ran: list[Any], mode: str, grants: bool) -> None:
+    opened: list[str] = []
+
+    async def open_page(message: str, response_type: Any, params: Any, context: Any) -> ElicitResult:
+        opened.append(params.url)
+        if grants:
+            granted(pep, params.url.removeprefix("https://pages/"))
+        return ElicitResult(action="accept")
+
+    guard = FastMcpMiddleware(pep, World.session, page="https://pages/")
+    async with Client(
+        tools(FastMCP("kit", middleware=[guard]), ran), elicitation_handler=open_page, mode=mode
+    ) as client:
+        seen = await call(client, "pay_bill", BILL)
+
+    assert pep.approvals is not None
+    sent_there = mode == "auto"  # others cannot be asked within a call: they are told
+    paid = sent_there and grants
+    assert (seen.is_error, ran) == (not paid, [("a", 500.0)] if paid else [])
+    assert opened == ([f"https://pages/{pep.approvals.list()[0].id}"] if sent_there else [])
+    assert paid or f"It is granted at https://pages/{seen.held}" in seen.message
+
+
+def mounted(server: FastMCP, guard: FastMcpMiddleware, ran: list[Any]) -> str:
+    server.mount(tools(FastMCP("child"), ran), namespace="child")
+    return "child_wipe_disk"
+
+
+def renamed(server: FastMCP, guard: FastMcpMiddleware, ran: list[Any]) -> str:
+    def body(disk: str) -> str:
+        ran.append(disk)
+        return "wiped"
+
+    server.add_tool(Tool.from_tool(Tool.from_function(body, name="wipe_disk"), name="tidy"))
+    return "tidy"
+
+
+def injected(server: FastMCP, guard: FastMcpMiddleware, ran: list[Any]) -> str:
+    def body(disk: str) -> None:
+        ran.append(disk)
+
+    server.add_middleware(ToolInjectionMiddleware([Tool.from_function(body, name="wipe_disk")]))
+    return "wipe_disk"
+
+
+def called_by_another(server: FastMCP, guard: FastMcpMiddleware, ran: list[Any]) -> str:
+    @server.tool
+    async def post_note(note: str) -> str:
+        return str(await server.call_tool("wipe_disk", {"disk": note}))
+
+    return "post_note"
+
+
+def guarded_child(server: FastMCP, guard: FastMcpMiddleware, ran: list[Any]) -> str:
+    server.middleware.remove(guard)
+    server.mount(tools(FastMCP("child", middleware=[guard]), ran), namespace="child")
+    return "child_wipe_disk"
+
+
+@pytest.mark.parametrize("arranged", [mounted, renamed, injected, called_by_another, guarded_child])
+async def test_no_other_way_leads_to_a_denied_tool(server: FastMCP, ran: list[Any], arranged: Any) -> None:
+    guard = next(each for each in server.middleware if isinstance(each, FastMcpMiddleware))
+    name = arranged(server, guard, ran)
+
+    async with Client(server) as client:
+        arguments = {"note": "a"} if name == "post_note" else {"disk": "a"}
+        seen = await call(client, name, arguments)
+        listed = [tool.name for tool in await client.list_tools()]
+
+    assert (seen.is_error or "is_error=True" in seen.message, ran) == (True, [])
+    assert arranged is guarded_child or name not in listed or name == "post_note"
+
+
+async def test_another_version_of_a_tool_is_not_called(server: FastMCP, ran: list[Any]) -> None:
+    def post_note(note: str) -> None:
+        ran.append(note)
+
+    for version in ("1.0", "2.0"):
+        server.add_tool(Tool.from_function(post_note, version=version))
+    async with Client(server) as client:
+        old = await client.call_tool("post_note", {"note": "old"}, version="1.0", raise_on_error=False)
+        await client.call_tool("post_note", {"note": "new"})
+
+    assert (old.is_error, ran) == (True, ["new"])
+
+
+@pytest.mark.parametrize("asked", ["list", "call"])
+async def test_a_tool_that_is_not_as_declared_is_an_error(server: FastMCP, ran: list[Any], asked: str) -> None:
+    @server.tool
+    def post_note(note: int, loud: bool) -> None:
+        ran.append(note)
+
+    async with Client(server) as client:
+        with pytest.raises(MCPError) as caught:
+            await (client.list_tools() if asked == "list" else client.call_tool("post_note", {"note": "a"}))
+
+    assert (caught.value.error.message, ran) == (DRIFTED, [])
+
+
+async def test_a_tool_that_can_run_as_a_task_is_an_error(pep: Pep, server: FastMCP, ran: list[Any]) -> None:
+    async def post_note(note: str) -> None:
+        ran.append(note)
+
+    server.add_tool(Tool.from_function(post_note, task=True))
+
+    with pytest.raises(MCPError):
+        await server.call_tool("post_note", {"note": "a"})
+
+    assert ran == []
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ToolError("no such note in /srv/notes"), "TOOL_EXECUTION_FAILED: no such note in <path>"),
+        (ValueError("host db-7 is down"), "TOOL_EXECUTION_FAILED: Error calling tool 'post_note'"),
+    ],
+    ids=["told", "masked"],
+)
+async def test_what_a_tool_raises_is_told(pep: Pep, error: Exception, text: str) -> None:
+    server = FastMCP("kit", middleware=[FastMcpMiddleware(pep, World.session)], mask_error_details=True)
+
+    @server.tool
+    def post_note(note: str) -> str:
+        raise error
+
+    async with Client(server) as client:
+        seen = await call(client, "post_note", {"note": "a"})
+
+    assert (seen.is_error, seen.message) == (True, text)
+
+
+async def test_what_a_tool_asks_its_client_is_asked(server: FastMCP, pep: Pep) -> None:
+    form = types.ElicitRequestFormParams(message="sure?", requested_schema={"type": "object", "properties": {}})
+
+    @server.tool
+    async def post_note(note: str, ctx: Context) -> Any:
+        if not ctx.input_responses:
+            return types.InputRequiredResult(input_requests={"sure": types.ElicitRequest(params=form)})
+        return note
+
+    async def answer(*_: Any) -> ElicitResult:
+        return ElicitResult(action="accept", content={})
+
+    async with Client(server, elicitation_handler=answer) as client:
+        seen = await call(client, "post_note", {"note": "a"})
+
+    assert (seen.is_error, seen.message) == (False, "a")
+
+
+@pytest.mark.process
+def test_the_example_tells_its_story() -> None:
+    command, env = [sys.executable, "examples/frameworks/fastmcp_payments.py"], {**os.environ, "PYTHONPATH": str(ROOT)}
+    told = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=True, text=True)
+
+    assert told.stdout == STORY
+
+
+STORY = """\
+tools: ['initiate_wire']
+the agent proposes 20000
+  the hub wires 20000.0 for INV-1 from acc-1 to bene-acme-441
+  the agent is told: wired
+the agent proposes 47500
+  the agent is told: POLICY_VIOLATION: STEP_UP: limits.exceeded
+supervisor-9 grants it
+the agent proposes 47500
+  the hub wires 47500.0 for INV-2 from acc-1 to bene-acme-441
+  the agent is told: wired
+the agent proposes 47500
+  the agent is told: wired
+"""
