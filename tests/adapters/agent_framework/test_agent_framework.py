@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -293,3 +294,24 @@ async def test_a_tool_that_asks_its_user_pauses_the_run(world: World, agent_of: 
 
     assert [each.text for each in response.user_input_requests] == ["Which page?"]
     assert len(model.turns) == 1
+
+
+@pytest.mark.process
+def test_the_example_tells_its_story() -> None:
+    command = [sys.executable, "examples/frameworks/agent_framework_payments.py"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    told = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=True, text=True)
+
+    assert told.stdout == STORY
+
+
+STORY = """\
+officer-123: pay 20,000
+  payment hub: 20,000 from ops-main to bene-acme-441
+  model: It was sent INV-8842.
+officer-123: pay 47,500
+  held: ['limits.exceeded'], for ['payments.approver']
+supervisor-9: granted
+  payment hub: 47,500 from ops-main to bene-acme-441
+  model: It was sent INV-8842.
+"""
