@@ -1,22 +1,469 @@
-"""Runs of the OpenAI Agents SDK."""
+"""Runs of the OpenAI Agents SDK with scripted models; what is beside a tool's call is refused at start."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import agents
+import orjson
 import pytest
+from agents import Agent, Runner, RunState, function_tool, handoff
+from agents.mcp import MCPServer
+from agents.testing import ScriptedModel, assistant_message, function_call
+from mcp.types import CallToolResult, TextContent, Tool
+from pydantic import BaseModel
 
+from pdp import Approvals, Pep
+from pdp.adapters.openai_agents import guarded_openai_agent
+from pdp.documents import read_document
+from pdp.errors import UsageError
 from pdp.testing.conformance.cases import CASES
-from pdp.testing.conformance.run import run
-from tests.adapters.openai_agents.target import TARGET
+from pdp.testing.conformance.world import World
+from tests.adapters.openai_agents.target import CONFIG, TARGET, kit_tools, outputs
+from tests.conformance.page import outcome
+from tests.support import ROOT
+
+SUITE = read_document(ROOT / "pdp/testing/conformance/manifest.yaml").value
+CLERK = {
+    "name": "ask_clerk",
+    "version": "1.0.0",
+    "effect_class": "read-internal",
+    "scopes": ["kit.use"],
+    "schema": {"type": "object", "required": ["input"], "properties": {"input": {"type": "string", "maxLength": 200}}},
+}
+
+
+class Reason(BaseModel):
+    reason: str
+
+
+FIRST, SECOND = {"payee": "a", "amount": 1}, {"payee": "b", "amount": 2}
+DONE = [assistant_message("done")]
+NOTE = {"note": "a"}
 
 
 @pytest.mark.process
 def test_the_suite_passes(tmp_path: Path) -> None:
-    cells = run(TARGET, tmp_path)
+    cells = outcome(TARGET, tmp_path)
 
     why = TARGET.impossible["positional arguments"]
     assert {case: cell for case, cell in cells.items() if cell != "pass"} == {
         "positional arguments": f"impossible: {why}"
     }
     assert cells.keys() == CASES.keys()
+
+
+class Kit:
+    """The suite's tools and policy in one process, and what ran."""
+
+    def __init__(self, folder: Path, pep: Pep) -> None:
+        self.pep, self.record = pep, folder / "ran.jsonl"
+        self.record.touch()
+        self.tools = {tool.name: tool for tool in kit_tools(SimpleNamespace(record=self.record))}  # type: ignore[arg-type]
+
+    def agent(self, *steps: Any, name: str = "kit", session: Any = World.session, **options: Any) -> Any:
+        given = {"tools": [*self.tools.values()], **options}
+        return guarded_openai_agent(Agent(name=name, model=ScriptedModel(steps), **given), self.pep, session)
+
+    @property
+    def ran(self) -> list[Any]:
+        return [orjson.loads(line)[1] for line in self.record.read_bytes().splitlines()]
+
+    @property
+    def callers(self) -> list[Any]:
+        """Of each call that ran: the agent, and the tool."""
+        events: list[Any] = self.pep.audit.events  # type: ignore[attr-defined]
+        return [(each["agent"], each["tool"]) for each in events if each["type"].endswith(".result")]
+
+    def grant(self, held: Any) -> None:
+        assert self.pep.approvals is not None
+        self.pep.approvals.grant(held["approval_id"], World.approver)
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Iterator[Kit]:
+    (tmp_path / "manifest.yaml").write_bytes(orjson.dumps({**SUITE, "tools": [*SUITE["tools"], CLERK]}))
+    with Pep.from_files(tmp_path / "manifest.yaml", approvals=Approvals()) as pep:
+        yield Kit(tmp_path, pep)
+
+
+def calls(*made: tuple[str, Any]) -> list[Any]:
+    return [function_call(tool, arguments, call_id=f"c{number}") for number, (tool, arguments) in enumerate(made)]
+
+
+def start(agent: Any, given: Any = "go", **options: Any) -> Any:
+    return asyncio.run(Runner.run(agent, given, run_config=CONFIG, **options))
+
+
+def resume(result: Any, *, agent: Any = None, always: bool = False) -> Any:
+    """Resume a run as an application does whose person says yes to all."""
+    state = result.to_state() if agent is None else result
+    for item in state.get_interruptions():
+        state.approve(item, always_approve=always)
+    return start(agent or result.last_agent, state)
+
+
+def pending(result: Any) -> list[Any]:
+    return [asyncio.run(item.agent.pending(item)) for item in result.interruptions]
+
+
+def test_calls_that_are_held_together_run_once_each_as_they_are_granted(kit: Kit) -> None:
+    result = start(kit.agent(calls(("pay_bill", FIRST), ("pay_bill", SECOND)), DONE))
+    first, second = pending(result)
+    assert (first["tool"], first["approvers"], kit.ran) == ("pay_bill", ["kit.approver"], [])
+    kit.grant(second)
+
+    state = result.to_state()
+    state.approve(result.interruptions[1])
+    half = start(result.last_agent, state)
+    assert (kit.ran, pending(half)) == ([SECOND], [first])
+    kit.grant(first)
+    whole = resume(half)
+
+    assert (whole.final_output, kit.ran) == ("done", [SECOND, FIRST])
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_the_sdks_approval_grants_nothing_and_the_model_is_told(kit: Kit, *, always: bool) -> None:
+    held = start(kit.agent(calls(("pay_bill", FIRST)), [function_call("pay_bill", FIRST, call_id="again")], DONE, DONE))
+
+    told = resume(held, always=always)
+
+    assert kit.ran == []
+    assert all(pending(held)[0]["approval_id"] in text for text in outputs(told))
+    # What is always approved does not pause any more, and is held all the same.
+    assert (len(outputs(told)), len(told.interruptions)) == ((2, 0) if always else (1, 1))
+
+
+def test_a_rejected_call_is_told_and_runs_nothing_even_if_it_is_granted(kit: Kit) -> None:
+    held = start(kit.agent(calls(("pay_bill", FIRST)), DONE))
+    kit.grant(pending(held)[0])
+    state = held.to_state()
+    state.reject(held.interruptions[0])
+
+    told = start(held.last_agent, state)
+
+    assert (outputs(told), kit.ran) == (["Tool execution was not approved."], [])
+
+
+RESUME = """
+import asyncio, sys
+from pathlib import Path
+from tests.adapters.openai_agents.test_openai_agents import finish
+asyncio.run(finish(Path(sys.argv[1])))
+"""
+
+
+@pytest.mark.process
+def test_a_run_is_resumed_in_another_process(tmp_path: Path) -> None:
+    (tmp_path / "manifest.yaml").write_bytes(orjson.dumps(SUITE))
+    project = {"manifest": "manifest.yaml", "store": "sqlite:///store.db"}
+    tmp_path.chmod(0o700)
+    (tmp_path / "pdp.yaml").write_bytes(orjson.dumps(project))
+    with Pep.from_project(tmp_path / "pdp.yaml") as pep:
+        kit = Kit(tmp_path, pep)
+        held = start(kit.agent(calls(("pay_bill", FIRST))))
+        kit.grant(pending(held)[0])
+        (tmp_path / "state.json").write_text(held.to_state().to_string())
+
+        process(RESUME, str(tmp_path))
+
+    assert kit.ran == [FIRST]
+
+
+async def finish(folder: Path) -> None:
+    with Pep.from_project(folder / "pdp.yaml") as pep:
+        agent = Kit(folder, pep).agent(DONE)
+        state = await RunState.from_string(agent, (folder / "state.json").read_text())
+        for _ in range(2):  # the second one, as of a person who clicks twice
+            again = await RunState.from_string(agent, state.to_string())
+            again.approve(again.get_interruptions()[0])
+            agent.model.enqueue(DONE)
+            await Runner.run(agent, again, run_config=CONFIG)
+
+
+def process(*words: str) -> str:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *(["-c"] if "\n" in words[0] else []), *words]
+    return subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, check=True, text=True).stdout
+
+
+def test_a_handoff_leads_to_an_agent_that_is_decided_by_its_own_name(kit: Kit) -> None:
+    clerk = Agent(name="clerk", model=ScriptedModel([calls(("read_note", NOTE)), DONE]), tools=[kit.tools["read_note"]])
+    clerk.handoffs.append(clerk)  # a circle
+
+    result = start(kit.agent([function_call("transfer_to_clerk", {}, call_id="h")], handoffs=[clerk]))
+
+    assert (result.last_agent.name, kit.ran, kit.callers) == ("clerk", [NOTE], [("clerk", "read_note")])
+
+
+def test_an_agent_that_is_a_tool_is_decided_and_pauses_the_outer_run(kit: Kit) -> None:
+    clerk = kit.agent(calls(("pay_bill", FIRST)), [assistant_message("paid")], name="clerk")
+    asked = [function_call("ask_clerk", {"input": "pay"}, call_id="n")]
+    held = start(kit.agent(asked, DONE, tools=[clerk.as_tool("ask_clerk", "Ask the clerk.")]))
+    kit.grant(pending(held)[0])
+
+    done = resume(held)
+
+    assert (outputs(done), kit.ran) == (["paid"], [FIRST])
+    assert kit.callers == [("kit", "ask_clerk"), ("clerk", "pay_bill"), ("kit", "ask_clerk")]
+
+
+def test_a_streamed_run_pauses_and_resumes(kit: Kit) -> None:
+    async def streamed(agent: Any, given: Any) -> Any:
+        result = Runner.run_streamed(agent, given, run_config=CONFIG)
+        return result, [each.type async for each in result.stream_events()]
+
+    agent = kit.agent(calls(("read_note", NOTE), ("pay_bill", FIRST)), DONE)
+    held, _ = asyncio.run(streamed(agent, "go"))
+    kit.grant(pending(held)[0])
+    state = held.to_state()
+    state.approve(held.interruptions[0])
+    done, seen = asyncio.run(streamed(agent, state))
+
+    assert (done.final_output, kit.ran, "run_item_stream_event" in seen) == ("done", [NOTE, FIRST], True)
+
+
+def test_the_session_is_made_of_what_the_run_gets_as_context(kit: Kit) -> None:
+    def session(context: Any) -> Any:
+        return {**World.session, "run_id": context["case"]}
+
+    start(kit.agent(calls(("read_note", NOTE)), DONE, session=session), context={"case": "case-1"})
+
+    event = kit.pep.audit.events[0]  # type: ignore[attr-defined]
+    assert (event["run_id"], event["agent"], event["tool_call_id"]) == ("case-1", "kit", "c0")
+
+
+async def _ask_for_much(_: Any, arguments: Any, __: str) -> bool:
+    return bool(arguments["host"] == "much")
+
+
+@pytest.mark.parametrize(
+    ("own", "tool", "arguments", "paused"),
+    [
+        (True, "read_note", NOTE, True),
+        (_ask_for_much, "ping_host", {"host": "much"}, True),
+        (_ask_for_much, "ping_host", {"host": "little"}, False),
+        (True, "fetch_page", {"url": 7}, False),  # nobody is asked about what is denied
+    ],
+)
+def test_the_applications_own_question_stays(kit: Kit, own: Any, tool: str, arguments: Any, *, paused: bool) -> None:
+    kit.tools[tool].needs_approval = own
+    first = start(kit.agent(calls((tool, arguments)), DONE))
+
+    assert (bool(first.interruptions), pending(first)) == (paused, [None] if paused else [])
+    if paused:
+        resume(first)
+    assert kit.ran == ([] if tool == "fetch_page" else [arguments])
+
+
+async def _slow(context: Any, text: str) -> Any:
+    await asyncio.Event().wait()
+
+
+async def _failing(context: Any, text: str) -> Any:
+    raise ValueError(f"the password is {text}")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"on_invoke_tool": _failing}, "TOOL_EXECUTION_FAILED: ValueError"),
+        ({"on_invoke_tool": _slow, "timeout_seconds": 0.05}, "Tool 'read_note' timed out after 0.05 seconds."),
+    ],
+    ids=["raises", "is slow"],
+)
+def test_what_fails_is_told_without_its_words(kit: Kit, options: Any, told: str) -> None:
+    tool = replace(kit.tools["read_note"], **options)
+
+    result = start(kit.agent(calls(("read_note", NOTE)), DONE, tools=[tool]))
+
+    assert outputs(result) == [told]
+
+
+def test_a_tool_whose_failure_ends_the_run_still_ends_it(kit: Kit) -> None:
+    @function_tool(failure_error_function=None)
+    def wipe_disk(disk: str) -> str:
+        raise KeyError(disk)
+
+    @function_tool(failure_error_function=None, strict_mode=False)
+    def ping_host(host: str) -> str:
+        raise KeyError(host)
+
+    denied = [function_call("wipe_disk", {"disk": "a"}, call_id="c1")]
+    with pytest.raises(agents.UserError, match="ping_host: 'there'"):
+        start(kit.agent(denied, calls(("ping_host", {"host": "there"})), DONE, tools=[ping_host, wipe_disk]))
+
+
+def test_a_tool_gets_the_decided_arguments_and_no_others(kit: Kit) -> None:
+    seen = []
+
+    async def body(context: Any, text: str) -> str:
+        seen.extend([text, context.tool_arguments])
+        return "fetched"
+
+    tool = replace(kit.tools["fetch_page"], on_invoke_tool=body)
+    start(kit.agent(calls(("fetch_page", {"url": "a", "limit": 99})), DONE, tools=[tool]))
+
+    assert seen == ['{"limit":10,"url":"a"}'] * 2
+
+
+def test_a_renamed_copy_is_decided_as_what_runs(kit: Kit) -> None:
+    guarded = kit.agent(tools=[kit.tools["wipe_disk"]])
+    posing = Agent(name="kit", model=ScriptedModel([calls(("read_note", {"disk": "a"})), DONE]))
+    posing.tools = [replace(guarded.tools[0], name="read_note")]
+
+    told = outputs(start(posing))
+
+    assert (kit.ran, len(told), "wipe_disk" in kit.record.read_text()) == ([], 1, False)
+
+
+def _shell(_: Any) -> str:
+    return ""
+
+
+MCP = {"type": "mcp", "server_label": "notes", "server_url": "https://notes.example"}
+BESIDE = [
+    agents.WebSearchTool(),
+    agents.FileSearchTool(vector_store_ids=["v"]),
+    agents.CodeInterpreterTool(tool_config={"type": "code_interpreter", "container": {"type": "auto"}}),
+    agents.ImageGenerationTool(tool_config={"type": "image_generation"}),
+    agents.HostedMCPTool(tool_config=MCP),
+    agents.LocalShellTool(executor=_shell),
+    agents.ShellTool(executor=_shell),
+    agents.ApplyPatchTool(editor=SimpleNamespace()),
+    agents.ComputerTool(computer=SimpleNamespace()),
+]
+
+
+@pytest.mark.parametrize("tool", BESIDE, ids=lambda tool: type(tool).__name__)
+def test_a_tool_that_runs_beside_function_tools_is_refused_at_start(kit: Kit, tool: Any) -> None:
+    with pytest.raises(UsageError, match=f"{type(tool).__name__} runs outside of function tools"):
+        kit.agent(tools=[tool])
+
+
+def _wiper() -> Any:
+    @function_tool
+    def wipe_disk(disk: int) -> int:
+        return disk
+
+    return wipe_disk
+
+
+def _unguarded() -> Any:
+    return Agent(name="clerk", model=ScriptedModel([DONE]))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"prompt": {"id": "p"}}, "its prompt is kept by the provider"),
+        ({"tools": [_unguarded().as_tool("clerk", "")]}, "tool clerk runs an unguarded agent"),
+        ({"handoffs": [handoff(_unguarded())]}, "a handoff leads to an agent that is not guarded"),
+        ({"tools": [_wiper()]}, "wipe_disk: disk"),
+    ],
+    ids=["prompt", "agent as a tool", "handoff object", "drift"],
+)
+def test_what_nobody_would_decide_is_refused_at_start(kit: Kit, options: Any, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        kit.agent(**options)
+
+
+def _hand_over(agent: Any) -> None:
+    agent.handoffs.append(_unguarded())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda agent: agent.tools.append(_wiper()), lambda agent: agent.tools.append(BESIDE[0]), _hand_over],
+    ids=["tool", "provider's tool", "agent"],
+)
+def test_an_agent_that_is_changed_afterwards_does_not_run(kit: Kit, change: Callable[[Any], None]) -> None:
+    agent = kit.agent(DONE)
+    change(agent)
+
+    with pytest.raises(UsageError):
+        start(agent)
+
+
+def test_a_handoff_with_arguments_is_refused(kit: Kit) -> None:
+    async def note(_: Any, __: Any) -> None: ...
+
+    with pytest.raises(UsageError, match="transfer_to_clerk takes arguments"):
+        kit.agent(handoffs=[handoff(kit.agent(name="clerk"), on_handoff=note, input_type=Reason)])
+
+
+def test_only_plain_agents_are_taken(kit: Kit) -> None:
+    class Own(Agent):  # type: ignore[misc]
+        pass
+
+    with pytest.raises(UsageError, match="an agent is a Own"):
+        guarded_openai_agent(Own(name="kit"), kit.pep, World.session)
+
+
+def test_a_clone_is_decided_by_its_own_name(kit: Kit) -> None:
+    agent = kit.agent(calls(("read_note", NOTE)), DONE)
+
+    start(agent.clone(name="clone"))
+
+    assert kit.callers == [("clone", "read_note")]
+
+
+@pytest.mark.process
+def test_the_example_tells_its_story() -> None:
+    assert process("examples/frameworks/openai_agents_payments.py") == STORY
+
+
+STORY = """\
+officer-123: pay INV-1
+  payment hub: 20,000 from ops-main to bene-acme-441
+  model: Invoice INV-1 is paid.
+officer-123: pay INV-2
+  held: ['limits.exceeded'], for ['payments.approver']
+supervisor-9: granted
+  payment hub: 47,500 from ops-main to bene-acme-441
+  model: Invoice INV-2 is paid.
+"""
+
+
+class Notes(MCPServer):  # type: ignore[misc]
+    """A server in this process; `use_structured_content` and the like are as they come."""
+
+    name = "notes"
+
+    def __init__(self, schema: Any) -> None:
+        super().__init__()
+        self.schema, self.called = schema, list[Any]()
+
+    async def connect(self) -> None: ...
+    async def cleanup(self) -> None: ...
+    async def list_prompts(self) -> Any: ...
+    async def get_prompt(self, name: str, arguments: Any = None) -> Any: ...
+
+    async def list_tools(self, run_context: Any = None, agent: Any = None) -> Any:
+        shell = Tool(name="open_shell", inputSchema={"type": "object"})
+        return [Tool(name="read_note", inputSchema=self.schema), shell]
+
+    async def call_tool(self, tool_name: str, arguments: Any, meta: Any = None) -> Any:
+        self.called.append((tool_name, arguments))
+        return CallToolResult(content=[TextContent(type="text", text="noted")])
+
+
+def test_tools_of_mcp_servers_are_decided_listed_and_compared(kit: Kit) -> None:
+    server = Notes(SUITE["tools"][0]["schema"])
+    agent = kit.agent(calls(("read_note", NOTE), ("open_shell", {})), DONE, tools=[], mcp_servers=[server])
+
+    result = start(agent)
+
+    assert [tool.name for tool in agent.model.first_call.tools] == ["read_note"]
+    assert (server.called, outputs(result)[1]) == ([("read_note", NOTE)], "Tool 'open_shell' not found.")
+    with pytest.raises(UsageError):
+        start(kit.agent(DONE, tools=[], mcp_servers=[Notes({"type": "object", "required": ["all"]})]))
