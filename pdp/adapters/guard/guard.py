@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.adapters.guard.outcome import UNDECIDED, UNKNOWN, CallOutcome, outcome_of
 from pdp.errors import UsageError
+from pdp.execution.failures import ToolUnavailableError
 from pdp.flow.preview import Visibility
 from pdp.json import canonical, digest
 from pdp.manifest.schema.drift import drift
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pdp.adapters")
 
-_run: ContextVar[Callable[[dict[str, Any]], Any]] = ContextVar("pdp_adapter_run")
+_run: ContextVar[tuple[str, Callable[[dict[str, Any]], Any]]] = ContextVar("pdp_adapter_run")
 _SESSIONS: Final = 1024
 
 
@@ -67,8 +68,8 @@ class ToolGuard:
                 hint="open another one, with Pep.from_project or Pep.from_files",
             )
         names = pep.manifest.tools
-        self._pep = pep.with_changes(tools=dict.fromkeys(names, _body))
-        self._apep = pep.with_changes(tools=dict.fromkeys(names, _abody))
+        self._pep = pep.with_changes(tools={name: partial(_body, name) for name in names})
+        self._apep = pep.with_changes(tools={name: partial(_abody, name) for name in names})
         self._source = session if callable(session) else None
         self._fixed = None if callable(session) else Session.read(session)
         self._filled = lru_cache(_SESSIONS)(self._fixed_with)
@@ -122,7 +123,7 @@ class ToolGuard:
 
         try:
             proposal, session = self._asked(call)
-            with _running(running):
+            with _running(call.tool, running):
                 evaluation = self._pep.call(proposal, session, tool_call_id=call.call_id)
             return outcome_of(evaluation, *own)
         except Exception:  # noqa: BLE001 - whatever fails is a DENY
@@ -144,7 +145,7 @@ class ToolGuard:
 
         try:
             proposal, session = self._asked(call)
-            with _running(running):
+            with _running(call.tool, running):
                 evaluation = await self._apep.acall(proposal, session, tool_call_id=call.call_id)
             return outcome_of(evaluation, *own)
         except Exception:  # noqa: BLE001 - as above
@@ -167,18 +168,23 @@ class ToolGuard:
         except Exception:  # noqa: BLE001 - as above
             return _undecided(call)
 
-    def visible(self, names: Collection[str], context: Any = None, agent: str | None = None) -> set[str]:
+    def visible(
+        self, names: Collection[str], context: Any = None, agent: str | None = None, run_id: str | None = None
+    ) -> set[str]:
         """Return which of these tools the caller can ever use; none where that cannot be told."""
         try:
-            return _shown(names, self._pep.visible_tools(self._session(FrameworkCall("", {}, None, context, agent))))
+            session = self._session(FrameworkCall("", {}, None, context, agent, run_id))
+            return _shown(names, self._pep.visible_tools(session))
         except Exception:  # noqa: BLE001 - as above
             _log.exception("tools could not be listed, and none is shown")
             return set()
 
-    async def avisible(self, names: Collection[str], context: Any = None, agent: str | None = None) -> set[str]:
+    async def avisible(
+        self, names: Collection[str], context: Any = None, agent: str | None = None, run_id: str | None = None
+    ) -> set[str]:
         """Async variant of `visible`."""
         try:
-            session = self._session(FrameworkCall("", {}, None, context, agent))
+            session = self._session(FrameworkCall("", {}, None, context, agent, run_id))
             return _shown(names, await self._apep.avisible_tools(session))
         except Exception:  # noqa: BLE001 - as above
             _log.exception("tools could not be listed, and none is shown")
@@ -227,20 +233,29 @@ def _with(session: Session, agent: str | None, run_id: str | None, key: str | No
 
 
 @contextmanager
-def _running(run: Callable[[dict[str, Any]], Any]) -> Iterator[None]:
-    token = _run.set(run)
+def _running(tool: str, run: Callable[[dict[str, Any]], Any]) -> Iterator[None]:
+    token = _run.set((tool, run))
     try:
         yield
     finally:
         _run.reset(token)
 
 
-def _body(**arguments: Any) -> Any:
-    return _run.get()(arguments)
+def _body(tool: str, /, **arguments: Any) -> Any:
+    return _run_of(tool)(arguments)
 
 
-async def _abody(**arguments: Any) -> Any:
-    return await _run.get()(arguments)
+async def _abody(tool: str, /, **arguments: Any) -> Any:
+    return await _run_of(tool)(arguments)
+
+
+def _run_of(tool: str) -> Callable[[dict[str, Any]], Any]:
+    """Return what runs the tool. The framework runs the one that it asked for, whatever a policy puts in its place."""
+    asked, run = _run.get()
+    if asked != tool:
+        message = f"the policy has {tool} run in place of {asked}, and the framework runs {asked} alone"
+        raise ToolUnavailableError(message, details={"effect": "none"})
+    return run
 
 
 def _shown(names: Collection[str], visible: Mapping[str, Visibility]) -> set[str]:

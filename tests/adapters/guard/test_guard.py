@@ -13,12 +13,13 @@ from pdp import Approvals, Pep, Registry
 from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
 from pdp.adapters.guard.outcome import OutcomeKind
 from pdp.errors import UsageError
-from pdp.manifest.load import load_manifest
+from pdp.manifest.load import load_effective, load_manifest
 from pdp.testing.conformance.cases import CASES
 from pdp.testing.conformance.run import run
 from pdp.testing.conformance.target import Observed
 from pdp.testing.conformance.world import World, run_body
 from tests.adapters.client import AdapterClient
+from tests.support.scripted import Scripted, answer, duty
 
 MANIFEST = "pdp/testing/conformance/manifest.yaml"
 SESSION = World.session
@@ -153,3 +154,20 @@ def test_a_call_that_needs_a_key_is_named_by_its_run_and_id() -> None:
 
     assert first is not None
     assert (first == again == stronger, others.count(first), others[-1]) == (True, 0, None)
+
+
+def test_a_policy_that_puts_another_tool_in_the_place_of_a_call_runs_neither() -> None:
+    def respond(request: dict[str, Any]) -> dict[str, Any]:
+        return answer(
+            "ALLOW", *([duty("transform", tool="post_note")] if request["action"]["name"] == "read_note" else [])
+        )
+
+    ran: list[Any] = []
+    with Pep(load_effective(Path(MANIFEST), None), Scripted(respond)) as pep:
+        outcome = ToolGuard(pep, SESSION).call(FrameworkCall("read_note", {"note": "a"}), ran.append)
+
+    assert (outcome.kind, outcome.text, ran) == (
+        OutcomeKind.FAILED,
+        "TOOL_UNAVAILABLE: the policy has post_note run in place of read_note, and the framework runs read_note alone",
+        [],
+    )

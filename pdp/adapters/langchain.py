@@ -1,0 +1,154 @@
+"""LangChain and LangGraph: `create_agent(..., middleware=[LangChainMiddleware(pep, session)])`, or a `ToolNode`.
+
+Put it last in the list of middleware: what stands behind it is between the decision and the tool.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
+from pdp.adapters.guard.outcome import OutcomeKind
+from pdp.execution.failures import ToolError, ToolUnavailableError
+from pdp.installed import extra
+
+with extra("langchain"):
+    from langchain.agents.middleware import AgentMiddleware
+    from langchain_core.messages import ToolMessage
+    from langchain_core.tools import BaseTool
+    from langgraph.config import get_config
+    from langgraph.errors import GraphBubbleUp, GraphInterrupt, is_invalid_resume
+    from langgraph.types import Command, interrupt
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+    from pdp.adapters.guard.guard import SessionSource
+    from pdp.adapters.guard.outcome import CallOutcome
+    from pdp.pep import Pep
+
+
+class LangChainMiddleware(AgentMiddleware):
+    """Decides each tool call of an agent before it runs, and shows the model only tools that its caller can use.
+
+    A call that waits for an approval is an `interrupt` with `CallOutcome.pending`. To resume, have it granted, then
+    `agent.invoke(None, config)` or `Command(resume=...)`: whatever it says, the call is decided again. But for
+    `{"type": "reject", "message": WHY}`, which the model is told. Without a `thread_id`, the model is told to wait.
+
+    In a graph of one's own: `ToolNode(tools, wrap_tool_call=own.wrap_tool_call, awrap_tool_call=own.awrap_tool_call)`.
+
+    Args:
+        pep, session: as of `ToolGuard`; a session's function gets the run's `context`, as `invoke` is given it.
+
+    Raises:
+        UsageError: as of `ToolGuard`; in the run, a tool that is not as the manifest declares it.
+    """
+
+    def __init__(self, pep: Pep, session: SessionSource) -> None:
+        super().__init__()
+        self._guard = ToolGuard(pep, session)
+        self._checked: dict[str, BaseTool] = {}
+
+    def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        """List only what the caller can use; never a tool that the model's provider runs by itself."""
+        shown = self._guard.visible(self._check(request.tools), request.runtime.context, *_whose(get_config()))
+        return handler(_showing(request, shown))
+
+    async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Async variant of `wrap_model_call`."""
+        shown = await self._guard.avisible(self._check(request.tools), request.runtime.context, *_whose(get_config()))
+        return await handler(_showing(request, shown))
+
+    def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        """Decide a call and, on ALLOW alone, have it run with the decided arguments."""
+
+        def run(arguments: dict[str, Any]) -> Any:
+            with _pausing():
+                return handler(request.override(tool_call={**request.tool_call, "args": arguments}))
+
+        call, content = self._asked(request)
+        return _answer(request, call, self._guard.call(call, run, content))
+
+    async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Async variant of `wrap_tool_call`."""
+
+        async def run(arguments: dict[str, Any]) -> Any:
+            with _pausing():
+                return await handler(request.override(tool_call={**request.tool_call, "args": arguments}))
+
+        call, content = self._asked(request)
+        return _answer(request, call, await self._guard.acall(call, run, content))
+
+    def _check(self, tools: Iterable[Any]) -> list[str]:
+        """Hold tools against the manifest, each once, and return the names of those that LangChain runs."""
+        own = [tool for tool in tools if isinstance(tool, BaseTool)]
+        for tool in own:
+            if self._checked.get(tool.name) is not tool:
+                schema = tool.tool_call_schema
+                self._guard.check({tool.name: schema if isinstance(schema, dict) else schema.model_json_schema()})
+                self._checked[tool.name] = tool
+        return [tool.name for tool in own]
+
+    def _asked(self, request: Any) -> tuple[FrameworkCall, Callable[[Any], Any]]:
+        """Return the call of what runs, as a middleware may have put another tool in its place; and how to read it."""
+        call, runtime = request.tool_call, request.runtime
+        (name,) = self._check([request.tool]) or [call["name"]]
+        entry = self._guard.manifest.tools.get(name)
+        asked = FrameworkCall(name, call["args"], call["id"], runtime.context, *_whose(runtime.config))
+        return asked, partial(_value, schema=entry.result_schema if entry else None)
+
+
+def _whose(config: Any) -> tuple[str | None, str | None]:
+    """Return the `name` that `create_agent` was given, which a sub-agent without one has of its caller; the thread."""
+    thread = config.get("configurable", {}).get("thread_id")
+    return config.get("metadata", {}).get("lc_agent_name"), None if thread is None else str(thread)
+
+
+def _showing(request: Any, shown: set[str]) -> Any:
+    return request.override(tools=[tool for tool in request.tools if isinstance(tool, BaseTool) and tool.name in shown])
+
+
+@contextmanager
+def _pausing() -> Iterator[None]:
+    """Let a tool pause the run: LangGraph runs it anew from its beginning, so that until then it has done nothing."""
+    try:
+        yield
+    except GraphInterrupt as pause:
+        raise ToolUnavailableError("the tool has paused the run", details={"effect": "none"}) from pause
+
+
+def _value(result: Any, schema: Any) -> Any:
+    """Return the result out of what `ToolNode` makes of it: text of any JSON. ToolError: the tool has failed."""
+    if isinstance(result, Command):
+        result = result.update.get("messages") if isinstance(result.update, dict) else result.update
+    if not isinstance(result, ToolMessage):
+        return [_value(each, schema) for each in result or () if isinstance(each, ToolMessage | Command)]
+    if result.status == "error":
+        raise ToolError(result.text)
+    if isinstance(result.content, str) and (schema or {}).get("type") != "string":
+        with suppress(orjson.JSONDecodeError):
+            value = orjson.loads(result.content)
+            return value if schema is not None or isinstance(value, dict | list) else result.content
+    return result.content
+
+
+def _answer(request: Any, call: FrameworkCall, outcome: CallOutcome) -> Any:
+    """Return what the model sees; a call that is held pauses the run, where it has a thread to be resumed in."""
+    error, text, answer = outcome.error, outcome.text, None
+    if error is not None:
+        error = error.__cause__ if isinstance(error.__cause__, GraphInterrupt) else error
+        if isinstance(error, GraphBubbleUp) or is_invalid_resume(error):
+            raise error
+    if outcome.own is not None:
+        return outcome.own
+    if outcome.kind is OutcomeKind.HELD and call.run_id is not None:
+        # Answers of earlier resumes come again, in their order; after the last of them the run pauses.
+        while not isinstance(answer, dict) or answer.get("type") != "reject":
+            answer = interrupt(outcome.pending)
+        text = f"rejected, and nothing ran: {answer.get('message')}"
+    status = "error" if outcome.is_error else "success"
+    return ToolMessage(text, name=request.tool_call["name"], tool_call_id=call.call_id, status=status)

@@ -1,0 +1,1 @@
+"""LangChain and LangGraph, tried with real agents whose model is scripted."""
