@@ -27,29 +27,19 @@ _MOST_TURNS = 200
 _AT_ONCE_SECONDS = 0.1  # in which calls are taken for one turn of the model
 
 
-class ClaudeClient:
-    """The program; its model makes the calls that it is given, those of one moment in one turn."""
+class ScriptedCalls:
+    """A model that makes the calls that it is given, those of one moment in one turn."""
 
-    def __init__(self, world: World, hook: HookClient) -> None:
-        self.world, self.hook = world, hook
+    def __init__(self) -> None:
         self.given: queue.Queue[tuple[ToolUse, Future[ToolResult]] | None] = queue.Queue()
         self.made: list[Future[ToolResult]] = []
+        self.turns = [self.turn] * _MOST_TURNS
 
-    def call(self, tool: str, arguments: Mapping[str, Any], *, call_id: str, by_position: bool = False) -> Observed:
-        if by_position:
-            raise NotImplementedError
-        if self.world.setting == "raises":
-            return self._interrupted(tool, arguments, self.hook.hooks.residents)
-        return _seen(self._give(tool, arguments).result(PATIENCE))
-
-    def cancel(self, tool: str, arguments: Mapping[str, Any], *, call_id: str) -> None:
-        self._interrupted(tool, arguments, lambda: processes_of(self.hook.home, "ask.py"))
-
-    def approve(self, held: str) -> None:
-        self.hook.approve(held)
-
-    def listed(self) -> Sequence[str]:
-        raise NotImplementedError
+    def give(self, tool: str, arguments: Mapping[str, Any]) -> Future[ToolResult]:
+        """Have it call a tool of the suite; the future is what it is told."""
+        future: Future[ToolResult] = Future()
+        self.given.put((ToolUse(f"mcp__kit__{tool}", dict(arguments)), future))
+        return future
 
     def turn(self, told: list[ToolResult]) -> Sequence[ToolUse]:
         """What the model does next."""
@@ -64,15 +54,33 @@ class ClaudeClient:
                 given = self.given.get(timeout=_AT_ONCE_SECONDS)
         return calls
 
-    def _give(self, tool: str, arguments: Mapping[str, Any]) -> Future[ToolResult]:
-        future: Future[ToolResult] = Future()
-        self.given.put((ToolUse(f"mcp__kit__{tool}", dict(arguments)), future))
-        return future
+
+class ClaudeClient:
+    """The program, and its model."""
+
+    def __init__(self, world: World, hook: HookClient) -> None:
+        self.world, self.hook, self.model = world, hook, ScriptedCalls()
+
+    def call(self, tool: str, arguments: Mapping[str, Any], *, call_id: str, by_position: bool = False) -> Observed:
+        if by_position:
+            raise NotImplementedError
+        if self.world.setting == "raises":
+            return self._interrupted(tool, arguments, self.hook.hooks.residents)
+        return _seen(self.model.give(tool, arguments).result(PATIENCE))
+
+    def cancel(self, tool: str, arguments: Mapping[str, Any], *, call_id: str) -> None:
+        self._interrupted(tool, arguments, lambda: processes_of(self.hook.home, "ask.py"))
+
+    def approve(self, held: str) -> None:
+        self.hook.approve(held)
+
+    def listed(self) -> Sequence[str]:
+        raise NotImplementedError
 
     def _interrupted(self, tool: str, arguments: Mapping[str, Any], processes: Any) -> Observed:
         """Make a call, and kill processes while it is decided."""
         self.world.engine.become("slow")
-        future = self._give(tool, arguments)
+        future = self.model.give(tool, arguments)
         assert until(lambda: self.world.engine.asked.is_set() or future.done())
         for process in processes():
             os.kill(process, signal.SIGKILL)
@@ -104,17 +112,16 @@ class ClaudeCodeTarget:
                 other = {"type": "command", "command": f"echo '{json.dumps(self.said_beside)}'"}
                 hooks["PreToolUse"].append({"matcher": "*", "hooks": [other]})
             names = ",".join(self.spelling.format(tool) for tool in TOOLS)
-            turns = [client.turn] * _MOST_TURNS
             program = threading.Thread(
                 target=run_claude,
-                args=(person, workspace, turns, *options),
+                args=(person, workspace, client.model.turns, *options),
                 kwargs={"settings": {"hooks": hooks}, "tools": names},
             )
             program.start()
             try:
                 yield client
             finally:
-                client.given.put(None)
+                client.model.given.put(None)
                 program.join()
 
 

@@ -95,15 +95,18 @@ def run_claude(
 
 
 @contextmanager
-def model(turns: Sequence[Turn]) -> Iterator[tuple[str, Callable[[], list[ToolResult]]]]:
-    """Serve the Messages API at a URL; what is handed out with it gives the results that the latest request carried."""
+def model(turns: Sequence[Turn], *, always: bool = False) -> Iterator[tuple[str, Callable[[], list[ToolResult]]]]:
+    """Serve the Messages API at a URL; what is handed out with it gives the results that the latest request carried.
+
+    A request without tools is for something small, such as a title, and has no calls in its answer, unless `always`.
+    """
     told: list[ToolResult] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             calls: Sequence[ToolUse] = []
-            if request.get("tools"):  # without any, the client asks for something small, such as a title
+            if request.get("tools") or always:
                 blocks = [block for message in request["messages"] for block in _blocks(message)]
                 # Calls that are made at once are told in the order in which they ended.
                 found = sorted((block for block in blocks if block["type"] == "tool_result"), key=_place)

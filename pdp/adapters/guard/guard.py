@@ -39,6 +39,8 @@ class FrameworkCall(NamedTuple):
         context: the framework's trusted context: what the session is made of.
         agent: the name of the agent that calls; it is the session's `agent` where that has none.
         run_id: the framework's id of the run, or thread; likewise.
+        pauses: whether a held call is made again with the same id. Where the model has to make it again, its key is
+            made of the run and its arguments: the same call runs once in a run.
     """
 
     tool: str
@@ -47,6 +49,7 @@ class FrameworkCall(NamedTuple):
     context: Any = None
     agent: str | None = None
     run_id: str | None = None
+    pauses: bool = True
 
 
 class ToolGuard:
@@ -216,10 +219,11 @@ class ToolGuard:
     def _key(self, call: FrameworkCall, run_id: str | None) -> str | None:
         """Return what names this call where its tool needs a key and derives none: a replay is the same call."""
         entry = self.manifest.tools.get(call.tool)
-        if entry is None or not entry.idempotency.required or run_id is None or call.call_id is None:
+        named = call.call_id if call.pauses else [call.tool, call.arguments]
+        if entry is None or not entry.idempotency.required or run_id is None or named is None:
             return None
         derived = entry.idempotency.key == "derive(args)" and entry.effect_class != "commit-high"
-        return None if derived else digest(canonical([run_id, call.call_id]))
+        return None if derived else digest(canonical([run_id, named]))
 
     def _fixed_with(self, agent: str | None, run_id: str | None, key: str | None) -> Session:
         return _with(Session.read(self._fixed), agent, run_id, key)

@@ -12,6 +12,7 @@ import pytest
 from pdp import Approvals, Pep, Registry
 from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
 from pdp.adapters.guard.outcome import OutcomeKind
+from pdp.documents import read_document
 from pdp.errors import UsageError
 from pdp.manifest.load import load_effective, load_manifest
 from pdp.testing.conformance.cases import CASES
@@ -119,6 +120,23 @@ def test_the_session_is_made_of_the_context_and_of_what_the_framework_knows(pep:
 
     dispatched = pep.audit.events[0]  # type: ignore[attr-defined]
     assert (dispatched["agent"], dispatched["run_id"], dispatched["tool_call_id"]) == ("agent:kit", "r1", "c1")
+
+
+def test_where_a_held_call_cannot_be_paused_the_same_call_of_a_run_has_one_key() -> None:
+    wire = {"beneficiary_id": "bene-acme-441", "amount": 30_000, "source_account": "a", "reference": "r"}
+    with Pep.from_project("examples/payments/pdp.yaml", approvals=Approvals()) as pep:
+        session = read_document(Path("examples/payments/session.json")).value
+        guard = ToolGuard(pep, {**session, "idempotency_key": None})
+        calls = [FrameworkCall("initiate_wire", wire, number, run_id="r1", pauses=False) for number in "123"]
+        held = guard.call(calls[0], lambda _: 1).approval
+        assert pep.approvals is not None
+        assert held is not None
+        pep.approvals.grant(held.id, {"sub": "supervisor-9", "roles": ["payments.approver"]})
+        ran: list[int] = []
+
+        outcomes = [guard.call(call, lambda _: ran.append(1)) for call in calls[1:]]
+
+    assert ([each.kind for each in outcomes], ran) == ([OutcomeKind.RAN] * 2, [1])
 
 
 def test_a_tool_that_is_not_as_declared_is_said_with_every_difference(pep: Pep) -> None:

@@ -1,0 +1,178 @@
+"""The Claude Agent SDK: tools of servers in this process run inside the decision; what the client runs is refused.
+
+A held call is answered with the text that names its approval, and the model makes it again. The client's own pause
+(`defer`) is not used: of several calls that it held in one turn only the last one came back, as was seen in 2.1.330.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from copy import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
+from pdp.errors import UsageError
+from pdp.hooks.call import Behaviour, HookAnswer, Moment
+from pdp.hooks.decide import answer
+from pdp.hooks.dialects.claude_code import CLAUDE_CODE, http_body
+from pdp.installed import extra
+from pdp.json import JsonValueError, parse_json
+
+with extra("claude-agent-sdk"):
+    from claude_agent_sdk import ClaudeAgentOptions, HookMatcher
+    from mcp import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdp.adapters.guard.guard import SessionSource
+    from pdp.hooks.home import HookPolicy
+    from pdp.pep import Pep
+
+_EVENTS: Final = ("PreToolUse", "PostToolUse", "PostToolUseFailure")
+_CALL_ID: Final = "claudecode/toolUseId"
+_MOST_CALLS: Final = 1024  # that were announced and have not come; the client's own rules refuse some
+_UNKNOWN: Final = "pep.internal_error: the client did not announce this call, and nothing ran"
+
+_log = logging.getLogger("pdp.adapters")
+
+
+async def guarded_claude_options(
+    options: ClaudeAgentOptions, pep: Pep, session: SessionSource, policy: HookPolicy | None = None
+) -> ClaudeAgentOptions:
+    """Return options whose tools run on ALLOW alone: those of SDK servers, by the names that their `@tool` has.
+
+    Settings of the machine and of the repository are not loaded unless `setting_sources` names them.
+
+    Args:
+        options: the user's own, unchanged. Hooks of theirs stay.
+        pep: who decides.
+        session: whose calls these are. A function gets the input of the client's hook without the model's arguments:
+            `session_id`, `cwd`, `agent_type` and so on; an empty one when tools are listed.
+        policy: decides the client's own tools and its other servers, as `pdp hook` does. Without it there are none.
+
+    Raises:
+        UsageError: a tool is not as the manifest declares it, two servers have one of the same name, or there are
+            tools of the client, or other servers, that nothing would decide.
+    """
+    if not isinstance(options.mcp_servers, dict):
+        raise UsageError("mcp_servers is a file or text", hint="give a dict, so that each server can be guarded")
+    servers: dict[str, Any] = dict(options.mcp_servers)
+    own = [name for name, each in servers.items() if each.get("type") == "sdk"]
+    if policy is None and (options.tools or len(own) < len(servers)):
+        raise UsageError(
+            "nothing decides the client's own tools and servers outside of this process",
+            hint="leave `tools` and such servers out, or give the policy of `pdp hook` (pdp.hooks.home.open_policy)",
+        )
+    guard = _ClaudeTools(ToolGuard(pep, session), frozenset(own), policy)
+    for name in own:
+        servers[name] = {**servers[name], "instance": await guard.guarded(servers[name]["instance"])}
+    hooks: dict[Any, list[HookMatcher]] = {**(options.hooks or {})}
+    for event in _EVENTS:
+        hooks[event] = [HookMatcher(hooks=[guard.asked], on_failure="block"), *hooks.get(event, ())]
+    return replace(
+        options,
+        mcp_servers=servers,
+        strict_mcp_config=True,
+        tools=[] if policy is None else options.tools,
+        setting_sources=options.setting_sources or [],
+        hooks=hooks,
+    )
+
+
+class _ClaudeTools:
+    def __init__(self, guard: ToolGuard, servers: frozenset[str], policy: HookPolicy | None) -> None:
+        self._guard, self._servers, self._policy = guard, servers, policy
+        self._names = set[str]()
+        self._announced: OrderedDict[str, Mapping[str, Any]] = OrderedDict()
+
+    async def guarded(self, server: Any) -> Any:
+        """Return the server with its tools inside of decisions; nothing stands between these and the tools."""
+        schemas: dict[str, Any] = {}
+        async with Client(server) as client:
+            page = await client.list_tools()
+            while True:
+                schemas |= {tool.name: tool.input_schema for tool in page.tools}
+                if page.next_cursor is None:
+                    break
+                page = await client.list_tools(cursor=page.next_cursor)
+        if twice := self._names & schemas.keys():
+            raise UsageError(f"two servers have a tool of the same name: {sorted(twice)}", hint="rename one")
+        self._names |= schemas.keys()
+        self._guard.check(schemas)
+        own = copy(server)
+        own.middleware = [*server.middleware, self._served]
+        return own
+
+    async def asked(self, told: Any, *_: Any) -> Any:
+        """Be the client's hook: note a call that a server of ours will get, and decide any other by the policy."""
+        moment = Moment.BEFORE
+        try:
+            source = told.get("mcp_server") or {}
+            if source.get("source") == "sdk" and source.get("name") in self._servers:
+                if told["hook_event_name"] == "PreToolUse":
+                    known = {name: value for name, value in told.items() if name != "tool_input"}
+                    self._announced[told["tool_use_id"]] = known
+                    if len(self._announced) > _MOST_CALLS:
+                        self._announced.popitem(last=False)
+                return {}
+            call = CLAUDE_CODE.read(told)
+            moment = call.moment
+            given = HookAnswer(Behaviour.DENY, f"{call.tool}: nothing decides this tool here")
+            if self._policy is not None:
+                given = await answer(call, self._policy)
+        except Exception:  # noqa: BLE001 - the client goes on after what it cannot read
+            _log.exception("a hook could not be answered, which is a DENY")
+            given = HookAnswer(Behaviour.DENY, "the call cannot be decided")
+        return http_body(given, moment)
+
+    async def _served(self, ctx: Any, call_next: Any) -> Any:
+        """Be the middleware of a server."""
+        if ctx.method == "tools/list":
+            page = await call_next(ctx)
+            shown = await self._guard.avisible([tool["name"] for tool in page["tools"]], {})
+            return {**page, "tools": [tool for tool in page["tools"] if tool["name"] in shown]}
+        if ctx.method != "tools/call":
+            return await call_next(ctx)
+        params = dict(ctx.params)
+        call_id = (params.get("_meta") or {}).get(_CALL_ID)
+        told = self._announced.pop(str(call_id), None)
+        if told is None:
+            return _result(_UNKNOWN, is_error=True)
+
+        async def run(arguments: dict[str, Any]) -> Any:
+            result = await call_next(replace(ctx, params={**params, "arguments": arguments}))
+            if result.get("isError"):
+                raise _ToolSaidError("".join(each.get("text", "") for each in result["content"]))
+            return result
+
+        outcome = await self._guard.acall(
+            FrameworkCall(
+                params["name"], params.get("arguments") or {}, call_id, told, told.get("agent_type"),
+                told.get("session_id"), pauses=False,
+            ),
+            run, _content,
+        )  # fmt: skip
+        return _result(outcome.text, is_error=outcome.is_error) if outcome.own is None else outcome.own
+
+
+class _ToolSaidError(Exception):
+    """A tool ran, and its result says that it failed."""
+
+
+def _content(result: Mapping[str, Any]) -> Any:
+    """Return what a tool gave: its text, or the JSON that this is; blocks that are not text as they are."""
+    texts = [each.get("text") for each in result["content"]]
+    if None in texts:
+        return result["content"]
+    text = "".join(texts)
+    try:
+        return parse_json(text) if text.startswith(("{", "[")) else text
+    except JsonValueError:
+        return text
+
+
+def _result(text: str, *, is_error: bool) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": text}], "isError": is_error}
