@@ -13,16 +13,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
+from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
 from pdp.errors import UsageError
 from pdp.hooks.call import Behaviour, HookAnswer, Moment
 from pdp.hooks.decide import answer
 from pdp.hooks.dialects.claude_code import CLAUDE_CODE, http_body
 from pdp.installed import extra
-from pdp.json import JsonValueError, parse_json
 
 with extra("claude-agent-sdk"):
+    import mcp_types as types
     from claude_agent_sdk import ClaudeAgentOptions, HookMatcher
     from mcp import Client
+
+    from pdp.adapters.mcp import content, own_of, running, told
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,11 +96,10 @@ class _ClaudeTools:
         schemas: dict[str, Any] = {}
         async with Client(server) as client:
             page = await client.list_tools()
-            while True:
-                schemas |= {tool.name: tool.input_schema for tool in page.tools}
-                if page.next_cursor is None:
-                    break
+            schemas |= {tool.name: tool.input_schema for tool in page.tools}
+            while page.next_cursor is not None:
                 page = await client.list_tools(cursor=page.next_cursor)
+                schemas |= {tool.name: tool.input_schema for tool in page.tools}
         if twice := self._names & schemas.keys():
             raise UsageError(f"two servers have a tool of the same name: {sorted(twice)}", hint="rename one")
         self._names |= schemas.keys()
@@ -106,27 +108,27 @@ class _ClaudeTools:
         own.middleware = [*server.middleware, self._served]
         return own
 
-    async def asked(self, told: Any, *_: Any) -> Any:
+    async def asked(self, given: Any, *_: Any) -> Any:
         """Be the client's hook: note a call that a server of ours will get, and decide any other by the policy."""
         moment = Moment.BEFORE
         try:
-            source = told.get("mcp_server") or {}
+            source = given.get("mcp_server") or {}
             if source.get("source") == "sdk" and source.get("name") in self._servers:
-                if told["hook_event_name"] == "PreToolUse":
-                    known = {name: value for name, value in told.items() if name != "tool_input"}
-                    self._announced[told["tool_use_id"]] = known
+                if given["hook_event_name"] == "PreToolUse":
+                    known = {name: value for name, value in given.items() if name != "tool_input"}
+                    self._announced[given["tool_use_id"]] = known
                     if len(self._announced) > _MOST_CALLS:
                         self._announced.popitem(last=False)
                 return {}
-            call = CLAUDE_CODE.read(told)
+            call = CLAUDE_CODE.read(given)
             moment = call.moment
-            given = HookAnswer(Behaviour.DENY, f"{call.tool}: nothing decides this tool here")
+            said = HookAnswer(Behaviour.DENY, f"{call.tool}: nothing decides this tool here")
             if self._policy is not None:
-                given = await answer(call, self._policy)
+                said = await answer(call, self._policy)
         except Exception:  # noqa: BLE001 - the client goes on after what it cannot read
             _log.exception("a hook could not be answered, which is a DENY")
-            given = HookAnswer(Behaviour.DENY, "the call cannot be decided")
-        return http_body(given, moment)
+            said = HookAnswer(Behaviour.DENY, "the call cannot be decided")
+        return http_body(said, moment)
 
     async def _served(self, ctx: Any, call_next: Any) -> Any:
         """Be the middleware of a server."""
@@ -136,43 +138,14 @@ class _ClaudeTools:
             return {**page, "tools": [tool for tool in page["tools"] if tool["name"] in shown]}
         if ctx.method != "tools/call":
             return await call_next(ctx)
-        params = dict(ctx.params)
-        call_id = (params.get("_meta") or {}).get(_CALL_ID)
-        told = self._announced.pop(str(call_id), None)
-        if told is None:
-            return _result(_UNKNOWN, is_error=True)
-
-        async def run(arguments: dict[str, Any]) -> Any:
-            result = await call_next(replace(ctx, params={**params, "arguments": arguments}))
-            if result.get("isError"):
-                raise _ToolSaidError("".join(each.get("text", "") for each in result["content"]))
-            return result
-
-        outcome = await self._guard.acall(
-            FrameworkCall(
-                params["name"], params.get("arguments") or {}, call_id, told, told.get("agent_type"),
-                told.get("session_id"), pauses=False,
-            ),
-            run, _content,
+        params = types.CallToolRequestParams.model_validate(ctx.params or {}, by_name=False)
+        call_id = str((params.meta or {}).get(_CALL_ID))
+        known = self._announced.pop(call_id, None)
+        if known is None:
+            return told(CallOutcome(OutcomeKind.DENIED, _UNKNOWN), None, ctx, params)
+        call = FrameworkCall(
+            params.name, params.arguments or {}, call_id, known, known.get("agent_type"), known.get("session_id"),
+            pauses=False,
         )  # fmt: skip
-        return _result(outcome.text, is_error=outcome.is_error) if outcome.own is None else outcome.own
-
-
-class _ToolSaidError(Exception):
-    """A tool ran, and its result says that it failed."""
-
-
-def _content(result: Mapping[str, Any]) -> Any:
-    """Return what a tool gave: its text, or the JSON that this is; blocks that are not text as they are."""
-    texts = [each.get("text") for each in result["content"]]
-    if None in texts:
-        return result["content"]
-    text = "".join(texts)
-    try:
-        return parse_json(text) if text.startswith(("{", "[")) else text
-    except JsonValueError:
-        return text
-
-
-def _result(text: str, *, is_error: bool) -> dict[str, Any]:
-    return {"content": [{"type": "text", "text": text}], "isError": is_error}
+        own = own_of(outcome := await self._guard.acall(call, running(ctx, call_next), content))
+        return told(outcome, None, ctx, params) if own is None else own

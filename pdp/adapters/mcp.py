@@ -23,6 +23,8 @@ with extra("mcp"):
     from mcp.shared.exceptions import MCPError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 
     from pdp.adapters.guard.guard import SessionSource
@@ -74,18 +76,8 @@ class McpMiddleware:
         if params.name in self._guard.manifest.tools and params.name not in self._known:
             await self._look(ctx, call_next, params.name)
 
-        async def run(decided: dict[str, Any]) -> dict[str, Any]:
-            result: Any = await call_next(replace(ctx, params={**(ctx.params or {}), "arguments": decided}))
-            if (kind := result.get("resultType")) == "input_required":
-                raise InputAskedError(result)
-            if kind not in (None, "complete"):
-                raise ToolError("the server runs the tool as a task, whose result cannot be guarded")
-            if result.get("isError"):
-                raise ToolError("\n".join(block.get("text", "") for block in result["content"]) or "the tool failed")
-            return dict(result)
-
         call = FrameworkCall(params.name, params.arguments or {}, str(ctx.request_id), ctx)
-        own = own_of(outcome := await self._guard.acall(call, run, _content))
+        own = own_of(outcome := await self._guard.acall(call, running(ctx, call_next), content))
         return told(outcome, self._page, ctx, params) if own is None else dict(own)
 
     async def _look(self, ctx: Context, call_next: CallNext, name: str) -> None:
@@ -113,6 +105,22 @@ def check_schemas(guard: ToolGuard, schemas: dict[str, Any]) -> None:
         guard.check(schemas)
     except UsageError as error:
         raise drifted(error.message) from None
+
+
+def running(ctx: Context, call_next: CallNext) -> Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]:
+    """Return what runs a `tools/call` with the decided arguments; ToolError: its result says that it failed."""
+
+    async def run(decided: dict[str, Any]) -> dict[str, Any]:
+        result: Any = await call_next(replace(ctx, params={**(ctx.params or {}), "arguments": decided}))
+        if (kind := result.get("resultType")) == "input_required":
+            raise InputAskedError(result)
+        if kind not in (None, "complete"):
+            raise ToolError("the server runs the tool as a task, whose result cannot be guarded")
+        if result.get("isError"):
+            raise ToolError("\n".join(block.get("text", "") for block in result["content"]) or "the tool failed")
+        return dict(result)
+
+    return run
 
 
 def own_of(outcome: CallOutcome) -> Any:
@@ -148,5 +156,6 @@ def drifted(what: str) -> MCPError:
     return MCPError(types.INTERNAL_ERROR, "pdp.usage: tools are not as their manifest says; the server's log says more")
 
 
-def _content(result: dict[str, Any]) -> dict[str, Any]:
+def content(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a `tools/call` result that is the tool's own."""
     return {key: result[key] for key in ("content", "structuredContent") if key in result}
