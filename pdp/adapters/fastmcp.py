@@ -74,7 +74,7 @@ class FastMcpMiddleware(Middleware):
 
         request = ctx.request_context
         call_id = None if request is None else str(request.request_id)
-        call = FrameworkCall(params.name, params.arguments or {}, call_id, ctx)
+        call = FrameworkCall(params.name, params.arguments or {}, call_id, ctx, pauses=False)
         outcome = await self._guard.acall(call, run, _content)
         if (own := own_of(outcome)) is not None:
             return own

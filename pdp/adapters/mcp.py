@@ -76,7 +76,7 @@ class McpMiddleware:
         if params.name in self._guard.manifest.tools and params.name not in self._known:
             await self._look(ctx, call_next, params.name)
 
-        call = FrameworkCall(params.name, params.arguments or {}, str(ctx.request_id), ctx)
+        call = FrameworkCall(params.name, params.arguments or {}, str(ctx.request_id), ctx, pauses=False)
         own = own_of(outcome := await self._guard.acall(call, running(ctx, call_next), content))
         return told(outcome, self._page, ctx, params) if own is None else dict(own)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -25,6 +26,7 @@ from pdp.testing.conformance.target import Observed
 from pdp.testing.conformance.world import World, run_body
 from tests.adapters.client import AdapterClient
 from tests.conformance.local import functions, opened_pep
+from tests.support import PATIENCE, until
 
 
 def server_of(world: Any, pep: Pep) -> FastMCP:
@@ -65,6 +67,22 @@ class FastMcpClient(AdapterClient):
 
     async def turn(self, tool: str, arguments: dict[str, Any], call_id: str) -> Observed:
         return await call(self.client, tool, arguments)
+
+    def cancel(self, tool: str, arguments: Mapping[str, Any], *, call_id: str) -> None:
+        ended = threading.Event()
+
+        async def given_up() -> None:
+            try:
+                await self.turn(tool, dict(arguments), call_id)
+            finally:
+                ended.set()
+
+        called = self.portal.start_task_soon(given_up)
+        assert until(lambda: self.world.engine.asked.is_set() or ended.is_set())
+        called.cancel()
+        assert ended.wait(PATIENCE)
+        # When this is answered, without the engine, the server has read what was sent before.
+        self.portal.call(self.turn, "open_shell", {}, "")
 
     async def alisted(self) -> Sequence[str]:
         return [tool.name for tool in await self.client.list_tools()]

@@ -1,0 +1,58 @@
+"""A server of the MCP SDK whose wires are decided. Over HTTP, `get_access_token().claims` would be the claims."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from mcp import Client
+from mcp.server import MCPServer
+
+from pdp import Approvals, Pep
+from pdp.adapters.mcp import McpMiddleware
+
+PAYMENTS = Path(__file__).parents[1] / "payments"
+OFFICER = json.loads((PAYMENTS / "session.json").read_text())
+
+
+def caller(request: Any) -> dict[str, Any]:
+    """Return whose call this is. The client names the payment, so that it is made once; it cannot name a person."""
+    return {**OFFICER, "idempotency_key": (request.meta or {}).get("example/payment")}
+
+
+def initiate_wire(beneficiary_id: str, amount: float, source_account: str, reference: str) -> str:
+    """Stand in for the payment hub."""
+    print(f"  the hub wires {amount} for {reference} from {source_account} to {beneficiary_id}")
+    return "wired"
+
+
+async def main() -> None:
+    """Propose two wires; one is held, granted by a second person, and made by the same call."""
+    approvals = Approvals()
+    with Pep.from_project(PAYMENTS / "pdp.yaml", approvals=approvals) as pep:
+        server = MCPServer("payments", middleware=[McpMiddleware(pep, caller)])
+        server.add_tool(initiate_wire)
+        async with Client(server) as client:
+            print("tools:", [tool.name for tool in (await client.list_tools()).tools])
+
+            async def propose(payment: str, amount: float) -> str:
+                wire = {"beneficiary_id": "bene-acme-441", "amount": amount, "source_account": "acc-1"}
+                print(f"the agent proposes {amount}")
+                meta: Any = {"example/payment": payment}
+                result = await client.call_tool("initiate_wire", {**wire, "reference": payment}, meta=meta)
+                text = str(getattr(result.content[0], "text", ""))
+                print(f"  the agent is told: {text.partition(': The amount')[0]}")
+                return text
+
+            await propose("INV-1", 20_000)
+            held = re.search(r"approval ([\w-]+)", await propose("INV-2", 47_500))
+            approvals.grant(held[1] if held else "", {"sub": "supervisor-9", "roles": ["payments.approver"]})
+            print("supervisor-9 grants it")
+            await propose("INV-2", 47_500)
+            await propose("INV-2", 47_500)
+
+
+asyncio.run(main())

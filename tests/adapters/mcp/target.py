@@ -1,0 +1,132 @@
+"""The MCP SDK as a target: a server of the suite's tools, and its client, of each revision of the protocol.
+
+As a program, `target.py FOLDER`, it serves a world's tools over stdio.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
+
+from anyio.from_thread import start_blocking_portal
+from mcp.client.client import Client, ConnectMode
+from mcp.server.mcpserver import MCPServer
+from typing_extensions import TypedDict
+
+from pdp import Pep
+from pdp.adapters.mcp import McpMiddleware
+from pdp.testing.conformance.target import Observed
+from pdp.testing.conformance.world import World, run_body
+from tests.adapters.client import AdapterClient
+from tests.conformance.local import functions, opened_pep
+from tests.support import PATIENCE, until
+
+
+class Range(TypedDict, total=False):
+    to: float
+
+
+class Filter(TypedDict, total=False):
+    tags: list[str]
+    range: Range
+
+
+async def let_pass(ctx: Any, call_next: Any) -> Any:
+    """Be a middleware of somebody else's."""
+    return await call_next(ctx)
+
+
+def server_of(world: Any, pep: Pep) -> MCPServer:
+    """A server of the suite's tools."""
+    beside = [let_pass] if world.setting == "beside" else []
+    server = MCPServer("kit", middleware=[*beside, McpMiddleware(pep, World.session), *beside], log_level="CRITICAL")
+    bodies = functions(world)
+
+    def read_note(note: str, page: float | None = None, filter: Filter | None = None) -> str:  # noqa: A002 - its name
+        found: str = bodies["read_note"](note=note, page=page, filter=filter)
+        return found
+
+    def open_shell(command: str) -> str:
+        return run_body(world.record, "open_shell", {"command": command})
+
+    for function in (*({**bodies, "read_note": read_note}).values(), open_shell):
+        server.add_tool(function)
+    return server
+
+
+async def call(client: Client, tool: str, arguments: dict[str, Any]) -> Observed:
+    """What a model sees of a call."""
+    result = await client.call_tool(tool, arguments)
+    text = "\n".join(block.text for block in result.content if block.type == "text")
+    held = re.search(r"approval ([\w-]+)", text)
+    return Observed(text, bool(result.is_error), held[1] if held else None)
+
+
+class McpClient(AdapterClient):
+    mode: ConnectMode = "auto"
+    client: Client
+
+    @classmethod
+    @contextmanager
+    def opened(cls, world: World) -> Iterator[Self]:
+        with opened_pep(world) as pep, start_blocking_portal() as portal:
+            own = cls(world, pep, portal)
+            client = Client(server_of(world, pep), mode=cls.mode, cache=None)
+            with portal.wrap_async_context_manager(client) as own.client:
+                yield own
+
+    async def turn(self, tool: str, arguments: dict[str, Any], call_id: str) -> Observed:
+        return await call(self.client, tool, arguments)
+
+    def cancel(self, tool: str, arguments: Mapping[str, Any], *, call_id: str) -> None:
+        ended = threading.Event()
+
+        async def given_up() -> None:
+            try:
+                await self.turn(tool, dict(arguments), call_id)
+            finally:
+                ended.set()
+
+        called = self.portal.start_task_soon(given_up)
+        assert until(lambda: self.world.engine.asked.is_set() or ended.is_set())
+        called.cancel()
+        assert ended.wait(PATIENCE)
+        # When this is answered, without the engine, the server has read what was sent before.
+        self.portal.call(self.turn, "open_shell", {}, "")
+
+    async def alisted(self) -> Sequence[str]:
+        return [tool.name for tool in (await self.client.list_tools()).tools]
+
+
+class LegacyClient(McpClient):
+    mode = "legacy"
+
+
+class McpTarget:
+    spelling = "{}"
+    impossible: Mapping[str, str] = {"positional arguments": "In every call over MCP, arguments have names."}
+    versions: Mapping[str, str] = {"mcp": version("mcp")}
+
+    def __init__(self, name: str, kind: type[McpClient]) -> None:
+        self.name, self.kind = name, kind
+
+    @contextmanager
+    def open(self, world: World) -> Iterator[McpClient]:
+        with self.kind.opened(world) as client:
+            yield client
+
+
+TARGET = McpTarget("MCP SDK", McpClient)
+LEGACY = McpTarget("MCP SDK, MCP 2025-11-25", LegacyClient)
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    with Pep.from_project(folder / "pdp.yaml") as own:
+        server_of(SimpleNamespace(record=folder / "ran.jsonl", setting="plain"), own).run("stdio")

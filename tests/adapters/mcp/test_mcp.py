@@ -1,0 +1,348 @@
+"""The adapter of the MCP SDK, on its servers and clients."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import pytest
+import uvicorn
+from mcp.client.client import Client, ConnectMode
+from mcp.client.stdio import StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.auth.provider import AccessToken
+from mcp.server.auth.settings import AuthSettings
+from mcp.server.lowlevel import Server
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.shared._httpx_utils import create_mcp_http_client
+from mcp.shared.exceptions import MCPError
+from pydantic import AnyHttpUrl
+
+from pdp import Approvals, Pep
+from pdp.adapters.mcp import McpMiddleware
+from pdp.testing.conformance.world import World
+from tests.adapters.mcp import target
+from tests.adapters.mcp.target import LEGACY, call, server_of
+from tests.conformance.local import opened_pep
+from tests.conformance.page import outcome
+from tests.support import ROOT
+
+MANIFEST = "pdp/testing/conformance/manifest.yaml"
+DRIFTED = "pdp.usage: tools are not as their manifest says; the server's log says more"
+BILL = {"payee": "a", "amount": 500.0}
+
+
+@pytest.fixture
+def pep() -> Iterator[Pep]:
+    with Pep.from_files(MANIFEST, approvals=Approvals()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def ran() -> list[Any]:
+    return []
+
+
+@pytest.fixture
+def server(pep: Pep, ran: list[Any]) -> MCPServer:
+    return tools(MCPServer("kit", middleware=[McpMiddleware(pep, World.session)]), ran)
+
+
+def tools(server: MCPServer, ran: list[Any]) -> MCPServer:
+    def pay_bill(payee: str, amount: float) -> str:
+        ran.append((payee, amount))
+        return "paid"
+
+    def wipe_disk(disk: str) -> str:
+        ran.append(disk)
+        return "wiped"
+
+    server.add_tool(pay_bill)
+    server.add_tool(wipe_disk)
+    return server
+
+
+def granted(pep: Pep, held: str | None) -> None:
+    assert pep.approvals is not None
+    pep.approvals.grant(held or "", World.approver)
+
+
+@pytest.mark.process
+def test_the_suite_passes_with_a_client_of_the_revision_before(tmp_path: Path) -> None:
+    cells = outcome(LEGACY, tmp_path)
+
+    assert {case for case, cell in cells.items() if cell != "pass"} == {"positional arguments"}
+
+
+async def test_calls_that_are_held_together_and_granted_out_of_order(
+    server: MCPServer, pep: Pep, ran: list[Any]
+) -> None:
+    bills = [{"payee": name, "amount": 500.0} for name in "ab"]
+    async with Client(server) as client:
+
+        async def both() -> list[Any]:
+            return await asyncio.gather(*(call(client, "pay_bill", bill) for bill in bills))
+
+        first = await both()
+        granted(pep, first[1].held)
+        second = await both()
+        granted(pep, first[0].held)
+        third = await call(client, "pay_bill", bills[0])
+
+    assert [each.is_error for each in (*first, *second, third)] == [True, True, True, False, False]
+    assert second[0].held == first[0].held
+    assert ran == [("b", 500.0), ("a", 500.0)]
+
+
+@pytest.mark.process
+async def test_a_held_call_is_made_by_a_server_in_another_process(tmp_path: Path) -> None:
+    with closing(World(tmp_path / "world")) as world, opened_pep(world) as pep:
+        async with Client(server_of(world, pep)) as client:
+            first = await call(client, "pay_bill", BILL)
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        words = [target.__file__, str(world.folder)]
+        async with Client(StdioServerParameters(command=sys.executable, args=words, env=env)) as client:
+            still = await call(client, "pay_bill", BILL)
+            granted(pep, first.held)
+            paid = await call(client, "pay_bill", BILL)
+
+        assert still.held == first.held
+        assert (paid.is_error, world.ran()) == (False, [("pay_bill", BILL)])
+
+
+CLAIMS = {
+    "main": World.session["claims"],
+    "sub": {**World.session["claims"], "act": {"sub": "agent:sub", "scopes": ["kit.use"]}},
+    "nobody": {"sub": "person-9"},
+}
+
+
+class Tokens:
+    async def verify_token(self, token: str) -> AccessToken | None:
+        claims = CLAIMS.get(token)
+        return claims and AccessToken(token=token, client_id="c", scopes=[], subject=claims["sub"], claims=claims)
+
+
+@asynccontextmanager
+async def served(middleware: McpMiddleware, ran: list[Any], token: str, mode: ConnectMode) -> AsyncIterator[Client]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        auth = AuthSettings(issuer_url=AnyHttpUrl(url), resource_server_url=None)
+        server = tools(MCPServer("kit", middleware=[middleware], auth=auth, token_verifier=Tokens()), ran)
+        http = uvicorn.Server(uvicorn.Config(server.streamable_http_app(), log_level="error"))
+        serving = asyncio.create_task(http.serve(sockets=[listening]))
+        async with (
+            create_mcp_http_client(headers={"Authorization": f"Bearer {token}"}) as own,
+            Client(streamable_http_client(f"{url}/mcp", http_client=own), mode=mode, cache=None) as client,
+        ):
+            yield client
+        http.should_exit = True
+        await serving
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize(("token", "agent"), [("main", "agent:kit"), ("sub", "agent:sub"), ("nobody", None)])
+async def test_who_calls_over_http_is_in_the_token(
+    pep: Pep, ran: list[Any], token: str, agent: str | None, mode: ConnectMode
+) -> None:
+    def session(context: Any) -> dict[str, Any]:
+        verified = get_access_token()
+        claims = (verified and verified.claims) or {}
+        return {"claims": claims, "agent": claims["act"]["sub"]}
+
+    async with served(McpMiddleware(pep, session), ran, token, mode) as client:
+        listed = [tool.name for tool in (await client.list_tools()).tools]
+        held = await call(client, "pay_bill", BILL)
+
+    assert listed == ([] if agent is None else ["pay_bill"])
+    assert (held.is_error, ran, held.held is None) == (True, [], agent is None)
+    if agent is not None:
+        assert pep.approvals is not None
+        assert pep.approvals.get(held.held or "").agent == agent
+
+
+async def test_progress_is_streamed_while_a_call_runs(server: MCPServer) -> None:
+    async def post_note(note: str, ctx: Context) -> str:
+        await ctx.report_progress(1, 2, "half")
+        return note
+
+    server.add_tool(post_note)
+    seen: list[Any] = []
+
+    async def said(progress: float, total: float | None, message: str | None) -> None:
+        seen.append((progress, total, message))
+
+    async with Client(server) as client:
+        result = await client.call_tool("post_note", {"note": "a"}, progress_callback=said)
+
+    assert (seen, result.structured_content) == ([(1.0, 2.0, "half")], {"result": "a"})
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize("grants", [False, True], ids=["accepted", "granted"])
+async def test_to_accept_a_page_grants_nothing(pep: Pep, ran: list[Any], mode: ConnectMode, grants: bool) -> None:
+    opened: list[str] = []
+
+    async def open_page(context: Any, params: Any) -> types.ElicitResult:
+        opened.append(params.url)
+        if grants:
+            granted(pep, params.url.removeprefix("https://pages/"))
+        return types.ElicitResult(action="accept")
+
+    server = MCPServer("kit", middleware=[McpMiddleware(pep, World.session, page="https://pages/")])
+    async with Client(tools(server, ran), elicitation_callback=open_page, mode=mode) as client:
+        seen = await call(client, "pay_bill", BILL)
+
+    assert pep.approvals is not None
+    sent_there = mode == "auto"  # others cannot be asked within a call: they are told
+    paid = sent_there and grants
+    assert (seen.is_error, ran) == (not paid, [("a", 500.0)] if paid else [])
+    assert opened == ([f"https://pages/{pep.approvals.list()[0].id}"] if sent_there else [])
+    assert paid or f"It is granted at https://pages/{seen.held}" in seen.message
+
+
+async def test_a_lowlevel_server_that_lists_in_pages(pep: Pep, ran: list[Any]) -> None:
+    pages = {None: ("read_note", "b"), "b": ("wipe_disk", "c"), "c": ("post_note", None)}
+
+    async def listed(ctx: Any, params: Any) -> types.ListToolsResult:
+        name, cursor = pages[params.cursor if params else None]
+        tool = types.Tool(name=name, input_schema=pep.manifest.tools[name].schema_)
+        return types.ListToolsResult(tools=[tool], next_cursor=cursor)
+
+    async def called(ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        ran.append((params.name, params.arguments))
+        return types.CallToolResult(content=[types.TextContent(text="done")])
+
+    server: Server[Any] = Server("kit", on_list_tools=listed, on_call_tool=called)
+    server.middleware.append(McpMiddleware(pep, World.session))
+    async with Client(server) as client:
+        seen = [await call(client, name, arguments) for name, arguments in (
+            ("post_note", {"note": "a"}), ("wipe_disk", {"disk": "a"}), ("read_note", {"note": "b"}),
+        )]  # fmt: skip
+        with pytest.raises(MCPError, match=DRIFTED):  # the server has it, it says, and does not list it
+            await client.call_tool("pay_bill", BILL)
+
+    assert [each.is_error for each in seen] == [False, True, False]
+    assert ran == [("post_note", {"note": "a"}), ("read_note", {"note": "b"})]
+
+
+@pytest.mark.parametrize(
+    "params", [{"name": 1}, {"name": "post_note", "arguments": [1]}, {}], ids=["name", "list", "none"]
+)
+async def test_a_request_that_is_none_is_an_error(pep: Pep, server: MCPServer, params: Any, ran: list[Any]) -> None:
+    request = types.Request[dict[str, Any], str](method="tools/call", params=params)
+    async with Client(server, mode="legacy") as client:
+        with pytest.raises(MCPError) as caught:
+            await client.session.send_request(request, types.CallToolResult)
+
+    assert (caught.value.error.code, ran) == (types.INVALID_PARAMS, [])
+
+
+async def test_a_tool_that_calls_another_one_does_so_on_its_own(server: MCPServer, ran: list[Any]) -> None:
+    async def post_note(note: str) -> str:
+        return str(await server.call_tool("wipe_disk", {"disk": note}))
+
+    server.add_tool(post_note)
+    async with Client(server) as client:
+        await call(client, "post_note", {"note": "a"})
+
+    assert ran == ["a"]  # what a tool does is its own: MCPServer.call_tool is beside the protocol, and so beside us
+
+
+@pytest.mark.parametrize("asked", ["list", "call"])
+async def test_a_tool_that_is_not_as_declared_is_an_error(server: MCPServer, ran: list[Any], asked: str) -> None:
+    def post_note(note: int, loud: bool) -> None:
+        ran.append(note)
+
+    server.add_tool(post_note)
+    async with Client(server) as client:
+        with pytest.raises(MCPError) as caught:
+            await (client.list_tools() if asked == "list" else client.call_tool("wipe_disk", {"disk": "a"}))
+
+    assert (caught.value.error.message, ran) == (DRIFTED, [])
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            ToolError("no such note in /srv/notes"),
+            "TOOL_EXECUTION_FAILED: Error executing tool post_note: no such note in <path>",
+        ),
+        (ValueError("host db-7 is down"), "TOOL_EXECUTION_FAILED: Error executing tool post_note"),
+    ],
+    ids=["told", "masked"],
+)
+async def test_what_a_tool_raises_is_told(server: MCPServer, error: Exception, text: str) -> None:
+    def post_note(note: str) -> str:
+        raise error
+
+    server.add_tool(post_note)
+    async with Client(server) as client:
+        seen = await call(client, "post_note", {"note": "a"})
+
+    assert (seen.is_error, seen.message) == (True, text)
+
+
+async def test_an_error_of_the_protocol_stays_one(server: MCPServer) -> None:
+    def post_note(note: str) -> str:
+        raise MCPError(409, note)
+
+    server.add_tool(post_note)
+    async with Client(server) as client:
+        with pytest.raises(MCPError) as caught:
+            await client.call_tool("post_note", {"note": "busy"})
+
+    assert (caught.value.error.code, caught.value.error.message) == (409, "busy")
+
+
+async def test_what_a_tool_asks_its_client_is_asked(server: MCPServer) -> None:
+    form = types.ElicitRequestFormParams(message="sure?", requested_schema={"type": "object", "properties": {}})
+
+    async def post_note(note: str, ctx: Context) -> Any:
+        if not ctx.input_responses:
+            return types.InputRequiredResult(input_requests={"sure": types.ElicitRequest(params=form)})
+        return note
+
+    async def answer(context: Any, params: Any) -> types.ElicitResult:
+        return types.ElicitResult(action="accept", content={})
+
+    server.add_tool(post_note)
+    async with Client(server, elicitation_callback=answer) as client:
+        seen = await call(client, "post_note", {"note": "a"})
+
+    assert (seen.is_error, seen.message) == (False, "a")
+
+
+@pytest.mark.process
+def test_the_example_tells_its_story() -> None:
+    command, env = [sys.executable, "examples/frameworks/mcp_payments.py"], {**os.environ, "PYTHONPATH": str(ROOT)}
+    told = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=True, text=True)
+
+    assert told.stdout == STORY
+
+
+STORY = """\
+tools: ['initiate_wire']
+the agent proposes 20000
+  the hub wires 20000.0 for INV-1 from acc-1 to bene-acme-441
+  the agent is told: wired
+the agent proposes 47500
+  the agent is told: POLICY_VIOLATION: STEP_UP: limits.exceeded
+supervisor-9 grants it
+the agent proposes 47500
+  the hub wires 47500.0 for INV-2 from acc-1 to bene-acme-441
+  the agent is told: wired
+the agent proposes 47500
+  the agent is told: wired
+"""
