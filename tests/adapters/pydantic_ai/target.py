@@ -1,0 +1,100 @@
+"""Pydantic AI as a target: runs of an agent with a scripted model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any
+
+from anyio.from_thread import BlockingPortal
+from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults
+from pydantic_ai.capabilities import Hooks
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+from pydantic_ai.models.function import FunctionModel
+
+from pdp import Pep
+from pdp.adapters.pydantic_ai import PydanticAiCapability
+from pdp.json import canonical
+from pdp.testing.conformance.target import Observed
+from pdp.testing.conformance.world import World, run_body
+from tests.adapters.client import AdapterClient
+from tests.conformance.local import functions
+
+
+class Script:
+    """A model that makes calls, a turn each, and then is done; `shown` is what tools it was told of."""
+
+    def __init__(self, *turns: Sequence[ToolCallPart]) -> None:
+        self.turns, self.shown = list(turns), list[str]()
+        self.model = FunctionModel(self.respond)
+
+    def respond(self, messages: Any, info: Any) -> ModelResponse:
+        self.shown = [tool.name for tool in info.function_tools]
+        return ModelResponse(parts=self.turns.pop(0) if self.turns else [TextPart("done")])
+
+
+def kit_tools(world: World) -> list[Any]:
+    def open_shell(command: str) -> str:
+        return run_body(world.record, "open_shell", {"command": command})
+
+    return [*functions(world).values(), open_shell]
+
+
+def outputs(result: Any) -> list[tuple[str, str]]:
+    """What the model was told of each call, and what became of that."""
+    parts = [part for message in result.all_messages() for part in message.parts]
+    return [(str(part.content), part.outcome) for part in parts if isinstance(part, ToolReturnPart)]
+
+
+class PydanticAiClient(AdapterClient):
+    def __init__(self, world: World, pep: Pep, portal: BlockingPortal) -> None:
+        super().__init__(world, pep, portal)
+        self.waiting: dict[bytes, Any] = {}
+
+    def agent(self, script: Script) -> Any:
+        capabilities: list[Any] = [PydanticAiCapability(self.pep, World.session)]
+        if self.world.setting == "beside":
+
+            async def let_pass(ctx: Any, *, call: Any, tool_def: Any, args: Any) -> Any:
+                return args
+
+            capabilities = [Hooks(before_tool_execute=let_pass), *capabilities, Hooks(before_tool_execute=let_pass)]
+        tools, output = kit_tools(self.world), [str, DeferredToolRequests]
+        return Agent(script.model, name="kit", tools=tools, capabilities=capabilities, output_type=output)
+
+    async def turn(self, tool: str, arguments: dict[str, Any], call_id: str) -> Observed:
+        key = canonical([tool, arguments])
+        waited = self.waiting.pop(key, None)
+        if waited is None:
+            result = await self.agent(Script([ToolCallPart(tool, arguments, tool_call_id=call_id)])).run("go")
+        else:
+            approvals = dict.fromkeys([call.tool_call_id for call in waited.output.approvals], True)
+            history, results = waited.all_messages(), DeferredToolResults(approvals=approvals)
+            result = await self.agent(Script()).run(message_history=history, deferred_tool_results=results)
+        if isinstance(result.output, DeferredToolRequests):
+            self.waiting[key] = result
+            pending = next(iter(result.output.metadata.values()))
+            return Observed(f"waits for {pending['approval_id']}", is_error=True, held=pending["approval_id"])
+        told, became = outputs(result)[-1]
+        return Observed(told, is_error=became != "success")
+
+    async def alisted(self) -> Sequence[str]:
+        script = Script()
+        await self.agent(script).run("go")
+        return script.shown
+
+
+class PydanticAiTarget:
+    name = "Pydantic AI"
+    versions: Mapping[str, str] = {"pydantic-ai-slim": version("pydantic-ai-slim")}
+    spelling = "{}"
+    impossible: Mapping[str, str] = {"positional arguments": "In every call of a model, arguments have names."}
+
+    @contextmanager
+    def open(self, world: World) -> Iterator[PydanticAiClient]:
+        with PydanticAiClient.opened(world) as client:
+            yield client
+
+
+TARGET = PydanticAiTarget()
