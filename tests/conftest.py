@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from pdp.workbench.opa.program import OPA_VERSION, find_opa
-from tests.support import be_patient
+from tests.support import ROOT, be_patient
+from tests.turns import not_due
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +23,18 @@ be_patient()
 # How long an example takes says something about the machine.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--by-turns", type=int, metavar="N", help="of tests/turns.py, run one test in N, and what changed")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    every = config.getoption("--by-turns")
+    if every:
+        left = not_due(items, every, ROOT)
+        items[:] = [item for item in items if item not in left]
+        config.hook.pytest_deselected(items=left)
 
 
 @pytest.fixture(scope="session")
