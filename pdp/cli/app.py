@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "doctor": "doctor",
     "mutate": "mutate",
     "manifest": "manifest",
+    "scan": "manifest.sources",
     "bundle": "bundle",
     "release": "release",
     "opa": "opa",

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from pdp import Pep, Session
-from pdp.cli.commands.manifest import diff as command
+from pdp.cli.commands.manifest.files import diff as command
 from pdp.manifest.diff import Direction, ManifestDiff, manifest_diff
 from pdp.manifest.effective import effective_manifest
 from pdp.manifest.model import Manifest

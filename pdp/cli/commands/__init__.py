@@ -8,7 +8,7 @@ test       scenarios, and what they reach
 check      how concerns are written
 doctor     what cannot work in a project
 mutate     what no scenario would notice
-manifest   lint, export and diff of manifests
+manifest   a folder: lint, export, diff and import of manifests; scan
 bundle     a folder: build, sign, publish and compare bundles
 release    whether a bundle may go out
 opa        the OPA program, and the Rego that it is given

@@ -44,25 +44,37 @@ class Gap(NamedTuple):
     hint: str
 
 
+def settings_files(client: HookClient) -> list[str]:
+    """Return the files of a client's settings that count in the working folder, sorted."""
+    files = (str(client.path("user")), str(client.path("project")), *client.others)
+    return sorted({name for file in files for name in glob.glob(str(Path.cwd() / file))})  # noqa: PTH207 - absolute
+
+
+def switches(value: Mapping[str, Any]) -> list[str]:
+    """Return what turns hooks off in a file of settings. AttributeError, TypeError: it is not as clients have it."""
+    config = value.get("hooksConfig", {})  # of Gemini CLI
+    is_off = config.get("enabled", True) is not True or bool(config.get("disabled"))
+    stated = [*(each for each in _SWITCHES if value.get(each, False) is not False), *["hooksConfig"] * is_off]
+    return [f"{switch} turns hooks off" for switch in stated]
+
+
 def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901 - each file once, all that it says
     """Look for what lets calls pass in the working folder; nothing found: the hook holds."""
     gap, expected, workspace = partial(Gap, client.name), client.entry(home), Workspace(str(Path.cwd()), home)
     variables, missing = dict(os.environ), set(client.events)
-    files = (str(client.path("user")), str(client.path("project")), *client.others)
-    for name in sorted({name for file in files for name in glob.glob(str(Path.cwd() / file))}):  # noqa: PTH207 - absolute
+    for name in settings_files(client):
         if os.access(name, os.W_OK) and workspace.region(name, writes=True) is not Region.GUARD:
             yield gap(name, "agents may write to it", "use the client's usual folder")
         try:
             path, _, value = read_configuration(Path(name))
             variables |= {key: str(member) for key, member in value.get("env", {}).items()}
             entries = [(event, *item) for event, items in value.get(HOOKS, {}).items() for item in enumerate(items)]
-            config = value.get("hooksConfig", {})  # of Gemini CLI
-            is_off = config.get("enabled", True) is not True or bool(config.get("disabled"))
+            off = switches(value)
         except (UsageError, AttributeError, TypeError) as error:
             yield gap(name, f"{error}", "mend it: the client may drop the whole file")
             continue
-        for switch in [*(each for each in _SWITCHES if value.get(each, False) is not False), *["hooksConfig"] * is_off]:
-            yield gap(name, f"{switch} turns hooks off", "take it out")
+        for switch in off:
+            yield gap(name, switch, "take it out")
         for event, index, entry in entries:
             shown = json.dumps(entry)
             if event in client.events and entry == expected:

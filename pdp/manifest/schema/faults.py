@@ -28,10 +28,11 @@ FORMATS: Final = frozenset((
 """The formats that are asserted (JSON Schema 2020-12, validation, 7.3)."""
 
 # They change what a reference means, and none is needed in a schema that stands on its own.
-_REFUSED: Final = (
+REFUSED_KEYWORDS: Final = (
     "$anchor", "$dynamicAnchor", "$dynamicRef", "$id", "$recursiveAnchor", "$recursiveRef", "$vocabulary",
 )  # fmt: skip
-_KEYWORDS: Final = frozenset((
+"""The keywords that no schema may have, although a validator reads them."""
+KEYWORDS: Final = frozenset((
     *SCHEMA_KEYS, *SCHEMA_LISTS, *SCHEMA_MAPS, "$comment", "$ref", "$schema", "const", "contentEncoding",
     "contentMediaType", "default", "dependentRequired", "deprecated", "description", "enum", "examples",
     "exclusiveMaximum", "exclusiveMinimum", "format", "maxContains", "maxItems", "maxLength", "maxProperties",
@@ -40,6 +41,7 @@ _KEYWORDS: Final = frozenset((
     # Of OpenAPI, as tool servers write them: they only describe, and none of them admits anything.
     "discriminator", "example", "externalDocs", "nullable", "xml",
 ))  # fmt: skip
+"""The keywords that a schema may have."""
 
 
 def member_place(schema: dict[str, Any], field: str, name: str) -> Path:
@@ -105,7 +107,7 @@ def _meta_findings(schema: Any, path: Path) -> Iterator[Finding]:
 def _keyword_findings(schema: dict[str, Any], path: Path) -> Iterator[Finding]:
     for key, value in schema.items():
         at = (*path, key)
-        if key in _REFUSED:
+        if key in REFUSED_KEYWORDS:
             yield Finding(
                 at, f"keyword `{key}` is not supported", "refer to definitions with `$ref: '#/$defs/NAME'`", key=True
             )
@@ -116,8 +118,8 @@ def _keyword_findings(schema: dict[str, Any], path: Path) -> Iterator[Finding]:
         elif key == "format" and isinstance(value, str) and value not in FORMATS:
             hint = nearest(value, FORMATS) or f"known: {', '.join(sorted(FORMATS))}"
             yield Finding(at, f"format `{value:.40}` is not known and would never be checked", hint)
-        elif key not in _KEYWORDS and not key.startswith("x-"):
-            hint = nearest(key, _KEYWORDS) or "remove it, or write what is your own as `x-…`"
+        elif key not in KEYWORDS and not key.startswith("x-"):
+            hint = nearest(key, KEYWORDS) or "remove it, or write what is your own as `x-…`"
             yield Finding(at, f"`{key:.40}` is not a keyword of JSON Schema and checks nothing", hint, key=True)
 
 

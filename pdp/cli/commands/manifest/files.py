@@ -1,4 +1,4 @@
-"""`pdp manifest`: a tool manifest as its author and as a model sees it."""
+"""`pdp manifest`: a tool manifest as its author and as a model sees it; and the group of its commands."""
 
 from __future__ import annotations
 

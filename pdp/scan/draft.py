@@ -1,0 +1,105 @@
+"""A first manifest of what a source exposes: strictest first, each guess in a line that is marked for review."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pdp.errors import FileFaultsError
+from pdp.manifest.fields import READ_CLASSES, EffectClass
+from pdp.manifest.load import load_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pdp.scan.exposed import ExposedTool
+
+_HEAD: Final = (
+    "# Drafted: review each line that says so. As it stands every call is denied, as is what is not here.\n"
+    'manifest_version: "1"\ntools:'
+)
+_LONGEST: Final = 300
+
+
+class DraftManifest(NamedTuple):
+    """The text of a manifest, the names of its tools, and what no manifest can have, with the reason."""
+
+    manifest: str
+    tools: list[str]
+    left_out: list[tuple[str, str]]
+
+
+def drafted_manifest(tools: Sequence[ExposedTool]) -> DraftManifest:
+    """Return a manifest that loads, and by which no call is allowed before somebody has changed it."""
+    times, made, lines = Counter(tool.name for tool in tools), DraftManifest("", [], []), []
+    for tool in tools:
+        text = _entry(tool)
+        fault = "more than one tool has this name" if times[tool.name] > 1 else _fault(text)
+        if fault and "not_a_tool" in fault:
+            # Without a class it waits for a person all the same.
+            text = _entry(tool, f"without an effect class, as it would not load: {fault}")
+            fault = _fault(text)
+        if tool.denied:
+            lines.append(f"# Not here, and so denied: {_comment(tool.name, *tool.notes)}\n")
+        elif fault:
+            made.left_out.append((tool.name, fault))
+            lines.append(f"# Left out: {_comment(tool.name, fault)}\n")
+        else:
+            made.tools.append(tool.name)
+            lines.append(text)
+    text = f"{_HEAD}{'' if made.tools else ' []'}\n{''.join(lines)}"
+    load_manifest("the draft", manifest_text=text.encode())
+    return made._replace(manifest=text)
+
+
+def _entry(tool: ExposedTool, *classless: str) -> str:
+    """Return an entry of a manifest as YAML: JSON in values, so that no text of a tool's ends one."""
+    guesses = [each for each in _guesses(tool) if not classless or each[0] not in ("effect_class", "safety")]
+    lines = [f"- name: {_json(tool.name)}  # review: {_comment(tool.where, *tool.notes, *classless)}"]
+    lines += [f"description: {_json(tool.description)}"] if tool.description else []
+    lines += [f"{name}: {_json(value)}  # review: {why}" for name, value, why in guesses]
+    lines += [f"schema: {_json(tool.schema, indent=2)}"] if tool.schema is not None else []
+    return "\n".join(lines).replace("\n", "\n  ") + "\n"
+
+
+def _guesses(tool: ExposedTool) -> Iterator[tuple[str, Any, str]]:
+    """Yield fields with their values, and why: what a tool says of itself makes its class a lower guess, no more."""
+    effect, why = EffectClass.COMMIT_HIGH, "nothing says that it does less"
+    if tool.reads and not tool.destroys:
+        effect = EffectClass.READ_INTERNAL if tool.open_world is False else EffectClass.READ_EXTERNAL
+        why = "it says that it only reads, and nobody has looked"
+    elif tool.destroys is False and tool.open_world is False:
+        effect, why = EffectClass.COMMIT_LOW, "it says that it destroys nothing and stays inside, and nobody has looked"
+    yield "effect_class", effect, why
+    if effect is EffectClass.COMMIT_HIGH:
+        yield "safety", {"side_effects": "external"}, "nothing says that it stays inside"
+        yield "destructive", True, "nothing says that it can be taken back"
+    if effect not in READ_CLASSES:
+        yield "idempotency", {"required": True}, "so that a call runs once; who calls states the key"
+    yield "risk_tier", "high", "each call waits for a person"
+    yield "approval", {"approvers": ["tools.approver"]}, "a role that nobody has yet"
+    yield "scopes", [f"tools.{tool.name}"], "a scope of its own, that nobody has yet"
+    yield "purposes", [], "none, so that every call is denied; name those that it serves"
+    if tool.schema is None:
+        yield "schema", {"type": "object"}, "nothing says what it takes, so that no argument passes"
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    r"""Return JSON that is YAML as well; its `\ud83d\ude00` is none there. What does not show is an escape."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return re.sub(r"[^\n -~]", lambda at: at[0] if at[0].isprintable() else f"\\U{ord(at[0]):08X}", text)
+
+
+def _comment(*texts: str) -> str:
+    return "; ".join(_json(text)[1:-1][:_LONGEST] for text in texts)
+
+
+def _fault(entry: str) -> str:
+    """Return why no manifest can have an entry; empty: one can."""
+    try:
+        load_manifest("the draft", manifest_text=f"{_HEAD}\n{entry}".encode())
+    except FileFaultsError as error:
+        return "; ".join(fault.message for fault in error.faults)
+    return ""

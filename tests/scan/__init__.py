@@ -1,0 +1,1 @@
+"""`pdp scan` and `pdp manifest import`, on each kind of source."""

@@ -1,0 +1,215 @@
+"""Sources that lie, break off, or never answer: an error that says so, or a tool that is left out."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pdp.documents import read_document
+from pdp.errors import UsageError
+from pdp.scan.exposed import asked_tools
+from tests.support.command_line import pdp
+
+OBJECT = {"type": "object"}
+STRANGE = "*a # \" ' \n- name: b\n  risk_tier: low\r\t\x00\x1b[2J\x85\u2028\u202e\ufeff\U0001f600 `{x}` &b !c %d @e |>"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "person"))
+
+
+def write(name: str, value: Any) -> None:
+    Path(name).write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
+
+
+def imported(*tools: Any) -> tuple[int, Any, list[str]]:
+    """The exit code, the manifest's tools, and the names of what is left out."""
+    write("tools.json", {"tools": tools})
+    done = pdp("manifest", "import", "mcp", "tools.json", "--json")
+    made = done.json["manifest"]
+    assert made.replace("\n", "").isprintable()
+    return done.code, read_document("made.yaml", text=made).value["tools"], [name for name, _ in done.json["left_out"]]
+
+
+def test_no_text_of_a_tool_gets_out_of_its_place() -> None:
+    schema = {"type": "object", "properties": {STRANGE: {"type": "string", "description": STRANGE, "enum": [STRANGE]}}}
+    code, tools, left_out = imported(
+        {"name": "ok", "description": STRANGE, "inputSchema": schema},
+        {"name": STRANGE, "description": "d", "inputSchema": OBJECT},
+    )
+
+    assert (code, left_out) == (1, [STRANGE])
+    assert [(tool["name"], tool["description"], tool["schema"]) for tool in tools] == [("ok", STRANGE, schema)]
+    assert tools[0]["risk_tier"] == "high"
+
+
+@pytest.mark.parametrize("text", ["1e5", "no", "0x1F", "~", "null", "2026-01-01", "-", "---", "", " "])
+def test_what_looks_like_something_else_stays_a_text(text: str) -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "string", "enum": [text]}}}
+
+    assert imported({"name": "ok", "inputSchema": schema})[1][0]["schema"] == schema
+
+
+LEFT_OUT = {
+    "anything": {"type": "object", "properties": {"x": {}}},
+    "no object": {"type": "array"},
+    "no schema": {"type": "objects"},
+    "remote": {"type": "object", "properties": {"x": {"$ref": "https://example.com/x.json#/y"}}},
+    "a file": {"type": "object", "properties": {"x": {"$ref": "/etc/passwd"}}},
+    "nowhere": {"type": "object", "properties": {"x": {"$ref": "#/nowhere"}}},
+    "itself": {"$ref": "#"},
+    "an anchor": {"type": "object", "$anchor": "x"},
+    "a pattern": {"type": "object", "properties": {"x": {"type": "string", "pattern": "(a"}}},
+    "a long key": {"type": "object", "properties": {"k" * 2000: {"type": "string"}}},
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_what_no_manifest_can_have_is_left_out_and_found_by_scan(name: str) -> None:
+    assert imported({"name": "odd", "inputSchema": LEFT_OUT[name]}, {"name": "ok", "inputSchema": OBJECT})[2] == ["odd"]
+    assert pdp("manifest", "import", "-o", "made.yaml", "mcp", "tools.json").code == 1
+
+    assert [at["tool"] for at in pdp("scan", "-m", "made.yaml", "mcp", "tools.json", "--json").json["findings"]] == [
+        "odd"
+    ]
+
+
+def test_of_a_name_that_two_tools_have_none_is_there() -> None:
+    same = {"name": "same", "inputSchema": OBJECT}
+
+    assert imported(same, same, {"name": "ok", "inputSchema": OBJECT})[2] == ["same", "same"]
+
+
+def test_a_schema_that_refers_to_itself_is_taken_as_it_is() -> None:
+    schema = {"type": "object", "properties": {"next": {"$ref": "#"}, "x": {"type": "string"}}}
+
+    assert imported({"name": "ok", "inputSchema": schema})[1][0]["schema"] == schema
+
+
+def nested(depth: int) -> str:
+    return '{"properties":{"x":' * depth + '{"type":"string"}' + "}}" * depth
+
+
+DOCUMENT: dict[str, Any] = {"openapi": "3.1.0", "paths": {"/x": {"get": {}}}}
+GET: dict[str, Any] = DOCUMENT["paths"]["/x"]["get"]
+
+
+def document(**operation: Any) -> dict[str, Any]:
+    return {**DOCUMENT, "paths": {"/x": {"get": operation}}}
+
+
+def parameter(**stated: Any) -> dict[str, Any]:
+    return document(parameters=[{"name": "x", "in": "query", **stated}])
+
+
+BROKEN: dict[str, tuple[str, Any]] = {
+    "mcp: no list": ("mcp", {"tools": 1}),
+    "mcp: a text": ("mcp", "tools"),
+    "mcp: no name": ("mcp", [{"inputSchema": OBJECT}]),
+    "mcp: a number for a name": ("mcp", [{"name": 1, "inputSchema": OBJECT}]),
+    "mcp: no schema": ("mcp", [{"name": "x"}]),
+    "mcp: deep": ("mcp", '{"tools":[{"name":"x","inputSchema":' + nested(50_000) + "}]}"),
+    "mcp: not JSON": ("mcp", '{"tools":'),
+    "openapi: another": ("openapi", {"swagger": "2.0", "paths": {}}),
+    "openapi: a list": ("openapi", []),
+    "openapi: no paths": ("openapi", {"openapi": "3.1.0"}),
+    "openapi: paths of a list": ("openapi", {"openapi": "3.1.0", "paths": []}),
+    "openapi: an operation of a text": ("openapi", {"openapi": "3.1.0", "paths": {"/x": {"get": "x"}}}),
+    "openapi: a circle of parameters": ("openapi", {
+        **document(parameters=[{"$ref": "#/components/parameters/x"}]),
+        "components": {"parameters": {"x": {"$ref": "#/components/parameters/x"}}},
+    }),
+    "openapi: a parameter elsewhere": ("openapi", document(parameters=[{"$ref": "https://example.com/x"}])),
+    "openapi: a path elsewhere": ("openapi", {"openapi": "3.1.0", "paths": {"/x": {"$ref": "x.yaml#/x"}}}),
+    "openapi: a parameter without schema": ("openapi", parameter()),
+    "openapi: content of nothing": ("openapi", parameter(content={})),
+    "openapi: a schema of a list": ("openapi", parameter(schema=[1])),
+    "openapi: a name of a number": ("openapi", document(parameters=[{"name": 1, "in": "query", "schema": {}}])),
+    "openapi: an id of a number": ("openapi", document(operationId=1)),
+    "openapi: a body of a list": ("openapi", document(requestBody={"content": {"application/json": []}})),
+    "agt: another": ("agt", {"tools": {}}),
+    "agt: in parts": ("agt", {"agent_control_specification_version": "0.3", "extends": ["x"], "tools": {}}),
+    "agt: tools of a list": ("agt", {"agent_control_specification_version": "0.3", "tools": []}),
+    "app: it raises": ("app", "raise ValueError('no')"),
+    "app: it exits": ("app", "raise SystemExit(0)"),
+    "app: it is no Python": ("app", "def"),
+    "app: no such object": ("app", "OTHER = []"),
+    "app: a number": ("app", "TOOLS = 1"),
+    "app: numbers": ("app", "TOOLS = [1]"),
+    "app: a class": ("app", "class T: ...\nTOOLS = [T]"),
+    "app: written in C": ("app", "TOOLS = [print]"),
+    "app: a type of nothing": ("app", "def f(x: 'Nothing'): ...\nTOOLS = [f]"),
+    "app: a default of no JSON": ("app", "def f(x: float = float('inf')): ...\nTOOLS = [f]"),
+    "app: no end": ("app", "class T:\n    def __getattr__(self, name): return self\nTOOLS = [T()]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_source_that_is_broken_is_an_error_that_names_it(name: str) -> None:
+    kind, content = BROKEN[name]
+    source = "source.json" if kind != "app" else "broken_app:TOOLS"
+    write("broken_app.py" if kind == "app" else source, content)
+    sys.modules.pop("broken_app", None)
+
+    done = pdp("manifest", "import", kind, source)
+
+    assert (done.code, done.out) == (2, "")
+    assert source.partition(".")[0] in done.err.splitlines()[0], done.err
+    assert "Traceback" not in done.err
+
+
+def test_what_a_module_prints_is_no_part_of_the_answer() -> None:
+    write("talking.py", "print('hello')\ndef add_one(x: int): ...\nTOOLS = [add_one]")
+
+    done = pdp("manifest", "import", "app", "talking:TOOLS", "--json")
+
+    assert (done.code, done.json["tools"], done.err) == (0, ["add_one"], "hello\n")
+
+
+def test_ten_megabytes_are_read() -> None:
+    text = "x" * 10_000
+    tools = [{"name": f"tool_{at}", "description": text, "inputSchema": OBJECT} for at in range(1000)]
+
+    assert (len(imported(*tools)[1]), imported({**tools[0], "description": text * 3})[2]) == (1000, ["tool_0"])
+
+
+@pytest.mark.process
+def test_a_server_that_never_answers_is_ended() -> None:
+    write("silent.py", "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(3600)")
+
+    with pytest.raises(UsageError, match=r"no answer in 2 seconds"):
+        asked_tools(sys.executable, "silent.py", timeout=2)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(Path("pid").read_text()), 0)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("program", ["print('no message')", "import sys; sys.exit(3)"])
+def test_a_server_that_is_none_is_an_error(program: str) -> None:
+    done = pdp("manifest", "import", "command", "--", sys.executable, "-c", program)
+
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines()[-1] == "    hint: see that it runs, and lists its tools"
+
+
+def test_usage() -> None:
+    write("tools.json", [])
+    write("m.yaml", 'manifest_version: "1"\ntools: []\n')
+
+    assert pdp("manifest", "import", "mcp", "tools.json")[:2] == (0, (
+        "# Drafted: review each line that says so. As it stands every call is denied, as is what is not here.\n"
+        'manifest_version: "1"\ntools: []\n'
+    ))  # fmt: skip
+    for line in (
+        ["mcp", "tools.json", "tools.json"], ["mcp", "no.json"], ["hooks", "no"], ["mcp", "http://u:p@example.com"],
+        ["mcp", "https://127.0.0.1:1/mcp"], ["command", "--", "no-such-program"], ["other", "tools.json"], ["mcp"],
+    ):  # fmt: skip
+        assert pdp("scan", *line, "-m", "m.yaml")[:2] == (2, ""), line
+    assert pdp("scan", "mcp", "tools.json")[:2] == (2, "")

@@ -1,0 +1,331 @@
+"""What is imported loads, allows nothing, and is what a scan of its source finds; a change is found as what it is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pdp.documents import read_document
+from tests.support.command_line import pdp
+from tests.support.mcp.gateway import SERVER
+
+Json = dict[str, Any]
+
+TOOLS: list[Json] = [
+    {
+        "name": "send_mail", "description": "Sends a mail.",
+        "inputSchema": {
+            "$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "required": ["to"],
+            "properties": {"to": {"type": "string", "format": "mail"}, "text": {"type": "string"}},
+        },
+    },
+    {"name": "echo", "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}}},
+    {
+        "name": "read_note", "inputSchema": {"type": "object", "properties": {"id": {"type": "string"}}},
+        "annotations": {"readOnlyHint": True, "openWorldHint": False},
+    },
+    {
+        "name": "add_note", "inputSchema": {"type": "object", "properties": {"id": {"type": "integer"}}},
+        "annotations": {"readOnlyHint": False, "destructiveHint": False, "openWorldHint": False},
+    },
+]  # fmt: skip
+API = """\
+openapi: 3.1.0
+paths:
+  /orders/{id}:
+    parameters: [{$ref: "#/components/parameters/id"}]
+    get: {operationId: getOrder, summary: Get an order}
+    delete: {}
+    post:
+      operationId: createOrder
+      requestBody:
+        required: true
+        content: {application/json: {schema: {$ref: "#/components/schemas/Order"}}}
+components:
+  parameters: {id: {name: id, in: path, required: true, description: Which, schema: {type: integer, format: int64}}}
+  schemas:
+    Order:
+      type: object
+      required: [lines]
+      properties:
+        lines: {type: array, items: {$ref: "#/components/schemas/Line"}}
+        parent: {$ref: "#/components/schemas/Order"}
+    Line: {type: object, properties: {sku: {type: string}}}
+"""
+MODULE = '''\
+def add_order(lines: list[str], parent: int | None = None) -> str:
+    """Adds an order."""
+
+
+class Mail:
+    name, description = "send_mail", "Sends a mail."
+    tool_call_schema = {"type": "object", "properties": {"to": {"type": "string"}, "text": {"type": "string"}}}
+
+
+class Agent:
+    debug = False
+    tools = (add_order, Mail())
+
+
+AGENT = Agent()
+'''
+SETTINGS: Json = {
+    "permissions": {
+        "allow": ["Bash(git diff *)", "mcp__notes__add", "Edit"],
+        "ask": ["Bash"],
+        "deny": ["WebFetch", "Bash(rm *)", "Write"],
+    }
+}
+TOOLKIT: Json = {
+    "agent_control_specification_version": "0.3.0-alpha-agt",
+    "policies": {"mail": {"type": "rego"}},
+    "tools": {"send_mail": {"clearance": "internal", "security_labels": ["external"]}, "read_note": {}},
+}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that the command works in, with a source of each kind."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "person"))
+    (tmp_path / ".claude").mkdir()
+    write("tools.json", {"tools": TOOLS})
+    write("server.json", {"tools": TOOLS})
+    write("api.yaml", API)
+    write("shop.py", MODULE)
+    write(".claude/settings.json", SETTINGS)
+    write("agt.yaml", TOOLKIT)
+    return tmp_path
+
+
+def write(name: str, value: Any) -> None:
+    Path(name).write_text(value if isinstance(value, str) else json.dumps(value))
+
+
+SOURCES: dict[str, tuple[str, ...]] = {
+    "agt": ("agt.yaml",),
+    "app": ("shop:AGENT",),
+    "command": ("--", sys.executable, str(SERVER), "."),
+    "hooks": ("claude-code",),
+    "mcp": ("tools.json",),
+    "openapi": ("api.yaml",),
+}
+ARGUMENTS: dict[tuple[str, str], Json] = {
+    ("app", "add_order"): {"lines": []}, ("command", "send_mail"): {"to": "ann"}, ("mcp", "send_mail"): {"to": "ann"},
+    ("openapi", "create_order"): {"lines": [], "id": 1}, ("openapi", "delete_orders_id"): {"id": 1},
+    ("openapi", "get_order"): {"id": 1},
+}  # fmt: skip
+"""What tools need, by source and name."""
+each_source = pytest.mark.parametrize("kind", SOURCES)
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    sys.modules.pop("shop", None)
+
+
+def scanned(kind: str) -> Json:
+    done = pdp("scan", "-m", "made.yaml", "--json", kind, *SOURCES[kind])
+    assert done.code == any(at["kind"] != "absent" for at in done.json["findings"])
+    return {"code": done.code, "found": [(at["kind"], at["tool"], at["message"]) for at in done.json["findings"]]}
+
+
+@each_source
+def test_what_is_imported_has_no_fault_and_is_what_is_exposed(kind: str) -> None:
+    assert pdp("manifest", "import", "-o", "made.yaml", kind, *SOURCES[kind])[:2] == (
+        0, "made.yaml: review it, then: pdp init --from made.yaml\n",
+    )  # fmt: skip
+    assert pdp("manifest", "lint", "made.yaml").code == 0
+    assert scanned(kind) == {"code": 0, "found": []}
+
+
+@each_source
+def test_nothing_of_it_is_allowed_and_with_a_purpose_each_call_is_held(kind: str) -> None:
+    made = pdp("manifest", "import", kind, *SOURCES[kind]).out
+    write("made.yaml", made)
+    write("named.yaml", made.replace("purposes: []", "purposes: [work]"))
+    names = [tool["name"] for tool in yaml.safe_load(made)["tools"]]
+    assert names
+    for name in names:
+        scopes = {f"tools.{name}": True}
+        write("s.json", {"claims": {"sub": "ann", "emts": scopes}, "purpose": "work", "idempotency_key": "k"})
+        write("p.json", {"tool": name, "arguments": ARGUMENTS.get((kind, name), {})})
+        decided = [
+            pdp("decide", "p.json", "-m", file, "-s", "s.json", "--json") for file in ("made.yaml", "named.yaml")
+        ]
+
+        assert [(done.json["verdict"], done.code) for done in decided] == [("DENY", 4), ("STEP_UP", 3)], name
+
+
+def test_every_guess_is_marked_and_what_a_tool_says_of_itself_lowers_its_class_alone() -> None:
+    made = pdp("manifest", "import", "mcp", "tools.json").out
+
+    lines = [line for line in made.splitlines() if line.startswith("  ") and line[2] != " "]
+    unmarked = {line.split(":")[0].strip() for line in lines if "# review: " not in line}
+    assert unmarked == {"description", "schema", "}"}
+    classes = {tool["name"]: (tool.get("effect_class"), tool["risk_tier"]) for tool in yaml.safe_load(made)["tools"]}
+    assert classes == {
+        "send_mail": ("commit-high", "high"), "echo": (None, "high"), "read_note": ("read-internal", "high"),
+        "add_note": ("commit-low", "high"),
+    }  # fmt: skip
+    assert made.count("destructive: true  # review: nothing says that it can be taken back") == 2
+    assert made.count('safety: {"side_effects": "external"}  # review: nothing says that it stays inside') == 1
+    assert "any text (not_a_tool.free_text)" in made
+
+
+def test_rules_are_named_and_what_they_deny_is_not_there() -> None:
+    made = pdp("manifest", "import", "hooks", "claude-code").out
+
+    file = Path(".claude/settings.json").absolute()
+    bash = [f"{rule} in {file}" for rule in ("deny Bash(rm *)", "ask Bash", "allow Bash(git diff *)")]
+    assert [tool["name"] for tool in yaml.safe_load(made)["tools"]] == ["run_command", "write_file", "mcp__notes__add"]
+    assert [line for line in made.splitlines() if "fetch_url" in line or line.startswith("- name")] == [
+        f"# Not here, and so denied: fetch_url; deny WebFetch in {file}",
+        f'- name: "run_command"  # review: rules of claude-code; {"; ".join(bash)}',
+        f'- name: "write_file"  # review: rules of claude-code; deny Write in {file}; allow Edit in {file}',
+        f'- name: "mcp__notes__add"  # review: rules of claude-code; allow mcp__notes__add in {file}',
+    ]
+
+
+NEW = {"name": "wipe_all", "inputSchema": {"type": "object"}}
+
+
+def tool(**changed: Any) -> Callable[[], None]:
+    """Change the tool `read_note` of the server."""
+    return lambda: write("tools.json", {"tools": [*TOOLS[:2], {**TOOLS[2], **changed}, TOOLS[3]]})
+
+
+def text(file: str, old: str, new: str) -> Callable[[], None]:
+    def change() -> None:
+        content = Path(file).read_text()
+        assert old in content
+        write(file, content.replace(old, new))
+
+    return change
+
+
+UNDECLARED = "is not in the manifest"
+CHANGES: dict[str, tuple[str, Callable[[], None], list[tuple[str, str, str]]]] = {
+    "a new tool": ("mcp", lambda: write("tools.json", [*TOOLS, NEW]), [("undeclared", "wipe_all", UNDECLARED)]),
+    "a tool is gone": ("mcp", lambda: write("tools.json", TOOLS[1:]), [
+        ("absent", "send_mail", "the source does not have it"),
+    ]),
+    "a tool twice": ("mcp", lambda: write("tools.json", [*TOOLS, TOOLS[1]]), [
+        ("undeclared", "echo", "is there more than once"), ("undeclared", "echo", "is there more than once"),
+    ]),
+    "a new argument": ("mcp", tool(inputSchema={"type": "object", "properties": {"id": {"type": "string"}, "x": {}}}), [
+        ("drift", "read_note", "x: is new"),
+    ]),
+    "another type": ("mcp", tool(inputSchema={"type": "object", "properties": {"id": {"type": "integer"}}}), [
+        ("drift", "read_note", "id: type string became integer"),
+    ]),
+    "it destroys": ("mcp", tool(annotations={"readOnlyHint": False, "destructiveHint": True}), [
+        ("risk", "read_note", "says that it changes something; the manifest says read-internal, high risk"),
+        ("risk", "read_note", "says that it destroys; the manifest says read-internal, high risk"),
+    ]),
+    "an open world": ("mcp", tool(annotations={"readOnlyHint": True, "openWorldHint": True}), [
+        ("risk", "read_note", "says that it reaches strangers; the manifest says read-internal, high risk"),
+    ]),
+    "nothing said any more": ("mcp", tool(annotations={}), []),
+    "another method": ("openapi", text("api.yaml", "    get:", "    put:"), [
+        ("risk", "get_order", "says that it changes something; the manifest says read-external, high risk"),
+    ]),
+    "another body": ("openapi", text("api.yaml", "sku: {type: string}", "sku: {type: integer}"), [
+        ("drift", "create_order", "lines[].sku: type string became integer"),
+    ]),
+    "a new parameter": ("app", text("shop.py", "int | None = None", "int | None = None, by: str = ''"), [
+        ("drift", "add_order", "by: is new"),
+    ]),
+    "debug": ("app", text("shop.py", "debug = False", "debug = True"), [
+        ("debug", "", "debug is on: it shows its state"),
+    ]),
+    "a new rule": ("hooks", text(".claude/settings.json", '"Edit"', '"Edit", "mcp__notes__wipe"'), [
+        ("undeclared", "mcp__notes__wipe", UNDECLARED),
+    ]),
+    "switches": (
+        "hooks",
+        lambda: write(".claude/settings.json", {
+            "disableAllHooks": True, "enableAllProjectMcpServers": True, "skipDangerousModePermissionPrompt": True,
+            "permissions": {**SETTINGS["permissions"], "defaultMode": "bypassPermissions"},
+        }),
+        [("debug", "", at) for at in (
+            "disableAllHooks turns hooks off", "enableAllProjectMcpServers is on",
+            "skipDangerousModePermissionPrompt is on", "defaultMode is bypassPermissions",
+        )],
+    ),
+    "a new entry": ("agt", text("agt.yaml", '"read_note"', '"wipe_all": {}, "read_note"'), [
+        ("undeclared", "wipe_all", UNDECLARED),
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_found_as_what_it_is(name: str) -> None:
+    kind, change, found = CHANGES[name]
+    assert pdp("manifest", "import", "-o", "made.yaml", kind, *SOURCES[kind]).code == 0
+    sys.modules.pop("shop", None)
+
+    change()
+
+    assert scanned(kind)["found"] == found
+
+
+def test_governance_counts_and_text_says_where_and_what_to_do() -> None:
+    assert pdp("manifest", "import", "-o", "made.yaml", "mcp", "tools.json").code == 0
+    rules = {"effect_class": "commit-low", "idempotency": {"required": True}, "accepts": {"not_a_tool.free_text": "id"}}
+    write("gov.yaml", {"actions": {"read_note": rules}})
+    tool(annotations={"readOnlyHint": False})()
+    write("bare.yaml", Path("made.yaml").read_text().replace('"read_note"', '"read_notes"'))
+
+    assert pdp("scan", "mcp", "tools.json", "-m", "made.yaml", "-g", "gov.yaml")[:2] == (0, "tools: 4, findings: 0\n")
+    done = pdp("scan", "mcp", "tools.json", "-m", "made.yaml")
+    assert (done.code, done.out.splitlines()) == (1, [
+        "risk: tools.json: read_note: says that it changes something; the manifest says read-internal, high risk",
+        "    hint: correct the manifest, or what the tool says",
+        "tools: 4, findings: 1",
+    ])  # fmt: skip
+    done = pdp("scan", "mcp", "tools.json", "-m", "bare.yaml")
+    assert (done.code, done.out.splitlines()) == (1, [
+        "undeclared: tools.json: read_note: is not in the manifest",
+        "    hint: declare it, or take it out",
+        "absent: manifest: read_notes: the source does not have it",
+        "    hint: remove it if it is gone for good",
+        "tools: 4, findings: 1",
+    ])  # fmt: skip
+
+
+def test_nothing_is_overwritten() -> None:
+    write("made.yaml", "mine")
+
+    done = pdp("manifest", "import", "-o", "made.yaml", "mcp", "tools.json")
+
+    assert (done.code, done.out, Path("made.yaml").read_text()) == (2, "", "mine")
+    assert done.err.startswith("error: made.yaml: is there already, and nothing is overwritten\n")
+
+
+def test_schemas_of_an_openapi_document() -> None:
+    made = pdp("manifest", "import", "-o", "made.yaml", "openapi", "api.yaml")
+    tools = {tool["name"]: tool["schema"] for tool in read_document("made.yaml").value["tools"]}
+
+    assert made.code == 0
+    of_id = {"type": "integer", "description": "Which"}
+    line = {"type": "object", "properties": {"sku": {"type": "string"}}}
+    order = {
+        "lines": {"type": "array", "items": {"$ref": "#/$defs/Line"}}, "parent": {"$ref": "#/$defs/Order"},
+    }  # fmt: skip
+    alone = {"type": "object", "properties": {"id": of_id}, "required": ["id"], "additionalProperties": False}
+    assert tools == {
+        "get_order": alone,
+        "delete_orders_id": alone,
+        "create_order": {
+            "type": "object", "properties": {"id": of_id, **order}, "required": ["id", "lines"],
+            "additionalProperties": False,
+            "$defs": {"Line": line, "Order": {"type": "object", "required": ["lines"], "properties": order}},
+        },
+    }  # fmt: skip
