@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
@@ -11,7 +11,7 @@ from anyio.from_thread import BlockingPortal
 from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults
 from pydantic_ai.capabilities import Hooks
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
-from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 
 from pdp import Pep
 from pdp.adapters.pydantic_ai import PydanticAiCapability
@@ -27,11 +27,18 @@ class Script:
 
     def __init__(self, *turns: Sequence[ToolCallPart]) -> None:
         self.turns, self.shown = list(turns), list[str]()
-        self.model = FunctionModel(self.respond)
+        self.model = FunctionModel(self.respond, stream_function=self.stream)
 
     def respond(self, messages: Any, info: Any) -> ModelResponse:
         self.shown = [tool.name for tool in info.function_tools]
         return ModelResponse(parts=self.turns.pop(0) if self.turns else [TextPart("done")])
+
+    async def stream(self, messages: Any, info: Any) -> AsyncIterator[Any]:
+        for at, part in enumerate(self.respond(messages, info).parts):
+            if isinstance(part, TextPart):
+                yield part.content
+            else:
+                yield {at: DeltaToolCall(part.tool_name, part.args_as_json_str(), tool_call_id=part.tool_call_id)}
 
 
 def kit_tools(world: World) -> list[Any]:

@@ -1,14 +1,78 @@
-"""Runs of Pydantic AI with scripted models."""
+"""Runs of Pydantic AI with scripted models; what is beside the toolsets is refused."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import orjson
 import pytest
+from pydantic import BaseModel
+from pydantic_ai import (
+    Agent,
+    ApprovalRequired,
+    CallDeferred,
+    DeferredToolRequests,
+    DeferredToolResults,
+    ModelRetry,
+    ToolApproved,
+    ToolDenied,
+    ToolReturn,
+)
+from pydantic_ai.capabilities import Hooks, NativeTool
+from pydantic_ai.exceptions import ToolFailed
+from pydantic_ai.messages import ModelMessagesTypeAdapter, ToolCallPart
+from pydantic_ai.native_tools import WebSearchTool
+from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.toolsets import ExternalToolset, FunctionToolset
 
+from pdp import Approvals, Pep
+from pdp.adapters.pydantic_ai import PydanticAiCapability
+from pdp.documents import read_document
+from pdp.errors import UsageError
 from pdp.testing.conformance.cases import CASES
-from tests.adapters.pydantic_ai.target import TARGET
+from pdp.testing.conformance.world import World
+from tests.adapters.pydantic_ai.target import TARGET, Script, kit_tools, outputs
 from tests.conformance.page import outcome
+from tests.support import ROOT
+
+SUITE = read_document(ROOT / "pdp/testing/conformance/manifest.yaml").value
+BOOK = {
+    "name": "book_day",
+    "version": "1.0.0",
+    "effect_class": "read-internal",
+    "scopes": ["kit.use"],
+    "schema": {
+        "type": "object",
+        "required": ["day", "guest"],
+        "properties": {
+            "day": {"type": "string", "format": "date"},
+            "guest": {
+                "type": "object",
+                "required": ["name"],
+                "properties": {"name": {"type": "string", "maxLength": 200}, "age": {"type": "number"}},
+            },
+            "nights": {"type": "integer"},
+        },
+    },
+    "invariants": [
+        {
+            "id": "FEW",
+            "rule": "At most 3.",
+            "check": "!has(call.nights) || call.nights <= 3",
+            "correct": {"set": {"nights": 3}},
+        }
+    ],
+}
+FIRST, SECOND = {"payee": "a", "amount": 1}, {"payee": "b", "amount": 2}
+NOTE = {"note": "a"}
 
 
 @pytest.mark.process
@@ -20,3 +84,310 @@ def test_the_suite_passes(tmp_path: Path) -> None:
         "positional arguments": f"impossible: {why}"
     }
     assert cells.keys() == CASES.keys()
+
+
+class Kit:
+    """The suite's tools and policy in one process, and what ran."""
+
+    def __init__(self, folder: Path, pep: Pep) -> None:
+        self.pep, self.record = pep, folder / "ran.jsonl"
+        self.record.touch()
+
+    def agent(self, *turns: Any, name: str = "kit", session: Any = World.session, **options: Any) -> Any:
+        beside = options.pop("capabilities", [])
+        guard = PydanticAiCapability(self.pep, session, pauses=options.pop("pauses", True))
+        given = {"tools": self.tools, "output_type": [str, DeferredToolRequests], **options}
+        return Agent(Script(*turns).model, name=name, capabilities=[guard, *beside], **given)
+
+    @property
+    def tools(self) -> list[Any]:
+        return kit_tools(SimpleNamespace(record=self.record))  # type: ignore[arg-type]
+
+    @property
+    def ran(self) -> list[Any]:
+        return [orjson.loads(line)[1] for line in self.record.read_bytes().splitlines()]
+
+    @property
+    def results(self) -> list[Any]:
+        """What the audit log has of each call that ran."""
+        events: list[Any] = self.pep.audit.events  # type: ignore[attr-defined]
+        return [each for each in events if each["type"].endswith(".result")]
+
+    def grant(self, held: Any) -> None:
+        assert self.pep.approvals is not None
+        self.pep.approvals.grant(held["approval_id"], World.approver)
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Iterator[Kit]:
+    (tmp_path / "manifest.yaml").write_bytes(orjson.dumps({**SUITE, "tools": [*SUITE["tools"], BOOK]}))
+    with Pep.from_files(tmp_path / "manifest.yaml", approvals=Approvals()) as pep:
+        yield Kit(tmp_path, pep)
+
+
+def calls(*made: tuple[str, Any]) -> Sequence[ToolCallPart]:
+    return [ToolCallPart(tool, arguments, tool_call_id=f"c{at}") for at, (tool, arguments) in enumerate(made)]
+
+
+def start(agent: Any, **options: Any) -> Any:
+    return asyncio.run(agent.run("go", **options))
+
+
+def resume(agent: Any, run: Any, answer: Any = True) -> Any:
+    """Resume a run as an application does whose person gives one answer to all."""
+    answers = {call.tool_call_id: answer for call in run.output.approvals}
+    results = DeferredToolResults(approvals=answers)
+    return asyncio.run(agent.run(message_history=run.all_messages(), deferred_tool_results=results))
+
+
+def test_calls_that_are_held_together_run_once_each_as_they_are_granted(kit: Kit) -> None:
+    agent = kit.agent(calls(("pay_bill", FIRST), ("pay_bill", SECOND)))
+    run = start(agent)
+    first, second = run.output.metadata.values()
+    assert (first["tool"], first["approvers"], kit.ran) == ("pay_bill", ["kit.approver"], [])
+    kit.grant(second)
+
+    half = resume(agent, run)
+    assert (kit.ran, half.output.metadata) == ([SECOND], {"c0": first})
+    kit.grant(first)
+    whole = resume(agent, half)
+
+    assert (whole.output, kit.ran) == ("done", [SECOND, FIRST])
+
+
+def test_approval_without_a_grant_holds_again_and_a_denial_is_told(kit: Kit) -> None:
+    agent = kit.agent(calls(("pay_bill", FIRST)))
+    run = start(agent)
+
+    again = resume(agent, run)
+    kit.grant(again.output.metadata["c0"])
+    denied = resume(agent, again, ToolDenied("not today"))
+
+    assert again.output.metadata == run.output.metadata
+    assert (denied.output, outputs(denied), kit.ran) == ("done", [("not today", "denied")], [])
+
+
+def test_arguments_that_an_approval_overrides_are_decided_anew(kit: Kit) -> None:
+    agent = kit.agent(calls(("pay_bill", FIRST)))
+    run = start(agent)
+    kit.grant(run.output.metadata["c0"])
+
+    other = resume(agent, run, ToolApproved(override_args=SECOND))
+
+    assert (other.output.metadata["c0"]["approval_id"] != run.output.metadata["c0"]["approval_id"], kit.ran) == (
+        True,
+        [],
+    )
+
+
+RESUME = """
+import sys
+from pathlib import Path
+from tests.adapters.pydantic_ai.test_pydantic_ai import finish
+finish(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.process
+def test_a_run_is_resumed_in_another_process(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "manifest.yaml").write_bytes(orjson.dumps(SUITE))
+    (tmp_path / "pdp.yaml").write_bytes(orjson.dumps({"manifest": "manifest.yaml", "store": "sqlite:///store.db"}))
+    with Pep.from_project(tmp_path / "pdp.yaml") as pep:
+        kit = Kit(tmp_path, pep)
+        run = start(kit.agent(calls(("pay_bill", FIRST))))
+        kit.grant(run.output.metadata["c0"])
+        (tmp_path / "messages.json").write_bytes(run.all_messages_json())
+
+        process(RESUME, str(tmp_path))
+
+    assert kit.ran == [FIRST]
+
+
+def finish(folder: Path) -> None:
+    history = ModelMessagesTypeAdapter.validate_json((folder / "messages.json").read_bytes())
+    with Pep.from_project(folder / "pdp.yaml") as pep:
+        for _ in range(2):  # the second one, as of a person who clicks twice
+            run = SimpleNamespace(
+                output=DeferredToolRequests(approvals=history[-1].tool_calls), all_messages=lambda: history
+            )
+            resume(Kit(folder, pep).agent(), run)
+
+
+def process(*words: str) -> str:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *(["-c"] if "\n" in words[0] else []), *words]
+    return subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, check=True, text=True).stdout
+
+
+def test_an_agent_that_a_tool_runs_is_decided_by_its_own_name(kit: Kit) -> None:
+    clerk = kit.agent(calls(("read_note", NOTE)), name="clerk")
+
+    async def ping_host(host: str) -> str:
+        return str((await clerk.run(host)).output)
+
+    run = start(kit.agent(calls(("ping_host", {"host": "there"})), tools=[ping_host]))
+
+    assert outputs(run) == [("done", "success")]
+    assert [(each["agent"], each["tool"]) for each in kit.results] == [("clerk", "read_note"), ("kit", "ping_host")]
+
+
+@pytest.mark.parametrize("way", ["run_stream", "run_stream_events"])
+def test_a_streamed_run_is_decided(kit: Kit, way: str) -> None:
+    async def streamed() -> Any:
+        async with getattr(agent, way)("go") as stream:
+            if way == "run_stream":
+                return await stream.get_output()
+            return [event async for event in stream][-1].result.output
+
+    agent = kit.agent(calls(("read_note", NOTE), ("pay_bill", FIRST), ("wipe_disk", {"disk": "a"})))
+
+    output = asyncio.run(streamed())
+
+    assert ([each["tool"] for each in output.metadata.values()], kit.ran) == (["pay_bill"], [NOTE])
+
+
+def test_the_session_is_made_of_the_runs_deps_and_its_conversation(kit: Kit) -> None:
+    agent = kit.agent(calls(("read_note", NOTE)), session=lambda deps: {"claims": deps})
+
+    start(agent, deps=World.session["claims"], conversation_id="talk-1")
+
+    (event,) = kit.results
+    assert (event["subject"], event["run_id"], event["agent"], event["tool_call_id"]) == (
+        "person-1", "talk-1", "kit", "c0",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_what_a_hook_beside_makes_of_the_arguments_is_decided(kit: Kit, at: int) -> None:
+    async def other(ctx: Any, *, call: Any, tool_def: Any, args: Any) -> Any:
+        return {"url": "b", "limit": 99}
+
+    hook = Hooks(**{("before_tool_execute", "after_tool_validate")[at]: other})
+    start(kit.agent(calls(("fetch_page", {"url": "a", "limit": 1})), capabilities=[hook]))
+
+    assert kit.ran == [{"url": "b", "limit": 10}]
+
+
+class Guest(BaseModel):
+    name: str
+    age: float | None = None
+
+
+@pytest.mark.parametrize(("stated", "nights"), [({}, 1), ({"nights": 2}, 2), ({"nights": 9}, 3)])
+def test_a_tool_gets_its_own_types_also_when_its_call_is_corrected(kit: Kit, stated: Any, nights: int) -> None:
+    got = []
+
+    def book_day(day: date, guest: Guest, nights: int = 1) -> ToolReturn[Any]:
+        got.append((day, guest, nights))
+        return ToolReturn(guest, metadata={"room": 7})
+
+    run = start(
+        kit.agent(calls(("book_day", {"day": "2026-01-02", "guest": {"name": "Ada"}, **stated})), tools=[book_day])
+    )
+
+    assert got == [(date(2026, 1, 2), Guest(name="Ada"), nights)]
+    (part,) = [part for message in run.all_messages() for part in message.parts if part.part_kind == "tool-return"]
+    assert (part.content, part.metadata) == (Guest(name="Ada"), {"room": 7})
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (ValueError("the password"), [("TOOL_EXECUTION_FAILED: ValueError", "failed")]),
+        (ToolFailed("no such host"), [("no such host", "failed")]),
+        (ModelRetry("name another one"), [("name another one", "retried")]),
+    ],
+    ids=["ValueError", "ToolFailed", "ModelRetry"],
+)
+def test_what_a_tool_raises_is_told_as_the_framework_does(kit: Kit, raised: Exception, told: Any) -> None:
+    def ping_host(host: str) -> str:
+        raise raised
+
+    run = start(kit.agent(calls(("ping_host", {"host": "there"})), tools=[ping_host]))
+
+    assert [(text.partition("\n")[0], became) for text, became in outputs(run)] == told
+
+
+@pytest.mark.parametrize("raised", [ApprovalRequired({"why": "own"}), CallDeferred({"why": "own"})], ids=type)
+def test_what_a_tool_defers_by_itself_is_deferred(kit: Kit, raised: Exception) -> None:
+    def ping_host(host: str) -> str:
+        raise raised
+
+    run = start(kit.agent(calls(("ping_host", {"host": "there"})), tools=[ping_host]))
+
+    assert run.output.metadata == {"c0": {"why": "own"}}
+
+
+def test_a_run_that_cannot_pause_tells_the_model(kit: Kit) -> None:
+    run = start(kit.agent(calls(("pay_bill", FIRST)), output_type=str, pauses=False))
+
+    assert kit.pep.approvals is not None
+    (held,) = kit.pep.approvals.list()
+    ((told, became),) = outputs(run)
+    assert (held.id in told, became, run.output, kit.ran) == (True, "failed", "done", [])
+
+
+def test_a_tool_of_another_name_is_another_tool(kit: Kit) -> None:
+    script = Script(calls(("kit_read_note", NOTE)))
+    agent = kit.agent(tools=[], toolsets=[FunctionToolset(kit.tools).prefixed("kit")])
+
+    with agent.override(model=script.model):
+        told = outputs(start(agent))
+
+    assert (script.shown, kit.ran, [became for _, became in told]) == ([], [], ["retried"])
+
+
+def test_a_tool_that_takes_the_name_of_another_one_is_no_such_tool(kit: Kit) -> None:
+    wipe = [tool for tool in kit.tools if tool.__name__ == "wipe_disk"]
+
+    with pytest.raises(UsageError, match="read_note: note: was removed"):
+        start(kit.agent(tools=[], toolsets=[FunctionToolset(wipe).renamed({"read_note": "wipe_disk"})]))
+
+
+def send_mail(text: str) -> str:
+    raise AssertionError(text)
+
+
+WEB, MAIL = NativeTool(WebSearchTool()), ToolDefinition(name="send_mail")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"capabilities": [WEB]}, "web_search: the provider runs it"),
+        ({"output_type": [send_mail]}, "send_mail runs with what the model gives"),
+        ({"toolsets": [ExternalToolset([MAIL])]}, "send_mail: it is run outside of the agent"),
+    ],
+    ids=["native tool", "output function", "external tool"],
+)
+def test_what_nobody_would_decide_is_refused(kit: Kit, options: Any, told: str) -> None:
+    final = [ToolCallPart("final_result", {"text": "a"})]
+
+    with pytest.raises(UsageError, match=told):
+        start(kit.agent(final, **options))
+
+
+def test_a_tool_that_is_not_as_declared_ends_the_run(kit: Kit) -> None:
+    def wipe_disk(disk: int) -> int:
+        return disk
+
+    with pytest.raises(UsageError, match="wipe_disk: disk: type string became integer"):
+        start(kit.agent(tools=[wipe_disk]))
+
+
+@pytest.mark.process
+def test_the_example_tells_its_story() -> None:
+    assert process("examples/frameworks/pydantic_ai_payments.py") == STORY
+
+
+STORY = """\
+officer-123: pay INV-1
+  payment hub: 20,000 from ops-main to bene-acme-441
+  model: Invoice INV-1 is paid.
+officer-123: pay INV-2
+  held: ['limits.exceeded'], for ['payments.approver']
+supervisor-9: granted
+  payment hub: 47,500 from ops-main to bene-acme-441
+  model: Invoice INV-2 is paid.
+"""
