@@ -6,7 +6,8 @@ of its runner, and of each `AgentTool`. What a before-tool callback answers is t
 
 from __future__ import annotations
 
-from inspect import isawaitable
+from contextvars import ContextVar
+from inspect import isasyncgen, isawaitable
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import to_jsonable_python
@@ -14,6 +15,7 @@ from pydantic_core import to_jsonable_python
 from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
 from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
 from pdp.errors import UsageError
+from pdp.execution.failures import ToolError
 from pdp.installed import extra
 
 with extra("google-adk"):
@@ -34,22 +36,19 @@ _CONTROL_FLOW: Final = frozenset((
     "google.adk.tools.set_model_response_tool.SetModelResponseTool",
     "google.adk.tools.transfer_to_agent_tool.TransferToAgentTool",
 ))  # fmt: skip
-_UNCONFIRMED: Final = "this call waits for a person's confirmation, and nothing ran"
-_REJECTED: Final = "a person rejected this call, and nothing ran"
+# The run that a tool runs within, as an AgentTool does, in a session that it makes and drops: it is one run.
+_run_id: ContextVar[str | None] = ContextVar("pdp_adk_run_id", default=None)
 
 
 class AdkPlugin(BasePlugin):
     """Decides the calls of all tools of a runner. Register it last: plugins after it are not asked before a tool.
 
-    Args:
-        pep: who decides.
-        session: one session, or a function of ADK's `ToolContext` (of a list, its `CallbackContext`): `user_id`,
-            `session.id`, `run_config.custom_metadata` are the application's; `state` is also written by tools and,
-            through an agent's `output_key`, by the model.
+    `session` is one session, or a function of ADK's `ToolContext` (for a list, its `CallbackContext`): `user_id`,
+    `session.id` and `run_config` are the application's; `state` is also written by tools and, by `output_key`, models.
 
     Raises:
-        UsageError: as of `ToolGuard`. In a run, which it ends: a tool that is not as its manifest says, an agent with
-            a code executor, an `AgentTool` without plugins, a tool that the model's provider runs.
+        UsageError: as of `ToolGuard`. A run ends with it: a tool is not as its manifest says, an agent has a code
+            executor or a tool that the model's provider runs, an `AgentTool` has no plugins.
     """
 
     def __init__(self, pep: Pep, session: SessionSource) -> None:
@@ -60,26 +59,19 @@ class AdkPlugin(BasePlugin):
     async def before_agent_callback(self, *, agent: Any, callback_context: Any) -> None:
         """Hold the agent's tools against the manifest, and refuse what would run without a decision."""
         if getattr(agent, "code_executor", None) is not None:
-            raise UsageError(
-                f"agent {agent.name} has a code executor, whose code runs without a decision",
-                hint="give it a tool that runs code, and declare that in the manifest",
-            )
+            raise UsageError(f"agent {agent.name} has a code executor, whose code runs without a decision")
         if hasattr(agent, "canonical_tools"):
             self._check(await agent.canonical_tools(callback_context))
 
     async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
         """Show the model what its caller can ever use."""
-        tools = llm_request.tools_dict
-        visible = await self._guard.avisible(tools.keys(), callback_context, callback_context.agent_name)
+        name, tools, groups = callback_context.agent_name, llm_request.tools_dict, llm_request.config.tools or []
+        visible = await self._guard.avisible(tools.keys(), callback_context, name)
         visible |= {name for name, tool in tools.items() if _moves_on(tool)}
-        groups = llm_request.config.tools or []
         for group in groups:
-            known = isinstance(group, types.Tool)
-            if not known or group.model_dump(exclude_none=True, exclude={"function_declarations"}):
-                raise UsageError(
-                    f"agent {callback_context.agent_name} has a tool that its model's provider runs without a decision",
-                    hint="take it out, or give the agent a function that does the same",
-                )
+            others = any(value for key, value in group if key != "function_declarations")
+            if others or not isinstance(group, types.Tool):
+                raise UsageError(f"agent {name} has a tool that its model's provider runs, without a decision")
             group.function_declarations = [each for each in group.function_declarations or [] if each.name in visible]
         llm_request.config.tools = [group for group in groups if group.function_declarations] or None
 
@@ -87,67 +79,70 @@ class AdkPlugin(BasePlugin):
         """Decide the call, run the tool on ALLOW, and answer in its place."""
         if _moves_on(tool):
             return None
-        if tool.name not in self._seen:
-            self._check([tool])
-        invocation = tool_context.get_invocation_context()
-        # An answer of ours skips the agent's own callbacks, which may forbid more than the policy does.
-        for callback in getattr(invocation.agent, "canonical_before_tool_callbacks", ()):
-            answer = callback(tool=tool, args=tool_args, tool_context=tool_context)
-            if isawaitable(answer):
-                answer = await answer
-            if answer is not None:
-                return answer
+        self._check([tool] if tool.name not in self._seen else [])
+        context, confirmation = tool_context, tool_context.tool_confirmation
+        invocation, run_id = context.get_invocation_context(), _run_id.get() or context.session.id
+        own = getattr(invocation.agent, "canonical_before_tool_callbacks", ())
+        if (answer := await _answer_of(own, tool=tool, args=tool_args, tool_context=context)) is not None:
+            return answer
+        if confirmation is not None and not confirmation.confirmed:
+            return {"error": "a person rejected this call, and nothing ran"}
 
         async def run(decided: dict[str, Any]) -> Any:
-            return await tool.run_async(args=decided, tool_context=tool_context)
+            token = _run_id.set(run_id)
+            try:
+                result = await tool.run_async(args=decided, tool_context=context)
+            finally:
+                _run_id.reset(token)
+            if isasyncgen(result):
+                raise ToolError("a tool that streams in a live run is not supported: it did not begin")
+            return result
 
-        context, confirmation = tool_context, tool_context.tool_confirmation
-        if confirmation is not None and not confirmation.confirmed:
-            return {"error": _REJECTED}
-        call = FrameworkCall(
-            tool.name, tool_args, context.function_call_id, context, context.agent_name, context.session.id
-        )
+        call = FrameworkCall(tool.name, tool_args, context.function_call_id, context, context.agent_name, run_id)
         # A confirmation that the tool itself wants comes before its run, whose result may be stored for replays.
         confirms = confirmation is None and await tool.check_require_confirmation(tool_args, context)
         outcome = await (self._guard.aask(call) if confirms else self._guard.acall(call, run, _as_json))
-        waits = confirms and outcome.kind is OutcomeKind.RAN
-        # A live run cannot resume, nor can a call that was resumed: the model is told to make it again.
-        if (waits or outcome.kind is OutcomeKind.HELD) and not (confirmation or invocation.live_request_queue):
-            hint = _UNCONFIRMED if waits else outcome.text
-            context.request_confirmation(hint=hint, payload=outcome.pending)
+        if confirms and outcome.kind is OutcomeKind.RAN:
+            outcome = CallOutcome(OutcomeKind.HELD, "this call waits for a person's confirmation, and nothing ran")
+        # A live run cannot resume, nor a run within a tool, nor what was resumed before: the model is told.
+        pauses = confirmation is None and invocation.live_request_queue is None and run_id == context.session.id
+        if pauses and outcome.kind is OutcomeKind.HELD:
+            context.request_confirmation(hint=outcome.text, payload=outcome.pending)
             context.actions.skip_summarization = True
-        return {"error": _UNCONFIRMED} if waits else _response(outcome)
+        return _response(outcome)
 
     def _check(self, tools: Iterable[Any]) -> None:
         for tool in tools:
             if not getattr(tool, "include_plugins", True):
                 raise UsageError(f"tool {tool.name} runs its agent without plugins, so without decisions")
             declared = tool._get_declaration()  # noqa: SLF001 - ADK has no other way to a tool's schema
-            schema = declared and (declared.parameters_json_schema or _json_schema(declared.parameters))
+            schema = declared and (declared.parameters_json_schema or declared.parameters)
+            if isinstance(schema, types.Schema):
+                schema = schema.json_schema.model_dump(mode="json", exclude_none=True)
             if schema and not _moves_on(tool):
                 self._guard.check({tool.name: schema})
             self._seen.add(tool.name)
+
+
+async def _answer_of(callbacks: Iterable[Any], **call: Any) -> Any:
+    """Return what the agent's own callbacks answer. They may forbid more than the policy, and ours would skip them."""
+    for callback in callbacks:
+        if (answer := await answer if isawaitable(answer := callback(**call)) else answer) is not None:
+            return answer
+    return None
+
+
+def _response(outcome: CallOutcome) -> Any:
+    if outcome.is_error or outcome.kind is OutcomeKind.DROPPED:
+        return {"error" if outcome.is_error else "result": outcome.text}
+    value = outcome.value if outcome.own is None else outcome.own
+    # Never None, on which ADK would run the tool. Empty, a tool that goes on for long gives its response later.
+    return {} if value is None else value
 
 
 def _moves_on(tool: Any) -> bool:
     return f"{type(tool).__module__}.{type(tool).__qualname__}" in _CONTROL_FLOW
 
 
-def _json_schema(parameters: Any) -> Any:
-    return parameters and parameters.json_schema.model_dump(mode="json", exclude_none=True)
-
-
 def _as_json(own: Any) -> Any:
     return to_jsonable_python(own, bytes_mode="base64", fallback=str)
-
-
-def _response(outcome: CallOutcome) -> Any:
-    if outcome.is_error:
-        return {"error": outcome.text}
-    if outcome.kind is OutcomeKind.DROPPED:
-        return {"result": outcome.text}
-    if outcome.own is not None:
-        return outcome.own
-    # Never None, on which ADK would run the tool. Empty, a tool that goes on for long gives its response later.
-    value = outcome.value
-    return {} if value is None else value if isinstance(value, dict) else {"result": value}

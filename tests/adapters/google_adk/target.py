@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -32,7 +33,10 @@ ASKED = "adk_request_confirmation"
 
 
 class ScriptedLlm(BaseLlm):
-    """Proposes the calls that stand in the user's message: `[[tool, arguments, call_id], ...]`; then says `done`."""
+    """Proposes the calls that stand in the user's message: `[[tool, arguments, call_id], ...]`; then says `done`.
+
+    An agent that is a tool has them in the argument `note` of its call.
+    """
 
     model: str = "scripted"
     offered: list[list[str]] = Field(default_factory=list)
@@ -42,12 +46,21 @@ class ScriptedLlm(BaseLlm):
     ) -> AsyncGenerator[LlmResponse, None]:
         groups = llm_request.config.tools or []
         self.offered.append([each.name for group in groups for each in group.function_declarations or []])
-        last = (llm_request.contents[-1].parts or [types.Part()])[0]
-        calls = [] if last.function_response or not (last.text or "").startswith("[") else json.loads(last.text)
-        parts = [types.Part(function_call=types.FunctionCall(id=i, name=name, args=a)) for name, a, i in calls]
+        parts = [types.Part(function_call=call) for call in scripted(llm_request.contents[-1])]
         for part in parts if stream else []:
             yield LlmResponse(content=types.Content(role="model", parts=[part]), partial=True)
         yield LlmResponse(content=types.Content(role="model", parts=parts or [types.Part(text="done")]))
+
+
+def scripted(content: types.Content) -> list[types.FunctionCall]:
+    """Return the calls that a message asks for; none where it has the result of one."""
+    parts = content.parts or []
+    given = re.search(r'\[\[.*\]\]|\{"note".*\}', "".join(part.text or "" for part in parts), re.DOTALL)
+    if given is None or any(part.function_response for part in parts):
+        return []
+    calls = json.loads(given[0])
+    calls = json.loads(calls["note"]) if isinstance(calls, dict) else calls
+    return [types.FunctionCall(name=name, args=arguments, id=call_id) for name, arguments, call_id in calls]
 
 
 class Run:

@@ -2,21 +2,388 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from google.adk.agents import LiveRequestQueue, LlmAgent, RunConfig
+from google.adk.agents.run_config import StreamingMode
+from google.adk.apps import App
+from google.adk.code_executors import UnsafeLocalCodeExecutor
+from google.adk.models.base_llm_connection import BaseLlmConnection
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.adk.runners import Runner
+from google.adk.sessions.in_memory_session_service import InMemorySessionService
+from google.adk.sessions.sqlite_session_service import SqliteSessionService
+from google.adk.tools.agent_tool import AgentTool
+from google.adk.tools.base_toolset import BaseToolset
+from google.adk.tools.function_tool import FunctionTool
+from google.adk.tools.google_search_tool import google_search
+from google.adk.tools.long_running_tool import LongRunningFunctionTool
+from google.genai import types
+from pydantic import BaseModel
 
+from pdp import Approvals, Pep
+from pdp.adapters.google_adk import AdkPlugin
 from pdp.testing.conformance.cases import CASES
-from pdp.testing.conformance.run import run
-from tests.adapters.google_adk.target import TARGET
+from pdp.testing.conformance.world import World
+from tests.adapters.google_adk.target import TARGET, Run, ScriptedLlm, opened_run, scripted
+from tests.conformance.local import functions
+from tests.conformance.page import outcome
+from tests.support import ROOT
+
+Call = tuple[str, dict[str, Any], str]
+BILLS: list[dict[str, Any]] = [{"payee": "first", "amount": 1}, {"payee": "second", "amount": 2}]
+HELD: list[Call] = [("pay_bill", bill, bill["payee"]) for bill in BILLS]
+READ: Call = ("read_note", {"note": "a"}, "c1")
+GOT = {"result": 'read_note got {"note":"a"}'}
+PAID = {"result": 'pay_bill got {"payee":"first","amount":1}'}
+STEP_UP = "POLICY_VIOLATION: STEP_UP: approvals.required"
+REJECTED = {"error": "a person rejected this call, and nothing ran"}
 
 
 @pytest.mark.process
 def test_the_suite_passes(tmp_path: Path) -> None:
-    cells = run(TARGET, tmp_path / "first")
-    # On a busy machine an answer is late, and so a denial: such a case is run once more.
-    again = [case for case, cell in cells.items() if cell.startswith("fail") and "UnsafeError" not in cell]
-    cells |= run(TARGET, tmp_path / "second", again)
-
     impossible = {case: f"impossible: {why}" for case, why in TARGET.impossible.items()}
-    assert cells == dict.fromkeys(CASES, "pass") | impossible
+
+    assert outcome(TARGET, tmp_path) == dict.fromkeys(CASES, "pass") | impossible
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with closing(World(tmp_path / "world")) as made:
+        yield made
+
+
+@pytest.fixture
+def pep(world: World) -> Iterator[Pep]:
+    with Pep.from_files(world.folder / "manifest.yaml", approvals=Approvals()) as opened:
+        yield opened
+
+
+def agent_of(world: World, name: str = "kit", **options: Any) -> LlmAgent:
+    return LlmAgent(**{"name": name, "model": ScriptedLlm(), "tools": [*functions(world).values()], **options})
+
+
+async def run_of(pep: Pep, agent: LlmAgent, session: Any = World.session, service: Any = None) -> Run:
+    app = App(name="kit", root_agent=agent, plugins=[AdkPlugin(pep, session)])
+    return await opened_run(Runner(app=app, session_service=service or InMemorySessionService()), "s1")
+
+
+def grant(pep: Pep, run: Run, call_id: str) -> None:
+    assert pep.approvals is not None
+    pep.approvals.grant(run.waits[call_id][1]["approval_id"], World.approver)
+
+
+async def test_calls_that_are_held_together_run_as_each_is_granted(world: World, pep: Pep) -> None:
+    run = await run_of(pep, agent_of(world))
+
+    await run.propose(*HELD, READ)
+    at_pause = world.ran()
+    grant(pep, run, "second")
+    await run.resume("second")
+    after_second = world.ran()
+    grant(pep, run, "first")
+    await run.resume("first")
+
+    assert at_pause == [("read_note", {"note": "a"})]
+    assert after_second == [*at_pause, ("pay_bill", BILLS[1])]
+    assert world.ran() == [*after_second, ("pay_bill", BILLS[0])]
+    assert run.told == {"c1": GOT, "first": PAID, "second": {"result": 'pay_bill got {"payee":"second","amount":2}'}}
+
+
+async def test_what_adk_confirms_is_not_granted_and_the_model_makes_the_call_again(world: World, pep: Pep) -> None:
+    run = await run_of(pep, agent_of(world))
+
+    await run.propose(*HELD[:1])
+    first = run.waits["first"][1]
+    await run.resume("first", payload={**first, "approved": True, "always": True})
+    told, waits = run.told["first"], run.waits
+    await run.propose(("pay_bill", BILLS[0], "again"))
+    again = run.waits["again"][1]
+    grant(pep, run, "again")
+    await run.resume("again")
+
+    assert (told["error"].startswith(STEP_UP), waits) == (True, {})
+    assert again == first
+    assert (world.ran(), run.told["again"]) == ([("pay_bill", BILLS[0])], PAID)
+
+
+async def test_what_is_rejected_is_not_run_although_it_is_granted(world: World, pep: Pep) -> None:
+    run = await run_of(pep, agent_of(world))
+
+    await run.propose(*HELD[:1])
+    grant(pep, run, "first")
+    await run.resume("first", confirmed=False)
+
+    assert (world.ran(), run.told["first"]) == ([], REJECTED)
+
+
+@pytest.mark.process
+async def test_a_paused_run_goes_on_in_another_process(world: World) -> None:
+    with Pep.from_project(world.folder / "pdp.yaml") as pep:
+        service = SqliteSessionService(str(world.folder / "sessions.db"))
+        run = await run_of(pep, agent_of(world), service=service)
+        await run.propose(*HELD[:1])
+        grant(pep, run, "first")
+        await run.runner.close()
+
+    command = [sys.executable, "-m", "tests.adapters.google_adk.resumed", str(world.folder), run.waits["first"][0]]
+    done = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, check=True, capture_output=True, text=True)
+
+    assert json.loads(done.stdout) == {"first": PAID}
+    assert world.ran() == [("pay_bill", BILLS[0])]
+
+
+class Note(BaseModel):
+    """What an agent is asked that stands in as the tool `read_note`."""
+
+    note: str
+    page: float | None = None
+    filter: Any = None
+
+
+def transferred(below: LlmAgent) -> dict[str, Any]:
+    return {"sub_agents": [below]}
+
+
+def as_tool(below: LlmAgent) -> dict[str, Any]:
+    return {"tools": [AgentTool(below)]}
+
+
+@pytest.mark.parametrize(
+    ("first", "mode", "above"),
+    [
+        (("transfer_to_agent", {"agent_name": "read_note"}, "t1"), "chat", transferred),
+        (("read_note", {"note": "[]"}, "t1"), "single_turn", transferred),
+        (("read_note", {"note": "[]"}, "t1"), "task", transferred),
+        (("read_note", {"note": "[]"}, "t1"), None, as_tool),
+    ],
+    ids=["transfer", "single turn", "task", "agent as a tool"],
+)
+@pytest.mark.filterwarnings("ignore:The `plugins` argument is deprecated")  # AgentTool's own
+async def test_an_agent_below_another_is_pinned_by_its_own_name(
+    world: World, first: Call, mode: Any, above: Callable[[LlmAgent], dict[str, Any]]
+) -> None:
+    manifest = json.loads((world.folder / "manifest.yaml").read_bytes())
+    pins = {"agent:kit": ["read_note", "pay_bill"], "lead": ["read_note"], "read_note": ["read_note", "pay_bill"]}
+    manifest["agents"] = [{"id": name, "tools": dict.fromkeys(tools, "1.0.0")} for name, tools in pins.items()]
+    (world.folder / "manifest.yaml").write_text(json.dumps(manifest))
+    below = agent_of(world, "read_note", mode=mode, input_schema=None if mode == "chat" else Note)
+    inner: list[Call] = [READ, *HELD[:1], ("wipe_disk", {"disk": "a"}, "w1")]
+    with Pep.from_files(world.folder / "manifest.yaml", approvals=Approvals()) as pinned:
+        run = await run_of(pinned, agent_of(world, "lead", **{"tools": [], **above(below)}))
+        if mode == "chat":
+            await run.propose(first)
+            await run.propose(*inner)
+        else:
+            await run.propose((first[0], {"note": json.dumps(inner)}, first[2]))
+        at_pause, waits = world.ran(), [*run.waits]
+        for call_id in waits:
+            grant(pinned, run, call_id)
+            await run.resume(call_id)
+        calls = [event for event in pinned.audit.events if event["type"].endswith(".dispatch")]  # type: ignore[attr-defined]
+
+    # What an AgentTool starts cannot be resumed: its model is told of the approval instead.
+    assert waits == ([] if mode is None else ["first"])
+    assert at_pause == [("read_note", {"note": "a"})]
+    assert world.ran() == [*at_pause, *[("pay_bill", BILLS[0])] * len(waits)]
+    assert {(event["tool"], event["agent"], event["run_id"]) for event in calls} - {("read_note", "lead", "s1")} == {
+        (name, "read_note", "s1") for name in ("read_note", "pay_bill", "wipe_disk")
+    }
+
+
+async def test_a_run_that_streams_is_decided_once(world: World, pep: Pep) -> None:
+    run = await run_of(pep, agent_of(world))
+
+    await run.propose(READ, *HELD[:1], run_config=RunConfig(streaming_mode=StreamingMode.SSE))
+    grant(pep, run, "first")
+    await run.resume("first")
+
+    assert world.ran() == [("read_note", {"note": "a"}), ("pay_bill", BILLS[0])]
+    assert any(event.partial for event in run.events)
+
+
+class Connection(BaseLlmConnection):
+    """A live connection of a scripted model."""
+
+    def __init__(self) -> None:
+        self.responses: asyncio.Queue[LlmResponse] = asyncio.Queue()
+
+    async def send_content(self, content: types.Content) -> None:
+        parts = [types.Part(function_call=call) for call in scripted(content)]
+        response = types.Content(role="model", parts=parts or [types.Part(text="done")])
+        await self.responses.put(LlmResponse(content=response, turn_complete=not parts))
+
+    async def receive(self) -> AsyncGenerator[LlmResponse, None]:
+        while True:
+            yield await self.responses.get()
+
+    async def send_history(self, history: list[types.Content]) -> None: ...
+    async def send_realtime(self, blob: types.Blob) -> None: ...
+    async def close(self) -> None: ...
+
+
+class LiveLlm(ScriptedLlm):
+    """A scripted model with live connections."""
+
+    @asynccontextmanager
+    async def connect(self, llm_request: LlmRequest) -> AsyncIterator[Connection]:
+        yield Connection()
+
+
+async def test_a_live_run_cannot_pause_so_its_model_is_told(world: World, pep: Pep) -> None:
+    async def fetch_page(url: str, limit: float) -> AsyncGenerator[str, None]:
+        yield functions(world)["fetch_page"](url, limit)
+
+    tools = [*functions(world).values(), fetch_page]
+    agent = agent_of(world, model=LiveLlm(), tools=[tool for tool in tools if tool.__name__ != "ping_host"])
+    run, queue = await run_of(pep, agent), LiveRequestQueue()
+    text = json.dumps([READ, *HELD[:1], ("fetch_page", {"url": "a", "limit": 5}, "f1")])
+    queue.send_content(types.Content(role="user", parts=[types.Part(text=text)]))
+    options = {"live_request_queue": queue, "run_config": RunConfig(response_modalities=[types.Modality.TEXT])}
+    told: dict[str | None, Any] = {}
+    async for event in run.runner.run_live(user_id="person-1", session_id="s1", **options):
+        told |= {each.id: each.response for each in event.get_function_responses()}
+        assert event.actions.requested_tool_confirmations == {}
+        if event.turn_complete:
+            break
+
+    assert (told["c1"], told["first"]["error"].startswith(STEP_UP)) == (GOT, True)
+    assert told["f1"] == {
+        "error": "TOOL_EXECUTION_FAILED: a tool that streams in a live run is not supported: it did not begin"
+    }
+    assert world.ran() == [("read_note", {"note": "a"})]
+
+
+class Prefixed(BaseToolset):
+    """Tools of a server, which ADK gives a prefix."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(tool_name_prefix="kit")
+        self.tool = FunctionTool(functions(world)["read_note"])
+
+    async def get_tools(self, readonly_context: Any = None) -> list[Any]:
+        return [self.tool]
+
+
+async def test_a_tool_that_adk_renames_is_decided_by_its_new_name(world: World, pep: Pep) -> None:
+    agent = agent_of(world, tools=[Prefixed(world)])
+    run = await run_of(pep, agent)
+
+    await run.propose(("kit_read_note", *READ[1:]))
+
+    assert run.told["c1"]["error"].startswith("INVALID_TOOL_NAME")
+    assert (agent.model.offered[-1], world.ran()) == ([], [])  # type: ignore[union-attr]
+
+
+def meddling(tool: Any, args: dict[str, Any], tool_context: Any) -> dict[str, Any] | None:
+    """Forbid a note, and change another one, as a callback of the agent's own does."""
+    if args["note"] == "forbidden":
+        return {"error": "not this note"}
+    args["page"] = 2
+    return None
+
+
+async def test_callbacks_of_the_agents_own_forbid_and_change_before_the_decision(world: World, pep: Pep) -> None:
+    run = await run_of(pep, agent_of(world, before_tool_callback=meddling))
+
+    await run.propose(READ, ("read_note", {"note": "forbidden"}, "c2"))
+
+    assert world.ran() == [("read_note", {"note": "a", "page": 2})]
+    assert run.told["c2"] == {"error": "not this note"}
+
+
+async def test_a_confirmation_that_the_tool_wants_comes_before_its_run(world: World, pep: Pep) -> None:
+    made = functions(world)
+    tools = [FunctionTool(made[name], require_confirmation=True) for name in ("read_note", "pay_bill", "wipe_disk")]
+    run = await run_of(pep, agent_of(world, tools=tools))
+
+    await run.propose(READ, ("read_note", {"note": "b"}, "c2"), *HELD[:1], ("wipe_disk", {"disk": "a"}, "w1"))
+    at_pause, waits = world.ran(), {*run.waits}
+    grant(pep, run, "first")
+    await run.resume("c1", "first")
+    await run.resume("c2", confirmed=False)
+
+    # Nobody is asked about what the policy denies.
+    assert (at_pause, waits) == ([], {"c1", "c2", "first"})
+    assert world.ran() == [("read_note", {"note": "a"}), ("pay_bill", BILLS[0])]
+    assert (run.told["c1"], run.told["first"], run.told["c2"]) == (GOT, PAID, REJECTED)
+
+
+async def test_a_tool_that_goes_on_for_long_gives_its_result_later(world: World, pep: Pep) -> None:
+    def read_note(note: str, page: float | None = None, filter: Any = None) -> None:  # noqa: A002 - the tool's argument
+        functions(world)["read_note"](note)
+
+    run = await run_of(pep, agent_of(world, tools=[LongRunningFunctionTool(read_note)]))
+
+    await run.propose(READ)
+
+    assert (world.ran(), run.told) == ([("read_note", {"note": "a"})], {})
+
+
+def read_note(note: int) -> str:
+    """Take what the manifest's tool does not."""
+    return str(note)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tools": [read_note]}, "read_note: note: type string became integer"),
+        ({"code_executor": UnsafeLocalCodeExecutor()}, "agent kit has a code executor"),
+        ({"tools": [google_search]}, "a tool that its model's provider runs"),
+        ({"tools": [AgentTool(LlmAgent(name="read_note"), include_plugins=False)]}, "without plugins"),
+    ],
+    ids=["drift", "code executor", "tool of the provider", "agent without plugins"],
+)
+async def test_what_would_run_undecided_ends_the_run(
+    world: World, pep: Pep, options: dict[str, Any], message: str
+) -> None:
+    run = await run_of(pep, agent_of(world, **{"model": ScriptedLlm(model="gemini-3.5-flash"), **options}))
+
+    with pytest.raises(RuntimeError, match=message):
+        await run.propose(READ)
+
+    assert world.ran() == []
+
+
+async def test_the_session_is_made_of_adks_context(world: World, pep: Pep) -> None:
+    def session(context: Any) -> dict[str, Any]:
+        names = {"person-1": {**World.session["claims"]}}
+        return {"claims": names[context.user_id], "request_id": f"{context.session.id}-{context.invocation_id}"}
+
+    run = await run_of(pep, agent_of(world), session)
+    await run.propose(READ)
+    stranger = await run.runner.session_service.create_session(app_name="kit", user_id="person-2", session_id="s2")
+    message = types.Content(role="user", parts=[types.Part(text=json.dumps([READ]))])
+    options = {"user_id": "person-2", "session_id": stranger.id, "new_message": message}
+    told = [each async for event in run.runner.run_async(**options) for each in event.get_function_responses()]
+
+    dispatched, ended = pep.audit.events  # type: ignore[attr-defined]
+    assert {dispatched["request_id"], ended["request_id"]} == {f"s1-{run.events[0].invocation_id}"}
+    assert told[0].response == {"error": "pep.internal_error: the call could not be decided, and nothing ran"}
+    assert world.ran() == [("read_note", {"note": "a"})]
+
+
+@pytest.mark.process
+def test_the_example_tells_its_story() -> None:
+    command = [sys.executable, "examples/frameworks/google_adk_payments.py"]
+
+    assert subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines() == [
+        "the agent proposes 20000",
+        "  the hub wires 20000 for INV-1 from acc-1 to bene-acme-441",
+        "  the agent is told: {'result': 'wired'}",
+        "the agent proposes 47500",
+        "  the agent is told: {'error': 'POLICY_VIOLATION: STEP_UP: limits.exceeded",
+        "supervisor-9 grants it, and the run goes on",
+        "  the hub wires 47500 for INV-1 from acc-1 to bene-acme-441",
+        "  the agent is told: {'result': 'wired'}",
+    ]
