@@ -97,7 +97,10 @@ def write_lock(name: str) -> None:
 
 
 def _groups(name: str) -> list[str]:
-    return [*(f"--extra={extra}" for extra in (*_EXTRAS, name.replace("_", "-"))), "--group=adapters"]
+    extras = (f"--extra={extra}" for extra in (*_EXTRAS, name.replace("_", "-")))
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    own = f"adapters-{name.replace('_', '-')}"
+    return [*extras, "--group=adapters", *([f"--group={own}"] if own in known else [])]
 
 
 def _uv(*words: str) -> None:

@@ -5,6 +5,7 @@ Put it last in the list of middleware: what stands behind it is between the deci
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,9 @@ from pdp.installed import extra
 
 with extra("langchain"):
     from langchain.agents.middleware import AgentMiddleware
-    from langchain_core.messages import ToolMessage
+    from langchain_core.messages import AIMessage, ToolMessage
     from langchain_core.tools import BaseTool
+    from langgraph._internal._constants import CONFIG_KEY_CHECKPOINTER, CONFIG_KEY_SCRATCHPAD, PUSH
     from langgraph.config import get_config
     from langgraph.errors import GraphBubbleUp, GraphInterrupt, is_invalid_resume
     from langgraph.types import Command, interrupt
@@ -35,17 +37,15 @@ if TYPE_CHECKING:
 class LangChainMiddleware(AgentMiddleware):
     """Decides each tool call of an agent before it runs, and shows the model only tools that its caller can use.
 
-    A call that waits for an approval is an `interrupt` with `CallOutcome.pending`. To resume, have it granted, then
-    `agent.invoke(None, config)` or `Command(resume=...)`: whatever it says, the call is decided again. But for
-    `{"type": "reject", "message": WHY}`, which the model is told. Without a `thread_id`, the model is told to wait.
+    A call that waits for an approval is an `interrupt` with `CallOutcome.pending`. Once it is granted, resume the run
+    by `agent.invoke(None, config)`; after `Command(resume={"type": "reject", "approval_id": ID, "message": WHY})` the
+    model is told so. Where a run cannot pause, the model is told what the call waits for.
 
-    In a graph of one's own: `ToolNode(tools, wrap_tool_call=own.wrap_tool_call, awrap_tool_call=own.awrap_tool_call)`.
+    In a graph of one's own: `ToolNode(tools, wrap_tool_call=own.wrap_tool_call, awrap_tool_call=own.awrap_tool_call)`,
+    with a `Send` for each call: calls that have one node together cannot pause it, as those that ran would run again.
 
-    Args:
-        pep, session: as of `ToolGuard`; a session's function gets the run's `context`, as `invoke` is given it.
-
-    Raises:
-        UsageError: as of `ToolGuard`; in the run, a tool that is not as the manifest declares it.
+    Arguments and errors are those of `ToolGuard`; a session's function gets the run's `context`, as `invoke` is given
+    it. A tool that is not as the manifest declares it is a UsageError in the run.
     """
 
     def __init__(self, pep: Pep, session: SessionSource) -> None:
@@ -70,8 +70,9 @@ class LangChainMiddleware(AgentMiddleware):
             with _pausing():
                 return handler(request.override(tool_call={**request.tool_call, "args": arguments}))
 
-        call, content = self._asked(request)
-        return _answer(request, call, self._guard.call(call, run, content))
+        call, content, answers = self._asked(request)
+        rejected = self._guard.reject(call, answers)
+        return _answer(request, call, rejected or self._guard.call(call, run, content))
 
     async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """Async variant of `wrap_tool_call`."""
@@ -80,8 +81,9 @@ class LangChainMiddleware(AgentMiddleware):
             with _pausing():
                 return await handler(request.override(tool_call={**request.tool_call, "args": arguments}))
 
-        call, content = self._asked(request)
-        return _answer(request, call, await self._guard.acall(call, run, content))
+        call, content, answers = self._asked(request)
+        rejected = await to_thread(self._guard.reject, call, answers) if answers else None
+        return _answer(request, call, rejected or await self._guard.acall(call, run, content))
 
     def _check(self, tools: Iterable[Any]) -> list[str]:
         """Hold tools against the manifest, each once, and return the names of those that LangChain runs."""
@@ -93,19 +95,38 @@ class LangChainMiddleware(AgentMiddleware):
                 self._checked[tool.name] = tool
         return [tool.name for tool in own]
 
-    def _asked(self, request: Any) -> tuple[FrameworkCall, Callable[[Any], Any]]:
-        """Return the call of what runs, as a middleware may have put another tool in its place; and how to read it."""
+    def _asked(self, request: Any) -> tuple[FrameworkCall, Callable[[Any], Any], list[Any]]:
+        """Return the call of what runs, as a middleware may have put another tool in its place; how its result is read.
+
+        And how its pauses were answered: `interrupt` would give that only to who is about to pause.
+        """
         call, runtime = request.tool_call, request.runtime
         (name,) = self._check([request.tool]) or [call["name"]]
-        entry = self._guard.manifest.tools.get(name)
-        asked = FrameworkCall(name, call["args"], call["id"], runtime.context, *_whose(runtime.config))
-        return asked, partial(_value, schema=entry.result_schema if entry else None)
+        asked = FrameworkCall(
+            name, call["args"], call["id"], runtime.context, *_whose(runtime.config), _can_pause(request)
+        )
+        entry, known = self._guard.manifest.tools.get(name), runtime.config["configurable"][CONFIG_KEY_SCRATCHPAD]
+        answers = [answer for answer in (known.get_null_resume(), *known.resume) if answer is not None]
+        return asked, partial(_value, schema=entry.result_schema if entry else None), answers
 
 
 def _whose(config: Any) -> tuple[str | None, str | None]:
     """Return the `name` that `create_agent` was given, which a sub-agent without one has of its caller; the thread."""
     thread = config.get("configurable", {}).get("thread_id")
     return config.get("metadata", {}).get("lc_agent_name"), None if thread is None else str(thread)
+
+
+def _can_pause(request: Any) -> bool:
+    """Return whether there is a checkpointer, and a resume would run this call alone: it runs all of its task anew."""
+    config, messages = request.runtime.config, request.state
+    if config["configurable"].get(CONFIG_KEY_CHECKPOINTER) is None:
+        return False
+    if config["metadata"].get("langgraph_path", ("",))[0] == PUSH:  # a `Send` of its own, as of `create_agent`
+        return True
+    if not isinstance(messages, list):
+        messages = messages.get("messages") if isinstance(messages, dict) else getattr(messages, "messages", None)
+    calls = (message.tool_calls for message in reversed(messages or ()) if isinstance(message, AIMessage))
+    return len(next(calls, ())) == 1
 
 
 def _showing(request: Any, shown: set[str]) -> Any:
@@ -138,17 +159,14 @@ def _value(result: Any, schema: Any) -> Any:
 
 def _answer(request: Any, call: FrameworkCall, outcome: CallOutcome) -> Any:
     """Return what the model sees; a call that is held pauses the run, where it has a thread to be resumed in."""
-    error, text, answer = outcome.error, outcome.text, None
+    error = outcome.error
     if error is not None:
         error = error.__cause__ if isinstance(error.__cause__, GraphInterrupt) else error
         if isinstance(error, GraphBubbleUp) or is_invalid_resume(error):
             raise error
     if outcome.own is not None:
         return outcome.own
-    if outcome.kind is OutcomeKind.HELD and call.run_id is not None:
-        # Answers of earlier resumes come again, in their order; after the last of them the run pauses.
-        while not isinstance(answer, dict) or answer.get("type") != "reject":
-            answer = interrupt(outcome.pending)
-        text = f"rejected, and nothing ran: {answer.get('message')}"
+    while outcome.kind is OutcomeKind.HELD and call.pauses:
+        interrupt(outcome.pending)  # returns the answers of earlier resumes, and then pauses the run
     status = "error" if outcome.is_error else "success"
-    return ToolMessage(text, name=request.tool_call["name"], tool_call_id=call.call_id, status=status)
+    return ToolMessage(outcome.text, name=request.tool_call["name"], tool_call_id=call.call_id, status=status)

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pdp.adapters.guard.outcome import UNDECIDED, UNKNOWN, CallOutcome, outcome_of
+from pdp.adapters.guard.outcome import UNDECIDED, UNKNOWN, CallOutcome, OutcomeKind, outcome_of
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolUnavailableError
 from pdp.flow.preview import Visibility
@@ -17,7 +17,7 @@ from pdp.manifest.schema.drift import drift
 from pdp.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 
     from pdp.manifest.effective import EffectiveManifest
     from pdp.pep import Pep
@@ -170,6 +170,28 @@ class ToolGuard:
             return outcome_of(await self._apep.adecide(*self._asked(call), tool_call_id=call.call_id, hold=True))
         except Exception:  # noqa: BLE001 - as above
             return _undecided(call)
+
+    def reject(self, call: FrameworkCall, answers: Iterable[Any]) -> CallOutcome | None:
+        """Take a call back that the application rejects as it resumes the run: its approval is withdrawn; nothing runs.
+
+        Of `answers` counts `{"type": "reject", "approval_id": ID}`, perhaps with a `message`. None: no such one is for
+        this very call.
+        """
+        try:
+            for answer in answers:
+                if not isinstance(answer, dict) or answer.get("type") != "reject" or "approval_id" not in answer:
+                    continue
+                proposal, session = self._asked(call)
+                held = self._pep.decide(proposal, session, tool_call_id=call.call_id, hold=True).approval
+                approvals = self._pep.approvals
+                if held and approvals and approvals.get(answer["approval_id"]).call_digest == held.call_digest:
+                    person = {name: claim for name, claim in session.claims.items() if name != "act"}
+                    approvals.withdraw(held.id, person)
+                    why = answer.get("message") or "no reason is given"
+                    return CallOutcome(OutcomeKind.DENIED, f"rejected, and nothing ran: {why}")
+        except Exception:  # noqa: BLE001 - as above
+            return _undecided(call)
+        return None
 
     def visible(
         self, names: Collection[str], context: Any = None, agent: str | None = None, run_id: str | None = None

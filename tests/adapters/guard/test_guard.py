@@ -11,7 +11,7 @@ import pytest
 
 from pdp import Approvals, Pep, Registry
 from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
-from pdp.adapters.guard.outcome import OutcomeKind
+from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
 from pdp.documents import read_document
 from pdp.errors import UsageError
 from pdp.manifest.load import load_effective, load_manifest
@@ -189,3 +189,21 @@ def test_a_policy_that_puts_another_tool_in_the_place_of_a_call_runs_neither() -
         "TOOL_UNAVAILABLE: the policy has post_note run in place of read_note, and the framework runs read_note alone",
         [],
     )
+
+
+@pytest.mark.parametrize("granted", [False, True], ids=["waiting", "granted"])
+def test_what_a_rejected_call_waits_for_is_withdrawn(pep: Pep, granted: bool) -> None:
+    guard, bill = ToolGuard(pep, SESSION), FrameworkCall("pay_bill", {"payee": "a", "amount": 5})
+    assert pep.approvals is not None
+    held = guard.ask(bill).approval
+    assert held is not None
+    if granted:
+        pep.approvals.grant(held.id, World.approver)
+
+    answers = ["go on", {"type": "reject"}, {"type": "reject", "approval_id": held.id, "message": "not today"}]
+    others = [guard.reject(FrameworkCall("read_note", {"note": "a"}), answers), guard.reject(bill, answers[:2])]
+    rejected = guard.reject(bill, answers)
+
+    assert (others, rejected) == ([None, None], CallOutcome(OutcomeKind.DENIED, "rejected, and nothing ran: not today"))
+    assert [each.state.value for each in pep.approvals.list()] == ["withdrawn"]
+    assert guard.call(bill, lambda decided: decided).kind is OutcomeKind.HELD
