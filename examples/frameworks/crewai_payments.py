@@ -1,0 +1,63 @@
+"""Supplier payments with CrewAI: one wire runs, one waits for a second person. The model is a script."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+os.environ |= {"CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_TESTING": "true"}  # no network, no questions
+
+from crewai import Agent, Crew, Task
+from crewai.llms.base_llm import BaseLLM
+from crewai.tools import tool
+
+from pdp import Approvals, Pep
+from pdp.adapters.crewai import CrewAiGuard
+
+PROJECT = Path(__file__).parents[1] / "payments/pdp.yaml"
+SUPERVISOR = {"sub": "supervisor-9", "roles": ["payments.approver"]}
+OFFICER = {
+    "claims": {
+        "sub": "officer-123",
+        "emts": {"payments.wire.initiate": True},
+        "limits": {"wire.auto_approved": 25000},
+    },
+    "facts": {"beneficiary_id": "bene-acme-441", "sanctions_status": "clear"},
+    "run_id": "invoices-of-july",  # it lasts as long as a held call of it can wait
+}
+
+
+class Script(BaseLLM):
+    """Stand in for a model: propose the wire of the task, and say what came of it."""
+
+    def call(self, messages: Any, *_: Any, **__: Any) -> Any:
+        """Answer."""
+        if messages[-1]["role"] == "tool":
+            return f"It was: {messages[-1]['content']}"
+        amount = float(next(word for word in messages[-1]["content"].split() if word.isdigit()))
+        wire = {"beneficiary_id": "bene-acme-441", "source_account": "ops-main", "reference": "INV-8842"}
+        function = {"name": "initiate_wire", "arguments": json.dumps({**wire, "amount": amount})}
+        return [{"id": f"call-{amount}", "type": "function", "function": function}]
+
+    def supports_function_calling(self) -> bool:
+        """Return that tools are called by the model's API."""
+        return True
+
+
+@tool
+def initiate_wire(beneficiary_id: str, amount: float, source_account: str, reference: str) -> str:
+    """Initiate wire transfer on payment hub."""
+    print(f"  payment hub: {amount:,.0f} from {source_account} to {beneficiary_id}")
+    return f"sent {reference}"
+
+
+with Pep.from_project(PROJECT, approvals=Approvals()) as pep:
+    tools = CrewAiGuard(pep, OFFICER).tools([initiate_wire])
+    officer = Agent(role="payments", goal="pay", backstory="pays", llm=Script(model="script"), tools=tools)
+    crew = Crew(agents=[officer], tasks=[Task(description="Pay {amount}", expected_output="paid", agent=officer)])
+    for amount in (20_000, 47_500, 47_500, 47_500):
+        print(f"officer-123: pay {amount:,}")
+        print(f"  model: {crew.kickoff({'amount': str(amount)}).raw[:59]}")
+        for held in (each for each in pep.approvals.list() if each.state == "pending"):
+            pep.approvals.grant(held.id, SUPERVISOR)
+            print(f"supervisor-9: granted what waits for {', '.join(held.approvers)}")
