@@ -112,7 +112,8 @@ class _RunCalls(maf.FunctionMiddleware):
 
         run_id = context.session.session_id if context.session is not None else None
         name, agent = context.function.name, self._run.agent.name
-        outcome = await self._guard.acall(FrameworkCall(name, proposed, call_id, self._run, agent, run_id), run, _json)
+        call = FrameworkCall(name, proposed, call_id, self._run, agent, run_id, self._can_pause)
+        outcome = await self._guard.acall(call, run, _json)
         if isinstance(outcome.error, _CONTROL_FLOW):
             raise outcome.error
         if outcome.own is not None:

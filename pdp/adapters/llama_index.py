@@ -1,0 +1,150 @@
+"""LlamaIndex: tools that decide each call of theirs, whichever way an agent makes it.
+
+The framework has no hook. Agents call a tool, an `AgentWorkflow` does by itself, a `CodeActAgent` takes its function.
+"""
+
+from __future__ import annotations
+
+import inspect
+from contextvars import ContextVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_core import to_jsonable_python
+
+from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
+from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
+from pdp.decision import new_id
+from pdp.installed import extra
+
+with extra("llama-index"):
+    from llama_index.core.agent.workflow import ToolCall
+    from llama_index.core.tools import BaseTool, FunctionTool, ToolOutput, adapt_to_async_tool
+    from llama_index.core.workflow import Context, HumanResponseEvent, InputRequiredEvent
+
+    # Which call a tool is called for, the framework says nowhere else; nor what pauses a step.
+    from workflows.runtime.types.results import StepWorkerStateContextVar, WaitingForEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pdp.adapters.guard.guard import SessionSource
+    from pdp.pep import Pep
+
+_KEPT: Final = "pdp"
+_inside: ContextVar[bool] = ContextVar("pdp_llama_index_inside", default=False)
+
+
+def guarded_llama_tools(
+    tools: Sequence[BaseTool | Callable[..., Any]], pep: Pep, session: SessionSource, agent: str | None = None
+) -> list[LlamaIndexTool]:
+    """Return guarded tools in the place of these, without those that the manifest lacks or the session can never use.
+
+    Args:
+        tools: functions, and tools of any class.
+        pep: who decides.
+        session: one session, or a function of the state of the workflow's `Context`, a dict: what the application put
+            there with `ctx.store.set`. No caller is known when tools are listed: with a function, all are.
+        agent: the agent's name. An `AgentWorkflow` says itself which agent has its turn.
+
+    Raises:
+        UsageError: as `ToolGuard`; tools that are not as the manifest declares them.
+    """
+    guard = ToolGuard(pep, session)
+    made = [each if isinstance(each, BaseTool) else FunctionTool.from_defaults(each) for each in tools]
+    schemas = {tool.metadata.get_name(): tool.metadata.get_parameters_dict() for tool in made}
+    guard.check(schemas)
+    shown = guard.manifest.tools if callable(session) else guard.visible(schemas, agent=agent)
+    return [LlamaIndexTool(tool, guard, agent) for tool in made if tool.metadata.get_name() in shown]
+
+
+class LlamaIndexTool(FunctionTool):
+    """A tool whose calls are decided; `guarded_llama_tools` makes it.
+
+    A call that is held pauses its run with an `InputRequiredEvent`, which says what it waits for. After
+    `HumanResponseEvent(approval_id=..., approved=True)` it is decided again; any other answer rejects it.
+    """
+
+    def __init__(self, tool: BaseTool, guard: ToolGuard, agent: str | None) -> None:
+        self._inner, self._guard, self._agent = adapt_to_async_tool(tool), guard, agent
+        body = tool.real_fn if isinstance(tool, FunctionTool) else self._inner.acall
+
+        fn = wraps(body)(lambda *args, **kwargs: _returned(self.call(*args, **kwargs)))
+
+        @wraps(body)
+        async def async_fn(*args: Any, **kwargs: Any) -> Any:
+            return _returned(await self.acall(*args, **kwargs))
+
+        super().__init__(None if inspect.iscoroutinefunction(body) else fn, tool.metadata, async_fn)
+
+    def call(self, *args: Any, **kwargs: Any) -> ToolOutput:
+        """Decide a call and make it where no run can pause, and no context is known."""
+        own, given = self._read(args, kwargs)
+        call = FrameworkCall(self.metadata.get_name(), given, agent=self._agent)
+        return self._output(self._guard.call(call, lambda decided: self._inner.call(**decided, **own), _json), given)
+
+    async def acall(self, *args: Any, **kwargs: Any) -> ToolOutput:
+        """Decide a call and make it, or pause the run that it is part of."""
+        own, arguments = self._read(args, kwargs)
+        name, step = self.metadata.get_name(), StepWorkerStateContextVar.get(None)
+        context: Any = None if step is None else Context.get_step_context()
+        event = step.event if step is not None and isinstance(step.event, ToolCall) else None
+        call_id = event.tool_id if event is not None and event.tool_name == name else None
+        state = {} if context is None else dict(await context.store.get_state())
+        kept = {} if event is None else state.get(_KEPT) or await _keep(context)
+        waiter, pauses = f"call:{call_id}", call_id is not None and not _inside.get()
+        held = kept.get(waiter) if pauses else None
+        if held is not None:
+            answer = await _answer(context, waiter, {"approval_id": held})
+            await _keep(context, **{waiter: None})
+            if answer.get("approval_id", None) == held and answer.get("approved", None) is not True:
+                return self._output(CallOutcome(OutcomeKind.DENIED, f"{name} was rejected, and nothing ran"), arguments)
+
+        async def run(decided: dict[str, Any]) -> Any:
+            token = _inside.set(True)
+            try:
+                return await self._inner.acall(**decided, **own)
+            finally:
+                _inside.reset(token)
+
+        agent, run_id = self._agent or state.get("current_agent_name"), kept.get("run_id")
+        call = FrameworkCall(name, arguments, call_id, state, agent, run_id, pauses)
+        outcome = await self._guard.acall(call, run, _json)
+        if (pending := outcome.pending) is not None and pauses and held is None:
+            await _keep(context, **{waiter: pending["approval_id"]})
+            await _answer(context, waiter, pending)
+        return self._output(outcome, arguments)
+
+    def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        named = dict(zip(self.metadata.get_parameters_dict()["properties"], args, strict=False)) | kwargs
+        return {name: named.pop(name) for name in [self.ctx_param_name] if name in named}, named  # not the model's
+
+    def _output(self, outcome: CallOutcome, arguments: dict[str, Any]) -> ToolOutput:
+        if isinstance(outcome.error, WaitingForEvent):
+            raise outcome.error
+        raw, name = outcome.text if outcome.value is None else outcome.value, self.metadata.get_name()
+        return outcome.own or ToolOutput(name, outcome.text, None, {"kwargs": arguments}, raw, outcome.is_error)
+
+
+async def _keep(context: Any, **changes: str | None) -> dict[str, Any]:
+    """Keep, in the state of the run, its id and what its calls wait for: a process that resumes it finds the same."""
+    async with context.store.edit_state() as state:
+        state[_KEPT] = {"run_id": new_id(), **(state.get(_KEPT) or {}), **changes}
+        return dict(state[_KEPT])
+
+
+async def _answer(context: Any, waiter: str, pending: dict[str, Any]) -> Any:
+    """Return the answer to a pause, or raise what pauses the step; with the answer, the step runs again."""
+    only = {"approval_id": pending["approval_id"]}
+    return await context.wait_for_event(HumanResponseEvent, InputRequiredEvent(**pending), waiter, only, timeout=None)
+
+
+def _json(output: Any) -> Any:
+    is_json = isinstance(output.raw_output, str | int | float | list | dict)
+    return to_jsonable_python(output.raw_output, fallback=str) if is_json else output.content
+
+
+def _returned(output: Any) -> Any:
+    if output.is_error:
+        raise RuntimeError(output.content)
+    return output.raw_output

@@ -1,0 +1,99 @@
+"""LlamaIndex as a target: runs of a `FunctionAgent` whose model follows a script."""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any
+
+from llama_index.core.agent.workflow import FunctionAgent, ToolCallResult
+from llama_index.core.base.llms.types import ToolCallBlock
+from llama_index.core.llms import ChatMessage
+from llama_index.core.llms.mock import MockFunctionCallingLLM
+from llama_index.core.tools import FunctionTool
+from llama_index.core.workflow import HumanResponseEvent, InputRequiredEvent
+
+from pdp.adapters.llama_index import guarded_llama_tools
+from pdp.testing.conformance.target import Observed
+from pdp.testing.conformance.world import World, run_body
+from tests.adapters.client import AdapterClient
+from tests.conformance.local import functions
+
+Call = tuple[str, dict[str, Any], str]
+
+
+class Script:
+    """What a model does: propose one list of calls (tool, arguments, id) each turn, then say "done"."""
+
+    def __init__(self, *turns: Sequence[Call]) -> None:
+        self.turns, self.told, self.tools = list(turns), dict[str, str](), list[list[str]]()
+
+    def __call__(self, messages: Sequence[ChatMessage], **given: Any) -> ChatMessage:
+        results = [message for message in messages if message.role == "tool"]
+        self.told = {each.additional_kwargs["tool_call_id"]: each.content or "" for each in results}
+        self.tools.append([tool.metadata.get_name() for tool in given.get("tools", [])])
+        turn = self.turns.pop(0) if self.turns else ()
+        calls = [ToolCallBlock(tool_call_id=call_id, tool_name=tool, tool_kwargs=args) for tool, args, call_id in turn]
+        return ChatMessage(role="assistant", blocks=calls) if calls else ChatMessage(role="assistant", content="done")
+
+    def model(self) -> Any:
+        return MockFunctionCallingLLM(response_generator=self)
+
+
+class LlamaIndexClient(AdapterClient):
+    def __init__(self, *opened: Any) -> None:
+        super().__init__(*opened)
+        self.paused: dict[str, tuple[Any, Any, Script]] = {}
+
+        def open_shell(command: str) -> str:
+            return run_body(self.world.record, "open_shell", {"command": command})
+
+        self.tools: list[Any] = guarded_llama_tools(
+            [*functions(self.world).values(), open_shell], self.pep, self.world.session
+        )
+        if self.world.setting == "beside":  # there are no handlers: somebody else's tools have our functions
+            self.tools = [FunctionTool(async_fn=each.async_fn, metadata=each.metadata) for each in self.tools]
+
+    async def turn(self, tool: str, arguments: dict[str, Any], call_id: str) -> Observed:
+        named = repr((tool, arguments))
+        if named in self.paused:
+            handler, event, script = self.paused.pop(named)
+            handler.ctx.send_event(HumanResponseEvent(approval_id=event.approval_id, approved=True))
+        else:
+            script = Script([(tool, arguments, call_id)])
+            handler = FunctionAgent(tools=self.tools, llm=script.model()).run("go")
+        try:
+            async for event in handler.stream_events():
+                if isinstance(event, InputRequiredEvent):
+                    self.paused[named] = handler, event, script
+                    return Observed("the run waits", is_error=True, held=event.approval_id)
+                if isinstance(event, ToolCallResult):
+                    seen = Observed(event.tool_output.content, event.tool_output.is_error)
+            await handler
+        except CancelledError:
+            await handler.cancel_run()
+            raise
+        assert list(script.told.values()) == [seen.message]
+        return seen
+
+    async def alisted(self) -> Sequence[str]:
+        script = Script()
+        await FunctionAgent(tools=self.tools, llm=script.model()).run("go")
+        return script.tools[0]
+
+
+class LlamaIndexTarget:
+    name = "LlamaIndex"
+    versions: Mapping[str, str] = {"llama-index-core": version("llama-index-core")}
+    spelling = "{}"
+    impossible: Mapping[str, str] = {"positional arguments": "A model's calls name their arguments."}
+
+    @contextmanager
+    def open(self, world: World) -> Iterator[LlamaIndexClient]:
+        with LlamaIndexClient.opened(world) as client:
+            yield client
+
+
+TARGET = LlamaIndexTarget()
