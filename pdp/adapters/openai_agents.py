@@ -1,8 +1,7 @@
 """The OpenAI Agents SDK: an agent whose tools are decided, with those that it hands over to.
 
-A call that is HELD interrupts the run, as one of the SDK's tools that need approval does. `RunState.approve` lets the
-SDK make the call, which is decided again, and so runs when the approval is granted; "always approve" does no more.
-What runs outside of a function tool (tools of the provider, computers, shells) is refused at start.
+A call that is HELD interrupts the run, as a tool that needs approval does. `RunState.approve`, "always" or not, has the
+call decided again, and so it runs when the approval is granted. What runs outside of function tools is refused.
 """
 
 from __future__ import annotations
@@ -19,11 +18,7 @@ from pdp.json import canonical
 
 with extra("openai-agents"):
     from agents import Agent, FunctionTool, Handoff
-    from agents.tool import (
-        invoke_function_tool,
-        resolve_function_tool_failure_error_function,
-        set_function_tool_failure_error_function,
-    )
+    from agents import tool as sdk
     from agents.util._approvals import evaluate_function_tool_approval
 
 if TYPE_CHECKING:
@@ -55,9 +50,7 @@ def _guarded_agent(agent: Any, guard: ToolGuard, done: dict[int, GuardedOpenAiAg
     if id(agent) not in done:
         values = {each.name: getattr(agent, each.name) for each in fields(agent) if each.init}
         done[id(agent)] = made = GuardedOpenAiAgent(**{**values, "handoffs": [], "guard": guard})
-        made.handoffs = [
-            _guarded_agent(each, guard, done) if isinstance(each, Agent) else each for each in agent.handoffs
-        ]
+        made.handoffs = [_guarded_agent(to, guard, done) if isinstance(to, Agent) else to for to in agent.handoffs]
         made.check()
     return done[id(agent)]
 
@@ -72,7 +65,6 @@ class GuardedOpenAiAgent(Agent):  # type: ignore[misc]
         """Put decided tools in the place of its own."""
         super().__post_init__()
         self.tools = [self._guarded(tool) for tool in self.tools]  # type: ignore[has-type]
-        self.check()
 
     async def get_mcp_tools(self, run_context: Any) -> list[Any]:
         """Return the tools of its MCP servers, decided."""
@@ -82,39 +74,35 @@ class GuardedOpenAiAgent(Agent):  # type: ignore[misc]
         """Return the tools that the caller can ever use."""
         self.check()
         tools = await super().get_all_tools(run_context)
-        names = [tool.qualified_name for tool in tools]
-        shown = await self.guard.avisible(names, run_context.context, self.name)
+        shown = await self.guard.avisible([tool.qualified_name for tool in tools], run_context.context, self.name)
         return [tool for tool in tools if tool.qualified_name in shown]
 
-    async def pending(self, interruption: Any, context: Any = None) -> dict[str, Any] | None:
-        """Return what an interruption of the run waits for, as `CallOutcome.pending`; None: for the application alone.
+    async def pending(self, item: Any, context: Any = None) -> dict[str, Any] | None:
+        """Return what an interruption waits for, as `CallOutcome.pending`; None: for the application's own approval.
 
-        `context` is what the run has. An item of another agent is asked of that: `await item.agent.pending(item)`.
+        It is one of this agent, and `context` is the run's: `await item.agent.pending(item, context)`.
         """
-        call = FrameworkCall(
-            interruption.qualified_name, interruption.arguments, interruption.call_id, context, self.name
-        )
+        call = FrameworkCall(item.qualified_name, item.arguments, item.call_id, context, self.name)
         outcome: CallOutcome = await self.guard.aask(call)
         return outcome.pending
 
     def check(self) -> None:
-        """Refuse what would run undecided; it is asked for before each turn, as an agent can be changed.
+        """Refuse what would run undecided; it is called before each turn, as an agent can be changed.
 
         Raises:
-            UsageError: a tool of the provider, a prompt that may bring some, an agent that is not guarded.
+            UsageError: a tool that was added, a prompt that may bring some, an agent that is not guarded.
         """
-        where = f"agent {self.name!r}"
         if self.prompt is not None:
-            raise UsageError(f"{where}: its prompt is kept by the provider, and may have tools that nobody decides")
+            raise UsageError(f"agent {self.name!r}: its prompt is the provider's, with tools that nobody may decide")
         for tool in self.tools:
             if not isinstance(getattr(tool, "on_invoke_tool", None), _DecidedTool):
-                raise UsageError(f"{where}: tool {tool.name} was added after it was guarded: nobody would decide it")
-        for each in self.handoffs:
-            found = each._agent_ref and each._agent_ref() if isinstance(each, Handoff) else each  # noqa: SLF001
+                raise UsageError(f"agent {self.name!r}: {tool.name} was added after it was guarded")
+        for to in self.handoffs:
+            found = to._agent_ref and to._agent_ref() if isinstance(to, Handoff) else to  # noqa: SLF001
             if not isinstance(found, GuardedOpenAiAgent):
-                raise UsageError(f"{where}: a handoff leads to an agent that is not guarded", hint=_GUARD_FIRST)
-            if isinstance(each, Handoff) and each.input_json_schema.get("properties"):
-                raise UsageError(f"{where}: {each.tool_name} takes arguments that nobody decides: make it a tool")
+                raise UsageError(f"agent {self.name!r}: a handoff leads to an unguarded agent: guard it first")
+            if isinstance(to, Handoff) and to.input_json_schema.get("properties"):
+                raise UsageError(f"agent {self.name!r}: {to.tool_name} takes arguments that nobody decides")
 
     def _guarded(self, tool: Any) -> Any:
         if not isinstance(tool, FunctionTool):
@@ -122,24 +110,21 @@ class GuardedOpenAiAgent(Agent):  # type: ignore[misc]
         if isinstance(tool.on_invoke_tool, _DecidedTool):
             tool = tool.on_invoke_tool.tool
         if tool._is_agent_tool and not isinstance(tool._agent_instance, GuardedOpenAiAgent):  # noqa: SLF001
-            raise UsageError(f"agent {self.name!r}: tool {tool.name} runs an unguarded agent", hint=_GUARD_FIRST)
-        self.guard.check({tool.qualified_name: _taken(tool.params_json_schema, tool.strict_json_schema)})
+            raise UsageError(f"agent {self.name!r}: {tool.name} runs an unguarded agent: guard it first")
+        schema = tool.params_json_schema
+        self.guard.check({tool.qualified_name: _taken(schema) if tool.strict_json_schema else schema})
         decided, guarded = _DecidedTool(tool, self.name, self.guard), copy(tool)
         guarded.on_invoke_tool, guarded.needs_approval = decided, decided.needs_approval
         return guarded
 
 
-def _taken(schema: Any, strict: bool) -> Any:  # noqa: FBT001 - as the SDK has it
-    """Return what the tool takes: in strict mode, the model's schema requires what may well be left out."""
-    if not strict or not isinstance(schema, dict | list):
-        return schema
+def _taken(schema: Any) -> Any:
+    """Return what a tool takes: in strict mode, its schema requires what may well be left out."""
     if isinstance(schema, list):
-        return [_taken(each, strict) for each in schema]
-    names = (name for name in schema if not (name == "required" and isinstance(schema[name], list)))
-    return {name: _taken(schema[name], strict) for name in names}
-
-
-_GUARD_FIRST = "call as_tool or handoff on what guarded_openai_agent returns"
+        return [_taken(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {name: _taken(part) for name, part in schema.items() if name != "required" or not isinstance(part, list)}
 
 
 class _DecidedTool:
@@ -147,19 +132,19 @@ class _DecidedTool:
 
     def __init__(self, tool: Any, agent: str, guard: ToolGuard) -> None:
         self.tool, self._agent, self._guard = tool, agent, guard
-        # What the tool raises has to reach the guard; the SDK's own time-out counts around this.
-        self._inner = set_function_tool_failure_error_function(copy(tool), None)
-        self._inner.timeout_seconds = None
+        # What the tool raises has to reach the guard.
+        self._inner = sdk.set_function_tool_failure_error_function(copy(tool), None)
 
     async def __call__(self, context: Any, arguments: str) -> Any:
         async def run(decided: dict[str, Any]) -> Any:
             context.tool_arguments = text = canonical(decided).decode()
-            return await invoke_function_tool(function_tool=self._inner, context=context, arguments=text)
+            return await self._inner.on_invoke_tool(context, text)
 
-        call = self._call(context, arguments, context.tool_call_id)
-        outcome = await self._guard.acall(call, run)
-        if outcome.error is not None and resolve_function_tool_failure_error_function(self.tool, context) is None:
+        outcome = await self._guard.acall(self._call(context, arguments, context.tool_call_id), run)
+        if outcome.error is not None and sdk.resolve_function_tool_failure_error_function(self.tool, context) is None:
             raise outcome.error  # the application wants the run to end
+        if outcome.own is None:
+            setattr(context, sdk._DEFAULT_FAILURE_HANDLED_ATTR, True)  # noqa: SLF001 - the text has no output schema
         return outcome.text if outcome.own is None else outcome.own
 
     async def needs_approval(self, context: Any, arguments: dict[str, Any], call_id: str) -> bool:

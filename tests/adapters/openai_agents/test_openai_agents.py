@@ -269,24 +269,17 @@ async def _slow(context: Any, text: str) -> Any:
     await asyncio.Event().wait()
 
 
-async def _failing(context: Any, text: str) -> Any:
-    raise ValueError(f"the password is {text}")
+def test_what_fails_is_told_without_its_words(kit: Kit) -> None:
+    slow = replace(kit.tools["read_note"], on_invoke_tool=_slow, timeout_seconds=0.05)
+    made = calls(("post_note", NOTE), ("read_note", NOTE))
 
+    result = start(kit.agent(made, DONE, tools=[kit.tools["post_note"], slow]))
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"on_invoke_tool": _failing}, "TOOL_EXECUTION_FAILED: ValueError"),
-        ({"on_invoke_tool": _slow, "timeout_seconds": 0.05}, "Tool 'read_note' timed out after 0.05 seconds."),
-    ],
-    ids=["raises", "is slow"],
-)
-def test_what_fails_is_told_without_its_words(kit: Kit, options: Any, told: str) -> None:
-    tool = replace(kit.tools["read_note"], **options)
-
-    result = start(kit.agent(calls(("read_note", NOTE)), DONE, tools=[tool]))
-
-    assert outputs(result) == [told]
+    # The note is lost, as its body says.
+    assert outputs(result) == [
+        "TOOL_EXECUTION_FAILED: RuntimeError",
+        "Tool 'read_note' timed out after 0.05 seconds.",
+    ]
 
 
 def test_a_tool_whose_failure_ends_the_run_still_ends_it(kit: Kit) -> None:
@@ -301,6 +294,18 @@ def test_a_tool_whose_failure_ends_the_run_still_ends_it(kit: Kit) -> None:
     denied = [function_call("wipe_disk", {"disk": "a"}, call_id="c1")]
     with pytest.raises(agents.UserError, match="ping_host: 'there'"):
         start(kit.agent(denied, calls(("ping_host", {"host": "there"})), DONE, tools=[ping_host, wipe_disk]))
+
+
+@pytest.mark.parametrize("payee", ["a", "nobody"])
+def test_a_tool_with_an_output_type_gives_it_and_its_denial_is_told(kit: Kit, payee: str) -> None:
+    @function_tool(output_type=Reason, strict_mode=False)
+    def fetch_page(url: str, limit: float = 1) -> Reason:
+        return Reason(reason=url)
+
+    url = "a" if payee == "a" else "a" * 201
+    (told,) = outputs(start(kit.agent(calls(("fetch_page", {"url": url, "limit": 1})), DONE, tools=[fetch_page])))
+
+    assert told == "reason='a'" if payee == "a" else told.startswith("INVALID")
 
 
 def test_a_tool_gets_the_decided_arguments_and_no_others(kit: Kit) -> None:
@@ -365,9 +370,9 @@ def _unguarded() -> Any:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"prompt": {"id": "p"}}, "its prompt is kept by the provider"),
-        ({"tools": [_unguarded().as_tool("clerk", "")]}, "tool clerk runs an unguarded agent"),
-        ({"handoffs": [handoff(_unguarded())]}, "a handoff leads to an agent that is not guarded"),
+        ({"prompt": {"id": "p"}}, "its prompt is the provider's"),
+        ({"tools": [_unguarded().as_tool("clerk", "")]}, "clerk runs an unguarded agent"),
+        ({"handoffs": [handoff(_unguarded())]}, "a handoff leads to an unguarded agent"),
         ({"tools": [_wiper()]}, "wipe_disk: disk"),
     ],
     ids=["prompt", "agent as a tool", "handoff object", "drift"],
