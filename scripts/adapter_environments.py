@@ -125,7 +125,9 @@ def _said(name: str, stated: argparse.Namespace, words: list[str]) -> tuple[int,
                 return 0, python
             tests = [f"tests/adapters/{name}", "tests/adapters/test_suite.py"]
             which = f"{name} and not with_which_versions" if stated.newest else name
-            own = ["tests.conformance", name] if stated.table else ["pytest", "-q", "-k", which, *tests, *words]
+            own = ["pytest", "-q", "-k", which, *tests, *words]
+            if stated.table or stated.bench:
+                own = ["tests.conformance" if stated.table else "benchmarks.adapters", name]
             environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
             done = subprocess.run(  # noqa: S603 - an environment of ours
                 [python, "-m", *own],
@@ -164,7 +166,8 @@ def main(argv: list[str]) -> int:
     if stated.changed:
         named = chosen(ROOT, {name: files_of(name) for name in named}, stated.rotating)
     failed = 0
-    with ThreadPoolExecutor(1 if stated.table else 2) as pool:  # all of them write one table
+    one = stated.table or stated.bench  # all of them write one table; or disturb each other
+    with ThreadPoolExecutor(1 if one else 2) as pool:
         for done in as_completed([pool.submit(_said, name, stated, argv[end + 1 :]) for name in named]):
             code, text = done.result()
             print(text, flush=True)
