@@ -138,7 +138,8 @@ def _said(name: str, stated: argparse.Namespace, words: list[str]) -> tuple[int,
                 check=False,
                 timeout=_PATIENCE,
             )
-            return done.returncode, f"== {name}\n{done.stdout}{done.stderr}"
+            said = done.stdout + (done.stderr if done.returncode else "")
+            return done.returncode, f"== {name}\n{said}"
     except (OSError, subprocess.SubprocessError) as error:
         return 2, f"== {name}\n{error}"
 
