@@ -1,20 +1,18 @@
 """Tools that configurations name: permission rules of Claude Code, manifests of the Agent Governance Toolkit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 
 from pdp.documents import read_document
 from pdp.errors import UsageError
 from pdp.hooks.dialects import DIALECTS
-from pdp.hooks.install.check import settings_files, switches
+from pdp.hooks.install.check import SWITCHES, settings_files
 from pdp.hooks.install.clients import CLIENTS
 from pdp.hooks.install.installation import read_configuration
 from pdp.scan.exposed import ExposedTool, Exposure
 
-# With these, calls or whole servers of tools pass without a question [Claude Code 2.1.330: read in its program].
-_BYPASSES: Final = ("enableAllProjectMcpServers", "skipDangerousModePermissionPrompt")
+# With the last two, calls or whole servers pass without a question [Claude Code 2.1.330: read in its program].
+_SHOWING: Final = (*SWITCHES, "enableAllProjectMcpServers", "skipDangerousModePermissionPrompt")
 
 
 def configured_tools(client: str) -> Exposure:
@@ -31,9 +29,9 @@ def configured_tools(client: str) -> Exposure:
         _, _, value = read_configuration(Path(file))
         try:
             stated = value.get("permissions", {})
-            off = [*switches(value), *(f"{name} is on" for name in _BYPASSES if value.get(name) is True)]
-            off += ["defaultMode is bypassPermissions"] * (stated.get("defaultMode") == "bypassPermissions")
-            exposure.switches.extend((file, switch) for switch in off)
+            switches = [f"{name} is on" for name in _SHOWING if value.get(name, False) is not False]
+            switches += ["bypassPermissions is the defaultMode"] * (stated.get("defaultMode") == "bypassPermissions")
+            exposure.switches.extend((file, switch) for switch in switches)
             for kind, rule in ((of, rule) for of in ("deny", "ask", "allow") for rule in stated.get(of, ())):
                 name = rule.partition("(")[0].strip()
                 entry = built_in[name].kind.value if name in built_in else name

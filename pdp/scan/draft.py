@@ -66,14 +66,14 @@ def _entry(tool: ExposedTool, *classless: str) -> str:
 
 def _guesses(tool: ExposedTool) -> Iterator[tuple[str, Any, str]]:
     """Yield fields with their values, and why: what a tool says of itself makes its class a lower guess, no more."""
-    effect, why = EffectClass.COMMIT_HIGH, "nothing says that it does less"
+    effect, stays = EffectClass.COMMIT_HIGH, tool.open_world is False
     if tool.reads and not tool.destroys:
-        effect = EffectClass.READ_INTERNAL if tool.open_world is False else EffectClass.READ_EXTERNAL
-        why = "it says that it only reads, and nobody has looked"
-    elif tool.destroys is False and tool.open_world is False:
-        effect, why = EffectClass.COMMIT_LOW, "it says that it destroys nothing and stays inside, and nobody has looked"
-    yield "effect_class", effect, why
-    if effect is EffectClass.COMMIT_HIGH:
+        effect = EffectClass.READ_INTERNAL if stays else EffectClass.READ_EXTERNAL
+    elif tool.destroys is False and stays:
+        effect = EffectClass.COMMIT_LOW
+    is_least = effect is EffectClass.COMMIT_HIGH
+    yield "effect_class", effect, "nothing says that it does less" if is_least else "it says so of itself: look"
+    if is_least:
         yield "safety", {"side_effects": "external"}, "nothing says that it stays inside"
         yield "destructive", True, "nothing says that it can be taken back"
     if effect not in READ_CLASSES:

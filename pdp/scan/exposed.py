@@ -65,18 +65,16 @@ def mcp_tools(source: str, content: bytes | None = None) -> Exposure:
     value = read_document(source, text=content).value
     for key in ("result", "tools"):
         value = value.get(key, value) if isinstance(value, dict) else value
-    return Exposure([_declared(tool, source) for tool in (value if isinstance(value, list) else [value])], [])
-
-
-def _declared(tool: Any, where: str) -> ExposedTool:
-    tool = tool if isinstance(tool, dict) else {}
-    name, schema, description = (tool.get(key) for key in ("name", "inputSchema", "description"))
-    if not (isinstance(name, str) and isinstance(schema, dict) and isinstance(description, str | None)):
-        raise UsageError(f"{where}: {shown_name(name)} is no tool", hint="a tool of tools/list: name and inputSchema")
-    said: Any = tool.get("annotations")
-    said = said if isinstance(said, dict) else {}
-    reads, destroys, open_world = (said[key] if isinstance(said.get(key), bool) else None for key in _HINTS)
-    return ExposedTool(name, where, description, plain_schema(schema), reads, destroys, open_world)
+    tools = []
+    for tool in [at if isinstance(at, dict) else {} for at in (value if isinstance(value, list) else [value])]:
+        name, schema, description, said = map(tool.get, ("name", "inputSchema", "description", "annotations"))
+        if not (isinstance(name, str) and isinstance(schema, dict) and isinstance(description, str | None)):
+            hint = "a tool as of tools/list has a name and an inputSchema"
+            raise UsageError(f"{source}: {shown_name(name)} is not a tool", hint=hint)
+        hints = [said.get(key) if isinstance(said, dict) else None for key in _HINTS]
+        reads, destroys, opens = (hint if isinstance(hint, bool) else None for hint in hints)
+        tools.append(ExposedTool(name, source, description, plain_schema(schema), reads, destroys, opens))
+    return Exposure(tools, [])
 
 
 def asked_tools(*command: str, timeout: float = 120) -> Exposure:

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pdp.manifest.effective import EffectiveManifest
-    from pdp.manifest.model import Tool
-    from pdp.scan.exposed import ExposedTool, Exposure
+    from pdp.scan.exposed import Exposure
 
 _INSIDE: Final = (EffectClass.PURE, EffectClass.READ_INTERNAL, EffectClass.STAGE, EffectClass.COMMIT_LOW)
 
@@ -30,33 +29,29 @@ class ScanFinding(NamedTuple):
 
 
 def findings(exposure: Exposure, manifest: EffectiveManifest) -> Iterator[ScanFinding]:
-    """Yield what is not as the manifest, with its governance, says; notes last."""
+    """Yield what is not as the manifest, with its governance, says; notes last.
+
+    Of risk, only what a tool says of itself in so many words counts.
+    """
     tools = [tool for tool in exposure.tools if not tool.denied]
     times = Counter(tool.name for tool in tools)
     for tool in tools:
-        name, where, entry = tool.name, tool.where, manifest.tools.get(tool.name)
+        at, entry = (tool.where, tool.name), manifest.tools.get(tool.name)
         if entry is None:
-            yield ScanFinding("undeclared", where, name, "is not in the manifest", "declare it, or take it out")
+            yield ScanFinding("undeclared", *at, "is not in the manifest", "declare it, or take it out")
             continue
-        if times[name] > 1:
-            yield ScanFinding("undeclared", where, name, "is there more than once", "rename all but one")
+        if times[tool.name] > 1:
+            yield ScanFinding("undeclared", *at, "is there more than once", "rename all but one")
         for line in drift(closed_schema(entry.schema_), tool.schema) if tool.schema is not None else ():
-            yield ScanFinding("drift", where, name, line, "correct the manifest's schema, or the tool")
-        for does in _risks(tool, entry):
+            yield ScanFinding("drift", *at, line, "correct the manifest's schema, or the tool")
+        is_read, is_high = entry.effect_class in READ_CLASSES, entry.risk_tier is RiskTier.HIGH
+        says = ["changes something"] * (tool.reads is False and is_read)
+        says += ["destroys"] * bool(tool.destroys and not tool.reads and (is_read or not is_high))
+        says += ["reaches strangers"] * bool(tool.open_world and entry.effect_class in _INSIDE)
+        for does in says:
             message = f"says that it {does}; the manifest says {entry.effect_class}, {entry.risk_tier} risk"
-            yield ScanFinding("risk", where, name, message, "correct the manifest, or what the tool says")
+            yield ScanFinding("risk", *at, message, "correct the manifest, or what the tool says")
     for where, switch in exposure.switches:
         yield ScanFinding("debug", where, "", switch, "take it out")
     for name in sorted(manifest.tools.keys() - times.keys()):
         yield ScanFinding("absent", "manifest", name, "the source does not have it", "remove it if it is gone for good")
-
-
-def _risks(tool: ExposedTool, entry: Tool) -> Iterator[str]:
-    """Yield what a tool says of itself, in so many words, that its entry makes little of."""
-    is_read = entry.effect_class in READ_CLASSES
-    if tool.reads is False and is_read:
-        yield "changes something"
-    if tool.destroys and not tool.reads and (is_read or entry.risk_tier is not RiskTier.HIGH):
-        yield "destroys"
-    if tool.open_world and entry.effect_class in _INSIDE:
-        yield "reaches strangers"

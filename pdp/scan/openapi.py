@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.documents import read_document
 from pdp.errors import UsageError
-from pdp.manifest.schema.references import referred, resolve, with_parts
+from pdp.manifest.schema.references import referred, resolve
 from pdp.scan.exposed import ExposedTool, Exposure, plain_schema
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 # Header parameters of these names are ignored (OpenAPI 3.1, parameter object).
 _PROTOCOL: Final = ("accept", "authorization", "content-type")
+_CAPITAL: Final = re.compile(r"([a-z0-9])([A-Z])|([A-Z])(?=[A-Z][a-z])")
 _MERGED: Final = frozenset(("type", "properties", "required", "title", "description", "additionalProperties"))
 
 
@@ -24,10 +26,12 @@ def openapi_tools(file: str) -> Exposure:
 
     A schema that refers to another document stays as it is: no manifest takes it, and nothing is fetched.
     """
-    root = read_document(file).value
+    # A reference then leads to the same schema in the document and in a schema of its own.
+    root = json.loads(json.dumps(read_document(file).value).replace('"#/components/schemas/', '"#/$defs/'))
     try:
         if not root["openapi"].startswith("3."):
             raise KeyError("openapi: 3")  # noqa: TRY301 - as if it were not there
+        root["$defs"] = root.get("components", {}).get("schemas", {})
         return Exposure([*_operations(root, file)], [])
     except (AttributeError, KeyError, RuntimeError, TypeError) as error:
         hint = "check it with an OpenAPI validator"
@@ -39,11 +43,18 @@ def _operations(root: dict[str, Any], file: str) -> Iterator[ExposedTool]:
         item = _target(root, stated)
         for method in filter(item.__contains__, _METHODS):
             operation, called = item[method], f"{method.upper()} {path}"
+            words = re.sub(
+                r"([a-z0-9])([A-Z])|([A-Z])(?=[A-Z][a-z])", r"\1\3_\2", operation.get("operationId") or called
+            )
+            name = re.sub(r"[^A-Za-z0-9]+", "_", words).strip("_").lower()
             schema = _arguments(root, (*item.get("parameters", ()), *operation.get("parameters", ())), operation)
+            shared = {at.split("/")[2] for at in referred(schema, root) if at.startswith("#/$defs/")} & root[
+                "$defs"
+            ].keys()
+            schema |= {"$defs": {at: root["$defs"][at] for at in sorted(shared)}} if shared else {}
             yield ExposedTool(
-                _snake_case(operation.get("operationId") or called), f"{file}: {called}",
-                operation.get("description") or operation.get("summary"), plain_schema(_self_contained(schema, root)),
-                reads=method in ("get", "head"), destroys=method == "delete" or None,
+                name, f"{file}: {called}", operation.get("description") or operation.get("summary"),
+                plain_schema(schema), reads=method in ("get", "head"), destroys=method == "delete" or None,
             )  # fmt: skip
 
 
@@ -71,22 +82,3 @@ def _arguments(root: dict[str, Any], parameters: Any, operation: dict[str, Any])
         if body.get("required") is True:
             required += whole.get("required", []) if is_merged else ["body"]
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-
-
-def _self_contained(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema with all that it refers to in the document as its own `$defs`; circles stay circles."""
-    targets = {at: to for at, to in referred(schema, root).items() if to is not None}
-    names = {at: re.sub(r"\W+", "_", at.removeprefix("#/components/schemas/")) for at in targets}
-
-    def moved(part: Any, _: object = None) -> Any:
-        at = part.get("$ref") if isinstance(part, dict) else None
-        part = {**part, "$ref": f"#/$defs/{names[at]}"} if at in names else part
-        return with_parts(part, moved) if isinstance(part, dict) else part
-
-    whole: dict[str, Any] = moved(schema)
-    return whole | ({"$defs": {names[at]: moved(to) for at, to in targets.items()}} if targets else {})
-
-
-def _snake_case(name: str) -> str:
-    words = re.sub(r"([a-z0-9])([A-Z])|([A-Z])(?=[A-Z][a-z])", r"\1\3_\2", name)
-    return re.sub(r"[^A-Za-z0-9]+", "_", words).strip("_").lower()

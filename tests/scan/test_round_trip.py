@@ -255,8 +255,8 @@ CHANGES: dict[str, tuple[str, Callable[[], None], list[tuple[str, str, str]]]] =
             "permissions": {**SETTINGS["permissions"], "defaultMode": "bypassPermissions"},
         }),
         [("debug", "", at) for at in (
-            "disableAllHooks turns hooks off", "enableAllProjectMcpServers is on",
-            "skipDangerousModePermissionPrompt is on", "defaultMode is bypassPermissions",
+            "disableAllHooks is on", "enableAllProjectMcpServers is on",
+            "skipDangerousModePermissionPrompt is on", "bypassPermissions is the defaultMode",
         )],
     ),
     "a new entry": ("agt", text("agt.yaml", '"read_note"', '"wipe_all": {}, "read_note"'), [

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pdp.hooks.install.clients import HookClient
 
-_SWITCHES: Final = ("disableAllHooks", "allowManagedHooksOnly", "strictPluginOnlyCustomization")
+SWITCHES: Final = ("disableAllHooks", "allowManagedHooksOnly", "strictPluginOnlyCustomization")
 _VARIABLES: Final = ("CLAUDE_CODE_SHELL_PREFIX", "CLAUDE_CODE_SIMPLE", "CLAUDE_CODE_PERSONAL_HOOKS_OFF")
 _DENIED, _ALLOWED = "pdp hook uninstall claude-code", "pwd"
 _DENY, _WHY = 2, "REASON"
@@ -50,14 +50,6 @@ def settings_files(client: HookClient) -> list[str]:
     return sorted({name for file in files for name in glob.glob(str(Path.cwd() / file))})  # noqa: PTH207 - absolute
 
 
-def switches(value: Mapping[str, Any]) -> list[str]:
-    """Return what turns hooks off in a file of settings. AttributeError, TypeError: it is not as clients have it."""
-    config = value.get("hooksConfig", {})  # of Gemini CLI
-    is_off = config.get("enabled", True) is not True or bool(config.get("disabled"))
-    stated = [*(each for each in _SWITCHES if value.get(each, False) is not False), *["hooksConfig"] * is_off]
-    return [f"{switch} turns hooks off" for switch in stated]
-
-
 def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901 - each file once, all that it says
     """Look for what lets calls pass in the working folder; nothing found: the hook holds."""
     gap, expected, workspace = partial(Gap, client.name), client.entry(home), Workspace(str(Path.cwd()), home)
@@ -69,12 +61,13 @@ def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901 - each 
             path, _, value = read_configuration(Path(name))
             variables |= {key: str(member) for key, member in value.get("env", {}).items()}
             entries = [(event, *item) for event, items in value.get(HOOKS, {}).items() for item in enumerate(items)]
-            off = switches(value)
+            config = value.get("hooksConfig", {})  # of Gemini CLI
+            is_off = config.get("enabled", True) is not True or bool(config.get("disabled"))
         except (UsageError, AttributeError, TypeError) as error:
             yield gap(name, f"{error}", "mend it: the client may drop the whole file")
             continue
-        for switch in off:
-            yield gap(name, switch, "take it out")
+        for switch in [*(each for each in SWITCHES if value.get(each, False) is not False), *["hooksConfig"] * is_off]:
+            yield gap(name, f"{switch} turns hooks off", "take it out")
         for event, index, entry in entries:
             shown = json.dumps(entry)
             if event in client.events and entry == expected:

@@ -31,7 +31,6 @@ FORMATS: Final = frozenset((
 REFUSED_KEYWORDS: Final = (
     "$anchor", "$dynamicAnchor", "$dynamicRef", "$id", "$recursiveAnchor", "$recursiveRef", "$vocabulary",
 )  # fmt: skip
-"""The keywords that no schema may have, although a validator reads them."""
 KEYWORDS: Final = frozenset((
     *SCHEMA_KEYS, *SCHEMA_LISTS, *SCHEMA_MAPS, "$comment", "$ref", "$schema", "const", "contentEncoding",
     "contentMediaType", "default", "dependentRequired", "deprecated", "description", "enum", "examples",
@@ -41,7 +40,6 @@ KEYWORDS: Final = frozenset((
     # Of OpenAPI, as tool servers write them: they only describe, and none of them admits anything.
     "discriminator", "example", "externalDocs", "nullable", "xml",
 ))  # fmt: skip
-"""The keywords that a schema may have."""
 
 
 def member_place(schema: dict[str, Any], field: str, name: str) -> Path:

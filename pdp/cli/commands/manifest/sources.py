@@ -10,7 +10,7 @@ import typer
 
 from pdp.cli.files import needed, project_with, read_rules
 from pdp.cli.options import AsJson, Governance, Manifest, command_app, file_option
-from pdp.cli.output import complain, print_answer, tell, write_text
+from pdp.cli.output import complain, print_answer, write_text
 from pdp.errors import UsageError
 from pdp.scan.configured import configured_tools, toolkit_tools
 from pdp.scan.draft import drafted_manifest
@@ -33,15 +33,12 @@ _WHAT: Final = (
     "file with its answer to tools/list. openapi: a document."
 )
 _Source = Annotated[list[str], typer.Argument(metavar="SOURCE...", help=_WHAT)]
+_Output = Annotated[Path | None, file_option("--output", "-o", help="Where to write it; stdout if absent.")]
 
 
 @app.command("scan")
 def scan(
-    kind: _Kind,
-    source: _Source,
-    manifest: Manifest = None,
-    governance: Governance = None,
-    as_json: AsJson = False,
+    kind: _Kind, source: _Source, manifest: Manifest = None, governance: Governance = None, as_json: AsJson = False
 ) -> None:
     """Find what a server, a document, an application or a client exposes otherwise than the manifest says.
 
@@ -50,8 +47,7 @@ def scan(
     """
     project = project_with(manifest=manifest, governance=governance)
     rules = read_rules(needed(project.manifest, "manifest", "--manifest"), project.governance)
-    exposure = _exposure(kind, source)
-    found = list(findings(exposure, rules))
+    found = list(findings(exposure := _exposure(kind, source), rules))
     lines = [text for at in found for text in (": ".join(filter(None, at[:-1])), f"    hint: {at.hint}")]
     failing = sum(at.kind != "absent" for at in found)
     answer = {"tools": len(exposure.tools), "findings": [at._asdict() for at in found]}
@@ -59,12 +55,7 @@ def scan(
     raise typer.Exit(bool(failing))
 
 
-def draft(
-    kind: _Kind,
-    source: _Source,
-    output: Annotated[Path | None, file_option("--output", "-o", help="Where to write it; stdout if absent.")] = None,
-    as_json: AsJson = False,
-) -> None:
+def draft(kind: _Kind, source: _Source, output: _Output = None, as_json: AsJson = False) -> None:
     """Write a first manifest of what a server, a document, an application or a client exposes; nothing is overwritten.
 
     Strictest first: each call is denied until somebody has reviewed the lines marked `review`. Exit code: 0 written, 1
@@ -75,12 +66,12 @@ def draft(
     made = drafted_manifest(_exposure(kind, source).tools)
     for name, why in made.left_out:
         complain(f"left out: {name!r:.200}: {why}")
+    lines = [f"{output}: review it, then: pdp init --from {output}"]
     if output is not None:
         write_text(output, made.manifest)
-    if as_json or output is not None:
-        print_answer(made._asdict(), [f"{output}: review it, then: pdp init --from {output}"], as_json=as_json)
-    else:
-        tell(made.manifest.rstrip())
+    elif not as_json:
+        lines = made.manifest.splitlines()
+    print_answer(made._asdict(), lines, as_json=as_json)
     raise typer.Exit(bool(made.left_out))
 
 
