@@ -13,7 +13,7 @@ import yaml
 
 from pdp.documents import read_document
 from tests.support.command_line import pdp
-from tests.support.mcp.gateway import SERVER
+from tests.support.mcp.gateway import SERVER, http_server
 
 Json = dict[str, Any]
 
@@ -298,6 +298,15 @@ def test_governance_counts_and_text_says_where_and_what_to_do() -> None:
         "    hint: remove it if it is gone for good",
         "tools: 4, findings: 1",
     ])  # fmt: skip
+
+
+@pytest.mark.process
+def test_a_server_over_http_is_asked(tmp_path: Path) -> None:
+    with http_server(tmp_path, "web", tools=TOOLS):
+        url = Path("web/url").read_text()
+        asked, saved = (pdp("manifest", "import", "mcp", source).out for source in (url, "tools.json"))
+
+    assert asked == saved.replace("# review: tools.json", f"# review: {url}")
 
 
 def test_nothing_is_overwritten() -> None:
