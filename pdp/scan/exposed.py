@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import json
 import sys
-from collections.abc import Mapping
 from contextlib import redirect_stdout
 from importlib import import_module
 from operator import attrgetter
@@ -104,7 +103,7 @@ def asked_tools(*command: str, timeout: float = 120) -> Exposure:
 
 
 def application_tools(spec: str) -> Exposure:
-    """Return the tools of `MODULE:OBJECT`: a list or mapping of functions and LangChain's tools, or what has `tools`.
+    """Return the tools of `MODULE:OBJECT`: a list or dict of functions and LangChain's tools, or what has `tools`.
 
     Importing the module runs it. UsageError: it cannot be imported, or has something else.
     """
@@ -114,10 +113,10 @@ def application_tools(spec: str) -> Exposure:
         with redirect_stdout(sys.stderr):
             value = attrgetter(name)(import_module(module))
             found = getattr(value, "tools", value)
-            members = found.items() if isinstance(found, Mapping) else [(None, tool) for tool in found]
+            members = found.items() if isinstance(found, dict) else [(None, tool) for tool in found]
             tools = [_python_tool(at, tool, spec) for at, tool in members]
     except (Exception, SystemExit) as error:
-        hint = "name MODULE:OBJECT: a list or mapping of functions or tools, or what has it as `tools`"
+        hint = "name MODULE:OBJECT: a list or dict of functions or tools, or what has it as `tools`"
         raise UsageError(f"{spec}: {type(error).__name__}: {error}", hint=hint) from error
     finally:
         sys.path.remove("")

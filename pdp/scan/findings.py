@@ -6,7 +6,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pdp.manifest.fields import READ_CLASSES, EffectClass, RiskTier
-from pdp.manifest.schema.compile import closed_schema
 from pdp.manifest.schema.drift import drift
 
 if TYPE_CHECKING:
@@ -42,12 +41,12 @@ def findings(exposure: Exposure, manifest: EffectiveManifest) -> Iterator[ScanFi
             continue
         if times[tool.name] > 1:
             yield ScanFinding("undeclared", *at, "is there more than once", "rename all but one")
-        for line in drift(closed_schema(entry.schema_), tool.schema) if tool.schema is not None else ():
+        for line in drift(entry.schema_, tool.schema) if tool.schema is not None else ():
             yield ScanFinding("drift", *at, line, "correct the manifest's schema, or the tool")
-        is_read, is_high = entry.effect_class in READ_CLASSES, entry.risk_tier is RiskTier.HIGH
+        is_read, inside = entry.effect_class in READ_CLASSES, entry.effect_class in _INSIDE
         says = ["changes something"] * (tool.reads is False and is_read)
-        says += ["destroys"] * bool(tool.destroys and not tool.reads and (is_read or not is_high))
-        says += ["reaches strangers"] * bool(tool.open_world and entry.effect_class in _INSIDE)
+        says += ["destroys"] * (tool.destroys is True and (is_read or entry.risk_tier is not RiskTier.HIGH))
+        says += ["reaches strangers"] * (tool.open_world is True and inside)
         for does in says:
             message = f"says that it {does}; the manifest says {entry.effect_class}, {entry.risk_tier} risk"
             yield ScanFinding("risk", *at, message, "correct the manifest, or what the tool says")

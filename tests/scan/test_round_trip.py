@@ -276,6 +276,26 @@ def test_a_change_is_found_as_what_it_is(name: str) -> None:
     assert scanned(kind)["found"] == found
 
 
+def test_a_tier_that_is_too_low_is_found() -> None:
+    made = pdp("manifest", "import", "mcp", "tools.json").out
+    write("made.yaml", made.replace('risk_tier: "high"', 'risk_tier: "medium"'))
+    hints = {"readOnlyHint": False, "destructiveHint": True}
+    write("tools.json", [*TOOLS[:3], {**TOOLS[3], "annotations": hints}])
+    assert scanned("mcp")["found"] == [
+        ("risk", "add_note", "says that it destroys; the manifest says commit-low, medium risk")
+    ]
+
+    write("tools.json", [*TOOLS[:3], {**TOOLS[3], "annotations": {**hints, "readOnlyHint": True}}])
+    assert scanned("mcp")["found"] == [
+        ("risk", "add_note", "says that it destroys; the manifest says commit-low, medium risk")
+    ]
+    write("strict.yaml", pdp("manifest", "import", "mcp", "tools.json").out)
+    classes = {
+        tool["name"]: tool.get("effect_class") for tool in yaml.safe_load(Path("strict.yaml").read_text())["tools"]
+    }
+    assert classes["add_note"] == "commit-high"
+
+
 def test_governance_counts_and_text_says_where_and_what_to_do() -> None:
     assert pdp("manifest", "import", "-o", "made.yaml", "mcp", "tools.json").code == 0
     rules = {"effect_class": "commit-low", "idempotency": {"required": True}, "accepts": {"not_a_tool.free_text": "id"}}
@@ -298,6 +318,17 @@ def test_governance_counts_and_text_says_where_and_what_to_do() -> None:
         "    hint: remove it if it is gone for good",
         "tools: 4, findings: 1",
     ])  # fmt: skip
+
+
+@pytest.mark.process
+def test_an_option_of_a_command_that_shows_all_is_found() -> None:
+    assert pdp("manifest", "import", "-o", "made.yaml", "mcp", "tools.json").code == 0
+
+    done = pdp("scan", "-m", "made.yaml", "command", *SOURCES["command"], "--dangerously-skip-permissions")
+
+    assert (done.code, done.out.splitlines()[0]) == (
+        1, f"debug: {sys.executable}: the option --dangerously-skip-permissions",
+    )  # fmt: skip
 
 
 @pytest.mark.process
