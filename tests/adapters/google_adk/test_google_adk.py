@@ -32,11 +32,9 @@ from pydantic import BaseModel
 
 from pdp import Approvals, Pep
 from pdp.adapters.google_adk import AdkPlugin
-from pdp.testing.conformance.cases import CASES
 from pdp.testing.conformance.world import World
-from tests.adapters.google_adk.target import TARGET, Run, ScriptedLlm, opened_run, scripted
+from tests.adapters.google_adk.target import Run, ScriptedLlm, opened_run, scripted
 from tests.conformance.local import functions
-from tests.conformance.page import outcome
 from tests.support import ROOT
 
 Call = tuple[str, dict[str, Any], str]
@@ -47,13 +45,6 @@ GOT = {"result": 'read_note got {"note":"a"}'}
 PAID = {"result": 'pay_bill got {"payee":"first","amount":1}'}
 STEP_UP = "POLICY_VIOLATION: STEP_UP: approvals.required"
 REJECTED = {"error": "a person rejected this call, and nothing ran"}
-
-
-@pytest.mark.process
-def test_the_suite_passes(tmp_path: Path) -> None:
-    impossible = {case: f"impossible: {why}" for case, why in TARGET.impossible.items()}
-
-    assert outcome(TARGET, tmp_path) == dict.fromkeys(CASES, "pass") | impossible
 
 
 @pytest.fixture
