@@ -3,6 +3,7 @@
 Each lets its framework run a tool on ALLOW alone, with exactly the decided arguments; docs/adapters.md.
 
 - guard/: what they share: a call decided, and run by the framework
+- http/: requests over HTTP as calls, for asgi.py
 - langchain.py: LangChain and LangGraph
 - openai_agents.py: the OpenAI Agents SDK
 - pydantic_ai.py: Pydantic AI

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 ADAPTERS: Final = {
     "agent_framework": "agent_framework",
-    "asgi": "starlette",
+    "asgi": "fastapi",
     "claude_agent_sdk": "claude_agent_sdk",
     "crewai": "crewai",
     "fastmcp": "fastmcp",

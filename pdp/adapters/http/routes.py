@@ -1,0 +1,118 @@
+"""Which tool a method and path stand for, as the user says it or an OpenAPI document does."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pdp.errors import UsageError
+from pdp.manifest.schema.references import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+OPEN: Final = ""
+"""In the place of a tool: the route is none."""
+
+_METHODS: Final = frozenset(("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE", "WEBSOCKET"))
+_SEGMENT: Final = re.compile(r"\{([A-Za-z_]\w*)\}|[^{}]*")
+_IN_CALLS: Final = ("path", "query")
+
+
+class Route(NamedTuple):
+    """A method and a path of `segments`; those in braces have a value. `tool`: its name, or OPEN."""
+
+    method: str
+    segments: tuple[str, ...]
+    tool: str
+
+    def values(self, segments: list[str]) -> dict[str, str] | None:
+        """Return the values in a path; None: it is another one."""
+        if len(segments) != len(self.segments):
+            return None
+        pairs = [*zip(self.segments, segments, strict=True)]
+        values = {name[1:-1]: value for name, value in pairs if name[:1] == "{"}
+        same = all(name[:1] == "{" or name == value for name, value in pairs)
+        return values if same and not {"", ".", ".."}.intersection(values.values()) else None
+
+    def path(self, values: Mapping[str, str]) -> str:
+        """Return the path with these values, not encoded."""
+        return "/".join(values[name[1:-1]] if name[:1] == "{" else name for name in self.segments)
+
+
+class ToolRoutes:
+    """The routes of an application, by `METHOD /path/{argument}`: those of tools, and those that are open.
+
+    UsageError: it cannot be read.
+    """
+
+    def __init__(self, tools: Mapping[str, str], is_open: Collection[str]) -> None:
+        both = {*tools}.intersection(is_open)
+        if both:
+            raise UsageError(f"{min(both)}: is of a tool and open", hint="state it once")
+        stated = {**tools, **dict.fromkeys(is_open, OPEN)}
+        self._routes = [_route(text, tool) for text, tool in stated.items()]
+
+    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | None:
+        """Return the route of a request and the values in its path; None: there is none, or there are several."""
+        segments = path.split("/")
+        found = [
+            (route, values)
+            for route in self._routes
+            if route.method == method and (values := route.values(segments)) is not None
+        ]
+        return found[0] if len(found) == 1 else None
+
+
+def tools_of_openapi(document: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the routes of an OpenAPI 3 document with their `operationId`, and of each the schema of its arguments.
+
+    UsageError: it is none.
+    """
+    try:
+        own = json.loads(json.dumps(document).replace("#/components/schemas/", "#/$defs/"))
+        own["$defs"] = own.get("components", {}).get("schemas", {})
+        return _of_paths(own)
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise UsageError(f"not an OpenAPI 3 document: {error!r:.200}", hint="check it with a validator") from None
+
+
+def _of_paths(document: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
+    routes, schemas = {}, {}
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            if method.upper() in _METHODS and "operationId" in operation:
+                parameters = [*item.get("parameters", ()), *operation.get("parameters", ())]
+                routes[f"{method.upper()} {path}"] = operation["operationId"]
+                schemas[operation["operationId"]] = _schema(document, parameters, operation.get("requestBody"))
+    return routes, schemas
+
+
+def _schema(document: dict[str, Any], parameters: list[Any], body: Any) -> dict[str, Any]:
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for parameter in (_target(document, each) for each in parameters):
+        if parameter["in"] in _IN_CALLS:
+            properties[parameter["name"]] = parameter["schema"]
+            required += [parameter["name"]] * bool(parameter.get("required"))
+    for kind, media in _target(document, body or {}).get("content", {}).items():
+        if kind == "application/json":
+            whole = _target(document, media["schema"])
+            properties |= whole.get("properties", {})
+            required += whole.get("required", ())
+    return {"type": "object", "properties": properties, "required": required, "$defs": document["$defs"]}
+
+
+def _target(document: dict[str, Any], value: Any) -> Any:
+    return _target(document, resolve(document, value["$ref"])) if "$ref" in value else value
+
+
+def _route(text: str, tool: str) -> Route:
+    method, _, path = text.partition(" ")
+    segments = tuple(path.split("/"))
+    if method not in _METHODS or not path.startswith("/") or not all(map(_SEGMENT.fullmatch, segments)):
+        raise UsageError(
+            f"{text!r:.100}: no route", hint="write it as POST /wires/{id}, an argument for a whole segment"
+        )
+    return Route(method, segments, tool)

@@ -1,0 +1,114 @@
+"""An application of FastAPI as a target, whose routes are the suite's tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any, Self
+
+import httpx
+from anyio.from_thread import start_blocking_portal
+from fastapi import Body, FastAPI
+
+from pdp import Pep
+from pdp.adapters.asgi import AsgiMiddleware
+from pdp.testing.conformance.target import Observed
+from pdp.testing.conformance.world import World, run_body
+from tests.adapters.client import AdapterClient
+from tests.conformance.local import opened_pep
+
+TOOLS = ("read_note", "pay_bill", "wipe_disk", "fetch_page", "ping_host", "post_note", "open_shell")
+
+
+def application(world: Any) -> FastAPI:
+    """The suite's tools; what a page is fetched by is in path and query, of the others in the body."""
+    app = FastAPI()
+
+    def add(tool: str) -> None:
+        async def body(arguments: dict[str, Any] = Body()) -> str:  # noqa: B008 - as FastAPI has it
+            return run_body(world.record, tool, arguments)
+
+        app.add_api_route(f"/{tool}", body, methods=["POST"])
+
+    for tool in TOOLS:
+        add(tool)
+
+    @app.get("/pages/{url}")
+    async def fetch_page(url: str, limit: int) -> str:
+        return run_body(world.record, "fetch_page", {"url": url, "limit": limit})
+
+    return app
+
+
+class LetPass:
+    """A middleware of somebody else's."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+
+def guarded(world: Any, pep: Pep) -> Any:
+    """The application behind the guard."""
+    routes = {f"POST /{tool}": tool for tool in TOOLS if tool != "fetch_page"} | {"GET /pages/{url}": "fetch_page"}
+    app = application(world)
+    if world.setting == "beside":
+        return LetPass(AsgiMiddleware(LetPass(app), pep, World.session, routes))
+    return AsgiMiddleware(app, pep, World.session, routes)
+
+
+def client_of(app: Any) -> httpx.AsyncClient:
+    """A client of an application of this process."""
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://kit")
+
+
+def observed(response: httpx.Response) -> Observed:
+    """What a model sees of a response."""
+    answer = response.json()
+    if response.is_success:
+        return Observed(str(answer), is_error=False)
+    held = answer.get("approval")
+    return Observed(answer["detail"], is_error=True, held=held and held["approval_id"])
+
+
+class AsgiClient(AdapterClient):
+    http: httpx.AsyncClient
+
+    @classmethod
+    @contextmanager
+    def opened(cls, world: World) -> Iterator[Self]:
+        with opened_pep(world) as pep, start_blocking_portal() as portal:
+            own = cls(world, pep, portal)
+            with portal.wrap_async_context_manager(client_of(guarded(world, pep))) as own.http:
+                yield own
+
+    async def turn(self, tool: str, arguments: dict[str, Any], call_id: str) -> Observed:
+        if tool == "fetch_page":
+            response = await self.http.get(f"/pages/{arguments['url']}", params={"limit": arguments["limit"]})
+        else:
+            response = await self.http.post(f"/{tool}", json=arguments)
+        return observed(response)
+
+    async def alisted(self) -> Sequence[str]:
+        raise NotImplementedError
+
+
+class AsgiTarget:
+    name = "ASGI"
+    versions: Mapping[str, str] = {"fastapi": version("fastapi")}
+    spelling = "{}"
+    impossible: Mapping[str, str] = {
+        "positional arguments": "In every request over HTTP, arguments have names.",
+        "list filtering": "Plain HTTP has no list of tools.",
+    }
+
+    @contextmanager
+    def open(self, world: World) -> Iterator[AsgiClient]:
+        with AsgiClient.opened(world) as client:
+            yield client
+
+
+TARGET = AsgiTarget()
