@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -43,8 +42,7 @@ class ScriptedModel(Model):
     async def stream(self, messages: Any, tool_specs: Any = None, *_: Any, **__: Any) -> AsyncGenerator[Any, None]:
         self.offered.append([spec["name"] for spec in tool_specs or []])
         text = "".join(block.get("text", "") for block in messages[-1]["content"])
-        given = re.search(r"\[\[.*\]\]", text, re.DOTALL)
-        calls: list[Call] = json.loads(given[0]) if given else []
+        calls: list[Call] = json.JSONDecoder().raw_decode(text[text.find("[[") :])[0] if "[[" in text else []
         yield {"messageStart": {"role": "assistant"}}
         for name, arguments, call_id in calls:
             yield {"contentBlockStart": {"start": {"toolUse": {"name": name, "toolUseId": call_id}}}}
@@ -81,8 +79,12 @@ class Run:
 
     async def resume(self, *call_ids: str, response: Any = True) -> Any:
         """Answer the interrupts of these calls."""
-        ids = [self.waits[call_id].id for call_id in call_ids]
-        return await self._say([{"interruptResponse": {"interruptId": each, "response": response}} for each in ids])
+        return await self.answer({self.waits[call_id].id: response for call_id in call_ids})
+
+    async def answer(self, responses: Mapping[str, Any]) -> Any:
+        """Answer interrupts, by their ids."""
+        blocks = [{"interruptId": each, "response": response} for each, response in responses.items()]
+        return await self._say([{"interruptResponse": block} for block in blocks])
 
     async def _say(self, prompt: Any) -> Any:
         result = await self.agent.invoke_async(prompt, invocation_state={**self.state})

@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import BaseModel
+from strands import Agent, ToolContext, tool
+from strands.hooks import AfterToolCallEvent, BeforeToolCallEvent
+from strands.multiagent import Swarm
+from strands.session import FileSessionManager
 
+from pdp import Approvals, Pep
+from pdp.adapters.strands import StrandsPlugin
+from pdp.errors import UsageError
 from pdp.testing.conformance.cases import CASES
-from tests.adapters.strands.target import TARGET
+from pdp.testing.conformance.world import World, run_body
+from tests.adapters.strands.target import TARGET, Call, Run, ScriptedModel, agent_of, tools_of
 from tests.conformance.page import outcome
+from tests.support import ROOT
+
+BILLS: list[dict[str, Any]] = [{"payee": "first", "amount": 1}, {"payee": "second", "amount": 2}]
+HELD: list[Call] = [("pay_bill", bill, bill["payee"]) for bill in BILLS]
+READ: Call = ("read_note", {"note": "a"}, "c1")
+GOT = ("success", 'read_note got {"note":"a"}')
+PAID = ("success", 'pay_bill got {"payee":"first","amount":1.0}')
+STEP_UP = "POLICY_VIOLATION: STEP_UP: approvals.required"
+REJECTED = ("error", "a person rejected this call, and nothing ran")
 
 
 @pytest.mark.process
@@ -16,3 +41,272 @@ def test_the_suite_passes(tmp_path: Path) -> None:
     impossible = {case: f"impossible: {why}" for case, why in TARGET.impossible.items()}
 
     assert outcome(TARGET, tmp_path) == dict.fromkeys(CASES, "pass") | impossible
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with closing(World(tmp_path / "world")) as made:
+        yield made
+
+
+@pytest.fixture
+def pep(world: World) -> Iterator[Pep]:
+    with Pep.from_files(world.folder / "manifest.yaml", approvals=Approvals()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def agent(world: World, pep: Pep) -> Callable[..., Agent]:
+    """Make an agent on the tools of the world."""
+
+    def made(session: Any = World.session, pep: Pep = pep, **options: Any) -> Agent:
+        return agent_of(StrandsPlugin(pep, session), **{"tools": tools_of(world, pep), **options})
+
+    return made
+
+
+def grant(pep: Pep, interrupt: Any) -> None:
+    assert pep.approvals is not None
+    pep.approvals.grant(interrupt.reason["approval_id"], World.approver)
+
+
+async def test_calls_that_are_held_together_run_as_each_is_granted(world: World, pep: Pep, agent: Any) -> None:
+    run = Run(agent())
+
+    await run.propose(*HELD, READ)
+    at_pause = world.ran()
+    grant(pep, run.waits["second"])
+    await run.resume("second")
+    after_second = world.ran()
+    grant(pep, run.waits["first"])
+    await run.resume("first")
+
+    assert at_pause == [("read_note", {"note": "a"})]
+    assert after_second == [*at_pause, ("pay_bill", BILLS[1])]
+    assert world.ran() == [*after_second, ("pay_bill", BILLS[0])]
+    assert run.told == {
+        "c1": GOT, "first": PAID, "second": ("success", 'pay_bill got {"payee":"second","amount":2.0}')
+    }  # fmt: skip
+
+
+async def test_what_the_application_confirms_is_not_granted_and_the_model_makes_the_call_again(
+    world: World, pep: Pep, agent: Any
+) -> None:
+    run = Run(agent())
+
+    await run.propose(*HELD[:1])
+    first = run.waits["first"].reason
+    result = await run.resume("first", response="yes")
+    told = run.told["first"]
+    await run.propose(("pay_bill", BILLS[0], "again"))
+    again = run.waits["again"].reason
+    grant(pep, run.waits["again"])
+    await run.resume("again")
+
+    assert (result.stop_reason, told[0], told[1].startswith(STEP_UP)) == ("end_turn", "error", True)
+    assert again == first
+    assert (world.ran(), run.told["again"]) == ([("pay_bill", BILLS[0])], PAID)
+
+
+@pytest.mark.parametrize("response", [False, "no", {"approved": True}, "always"])
+async def test_what_is_not_said_yes_to_is_not_run_although_it_is_granted(
+    world: World, pep: Pep, agent: Any, response: Any
+) -> None:
+    run = Run(agent())
+
+    await run.propose(*HELD[:1])
+    grant(pep, run.waits["first"])
+    await run.resume("first", response=response)
+
+    assert (world.ran(), run.told["first"]) == ([], REJECTED)
+
+
+@pytest.mark.process
+async def test_a_paused_run_goes_on_in_another_process(world: World, agent: Any) -> None:
+    with Pep.from_project(world.folder / "pdp.yaml") as pep:
+        manager = FileSessionManager("s1", storage_dir=str(world.folder / "sessions"))
+        run = Run(agent(pep=pep, session_manager=manager))
+        await run.propose(*HELD[:1])
+        grant(pep, run.waits["first"])
+
+    command = [sys.executable, "-m", "tests.adapters.strands.resumed", str(world.folder), run.waits["first"].id]
+    done = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, check=True, capture_output=True, text=True)
+
+    assert json.loads(done.stdout) == {"first": [*PAID]}
+    assert world.ran() == [("pay_bill", BILLS[0])]
+
+
+@pytest.fixture
+def pinned(world: World) -> Iterator[Pep]:
+    """One whose manifest has the agent `clerk` as a tool, and pins."""
+    manifest = json.loads((world.folder / "manifest.yaml").read_bytes())
+    asks = {"type": "object", "required": ["input"], "properties": {"input": {"type": "string", "maxLength": 999}}}
+    manifest["tools"].append({**manifest["tools"][0], "name": "clerk", "schema": asks})
+    pins = {"agent:kit": ["clerk", "read_note", "pay_bill"], "lead": ["clerk"], "clerk": ["read_note", "pay_bill"]}
+    manifest["agents"] = [{"id": name, "tools": dict.fromkeys(tools, "1.0.0")} for name, tools in pins.items()]
+    (world.folder / "manifest.yaml").write_text(json.dumps(manifest))
+    with Pep.from_files(world.folder / "manifest.yaml", approvals=Approvals()) as opened:
+        yield opened
+
+
+def whose(context: Any) -> Any:
+    return {"officer": World.session}[context.invocation_state["user"]]
+
+
+INNER: list[Call] = [READ, *HELD[:1], ("wipe_disk", {"disk": "a"}, "w1")]
+
+
+async def test_an_agent_that_is_a_tool_is_pinned_by_its_own_name_and_pauses(
+    world: World, pinned: Pep, agent: Any
+) -> None:
+    clerk = agent(whose, pinned, name="clerk")
+    lead = agent(whose, pinned, name="lead", tools=[clerk.as_tool(), *tools_of(world, pinned)])
+    run = Run(lead, user="officer")
+
+    result = await run.propose(("clerk", {"input": json.dumps(INNER)}, "a1"), ("read_note", {"note": "b"}, "c2"))
+    at_pause, (held,) = world.ran(), result.interrupts
+    grant(pinned, held)
+    await run.answer({held.id: True})
+
+    dispatched = {(e["tool"], e["agent"], e["run_id"]) for e in pinned.audit.events if e["type"].endswith("dispatch")}  # type: ignore[attr-defined]
+    assert (lead.model.offered[0], clerk.model.offered[0]) == (["clerk"], ["read_note", "pay_bill"])
+    assert at_pause == [("read_note", {"note": "a"})]
+    assert world.ran() == [*at_pause, ("pay_bill", BILLS[0])]
+    assert run.told["c2"][1].startswith("POLICY_VIOLATION: DENY: manifest.not_pinned")
+    assert dispatched == {
+        *((name, "clerk", lead.session_id) for name in ("read_note", "pay_bill", "wipe_disk")),
+        *((name, "lead", lead.session_id) for name in ("read_note", "clerk")),
+    }
+
+
+async def test_agents_of_a_swarm_are_decided_and_pause(world: World, pinned: Pep, agent: Any) -> None:
+    swarm = Swarm([agent(whose, pinned, name="lead"), agent(whose, pinned, name="clerk")])
+    calls = [("handoff_to_agent", {"agent_name": "clerk", "message": json.dumps(INNER)}, "h1")]
+
+    paused = await swarm.invoke_async(json.dumps(calls), invocation_state={"user": "officer"})
+    at_pause, (held,) = world.ran(), paused.interrupts
+    grant(pinned, held)
+    answer: Any = [{"interruptResponse": {"interruptId": held.id, "response": True}}]
+    ended = await swarm.invoke_async(answer, invocation_state={"user": "officer"})
+
+    assert at_pause == [("read_note", {"note": "a"})]
+    assert (ended.status.name, world.ran()) == ("COMPLETED", [*at_pause, ("pay_bill", BILLS[0])])
+
+
+async def test_the_applications_own_calls_are_decided_by_no_state_of_theirs(world: World, pep: Pep, agent: Any) -> None:
+    own, stranger = agent(), agent(whose)
+
+    results = [
+        own.tool.read_note(note="a"),
+        own.tool.pay_bill(payee="first", amount=1),
+        stranger.tool.read_note(note="a", user="officer"),
+    ]
+
+    assert world.ran() == [("read_note", {"note": "a"})]
+    texts = [result["content"][0]["text"] for result in results]
+    assert (texts[0], texts[1].startswith(STEP_UP), texts[2]) == (
+        GOT[1], True, "pep.internal_error: the call could not be decided, and nothing ran"
+    )  # fmt: skip
+
+
+async def test_what_a_tool_streams_and_asks_its_person_passes(world: World, pep: Pep, agent: Any) -> None:
+    schemas = {name: {"json": entry.schema_} for name, entry in pep.manifest.tools.items()}
+
+    @tool(inputSchema=schemas["read_note"])
+    async def read_note(note: str) -> AsyncGenerator[str, None]:
+        """Stream."""
+        yield "half"
+        yield run_body(world.record, "read_note", {"note": note})
+
+    @tool(inputSchema=schemas["fetch_page"], context=True)
+    def fetch_page(url: str, limit: float, tool_context: ToolContext) -> str:
+        """Ask."""
+        url = tool_context.interrupt("which", reason="page?")
+        return run_body(world.record, "fetch_page", {"url": url, "limit": limit})
+
+    run = Run(agent(tools=[read_note, fetch_page]))
+    proposed = json.dumps([READ, ("fetch_page", {"url": "a", "limit": 99}, "f1")])
+    streamed = [event async for event in run.agent.stream_async(proposed)]
+    (asked,) = streamed[-1]["result"].interrupts
+    await run.answer({asked.id: "b"})
+
+    assert [event["tool_stream_event"]["data"] for event in streamed if "tool_stream_event" in event] == [
+        "half",
+        GOT[1],
+    ]
+    assert (asked.name, asked.reason) == ("which", "page?")
+    assert world.ran() == [("read_note", {"note": "a"}), ("fetch_page", {"url": "b", "limit": 10})]
+    assert run.told == {"c1": GOT, "f1": ("success", 'fetch_page got {"url":"b","limit":10.0}')}
+
+
+async def test_hooks_beside_choose_another_tool_and_retry_and_each_is_decided(
+    world: World, pep: Pep, agent: Any
+) -> None:
+    own = agent()
+    tries: list[str] = []
+
+    def choose(event: BeforeToolCallEvent) -> None:
+        if event.tool_use["input"] == {"note": "b"}:
+            event.selected_tool = own.tool_registry.registry["wipe_disk"]
+            event.tool_use["input"] = {"disk": "a"}
+
+    def retry(event: AfterToolCallEvent) -> None:
+        tries.append(event.tool_use["toolUseId"])
+        event.retry = tries.count("c1") == 1
+
+    own.add_hook(choose)
+    own.add_hook(retry)
+    run = Run(own)
+    await run.propose(READ, ("read_note", {"note": "b"}, "c2"))
+
+    decided = [event["tool"] for event in pep.audit.events if event["type"].endswith("dispatch")]  # type: ignore[attr-defined]
+    assert (sorted(tries), sorted(decided)) == (["c1", "c1", "c2"], ["read_note", "read_note", "wipe_disk"])
+    assert world.ran() == [("read_note", {"note": "a"})] * 2
+    assert run.told["c2"][1].startswith("POLICY_VIOLATION: DENY")
+
+
+class Answer(BaseModel):
+    """What is asked of a model as structured output."""
+
+    text: str
+
+
+class Answering(ScriptedModel):
+    """Gives a structured answer."""
+
+    async def stream(self, messages: Any, *more: Any, **options: Any) -> AsyncGenerator[Any, None]:
+        message = {"role": "user", "content": [{"text": '[["Answer", {"text": "x"}, "o1"]]'}]}
+        async for event in super().stream([message], *more, **options):
+            yield event
+
+
+async def test_structured_output_passes(agent: Any) -> None:
+    result = await agent(model=Answering()).invoke_async("go", structured_output_model=Answer)
+
+    assert result.structured_output == Answer(text="x")
+
+
+def test_what_would_run_undecided_is_said_at_the_start(world: World, pinned: Pep, agent: Any) -> None:
+    @tool
+    def read_note(note: int) -> str:
+        """Take what the manifest's tool does not."""
+        return str(note)
+
+    with pytest.raises(UsageError, match="read_note: note: type string became integer"):
+        agent(tools=[read_note])
+    with pytest.raises(UsageError, match="tool clerk is an agent without a StrandsPlugin"):
+        agent(pep=pinned, tools=[agent_of(tools=[], name="clerk").as_tool()])
+
+
+@pytest.mark.process
+def test_the_example_tells_its_story() -> None:
+    command = [sys.executable, "examples/frameworks/strands_payments.py"]
+
+    assert subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines() == [
+        "the agent proposes 20000",
+        "  the hub wires 20000 for INV-1 from acc-1 to bene-acme-441",
+        "the agent proposes 47500",
+        "  the run pauses: limits.exceeded",
+        "supervisor-9 grants it, and the run goes on",
+        "  the hub wires 47500 for INV-1 from acc-1 to bene-acme-441",
+    ]
