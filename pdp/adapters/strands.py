@@ -113,7 +113,7 @@ class StrandsPlugin(Plugin):
         told = ToolResultEvent({"toolUseId": tool["toolUseId"], "status": status, "content": content})
         for event in events if asks or outcome.own is not None else [told]:
             yield event
-        if asks and not any("tool_interrupt_event" in event for event in events):
+        if outcome.error and asks and not any("tool_interrupt_event" in event for event in events):
             raise outcome.error
 
 
