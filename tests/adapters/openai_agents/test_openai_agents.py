@@ -252,6 +252,15 @@ def test_the_applications_own_question_stays(kit: Kit, own: Any, tool: str, argu
     assert kit.ran == ([] if tool == "fetch_page" else [arguments])
 
 
+def test_arguments_that_are_no_object_interrupt_the_run_and_are_denied(kit: Kit) -> None:
+    held = start(kit.agent(calls(("read_note", "[1]")), DONE))
+    assert pending(held) == [None]
+
+    (told,) = outputs(resume(held))
+
+    assert (told.partition(":")[0], kit.ran) == ("INVALID_PAYLOAD", [])
+
+
 async def _slow(context: Any, text: str) -> Any:
     await asyncio.Event().wait()
 
