@@ -32,7 +32,7 @@ def configured_tools(client: str) -> Exposure:
             switches = [f"{name} is on" for name in _SHOWING if value.get(name, False) is not False]
             switches += ["bypassPermissions is the defaultMode"] * (stated.get("defaultMode") == "bypassPermissions")
             exposure.switches.extend((file, switch) for switch in switches)
-            for kind, rule in ((of, rule) for of in ("deny", "ask", "allow") for rule in stated.get(of, ())):
+            for kind, rule in ((of, rule) for of in ("deny", "ask", "allow") for rule in list.copy(stated.get(of, []))):
                 name = rule.partition("(")[0].strip()
                 entry = built_in[name].kind.value if name in built_in else name
                 is_denied = kind == "deny" and rule in (name, f"{name}(*)")

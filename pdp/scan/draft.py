@@ -20,7 +20,6 @@ _HEAD: Final = (
     "# Drafted: review each line that says so. As it stands every call is denied, as is what is not here.\n"
     'manifest_version: "1"\ntools:'
 )
-_LONGEST: Final = 300
 
 
 class DraftManifest(NamedTuple):
@@ -93,7 +92,7 @@ def _json(value: Any, indent: int | None = None) -> str:
 
 
 def _comment(*texts: str) -> str:
-    return "; ".join(_json(text)[1:-1][:_LONGEST] for text in texts)
+    return "; ".join(_json(text)[1:-1] for text in texts)
 
 
 def _fault(entry: str) -> str:

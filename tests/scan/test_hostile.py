@@ -50,6 +50,38 @@ def test_no_text_of_a_tool_gets_out_of_its_place() -> None:
     assert tools[0]["risk_tier"] == "high"
 
 
+def test_no_rule_and_no_entry_of_another_manifest_gets_out_of_its_comment() -> None:
+    Path(".claude").mkdir()
+    rules = {"allow": [f"Bash({STRANGE})", f"mcp__{STRANGE}"], "deny": [f"x{STRANGE}"]}
+    write(".claude/settings.json", {"permissions": rules})
+    write("agt.json", {"agent_control_specification_version": "0.3", "tools": {"ok": {STRANGE: STRANGE}, STRANGE: 1}})
+
+    for kind, source, name, left_out in (
+        ("hooks", "claude-code", "run_command", [f"mcp__{STRANGE}"]), ("agt", "agt.json", "ok", [STRANGE]),
+    ):  # fmt: skip
+        made = pdp("manifest", "import", kind, source, "--json").json
+        tools = read_document("made.yaml", text=made["manifest"]).value["tools"]
+        assert ([tool["name"] for tool in tools], [name for name, _ in made["left_out"]]) == ([name], left_out)
+        assert made["manifest"].replace("\n", "").isprintable()
+
+
+SETTINGS: list[Any] = [
+    [], "no", {"permissions": []}, {"permissions": {"allow": "Bash"}, "x": 1}, {"permissions": {"allow": [1]}},
+    {"permissions": {"deny": 1}}, '{"permissions": {}} // mine',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=range(len(SETTINGS)))
+def test_settings_that_are_none_are_an_error_that_names_the_file(settings: Any) -> None:
+    Path(".claude").mkdir()
+    write(".claude/settings.json", settings)
+
+    done = pdp("manifest", "import", "hooks", "claude-code")
+
+    assert (done.code, done.out) == (2, "")
+    assert str(Path(".claude/settings.json").absolute()) in done.err
+
+
 @pytest.mark.parametrize("text", ["1e5", "no", "0x1F", "~", "null", "2026-01-01", "-", "---", "", " "])
 def test_what_looks_like_something_else_stays_a_text(text: str) -> None:
     schema = {"type": "object", "properties": {"x": {"type": "string", "enum": [text]}}}

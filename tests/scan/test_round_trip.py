@@ -174,6 +174,9 @@ def test_every_guess_is_marked_and_what_a_tool_says_of_itself_lowers_its_class_a
         "send_mail": ("commit-high", "high"), "echo": (None, "high"), "read_note": ("read-internal", "high"),
         "add_note": ("commit-low", "high"),
     }  # fmt: skip
+    assert [tool["name"] for tool in yaml.safe_load(made)["tools"] if "idempotency" in tool] == [
+        "send_mail", "echo", "add_note",
+    ]  # fmt: skip
     assert made.count("destructive: true  # review: nothing says that it can be taken back") == 2
     assert made.count('safety: {"side_effects": "external"}  # review: nothing says that it stays inside') == 1
     assert "any text (not_a_tool.free_text)" in made
