@@ -147,7 +147,8 @@ def _value(result: Any, schema: Any) -> Any:
     if isinstance(result, Command):
         result = result.update.get("messages") if isinstance(result.update, dict) else result.update
     if not isinstance(result, ToolMessage):
-        return [_value(each, schema) for each in result or () if isinstance(each, ToolMessage | Command)]
+        values = [_value(each, schema) for each in result or () if isinstance(each, ToolMessage | Command)]
+        return values[0] if len(values) == 1 else values
     if result.status == "error":
         raise ToolError(result.text)
     if isinstance(result.content, str) and (schema or {}).get("type") != "string":

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
+import orjson
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, AgentState, HumanInTheLoopMiddleware
 from langchain.tools import InjectedState, InjectedToolCallId, tool
 from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import ToolException
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
@@ -18,7 +22,9 @@ from langgraph.types import Command, Send, interrupt
 
 from pdp import Approvals, Pep
 from pdp.adapters.langchain import LangChainMiddleware
+from pdp.engine.protocol import Engine
 from pdp.errors import UsageError
+from pdp.manifest.load import load_effective
 from pdp.testing.conformance.world import World
 from tests.adapters.langchain.target import ScriptedModel, scripted
 
@@ -365,3 +371,151 @@ def test_calls_that_share_a_node_do_not_pause_it_as_those_that_ran_would_run_aga
     assert (bench.ran, sorted(pauses(bench, state))) == (["n"], ["a"])
     told = results(state)
     assert (told["call-a"][0], "approvals" in told["call-a"][1]) == ("error", True)
+
+
+@ways
+def test_a_call_of_a_sub_agent_pauses_the_whole_run_and_is_decided_by_its_own_name(bench: Bench, way: str) -> None:
+    inner = scripted([bill("a")], "the sub-agent is done")
+    sub = bench.agent(inner, tools=[bench.pay_bill], name="agent:sub", checkpointer=None)
+
+    def read_note(note: str, page: float | None = None, filter: Any = None) -> str:  # noqa: A002 - as above
+        """Ask the sub-agent."""
+        return str(sub.invoke({"messages": note})["messages"][-1].text)
+
+    agent = bench.agent(scripted([note("n")]), tools=[read_note], name="agent:main")
+    paused = go(way, agent, {"messages": "pay"})
+    assert (bench.ran, inner.bound) == ([], ["pay_bill"])
+    bench.grant(paused["__interrupt__"][0])
+
+    state = go(way, agent, None)
+
+    assert (bench.ran, results(state)) == ([("a", 5)], {"call-n": ("success", "the sub-agent is done")})
+    decided = [
+        (event["agent"], event["tool"], event["verdict"], event["run_id"])
+        for event in bench.pep.audit.events  # type: ignore[attr-defined]
+        if str(event["type"]).endswith("dispatch")
+    ]
+    outer, held = ("agent:main", "read_note", "ALLOW", "t1"), ("agent:sub", "pay_bill", "STEP_UP", "t1")
+    assert decided == [outer, held, outer, (*held[:2], "ALLOW", "t1")]
+
+
+def test_a_run_that_is_streamed_pauses_and_goes_on_as_any(bench: Bench) -> None:
+    agent = bench.agent(scripted([bill("a"), note("n")]))
+    updates = list(agent.stream({"messages": "pay"}, THREAD, stream_mode="updates"))
+    (paused,) = (update for update in updates if "__interrupt__" in update)
+    bench.grant(paused["__interrupt__"][0])
+
+    streamed = list(agent.stream(None, THREAD, stream_mode=["updates", "messages"]))
+
+    told = [part["tools"] for mode, part in streamed if mode == "updates" and "tools" in part]
+    assert ({name: text for each in told for name, text in results(each).items()}, bench.ran) == (
+        {"call-n": ("success", "read n"), "call-a": ("success", "paid a")},
+        ["n", ("a", 5)],
+    )
+
+
+class Redacting(Engine):
+    """Allows all, and has a field of a result taken out."""
+
+    name = "redacting"
+
+    def __init__(self, field: str) -> None:
+        self.field = field
+
+    def evaluate(self, body: bytes, document: str = "") -> bytes:
+        duty = {"on": "ALLOW", "id": "redact", "parameters": {"fields": [self.field]}}
+        reason = {"code": "scripted.said", "message": "as the test says", "details": {}}
+        bundle = {"revision": "sha256:1", "release": 1}
+        return orjson.dumps({"verdict": "ALLOW", "reasons": [reason], "obligations": [duty], "bundle": bundle})
+
+
+PERSON = {"name": "Ann", "age": 7}
+TEXT = json.dumps(PERSON)
+HIDDEN = {"name": "[redacted]", "age": 7}
+
+
+@pytest.mark.parametrize(
+    ("result", "field", "seen"),
+    [
+        (lambda call: PERSON, "/name", HIDDEN),
+        (lambda call: [PERSON], "/0/name", [HIDDEN]),
+        (lambda call: Command(update={"messages": [ToolMessage(TEXT, tool_call_id=call)]}), "/name", HIDDEN),
+        (lambda call: [ToolMessage(TEXT, tool_call_id=call)], "/name", HIDDEN),
+    ],
+    ids=["an object", "a list", "a command", "a message"],
+)
+def test_what_a_policy_takes_out_of_a_result_is_out_of_it_in_every_form(result: Any, field: str, seen: Any) -> None:
+    @tool
+    def read_note(
+        note: str,
+        call: Annotated[str, InjectedToolCallId],
+        page: float | None = None,
+        filter: Any = None,  # noqa: A002 - as above
+    ) -> Any:
+        """Read."""
+        return result(call)
+
+    with Pep(load_effective(Path(MANIFEST), None), Redacting(field)) as pep:
+        state = go("sync", Bench(pep).agent(scripted([note("n")]), tools=[read_note]), {"messages": "go"})
+
+    (told,) = (message for message in state["messages"] if message.type == "tool")
+    assert (told.status, json.loads(told.text)) == ("success", seen)
+
+
+def test_a_tool_that_says_itself_that_it_failed_has_failed(bench: Bench) -> None:
+    @tool
+    def read_note(note: str, page: float | None = None, filter: Any = None) -> str:  # noqa: A002 - as above
+        """Read."""
+        raise ToolException("there is no such note")
+
+    read_note.handle_tool_error = True
+    state = go("sync", bench.agent(scripted([note("n")]), tools=[read_note]), {"messages": "go"})
+
+    assert results(state) == {"call-n": ("error", "TOOL_EXECUTION_FAILED: there is no such note")}
+
+
+def test_a_call_with_a_key_runs_once_in_a_thread_and_anew_when_it_had_paused(tmp_path: Path) -> None:
+    ran: list[Any] = []
+
+    def initiate_wire(beneficiary_id: str, amount: float, source_account: str, reference: str) -> str:
+        """Wire."""
+        if reference == "asks":
+            ran.append(interrupt("really?"))
+        ran.append(reference)
+        return "sent"
+
+    def wire(reference: str) -> Any:
+        arguments = {"beneficiary_id": "b", "amount": 5, "source_account": "ops", "reference": reference}
+        return "initiate_wire", arguments, f"call-{reference}"
+
+    session = {"claims": {"sub": "ann", "emts": {"pay": True}, "limits": {"wire": 10}}}
+    file = tmp_path / "manifest.yaml"
+    file.write_text(KEYED)
+    with Pep.from_files(str(file)) as pep:
+        bench = Bench(pep)
+        options: Any = {"tools": [initiate_wire], "session": session}
+        paused = go("sync", bench.agent(scripted([wire("asks"), wire("plain")]), **options), {"messages": "pay"})
+        assert (ran, paused["__interrupt__"][0].value) == (["plain"], "really?")
+        go("sync", bench.agent(scripted(), **options), Command(resume="yes"))
+        state = go("sync", bench.agent(scripted([wire("plain")]), **options), {"messages": "the same call again"})
+
+    assert (ran, [status for status, _ in results(state).values()]) == (["plain", "yes", "asks"], ["success"] * 2)
+
+
+KEYED = """
+manifest_version: 1.0.0
+tools:
+  - name: initiate_wire
+    version: 1.0.0
+    effect_class: commit-low
+    scopes: [pay]
+    idempotency: {required: true}
+    schema:
+      type: object
+      required: [beneficiary_id, amount, source_account, reference]
+      properties:
+        beneficiary_id: {type: string}
+        amount: {type: number}
+        source_account: {type: string}
+        reference: {type: string}
+"""
