@@ -95,9 +95,7 @@ class LangChainTarget:
     name = "LangChain, LangGraph"
     versions: Mapping[str, str] = {"langchain": version("langchain"), "langgraph": version("langgraph")}
     spelling = "{}"
-    impossible: Mapping[str, str] = {
-        "positional arguments": "In LangChain, the arguments of a model's calls have names."
-    }
+    impossible: Mapping[str, str] = {"positional arguments": "A model's calls name their arguments."}
 
     @contextmanager
     def open(self, world: World) -> Iterator[LangChainClient]:
