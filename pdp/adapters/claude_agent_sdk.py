@@ -57,11 +57,13 @@ async def guarded_claude_options(
         policy: decides the client's own tools and its other servers, as `pdp hook` does. Without it there are none.
 
     Raises:
-        UsageError: a tool is not as the manifest declares it, two servers have one of the same name, or there are
-            tools of the client, or other servers, that nothing would decide.
+        UsageError: a tool is not as the manifest declares it, two servers have one of the same name, there are
+            `extra_args`, or tools of the client or other servers that nothing would decide.
     """
     if not isinstance(options.mcp_servers, dict):
         raise UsageError("mcp_servers is a file or text", hint="give a dict, so that each server can be guarded")
+    if options.extra_args:
+        raise UsageError("extra_args may take the hooks away, as `bare` does", hint="use the options of the SDK")
     servers: dict[str, Any] = dict(options.mcp_servers)
     own = [name for name, each in servers.items() if each.get("type") == "sdk"]
     if policy is None and (options.tools or len(own) < len(servers)):
@@ -81,6 +83,7 @@ async def guarded_claude_options(
         strict_mcp_config=True,
         tools=[] if policy is None else options.tools,
         setting_sources=options.setting_sources or [],
+        env={**options.env, "CLAUDE_CODE_SIMPLE": ""},  # set to anything, it takes the hooks away
         hooks=hooks,
     )
 
