@@ -156,6 +156,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--newest", action="store_true", help="on the newest releases, also those that we do not admit")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--table", action="store_true", help="write rows of docs/enforcement-points.md, no tests")
+    instead.add_argument("--bench", action="store_true", help="measure what an adapter adds to a call, no tests")
     instead.add_argument(
         "--lock", action="store_true", help="resolve the extra anew, and write the lock file, no tests"
     )

@@ -130,6 +130,16 @@ def test_what_cannot_be_installed_leaves_nothing(lock: Path, tmp_path: Path) -> 
     assert list((tmp_path / "base").iterdir()) == []
 
 
+@pytest.mark.parametrize("option", ["--changed", "--newest", "--table", "--bench", "--lock", "--python"])
+def test_where_nothing_was_changed_nothing_is_done(
+    option: str, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit(repository, "README.md")
+    monkeypatch.setenv("GIT_DIR", str(repository / ".git"))
+
+    assert (main(["--changed", option]), capsys.readouterr().out) == (0, "")
+
+
 def test_a_name_that_has_no_lock_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["langchain", "langchian"])
