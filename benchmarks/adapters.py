@@ -30,8 +30,11 @@ _GOAL_MICROSECONDS: Final = 100.0
 
 _HOOKS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "agent_framework": (("_RunCalls.process",), ""),
+    "asgi": (("AsgiMiddleware.__call__",), "fastapi.FastAPI.__call__"),
+    "fastmcp": (("FastMcpMiddleware.on_call_tool",), "pdp.adapters.fastmcp._ran"),
     "google_adk": (("AdkPlugin.before_tool_callback",), "google.adk.tools.function_tool.FunctionTool.run_async"),
     "langchain": (("LangChainMiddleware.awrap_tool_call",), ""),
+    "mcp": (("McpMiddleware._called",), ""),
     "openai_agents": (
         ("_DecidedTool.__call__", "_DecidedTool.needs_approval"),
         "pdp.adapters.openai_agents.invoke_function_tool",

@@ -46,14 +46,14 @@ class FastMcpMiddleware(Middleware):
 
     def __init__(self, pep: Pep, session: SessionSource, *, page: str | None = None) -> None:
         self._guard, self._page = ToolGuard(pep, session), page
+        self._known: set[str] = set()
 
     async def on_list_tools(
         self, context: MiddlewareContext[types.ListToolsRequest], call_next: CallNext[Any, Sequence[Tool]]
     ) -> Sequence[Tool]:
         """Return the tools that the caller can ever use; MCPError: one is not as declared."""
         tools = await call_next(context)
-        newest = dedupe_with_versions(list(tools), lambda tool: tool.name)
-        check_schemas(self._guard, {tool.name: tool.parameters for tool in newest})
+        self._check(dedupe_with_versions(list(tools), lambda tool: tool.name))
         shown = await self._guard.avisible({tool.name for tool in tools}, context.fastmcp_context)
         return [tool for tool in tools if tool.name in shown]
 
@@ -64,10 +64,9 @@ class FastMcpMiddleware(Middleware):
         params, ctx = context.message, context.fastmcp_context
         if ctx is None or (params.meta or {}).get("fastmcp"):
             return ToolResult("a call is guarded in a request, and of the newest version of a tool", is_error=True)
-        if params.name in self._guard.manifest.tools and (tool := await ctx.fastmcp.get_tool(params.name)) is not None:
-            check_schemas(self._guard, {tool.name: tool.parameters})
-            if tool.task_config.supports_tasks():
-                raise drifted(f"{tool.name} can run as a task, whose result cannot be guarded: declare it task=False")
+        if params.name in self._guard.manifest.tools and params.name not in self._known:
+            tool = await ctx.fastmcp.get_tool(params.name)
+            self._check([] if tool is None else [tool])
 
         async def run(decided: dict[str, Any]) -> ToolResult:
             return await _ran(call_next, context.copy(message=params.model_copy(update={"arguments": decided})))
@@ -81,6 +80,14 @@ class FastMcpMiddleware(Middleware):
         answer = told(outcome, self._page, request, params)
         asks = answer.result_type == "input_required"
         return InputRequiredToolResult(answer) if asks else ToolResult.from_mcp_result(answer)
+
+    def _check(self, tools: Sequence[Tool]) -> None:
+        """Hold tools against the manifest, before they are listed, or called the first time."""
+        check_schemas(self._guard, {tool.name: tool.parameters for tool in tools})
+        for tool in tools:
+            if tool.name in self._guard.manifest.tools and tool.task_config.supports_tasks():
+                raise drifted(f"{tool.name} can run as a task, whose result cannot be guarded: declare it task=False")
+        self._known |= {tool.name for tool in tools}
 
 
 async def _ran(call_next: CallNext[Any, Any], context: MiddlewareContext[Any]) -> ToolResult:

@@ -51,11 +51,8 @@ def read_arguments(
     stated = schema.get("properties", {})
     try:
         text = scope["query_string"].decode("ascii")
-        pairs = parse_qsl(
-            text, keep_blank_values=True, strict_parsing=bool(text), errors="strict", max_num_fields=_MOST_FIELDS
-        )
         asked: dict[str, list[str]] = {}
-        for name, value in pairs:
+        for name, value in parse_qsl(text, True, True, errors="strict", max_num_fields=_MOST_FIELDS) if text else ():
             asked.setdefault(name, []).append(value)
         query = {name: _typed(name, texts, stated.get(name)) for name, texts in asked.items()}
         own = {name: _typed(name, [value], stated.get(name)) for name, value in path.items()}
@@ -91,7 +88,7 @@ def written(
         **scope,
         "path": whole,
         "raw_path": quote(whole, safe="/").encode(),
-        "query_string": urlencode(pairs).encode(),
+        "query_string": urlencode(pairs).encode() if pairs else b"",
         "headers": [*kept, *own],
         "extensions": {},
     }, body

@@ -29,12 +29,13 @@ class Route(NamedTuple):
 
     def values(self, segments: list[str]) -> dict[str, str] | None:
         """Return the values in a path; None: it is another one."""
-        if len(segments) != len(self.segments):
-            return None
-        pairs = [*zip(self.segments, segments, strict=True)]
-        values = {name[1:-1]: value for name, value in pairs if name[:1] == "{"}
-        same = all(name[:1] == "{" or name == value for name, value in pairs)
-        return values if same and not {"", ".", ".."}.intersection(values.values()) else None
+        values = {}
+        for name, value in zip(self.segments, segments, strict=True):
+            if name[:1] == "{" and value not in ("", ".", ".."):
+                values[name[1:-1]] = value
+            elif name != value:
+                return None
+        return values
 
     def path(self, values: Mapping[str, str]) -> str:
         """Return the path with these values, not encoded."""
@@ -52,15 +53,18 @@ class ToolRoutes:
         if both:
             raise UsageError(f"{min(both)}: is of a tool and open", hint="state it once")
         stated = {**tools, **dict.fromkeys(is_open, OPEN)}
-        self._routes = [_route(text, tool) for text, tool in stated.items()]
+        self._routes: dict[tuple[str, int], list[Route]] = {}
+        for text, tool in stated.items():
+            route = _route(text, tool)
+            self._routes.setdefault((route.method, len(route.segments)), []).append(route)
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | None:
         """Return the route of a request and the values in its path; None: there is none, or there are several."""
         segments = path.split("/")
         found = [
             (route, values)
-            for route in self._routes
-            if route.method == method and (values := route.values(segments)) is not None
+            for route in self._routes.get((method, len(segments)), ())
+            if (values := route.values(segments)) is not None
         ]
         return found[0] if len(found) == 1 else None
 

@@ -8,7 +8,6 @@ from importlib.metadata import version
 from typing import Any, Self
 
 import httpx
-from anyio.from_thread import start_blocking_portal
 from fastapi import Body, FastAPI
 
 from pdp import Pep
@@ -16,7 +15,6 @@ from pdp.adapters.asgi import AsgiMiddleware
 from pdp.testing.conformance.target import Observed
 from pdp.testing.conformance.world import World, run_body
 from tests.adapters.client import AdapterClient
-from tests.conformance.local import opened_pep
 
 TOOLS = ("read_note", "pay_bill", "wipe_disk", "fetch_page", "ping_host", "post_note", "open_shell")
 
@@ -80,10 +78,11 @@ class AsgiClient(AdapterClient):
     @classmethod
     @contextmanager
     def opened(cls, world: World) -> Iterator[Self]:
-        with opened_pep(world) as pep, start_blocking_portal() as portal:
-            own = cls(world, pep, portal)
-            with portal.wrap_async_context_manager(client_of(guarded(world, pep))) as own.http:
-                yield own
+        with super().opened(world) as own, own.portal.wrap_async_context_manager(own.connected()) as own.http:
+            yield own
+
+    def connected(self) -> httpx.AsyncClient:
+        return client_of(guarded(self.world, self.pep))
 
     async def turn(self, tool: str, arguments: dict[str, Any], call_id: str) -> Observed:
         if tool == "fetch_page":

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
 
-from anyio.from_thread import start_blocking_portal
 from mcp.client.client import Client, ConnectMode
 from mcp.server.mcpserver import MCPServer
 from typing_extensions import TypedDict
@@ -25,7 +24,7 @@ from pdp.adapters.mcp import McpMiddleware
 from pdp.testing.conformance.target import Observed
 from pdp.testing.conformance.world import World, run_body
 from tests.adapters.client import AdapterClient
-from tests.conformance.local import functions, opened_pep
+from tests.conformance.local import functions
 from tests.support import PATIENCE, until
 
 
@@ -76,10 +75,9 @@ class McpClient(AdapterClient):
     @classmethod
     @contextmanager
     def opened(cls, world: World) -> Iterator[Self]:
-        with opened_pep(world) as pep, start_blocking_portal() as portal:
-            own = cls(world, pep, portal)
-            client = Client(server_of(world, pep), mode=cls.mode, cache=None)
-            with portal.wrap_async_context_manager(client) as own.client:
+        with super().opened(world) as own:
+            client = Client(server_of(world, own.pep), mode=cls.mode, cache=None)
+            with own.portal.wrap_async_context_manager(client) as own.client:
                 yield own
 
     async def turn(self, tool: str, arguments: dict[str, Any], call_id: str) -> Observed:
