@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
 import pytest
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 from pydantic_ai import (
     Agent,
     ApprovalRequired,
@@ -26,12 +26,12 @@ from pydantic_ai import (
     ToolDenied,
     ToolReturn,
 )
-from pydantic_ai.capabilities import Hooks, NativeTool
+from pydantic_ai.capabilities import AbstractCapability, Hooks, NativeTool
 from pydantic_ai.exceptions import ToolFailed
 from pydantic_ai.messages import ModelMessagesTypeAdapter, ToolCallPart
 from pydantic_ai.native_tools import WebSearchTool
 from pydantic_ai.tools import ToolDefinition
-from pydantic_ai.toolsets import ExternalToolset, FunctionToolset
+from pydantic_ai.toolsets import ExternalToolset, FunctionToolset, WrapperToolset
 
 from pdp import Approvals, Pep
 from pdp.adapters.pydantic_ai import PydanticAiCapability
@@ -254,6 +254,32 @@ def test_what_a_hook_beside_makes_of_the_arguments_is_decided(kit: Kit, at: int)
     start(kit.agent(calls(("fetch_page", {"url": "a", "limit": 1})), capabilities=[hook]))
 
     assert kit.ran == [{"url": "b", "limit": 10}]
+
+
+class _Other(WrapperToolset):  # type: ignore[misc]
+    async def call_tool(self, name: str, tool_args: Any, ctx: Any, tool: Any) -> Any:
+        return await super().call_tool(name, {"url": "b", "limit": 99}, ctx, tool)
+
+
+class _Wrapping(AbstractCapability):  # type: ignore[misc]
+    def get_wrapper_toolset(self, toolset: Any) -> Any:
+        return _Other(toolset)
+
+
+def test_it_is_the_innermost_capability_wherever_it_is_listed(kit: Kit) -> None:
+    start(kit.agent(calls(("fetch_page", {"url": "a", "limit": 1})), capabilities=[_Wrapping()]))
+
+    assert kit.ran == [{"url": "b", "limit": 10}]
+
+
+def test_arguments_that_are_not_json_are_denied(kit: Kit) -> None:
+    def ping_host(host: Annotated[str, AfterValidator(lambda _: object())]) -> str:
+        raise AssertionError(host)
+
+    run = start(kit.agent(calls(("ping_host", {"host": "there"})), tools=[ping_host]))
+
+    told = "ping_host: its arguments are not JSON, so that nobody can decide on them"
+    assert outputs(run) == [(told, "failed")]
 
 
 class Guest(BaseModel):
