@@ -119,6 +119,23 @@ def test_of_a_name_that_two_tools_have_none_is_there() -> None:
     assert imported(same, same, {"name": "ok", "inputSchema": OBJECT})[2] == ["same", "same"]
 
 
+@pytest.mark.parametrize(
+    "said", [{"readOnlyHint": "yes", "openWorldHint": 0}, {"readOnlyHint": 1}, "readOnlyHint", [], None]
+)
+def test_a_hint_that_is_no_boolean_says_nothing(said: Any) -> None:
+    _, tools, _ = imported({"name": "ok", "inputSchema": OBJECT, "annotations": said})
+
+    assert (tools[0]["effect_class"], tools[0]["destructive"]) == ("commit-high", True)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_an_answer_may_be_whole_or_its_result_alone(wrapped: bool) -> None:
+    result = {"tools": [{"name": "ok", "inputSchema": OBJECT}]}
+    write("tools.json", {"jsonrpc": "2.0", "id": 1, "result": result} if wrapped else result)
+
+    assert pdp("manifest", "import", "mcp", "tools.json", "--json").json["tools"] == ["ok"]
+
+
 def test_a_schema_that_refers_to_itself_is_taken_as_it_is() -> None:
     schema = {"type": "object", "properties": {"next": {"$ref": "#"}, "x": {"type": "string"}}}
 
@@ -245,3 +262,6 @@ def test_usage() -> None:
     ):  # fmt: skip
         assert pdp("scan", *line, "-m", "m.yaml")[:2] == (2, ""), line
     assert pdp("scan", "mcp", "tools.json")[:2] == (2, "")
+    assert pdp("scan", "mcp", "http://example.com", "-m", "m.yaml").err.splitlines()[0] == (
+        "error: http://example.com: has to begin with https://, without a user"
+    )
