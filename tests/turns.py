@@ -30,6 +30,9 @@ SUBJECTS: Final = {
     "tests/hooks/dialects/test_claude_code_process.py": ("pdp/hooks/",),
     "tests/hooks/install/test_story.py": ("pdp/hooks/",),
     "tests/policies/hand_mutants/": ("policies/authz/", "tests/policies/hand_mutants/"),
+    "tests/workbench/diff/": ("pdp/workbench/", "tests/workbench/"),
+    "tests/workbench/gate/": ("pdp/workbench/", "tests/workbench/"),
+    "tests/workbench/mutation/test_run.py": ("pdp/workbench/", "tests/workbench/"),
 }
 """Where they are, and their subjects: files and folders; `{}` is what stands in the brackets of a test's name."""
 
