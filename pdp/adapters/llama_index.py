@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from contextvars import ContextVar
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pdp.adapters.guard.guard import SessionSource
     from pdp.pep import Pep
 
-_KEPT: Final = "pdp"
 _inside: ContextVar[bool] = ContextVar("pdp_llama_index_inside", default=False)
 
 
@@ -91,7 +90,7 @@ class LlamaIndexTool(FunctionTool):
         event = step.event if step is not None and isinstance(step.event, ToolCall) else None
         call_id = event.tool_id if event is not None and event.tool_name == name else None
         state = {} if context is None else dict(await context.store.get_state())
-        kept = {} if event is None else state.get(_KEPT) or await _keep(context)
+        kept = {} if event is None else state.get("pdp") or await _keep(context)
         waiter, pauses = f"call:{call_id}", call_id is not None and not _inside.get()
         held = kept.get(waiter) if pauses else None
         if held is not None:
@@ -116,7 +115,8 @@ class LlamaIndexTool(FunctionTool):
         return self._output(outcome, arguments)
 
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        named = dict(zip(self.metadata.get_parameters_dict()["properties"], args, strict=False)) | kwargs
+        order = self.metadata.get_parameters_dict()["properties"] if args else ()
+        named = dict(zip(order, args, strict=False)) | kwargs
         return {name: named.pop(name) for name in [self.ctx_param_name] if name in named}, named  # not the model's
 
     def _output(self, outcome: CallOutcome, arguments: dict[str, Any]) -> ToolOutput:
@@ -129,8 +129,8 @@ class LlamaIndexTool(FunctionTool):
 async def _keep(context: Any, **changes: str | None) -> dict[str, Any]:
     """Keep, in the state of the run, its id and what its calls wait for: a process that resumes it finds the same."""
     async with context.store.edit_state() as state:
-        state[_KEPT] = {"run_id": new_id(), **(state.get(_KEPT) or {}), **changes}
-        return dict(state[_KEPT])
+        state["pdp"] = {"run_id": new_id(), **(state.get("pdp") or {}), **changes}
+        return dict(state["pdp"])
 
 
 async def _answer(context: Any, waiter: str, pending: dict[str, Any]) -> Any:
@@ -140,8 +140,8 @@ async def _answer(context: Any, waiter: str, pending: dict[str, Any]) -> Any:
 
 
 def _json(output: Any) -> Any:
-    is_json = isinstance(output.raw_output, str | int | float | list | dict)
-    return to_jsonable_python(output.raw_output, fallback=str) if is_json else output.content
+    raw = output.raw_output
+    return to_jsonable_python(raw, fallback=str) if isinstance(raw, str | int | float | list | dict) else output.content
 
 
 def _returned(output: Any) -> Any:

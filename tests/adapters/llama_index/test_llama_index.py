@@ -214,11 +214,11 @@ async def test_all_agents_call_what_is_guarded(world: World, tools: list[Any], s
 
 
 async def test_code_that_an_agent_writes_calls_what_is_guarded(world: World, pep: Pep) -> None:
-    async def wipe_disk(disk: str) -> str:
-        return run_body(world.record, "wipe_disk", {"disk": disk})
+    async def pay_bill(payee: str, amount: float) -> str:
+        return run_body(world.record, "pay_bill", {"payee": payee, "amount": amount})
 
-    tools = guarded_llama_tools([*functions(world).values(), wipe_disk], pep, lambda _: World.session)
-    tools += guarded_llama_tools([functions(world)["pay_bill"]], pep, World.session)
+    plain = {**functions(world), "pay_bill": pay_bill}
+    tools = guarded_llama_tools([*plain.values()], pep, lambda _: World.session)
     own: dict[str, Any] = {tool.metadata.get_name(): tool.real_fn for tool in tools}
     said: list[str] = []
 
