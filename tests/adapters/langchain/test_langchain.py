@@ -179,6 +179,19 @@ def test_without_a_thread_the_model_is_told_and_makes_the_call_again(bench: Benc
 
 
 @ways
+def test_a_corrected_call_runs_as_it_was_corrected(bench: Bench, way: str) -> None:
+    def fetch_page(url: str, limit: float) -> str:
+        """Fetch."""
+        bench.ran.append((url, limit))
+        return "fetched"
+
+    call = ("fetch_page", {"url": "a", "limit": 99}, "c1")
+    state = go(way, bench.agent(scripted([call]), tools=[fetch_page]), {"messages": "go"})
+
+    assert (bench.ran, results(state)) == ([("a", 10)], {"c1": ("success", "fetched")})
+
+
+@ways
 def test_what_a_tool_raises_is_told_by_its_class_and_the_run_goes_on(bench: Bench, way: str) -> None:
     state = go(way, bench.agent(scripted([("post_note", {"note": "a"}, "c1"), note("n")])), {"messages": "go"})
 
