@@ -96,13 +96,11 @@ class _ClaudeTools:
 
     async def guarded(self, server: Any) -> Any:
         """Return the server with its tools inside of decisions; nothing stands between these and the tools."""
-        schemas: dict[str, Any] = {}
         async with Client(server) as client:
-            page = await client.list_tools()
-            schemas |= {tool.name: tool.input_schema for tool in page.tools}
-            while page.next_cursor is not None:
-                page = await client.list_tools(cursor=page.next_cursor)
-                schemas |= {tool.name: tool.input_schema for tool in page.tools}
+            pages = [await client.list_tools()]
+            while pages[-1].next_cursor is not None:
+                pages.append(await client.list_tools(cursor=pages[-1].next_cursor))
+        schemas = {tool.name: tool.input_schema for page in pages for tool in page.tools}
         if twice := self._names & schemas.keys():
             raise UsageError(f"two servers have a tool of the same name: {sorted(twice)}", hint="rename one")
         self._names |= schemas.keys()
@@ -143,12 +141,9 @@ class _ClaudeTools:
             return await call_next(ctx)
         params = types.CallToolRequestParams.model_validate(ctx.params or {}, by_name=False)
         call_id = str((params.meta or {}).get(_CALL_ID))
-        known = self._announced.pop(call_id, None)
-        if known is None:
+        if (known := self._announced.pop(call_id, None)) is None:
             return told(CallOutcome(OutcomeKind.DENIED, _UNKNOWN), None, ctx, params)
-        call = FrameworkCall(
-            params.name, params.arguments or {}, call_id, known, known.get("agent_type"), known.get("session_id"),
-            pauses=False,
-        )  # fmt: skip
+        ids = (known.get("agent_type"), known.get("session_id"))
+        call = FrameworkCall(params.name, params.arguments or {}, call_id, known, *ids, pauses=False)
         own = own_of(outcome := await self._guard.acall(call, running(ctx, call_next), content))
         return told(outcome, None, ctx, params) if own is None else own

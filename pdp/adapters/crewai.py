@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import PrivateAttr
@@ -86,8 +87,11 @@ class CrewAiGuard:
         return None if runs else False
 
 
+_spelt = lru_cache(sanitize_tool_name)
+
+
 def _name(tool: Any) -> str:
-    return str(sanitize_tool_name(tool.name))
+    return str(_spelt(tool.name))
 
 
 class _GuardedTool(BaseTool):  # type: ignore[misc] # the framework is not installed where types are checked
