@@ -182,7 +182,8 @@ def test_each_call_is_decided_whatever_is_cached(
 ) -> None:
     other = ("pay_bill", BILL[1])
 
-    seen = told([[NOTE], [other], [NOTE]], guard.tools([tools["read_note"], tools["pay_bill"]]), native=native)
+    both = guard.tools([tools["read_note"], tools["pay_bill"]])
+    seen = told([[NOTE], [other], [NOTE]], both, native=native, cache=True)
 
     assert seen == ["note n", ANY, "note n"]
     assert dispatched(pep) == [("read_note", "kit"), ("pay_bill", "kit"), ("read_note", "kit")]
