@@ -108,9 +108,11 @@ async def test_what_adk_confirms_is_not_granted_and_the_model_makes_the_call_aga
 
 
 async def test_what_is_rejected_is_not_run_although_it_is_granted(world: World, pep: Pep) -> None:
-    run = await run_of(pep, agent_of(world))
+    model = ScriptedLlm()
+    run = await run_of(pep, agent_of(world, model=model))
 
     await run.propose(*HELD[:1])
+    assert len(model.offered) == 1
     grant(pep, run, "first")
     await run.resume("first", confirmed=False)
 
@@ -300,13 +302,15 @@ async def test_a_confirmation_that_the_tool_wants_comes_before_its_run(world: Wo
     await run.propose(READ, ("read_note", {"note": "b"}, "c2"), *HELD[:1], ("wipe_disk", {"disk": "a"}, "w1"))
     at_pause, waits = world.ran(), {*run.waits}
     grant(pep, run, "first")
-    await run.resume("c1", "first")
+    await run.propose(("pay_bill", BILLS[0], "again"))
+    await run.resume("again")
+    await run.resume("c1")
     await run.resume("c2", confirmed=False)
 
     # Nobody is asked about what the policy denies.
     assert (at_pause, waits) == ([], {"c1", "c2", "first"})
-    assert world.ran() == [("read_note", {"note": "a"}), ("pay_bill", BILLS[0])]
-    assert (run.told["c1"], run.told["first"], run.told["c2"]) == (GOT, PAID, REJECTED)
+    assert world.ran() == [("pay_bill", BILLS[0]), ("read_note", {"note": "a"})]
+    assert (run.told["c1"], run.told["again"], run.told["c2"]) == (GOT, PAID, REJECTED)
 
 
 async def test_a_tool_that_goes_on_for_long_gives_its_result_later(world: World, pep: Pep) -> None:

@@ -265,6 +265,28 @@ async def test_hooks_beside_choose_another_tool_and_retry_and_each_is_decided(
     assert run.told["c2"][1].startswith("POLICY_VIOLATION: DENY")
 
 
+async def test_a_tool_that_says_error_has_failed_and_an_object_is_held_against_its_schema(
+    world: World, agent: Any
+) -> None:
+    manifest = json.loads((world.folder / "manifest.yaml").read_bytes())
+    manifest["tools"][0]["result_schema"] = {"type": "object", "required": ["page"]}
+    (world.folder / "manifest.yaml").write_text(json.dumps(manifest))
+    results = {"a": {"page": 1}, "b": {"status": "error", "content": [{"text": "no such note"}]}, "c": "{no object"}
+
+    @tool(inputSchema={"json": manifest["tools"][0]["schema"]})
+    def read_note(note: str) -> Any:
+        """Read."""
+        return results[note]
+
+    with Pep.from_files(world.folder / "manifest.yaml", approvals=Approvals()) as strict:
+        run = Run(agent(pep=strict, tools=[read_note]))
+        await run.propose(*(("read_note", {"note": note}, note) for note in results))
+
+    assert run.told["a"] == ("success", '{"page": 1}')
+    assert run.told["b"] == ("error", "TOOL_EXECUTION_FAILED: no such note")
+    assert run.told["c"][0] == "error"
+
+
 class Answer(BaseModel):
     """What is asked of a model as structured output."""
 
