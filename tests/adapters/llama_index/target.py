@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Self
 
 from llama_index.core.agent.workflow import FunctionAgent, ToolCallResult
 from llama_index.core.base.llms.types import ToolCallBlock
@@ -14,6 +14,7 @@ from llama_index.core.llms import ChatMessage
 from llama_index.core.llms.mock import MockFunctionCallingLLM
 from llama_index.core.tools import FunctionTool
 from llama_index.core.workflow import HumanResponseEvent, InputRequiredEvent
+from workflows.errors import WorkflowCancelledByUser
 
 from pdp.adapters.llama_index import guarded_llama_tools
 from pdp.testing.conformance.target import Observed
@@ -77,6 +78,20 @@ class LlamaIndexClient(AdapterClient):
             raise
         assert list(script.told.values()) == [seen.message]
         return seen
+
+    @classmethod
+    @contextmanager
+    def opened(cls, world: World) -> Iterator[Self]:
+        with super().opened(world) as client:
+            yield client
+            client.portal.call(client.end)
+
+    async def end(self) -> None:
+        """End the runs that still wait."""
+        for handler, _, _ in self.paused.values():
+            await handler.cancel_run()
+            with suppress(CancelledError, WorkflowCancelledByUser):
+                await handler
 
     async def alisted(self) -> Sequence[str]:
         script = Script()
