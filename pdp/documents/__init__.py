@@ -5,7 +5,7 @@ document: a value with its places; faults that show their line
 validation: what a pydantic model finds wrong in a document, as faults with places
 """
 
-from pdp.documents.document import Document, Part, shown_name
+from pdp.documents.document import Document, Part, shown_name, written_value
 from pdp.documents.parse import MAX_FILE_BYTES, decode, read_bytes, read_document
 from pdp.documents.validation import FieldError, faults_of, nearest, read_record
 
@@ -21,4 +21,5 @@ __all__ = [
     "read_document",
     "read_record",
     "shown_name",
+    "written_value",
 ]

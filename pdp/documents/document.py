@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cached_property
 from typing import Any, Final
@@ -104,6 +105,12 @@ def shown_name(name: object) -> str:
     if len(text) > 60:  # noqa: PLR2004
         text = text[:57] + "..."
     return f"`{_printable(text)}`"
+
+
+def written_value(value: Any, indent: int | None = None) -> str:
+    r"""Return JSON that is YAML as well; its `\ud83d\ude00` is none there. What does not show is an escape."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return re.sub(r"[^\n -~]", lambda at: at[0] if at[0].isprintable() else f"\\U{ord(at[0]):08X}", text)
 
 
 # Only what prints is shown: a file must not be able to steer the terminal.

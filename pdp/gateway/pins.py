@@ -13,7 +13,7 @@ import orjson
 from pydantic import RootModel
 
 from pdp.audit.file import replace_file
-from pdp.documents import read_record
+from pdp.documents import read_record, written_value
 from pdp.engine.protocol import DECISION, Engine
 from pdp.errors import EngineError, FileFaultsError, UsageError
 from pdp.gateway.mapping import GET_PROMPT, READ_RESOURCE
@@ -128,8 +128,8 @@ def install(settings: GatewaySettings, pins: Pins) -> None:
     if not settings.project.exists():
         # The project, and then the pins, come last: without them all of it is written anew after a crash.
         for path in sorted(_STARTER.glob("*.yaml"), key=lambda path: (path.name == settings.project.name, path)):
-            files[folder / path.name] = _starter(path.name).replace("$USER", json.dumps(getpass.getuser()))
-        files[folder / "governance.yaml"] += "".join(f"  {json.dumps(tool['name'])}: *held\n" for tool in tools)
+            files[folder / path.name] = _starter(path.name).replace("$USER", written_value(getpass.getuser()))
+        files[folder / "governance.yaml"] += "".join(f"  {written_value(tool['name'])}: *held\n" for tool in tools)
     generated, manifest = _starter("manifest.yaml"), folder / "manifest.yaml"
     if not manifest.exists() or manifest.read_text(encoding="utf-8").startswith(generated):
         files[manifest] = _manifest(tools)
@@ -147,7 +147,7 @@ def _fault(tool: Mapping[str, Any] | None) -> str | None:
     """Return why a manifest cannot have a tool as it is declared, such as a schema that leads elsewhere."""
     if tool is None:
         return "two tools have this name"
-    rules = f"{_starter('governance.yaml')}  {json.dumps(tool['name'])}: *held\n"
+    rules = f"{_starter('governance.yaml')}  {written_value(tool['name'])}: *held\n"
     try:
         load_effective("declared", "held", manifest_text=_manifest([tool]).encode(), governance_text=rules.encode())
     except FileFaultsError as error:
@@ -160,7 +160,7 @@ def _manifest(tools: Iterable[Mapping[str, Any]]) -> str:
     text = _starter("manifest.yaml")
     for tool in tools:
         name, description = tool["name"], tool.get("description") or tool["name"]
-        text += f"- {json.dumps({'name': name, 'description': description, 'schema': tool['inputSchema']})}\n"
+        text += f"- {written_value({'name': name, 'description': description, 'schema': tool['inputSchema']})}\n"
     return text
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pdp.documents import written_value
 from pdp.errors import FileFaultsError
 from pdp.manifest.fields import READ_CLASSES, EffectClass
 from pdp.manifest.load import load_manifest
@@ -56,10 +55,10 @@ def drafted_manifest(tools: Sequence[ExposedTool]) -> DraftManifest:
 def _entry(tool: ExposedTool, *classless: str) -> str:
     """Return an entry of a manifest as YAML: JSON in values, so that no text of a tool's ends one."""
     guesses = [each for each in _guesses(tool) if not classless or each[0] not in ("effect_class", "safety")]
-    lines = [f"- name: {_json(tool.name)}  # review: {_comment(tool.where, *tool.notes, *classless)}"]
-    lines += [f"description: {_json(tool.description)}"] if tool.description else []
-    lines += [f"{name}: {_json(value)}  # review: {why}" for name, value, why in guesses]
-    lines += [f"schema: {_json(tool.schema, indent=2)}"] if tool.schema is not None else []
+    lines = [f"- name: {written_value(tool.name)}  # review: {_comment(tool.where, *tool.notes, *classless)}"]
+    lines += [f"description: {written_value(tool.description)}"] if tool.description else []
+    lines += [f"{name}: {written_value(value)}  # review: {why}" for name, value, why in guesses]
+    lines += [f"schema: {written_value(tool.schema, indent=2)}"] if tool.schema is not None else []
     return "\n".join(lines).replace("\n", "\n  ") + "\n"
 
 
@@ -85,14 +84,8 @@ def _guesses(tool: ExposedTool) -> Iterator[tuple[str, Any, str]]:
         yield "schema", {"type": "object"}, "nothing says what it takes, so that no argument passes"
 
 
-def _json(value: Any, indent: int | None = None) -> str:
-    r"""Return JSON that is YAML as well; its `\ud83d\ude00` is none there. What does not show is an escape."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent)
-    return re.sub(r"[^\n -~]", lambda at: at[0] if at[0].isprintable() else f"\\U{ord(at[0]):08X}", text)
-
-
 def _comment(*texts: str) -> str:
-    return "; ".join(_json(text)[1:-1] for text in texts)
+    return "; ".join(written_value(text)[1:-1] for text in texts)
 
 
 def _fault(entry: str) -> str:

@@ -174,6 +174,7 @@ async def test_what_cannot_be_pinned_is_left_out_and_said(tmp_path: Path) -> Non
         one={"tools": [
             tool(), tool("twice"), tool("twice", description="Another."), tool("mcp_read_resource"),
             tool("elsewhere", inputSchema=elsewhere), tool("odd name"),
+            tool("emoji", description="Pays \U0001f600\x07."),
         ]},
     )  # fmt: skip
     _, left_out = await world.pin()
@@ -187,7 +188,7 @@ async def test_what_cannot_be_pinned_is_left_out_and_said(tmp_path: Path) -> Non
         ),
     ]
     async with world.client() as client:
-        assert [each.name for each in (await client.list_tools()).tools] == ["echo"]
+        assert [each.name for each in (await client.list_tools()).tools] == ["echo", "emoji"]
 
 
 async def test_a_full_disk_leaves_no_half_of_a_policy(tmp_path: Path) -> None:
