@@ -1,7 +1,4 @@
-"""LangChain and LangGraph: `create_agent(..., middleware=[LangChainMiddleware(pep, session)])`, or a `ToolNode`.
-
-Put it last in the list of middleware: what stands behind it is between the decision and the tool.
-"""
+"""LangChain and LangGraph: the last of `create_agent`'s `middleware`, or the wrappers of a `ToolNode`."""
 
 from __future__ import annotations
 
@@ -13,24 +10,23 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
-from pdp.adapters.guard.outcome import OutcomeKind
+from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
 from pdp.execution.failures import ToolError, ToolUnavailableError
 from pdp.installed import extra
 
 with extra("langchain"):
     from langchain.agents.middleware import AgentMiddleware
-    from langchain_core.messages import AIMessage, ToolMessage
+    from langchain_core.messages import ToolMessage
     from langchain_core.tools import BaseTool
     from langgraph._internal._constants import CONFIG_KEY_CHECKPOINTER, CONFIG_KEY_SCRATCHPAD, PUSH
     from langgraph.config import get_config
-    from langgraph.errors import GraphBubbleUp, GraphInterrupt, is_invalid_resume
+    from langgraph.errors import GraphBubbleUp, GraphInterrupt
     from langgraph.types import Command, interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from pdp.adapters.guard.guard import SessionSource
-    from pdp.adapters.guard.outcome import CallOutcome
     from pdp.pep import Pep
 
 
@@ -40,9 +36,6 @@ class LangChainMiddleware(AgentMiddleware):
     A call that waits for an approval is an `interrupt` with `CallOutcome.pending`. Once it is granted, resume the run
     by `agent.invoke(None, config)`; after `Command(resume={"type": "reject", "approval_id": ID, "message": WHY})` the
     model is told so. Where a run cannot pause, the model is told what the call waits for.
-
-    In a graph of one's own: `ToolNode(tools, wrap_tool_call=own.wrap_tool_call, awrap_tool_call=own.awrap_tool_call)`,
-    with a `Send` for each call: calls that have one node together cannot pause it, as those that ran would run again.
 
     Arguments and errors are those of `ToolGuard`; a session's function gets the run's `context`, as `invoke` is given
     it. A tool that is not as the manifest declares it is a UsageError in the run.
@@ -96,16 +89,15 @@ class LangChainMiddleware(AgentMiddleware):
         return [tool.name for tool in own]
 
     def _asked(self, request: Any) -> tuple[FrameworkCall, Callable[[Any], Any], list[Any]]:
-        """Return the call of what runs, as a middleware may have put another tool in its place; how its result is read.
-
-        And how its pauses were answered: `interrupt` would give that only to who is about to pause.
-        """
-        call, runtime = request.tool_call, request.runtime
+        """Return the call of what runs, whichever tool a middleware chose; what reads its result; answers."""
+        call, context, config = request.tool_call, request.runtime.context, request.runtime.config
         (name,) = self._check([request.tool]) or [call["name"]]
-        asked = FrameworkCall(
-            name, call["args"], call["id"], runtime.context, *_whose(runtime.config), _can_pause(request)
-        )
-        entry, known = self._guard.manifest.tools.get(name), runtime.config["configurable"][CONFIG_KEY_SCRATCHPAD]
+        # A resume runs a task anew, which has one call where it is a `Send`, as of `create_agent`.
+        is_alone = config["metadata"].get("langgraph_path", ("",))[0] == PUSH
+        pauses = is_alone and config["configurable"].get(CONFIG_KEY_CHECKPOINTER) is not None
+        asked = FrameworkCall(name, call["args"], call["id"], context, *_whose(config), pauses)
+        # `interrupt` would give the answers only to who is about to pause.
+        entry, known = self._guard.manifest.tools.get(name), config["configurable"][CONFIG_KEY_SCRATCHPAD]
         answers = [answer for answer in (known.get_null_resume(), *known.resume) if answer is not None]
         return asked, partial(_value, schema=entry.result_schema if entry else None), answers
 
@@ -114,19 +106,6 @@ def _whose(config: Any) -> tuple[str | None, str | None]:
     """Return the `name` that `create_agent` was given, which a sub-agent without one has of its caller; the thread."""
     thread = config.get("configurable", {}).get("thread_id")
     return config.get("metadata", {}).get("lc_agent_name"), None if thread is None else str(thread)
-
-
-def _can_pause(request: Any) -> bool:
-    """Return whether there is a checkpointer, and a resume would run this call alone: it runs all of its task anew."""
-    config, messages = request.runtime.config, request.state
-    if config["configurable"].get(CONFIG_KEY_CHECKPOINTER) is None:
-        return False
-    if config["metadata"].get("langgraph_path", ("",))[0] == PUSH:  # a `Send` of its own, as of `create_agent`
-        return True
-    if not isinstance(messages, list):
-        messages = messages.get("messages") if isinstance(messages, dict) else getattr(messages, "messages", None)
-    calls = (message.tool_calls for message in reversed(messages or ()) if isinstance(message, AIMessage))
-    return len(next(calls, ())) == 1
 
 
 def _showing(request: Any, shown: set[str]) -> Any:
@@ -160,14 +139,12 @@ def _value(result: Any, schema: Any) -> Any:
 
 def _answer(request: Any, call: FrameworkCall, outcome: CallOutcome) -> Any:
     """Return what the model sees; a call that is held pauses the run, where it has a thread to be resumed in."""
-    error = outcome.error
-    if error is not None:
-        error = error.__cause__ if isinstance(error.__cause__, GraphInterrupt) else error
-        if isinstance(error, GraphBubbleUp) or is_invalid_resume(error):
+    for error in (outcome.error, getattr(outcome.error, "__cause__", None)):
+        if isinstance(error, GraphBubbleUp):
             raise error
     if outcome.own is not None:
         return outcome.own
     while outcome.kind is OutcomeKind.HELD and call.pauses:
         interrupt(outcome.pending)  # returns the answers of earlier resumes, and then pauses the run
-    status = "error" if outcome.is_error else "success"
-    return ToolMessage(outcome.text, name=request.tool_call["name"], tool_call_id=call.call_id, status=status)
+    own = {"name": request.tool_call["name"], "tool_call_id": call.call_id}
+    return ToolMessage(outcome.text, status="error" if outcome.is_error else "success", **own)
