@@ -110,7 +110,7 @@ def _uv(*words: str) -> None:
 def files_of(name: str) -> tuple[str, ...]:
     """Return what an adapter is made of, as `chosen` takes it."""
     own = (f"pdp/adapters/{name}.py", f"tests/adapters/{name}/", f"tests/adapters/locks/{name}.txt")
-    return *own, f"examples/frameworks/{name}.py", "pdp/adapters/guard/"
+    return *own, f"examples/frameworks/{name}_payments.py", "pdp/adapters/guard/"
 
 
 def _said(name: str, stated: argparse.Namespace, words: list[str]) -> tuple[int, str]:

@@ -83,7 +83,7 @@ class _RunTools(maf.ChatMiddleware):
         given = (context.options or {}).get("tools") or []
         tools = {each.name: each for each in given if isinstance(each, maf.FunctionTool) and not each.declaration_only}
         self._guard.check({name: tool.parameters() for name, tool in tools.items()})
-        shown = await self._guard.avisible(tools, self._run, self._run.agent.name)
+        shown = await self._guard.avisible(tools, self._run, self._run.agent.name, _run_id(self._run))
         rest = {name: value for name, value in (context.options or {}).items() if name != "tools"}
         context.options = {**rest, "tools": [tools[name] for name in tools if name in shown]} if shown else rest
         await call_next()
@@ -110,9 +110,8 @@ class _RunCalls(maf.FunctionMiddleware):
                 _inside.reset(token)
             return context.result
 
-        run_id = context.session.session_id if context.session is not None else None
         name, agent = context.function.name, self._run.agent.name
-        call = FrameworkCall(name, proposed, call_id, self._run, agent, run_id, self._can_pause)
+        call = FrameworkCall(name, proposed, call_id, self._run, agent, _run_id(self._run), self._can_pause)
         outcome = await self._guard.acall(call, run, _json)
         if isinstance(outcome.error, _CONTROL_FLOW):
             raise outcome.error
@@ -122,6 +121,10 @@ class _RunCalls(maf.FunctionMiddleware):
             context.result = _approval_request(context, outcome)
         else:
             context.result = f"Error: {outcome.text}" if outcome.is_error else outcome.text
+
+
+def _run_id(run: Any) -> str | None:
+    return None if run.session is None else run.session.session_id
 
 
 def _json(result: Any) -> Any:

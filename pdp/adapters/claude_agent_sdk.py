@@ -15,9 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
 from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
 from pdp.errors import UsageError
-from pdp.hooks.call import Behaviour, HookAnswer, Moment
-from pdp.hooks.decide import answer
-from pdp.hooks.dialects.claude_code import CLAUDE_CODE, http_body
 from pdp.installed import extra
 
 with extra("claude-agent-sdk"):
@@ -26,6 +23,9 @@ with extra("claude-agent-sdk"):
     from mcp import Client
 
     from pdp.adapters.mcp import content, own_of, running, told
+    from pdp.hooks.call import Behaviour, HookAnswer, Moment
+    from pdp.hooks.decide import answer
+    from pdp.hooks.dialects.claude_code import CLAUDE_CODE, http_body
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

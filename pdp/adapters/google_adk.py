@@ -66,7 +66,9 @@ class AdkPlugin(BasePlugin):
     async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
         """Show the model what its caller can ever use."""
         name, tools, groups = callback_context.agent_name, llm_request.tools_dict, llm_request.config.tools or []
-        visible = await self._guard.avisible(tools.keys(), callback_context, name)
+        visible = await self._guard.avisible(
+            tools.keys(), callback_context, name, _run_id.get() or callback_context.session.id
+        )
         visible |= {name for name, tool in tools.items() if _moves_on(tool)}
         for group in groups:
             others = any(value for key, value in group if key != "function_declarations")

@@ -83,7 +83,7 @@ class _DecidedToolset(WrapperToolset):  # type: ignore[misc]
         if beside := [name for name, tool in tools.items() if tool.tool_def.kind not in _RUN_HERE]:
             raise UsageError(f"{', '.join(beside)}: it is run outside of the agent, and nobody decides it")
         self.guard.check({name: tool.tool_def.parameters_json_schema for name, tool in tools.items()})
-        shown = await self.guard.avisible([*tools], ctx.deps, _agent(ctx))
+        shown = await self.guard.avisible([*tools], ctx.deps, _agent(ctx), ctx.conversation_id)
         return {name: tool for name, tool in tools.items() if name in shown}
 
     async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: Any, tool: Any) -> Any:

@@ -77,7 +77,8 @@ class StrandsPlugin(Plugin):
     async def _listed(self, context: Any) -> Any:
         self._check(context.agent)
         registry, names = context.agent.tool_registry, {spec["name"] for spec in context.tool_specs}
-        visible = await self._guard.avisible(names, _trusted(context), context.agent.name)
+        run_id = _outer.get()[1] or context.agent.session_id
+        visible = await self._guard.avisible(names, _trusted(context), context.agent.name, run_id)
         visible |= {name for name, tool in (registry.registry | registry.dynamic_tools).items() if _moves_on(tool)}
         return context.replace(tool_specs=[spec for spec in context.tool_specs if spec["name"] in visible])
 

@@ -43,7 +43,9 @@ def commit(root: Path, path: str, at: int = 0) -> None:
 def test_what_the_day_before_head_touches_is_chosen(repository: Path) -> None:
     for at, path in enumerate(["tests/adapters/a/one.py", "pdp/adapters/b.py"]):
         commit(repository, path, at)
-    for at, path in enumerate(["examples/frameworks/c.py", "tests/adapters/d/deep/one.py", "pdp/adapters/ee.py"]):
+    for at, path in enumerate(
+        ["examples/frameworks/c_payments.py", "tests/adapters/d/deep/one.py", "pdp/adapters/ee.py"]
+    ):
         commit(repository, path, DAY + 2 + at)
 
     assert chosen(repository, FILES, 0) == ["c", "d"]

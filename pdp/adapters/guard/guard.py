@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, partial
@@ -17,7 +18,7 @@ from pdp.manifest.schema.drift import drift
 from pdp.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 
     from pdp.manifest.effective import EffectiveManifest
     from pdp.pep import Pep
@@ -229,6 +230,7 @@ class ToolGuard:
 
     def _session(self, call: FrameworkCall) -> Session:
         given: Any = self._fixed if self._source is None else self._source(call.context)
+        given = given if isinstance(given, Mapping) else Session.read(given)
         stated = given.run_id if isinstance(given, Session) else given.get("run_id")
         key = self._key(call, stated or call.run_id)
         if self._source is None:
