@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
@@ -15,7 +16,7 @@ from pdp import Pep
 from pdp.testing.conformance.target import Observed
 from pdp.testing.conformance.world import World
 from tests.conformance.local import opened_pep
-from tests.support import until
+from tests.support import PATIENCE, until
 
 
 class AdapterClient(ABC):
@@ -46,9 +47,18 @@ class AdapterClient(ABC):
         return seen
 
     def cancel(self, tool: str, arguments: Mapping[str, Any], *, call_id: str) -> None:
-        called = self.portal.start_task_soon(self.turn, tool, dict(arguments), call_id)
+        ended = threading.Event()
+
+        async def turn() -> None:
+            try:
+                await self.turn(tool, dict(arguments), call_id)
+            finally:
+                ended.set()
+
+        called = self.portal.start_task_soon(turn)
         assert until(lambda: self.world.engine.asked.is_set() or called.done())
-        called.cancel()
+        called.cancel()  # which the loop has still to hear of: until then, an answer of the engine would have it run
+        assert ended.wait(PATIENCE)
         with suppress(CancelledError, asyncio.CancelledError):
             called.result()
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -25,7 +24,6 @@ from pdp.testing.conformance.target import Observed
 from pdp.testing.conformance.world import World, run_body
 from tests.adapters.client import AdapterClient
 from tests.conformance.local import functions
-from tests.support import PATIENCE, until
 
 
 def server_of(world: Any, pep: Pep) -> FastMCP:
@@ -67,18 +65,7 @@ class FastMcpClient(AdapterClient):
         return await call(self.client, tool, arguments)
 
     def cancel(self, tool: str, arguments: Mapping[str, Any], *, call_id: str) -> None:
-        ended = threading.Event()
-
-        async def given_up() -> None:
-            try:
-                await self.turn(tool, dict(arguments), call_id)
-            finally:
-                ended.set()
-
-        called = self.portal.start_task_soon(given_up)
-        assert until(lambda: self.world.engine.asked.is_set() or ended.is_set())
-        called.cancel()
-        assert ended.wait(PATIENCE)
+        super().cancel(tool, arguments, call_id=call_id)
         # When this is answered, without the engine, the server has read what was sent before.
         self.portal.call(self.turn, "open_shell", {}, "")
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from typing import Any, Self
 
+from anyio import CancelScope
 from llama_index.core.agent.workflow import FunctionAgent, ToolCallResult
 from llama_index.core.base.llms.types import ToolCallBlock
 from llama_index.core.llms import ChatMessage
@@ -74,7 +75,8 @@ class LlamaIndexClient(AdapterClient):
                     seen = Observed(event.tool_output.content, event.tool_output.is_error)
             await handler
         except CancelledError:
-            await handler.cancel_run()
+            with CancelScope(shield=True):  # the portal would cancel this too, and the run would go on
+                await handler.cancel_run()
             raise
         assert list(script.told.values()) == [seen.message]
         return seen
