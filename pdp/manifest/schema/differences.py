@@ -18,6 +18,8 @@ from pdp.manifest.schema.walk import Alternative, of_types, walk
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from pdp.manifest.schema.walk import SchemaNode
+
 
 class Bump(IntEnum):
     """What a change asks of the version, least first (Semantic Versioning 2.0.0)."""
@@ -47,6 +49,9 @@ class SchemaChange:
     bump: Bump
 
 
+DEFAULT: Final = "`default`"
+"""What a change of a default begins with."""
+
 _LOWER: Final = ("exclusiveMinimum", "minItems", "minLength", "minProperties", "minimum")
 _UPPER: Final = ("exclusiveMaximum", "maxItems", "maxLength", "maxProperties", "maximum")
 # What adds to the schema when it comes can only narrow it. Of any other keyword it cannot be told.
@@ -63,7 +68,7 @@ def schema_changes(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None,
         change = ("is stated", Bump.MINOR) if old is None else ("is no longer stated", Bump.MAJOR)
         return (SchemaChange(part, "", f"the {part}'s schema {change[0]}", change[1]),)
     changes = dict.fromkeys(_Comparison(dict(old), dict(new), part).changes())
-    # Something differs, and nothing that is checked: descriptions, examples, defaults, the order of members.
+    # Something differs, and nothing that is checked: descriptions, examples, the order of members.
     return tuple(changes) or (SchemaChange(part, "", "text or spelling", Bump.PATCH),)
 
 
@@ -96,6 +101,8 @@ class _Comparison:
                 yield from self._type_changes(before, after, path)
                 yield from self._member_changes(before, after, path)
                 yield from self._constraint_changes(before, after, path)
+                if self._part == "request":
+                    yield from self._default_changes(before, after, path)
                 pending += (
                     (f"{path}.{name}" if path else name, part, after.properties[name])
                     for name, part in before.properties.items()
@@ -150,6 +157,14 @@ class _Comparison:
             words = f"further members: {_admitted(before)} became {_admitted(after)}"
             narrower, wider = before is True or after is False, before is False or after is True
             yield self._change(path, words, self._bump(narrower=narrower, wider=wider))
+
+    def _default_changes(self, old: Alternative, new: Alternative, path: str) -> Iterator[SchemaChange]:
+        """Yield what now stands for members that may be left out. Null is as none: there is nothing in it."""
+        for name, node in old.properties.items():
+            after = _default(new.properties[name]) if name in new.properties and name not in old.required else None
+            if after is not None and after != (before := _default(node)):
+                words = f"{DEFAULT} {_shown(before)} became {_shown(after)}"
+                yield self._change(f"{path}.{name}" if path else name, words, Bump.PATCH)
 
     def _others(self, alternative: Alternative, path: str) -> Any:
         """Return what members that an object does not name may be, as `schema/compile.py` closes them."""
@@ -227,6 +242,10 @@ def _without(alternative: Alternative, other: Alternative) -> list[Any]:
 
 def _listed(values: list[Any]) -> str:
     return "any value" if values == [...] else ", ".join(_shown(value) for value in values[:5])
+
+
+def _default(node: SchemaNode) -> Any:
+    return next((part["default"] for part in node.parts if isinstance(part, dict) and "default" in part), None)
 
 
 def _shown(value: Any) -> str:

@@ -139,6 +139,35 @@ def test_where_a_held_call_cannot_be_paused_the_same_call_of_a_run_has_one_key()
     assert ([each.kind for each in outcomes], ran) == ([OutcomeKind.RAN] * 2, [1])
 
 
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"page": {"type": "number", "default": 1000}}, "page: `default` none became 1000"),
+        (
+            {"filter": {"properties": {"range": {"properties": {"to": {"default": 9}}}}}},
+            "filter.range.to: `default` none became 9",
+        ),
+        ({"page": {"type": "number", "default": None}, "note": {"default": "x"}}, None),
+    ],
+    ids=["a default", "one in an object", "null, and one that is never used"],
+)
+def test_what_a_tool_takes_where_an_argument_is_left_out_is_declared(pep: Pep, own: Any, said: str | None) -> None:
+    declared = load_effective(Path(MANIFEST), None).tools["read_note"].schema_
+    real = _laid_over(declared, {"properties": own})
+    if said is None:
+        ToolGuard(pep, SESSION).check({"read_note": real})
+        return
+    with pytest.raises(UsageError) as refused:
+        ToolGuard(pep, SESSION).check({"read_note": real})
+    assert refused.value.message == f"tools are not as manifest 1.0.0 declares them: read_note: {said}"
+
+
+def _laid_over(schema: Any, changes: Any) -> Any:
+    if not isinstance(changes, dict):
+        return changes
+    return {**schema, **{name: _laid_over(schema.get(name, {}), change) for name, change in changes.items()}}
+
+
 def test_a_tool_that_is_not_as_declared_is_said_with_every_difference(pep: Pep) -> None:
     guard = ToolGuard(pep, SESSION)
     as_declared = {"type": "object", "properties": {"disk": {"type": "string"}}, "required": ["disk"]}
