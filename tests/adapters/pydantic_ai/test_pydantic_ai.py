@@ -57,7 +57,7 @@ BOOK = {
                 "required": ["name"],
                 "properties": {"name": {"type": "string", "maxLength": 200}, "age": {"type": "number"}},
             },
-            "nights": {"type": "integer"},
+            "nights": {"type": "integer", "default": 1},
         },
     },
     "invariants": [
