@@ -41,12 +41,8 @@ async def main() -> None:
             async def propose(payment: str, amount: float) -> str:
                 wire = {"beneficiary_id": "bene-acme-441", "amount": amount, "source_account": "acc-1"}
                 print(f"the agent proposes {amount}")
-                result = await client.call_tool(
-                    "initiate_wire",
-                    {**wire, "reference": payment},
-                    meta={"example/payment": payment},
-                    raise_on_error=False,
-                )
+                options: Any = {"meta": {"example/payment": payment}, "raise_on_error": False}
+                result = await client.call_tool("initiate_wire", {**wire, "reference": payment}, **options)
                 text: str = result.content[0].text
                 print(f"  the agent is told: {text.partition(': The amount')[0]}")
                 return text

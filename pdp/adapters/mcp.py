@@ -1,9 +1,6 @@
 """Servers of the MCP SDK: a middleware that decides each `tools/call` and filters `tools/list`.
 
-`session` is one for all callers (a server over stdio has one), or a function of the request's `ServerRequestContext`.
-Who calls is in the token that the SDK has verified: `get_access_token()`, of `mcp.server.auth.middleware.auth_context`.
-What else a context has (`meta`, `params`, the client's info) are the client's own words: they may name a call, as an
-idempotency key, and nobody. Resources and prompts are left to the server.
+What a context has beside the verified token (`meta`, `params`, the client's info) are the client's own words.
 """
 
 from __future__ import annotations
@@ -13,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
-from pdp.adapters.guard.outcome import OutcomeKind
+from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolError, ToolUnavailableError
 from pdp.installed import extra
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 
     from pdp.adapters.guard.guard import SessionSource
-    from pdp.adapters.guard.outcome import CallOutcome
     from pdp.pep import Pep
 
     Context = ServerRequestContext[Any, Any]
@@ -49,11 +45,8 @@ class InputAskedError(ToolUnavailableError):
 class McpMiddleware:
     """Lets the server run a tool on ALLOW alone. Put it before other middleware: what is outside of it is not decided.
 
-    Args:
-        page: the start of a page's address, where people grant the approval whose id is added to it. A client that
-            opens pages is sent there; that it did, or that its person accepted, grants nothing.
-
-    Errors as of `ToolGuard`.
+    `page`: the start of an address, which ends in an approval's id, where people grant it. A client that opens pages is
+    sent there; that it did, or that its person accepted, grants nothing. Errors as of `ToolGuard`.
     """
 
     def __init__(self, pep: Pep, session: SessionSource, *, page: str | None = None) -> None:
@@ -75,7 +68,6 @@ class McpMiddleware:
         params = types.CallToolRequestParams.model_validate(ctx.params or {}, by_name=False)
         if params.name in self._guard.manifest.tools and params.name not in self._known:
             await self._look(ctx, call_next, params.name)
-
         call = FrameworkCall(params.name, params.arguments or {}, str(ctx.request_id), ctx, pauses=False)
         own = own_of(outcome := await self._guard.acall(call, running(ctx, call_next), content))
         return told(outcome, self._page, ctx, params) if own is None else dict(own)
@@ -133,20 +125,17 @@ def own_of(outcome: CallOutcome) -> Any:
 def told(
     outcome: CallOutcome, page: str | None, ctx: Any, params: types.CallToolRequestParams
 ) -> types.InputRequiredResult | types.CallToolResult:
-    """Return the result where the server has none of its own; a held call sends a client to the page once, if it can.
-
-    A dropped call is an error: clients hold any other result against the tool's output schema. `ctx` may be None.
-    """
-    text, value, approval = outcome.text, outcome.value, outcome.approval
-    if outcome.kind is OutcomeKind.RAN and isinstance(value, dict) and "content" in value:
-        return types.CallToolResult.model_validate(value)
+    """Return the result where the server has none; a held call sends a client to the page once. `ctx`: or None."""
+    text, approval = outcome.text, outcome.approval
+    if outcome.kind is OutcomeKind.RAN and isinstance(outcome.value, dict) and "content" in outcome.value:
+        return types.CallToolResult.model_validate(outcome.value)
     if page is not None and approval is not None:
         declared = ctx.session.client_capabilities if ctx and ctx.protocol_version >= _NEW else None
-        opens = declared and declared.elicitation and declared.elicitation.url
-        if opens and not params.input_responses:
+        if declared and declared.elicitation and declared.elicitation.url and not params.input_responses:
             asked = types.ElicitRequestURLParams(message=text, url=f"{page}{approval.id}")
             return types.InputRequiredResult(input_requests={"approval": types.ElicitRequest(params=asked)})
         text = f"{text} It is granted at {page}{approval.id}"
+    # Not of a dropped call either: clients hold any other result against the tool's output schema.
     return types.CallToolResult(content=[types.TextContent(text=text)], is_error=outcome.kind is not OutcomeKind.RAN)
 
 

@@ -1,7 +1,6 @@
 """The OpenAI Agents SDK: an agent whose tools are decided, with those that it hands over to.
 
-A call that is HELD interrupts the run, as a tool that needs approval does. `RunState.approve`, "always" or not, has the
-call decided again, and so it runs when the approval is granted. What runs outside of function tools is refused.
+A held call interrupts the run, as a tool that needs approval does. What runs outside of function tools is refused.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
-from pdp.adapters.guard.outcome import OutcomeKind
+from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
 from pdp.errors import UsageError
 from pdp.installed import extra
 from pdp.json import canonical
@@ -23,7 +22,6 @@ with extra("openai-agents"):
 
 if TYPE_CHECKING:
     from pdp.adapters.guard.guard import SessionSource
-    from pdp.adapters.guard.outcome import CallOutcome
     from pdp.pep import Pep
 
 
@@ -78,20 +76,13 @@ class GuardedOpenAiAgent(Agent):  # type: ignore[misc]
         return [tool for tool in tools if tool.qualified_name in shown]
 
     async def pending(self, item: Any, context: Any = None) -> dict[str, Any] | None:
-        """Return what an interruption waits for, as `CallOutcome.pending`; None: for the application's own approval.
-
-        It is one of this agent, and `context` is the run's: `await item.agent.pending(item, context)`.
-        """
+        """Return what an interruption of this agent waits for, as `CallOutcome.pending`; None: the application."""
         call = FrameworkCall(item.qualified_name, item.arguments, item.call_id, context, self.name)
         outcome: CallOutcome = await self.guard.aask(call)
         return outcome.pending
 
     def check(self) -> None:
-        """Refuse what would run undecided; it is called before each turn, as an agent can be changed.
-
-        Raises:
-            UsageError: a tool that was added, a prompt that may bring some, an agent that is not guarded.
-        """
+        """Refuse, before each turn, what would run undecided; UsageError: a new tool, a prompt, an unguarded agent."""
         if self.prompt is not None:
             raise UsageError(f"agent {self.name!r}: its prompt is the provider's, with tools that nobody may decide")
         for tool in self.tools:
