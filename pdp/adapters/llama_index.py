@@ -16,6 +16,7 @@ from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
 from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
 from pdp.decision import new_id
 from pdp.installed import extra
+from pdp.json import digest
 
 with extra("llama-index"):
     from llama_index.core.agent.workflow import ToolCall
@@ -91,7 +92,8 @@ class LlamaIndexTool(FunctionTool):
         call_id = event.tool_id if event is not None and event.tool_name == name else None
         state = {} if context is None else dict(await context.store.get_state())
         kept = {} if event is None else state.get("pdp") or await _keep(context)
-        waiter, pauses = f"call:{call_id}", call_id is not None and not _inside.get()
+        waiter = f"call:{call_id}:{digest(repr(arguments).encode(errors='surrogatepass'))}"
+        pauses = call_id is not None and not _inside.get()
         held = kept.get(waiter) if pauses else None
         if held is not None:
             answer = await _answer(context, waiter, {"approval_id": held})
@@ -106,8 +108,8 @@ class LlamaIndexTool(FunctionTool):
             finally:
                 _inside.reset(token)
 
-        agent, run_id = self._agent or state.get("current_agent_name"), kept.get("run_id")
-        call = FrameworkCall(name, arguments, call_id, state, agent, run_id, pauses)
+        agent = self._agent or state.get("current_agent_name")
+        call = FrameworkCall(name, arguments, call_id, state, agent, kept.get("run_id"), pauses)
         outcome = await self._guard.acall(call, run, _json)
         if (pending := outcome.pending) is not None and pauses and held is None:
             await _keep(context, **{waiter: pending["approval_id"]})
@@ -122,8 +124,9 @@ class LlamaIndexTool(FunctionTool):
     def _output(self, outcome: CallOutcome, arguments: dict[str, Any]) -> ToolOutput:
         if isinstance(outcome.error, WaitingForEvent):
             raise outcome.error
-        raw, name = outcome.text if outcome.value is None else outcome.value, self.metadata.get_name()
-        return outcome.own or ToolOutput(name, outcome.text, None, {"kwargs": arguments}, raw, outcome.is_error)
+        raw = outcome.text if outcome.value is None else outcome.value
+        made = ToolOutput(self.metadata.get_name(), outcome.text, None, {"kwargs": arguments}, raw, outcome.is_error)
+        return outcome.own or made
 
 
 async def _keep(context: Any, **changes: str | None) -> dict[str, Any]:

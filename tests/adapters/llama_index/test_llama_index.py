@@ -118,6 +118,19 @@ async def test_calls_that_are_held_together_run_as_each_is_granted(world: World,
     }
 
 
+async def test_calls_to_which_a_model_gives_one_id_are_held_each_for_itself(
+    world: World, pep: Pep, tools: list[Any]
+) -> None:
+    script = Script([(tool, arguments, "same") for tool, arguments, _ in HELD])
+    handler = agent_of(script, tools).run("go")
+    for event in await pauses(handler, 2):
+        grant(pep, event)
+        handler.ctx.send_event(answer(event))
+    await handler
+
+    assert sorted(world.ran(), key=str) == [("pay_bill", BILLS[0]), ("pay_bill", BILLS[1])]
+
+
 @pytest.mark.parametrize(
     ("granted", "approved", "told"),
     [
