@@ -16,15 +16,9 @@ from pdp.adapters.crewai import CrewAiGuard
 
 PROJECT = Path(__file__).parents[1] / "payments/pdp.yaml"
 SUPERVISOR = {"sub": "supervisor-9", "roles": ["payments.approver"]}
-OFFICER = {
-    "claims": {
-        "sub": "officer-123",
-        "emts": {"payments.wire.initiate": True},
-        "limits": {"wire.auto_approved": 25000},
-    },
-    "facts": {"beneficiary_id": "bene-acme-441", "sanctions_status": "clear"},
-    "run_id": "invoices-of-july",  # it lasts as long as a held call of it can wait
-}
+CLAIMS = {"sub": "officer-123", "emts": {"payments.wire.initiate": True}, "limits": {"wire.auto_approved": 25000}}
+FACTS = {"beneficiary_id": "bene-acme-441", "sanctions_status": "clear"}
+OFFICER = {"claims": CLAIMS, "facts": FACTS, "run_id": "july"}  # a run lasts as long as a held call of it can wait
 
 
 class Script(BaseLLM):

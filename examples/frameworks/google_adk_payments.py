@@ -7,8 +7,7 @@ from typing import Any
 
 from google.adk.agents import LlmAgent
 from google.adk.apps import App
-from google.adk.models.base_llm import BaseLlm
-from google.adk.models.llm_response import LlmResponse
+from google.adk.models import BaseLlm, LlmResponse
 from google.adk.runners import InMemoryRunner
 from google.genai import types
 
@@ -16,31 +15,24 @@ from pdp import Approvals, Pep
 from pdp.adapters.google_adk import AdkPlugin
 
 PAYMENTS = Path(__file__).parents[1] / "payments"
-OFFICER = json.loads((PAYMENTS / "session.json").read_text())
-del OFFICER["idempotency_key"]  # it is made of session and call
+OFFICER = json.loads((PAYMENTS / "session.json").read_text()) | {"idempotency_key": None}  # made of session and call
 WIRE = {"beneficiary_id": "bene-acme-441", "source_account": "acc-1", "reference": "INV-1"}
 
 
-class ScriptedModel(BaseLlm):
-    """Stands in for a model: it proposes the wire of the amount that the user names."""
-
+class ScriptedModel(BaseLlm):  # it proposes the wire of the amount that the user names
     async def generate_content_async(self, llm_request: Any, **_: Any) -> Any:
-        """Answer the last message."""
         said = llm_request.contents[-1].parts[0].text
         call = {"name": "initiate_wire", "args": {**WIRE, "amount": int(said or 0)}}
         yield LlmResponse(content=types.ModelContent(types.Part(function_call=call) if said else "Done."))
 
 
 def initiate_wire(beneficiary_id: str, amount: float, source_account: str, reference: str) -> str:
-    """Stand in for the payment hub."""
     print(f"  the hub wires {amount} for {reference} from {source_account} to {beneficiary_id}")
     return "wired"
 
 
 async def main() -> None:
-    """Propose, grant, resume."""
-    approvals = Approvals()
-    with Pep.from_project(PAYMENTS / "pdp.yaml", approvals=approvals) as pep:
+    with Pep.from_project(PAYMENTS / "pdp.yaml", approvals=Approvals()) as pep:
         plugin = AdkPlugin(pep, lambda context: {"officer-123": OFFICER}[context.user_id])
         agent = LlmAgent(name="payer", model=ScriptedModel(model="scripted"), tools=[initiate_wire])
         runner = InMemoryRunner(app=App(name="payments", root_agent=agent, plugins=[plugin]))
@@ -58,7 +50,7 @@ async def main() -> None:
             print(f"the agent proposes {amount}")
             held = await say(text=amount)
         pending = held.args["toolConfirmation"]["payload"]
-        approvals.grant(pending["approval_id"], {"sub": "supervisor-9", "roles": ["payments.approver"]})
+        pep.approvals.grant(pending["approval_id"], {"sub": "supervisor-9", "roles": ["payments.approver"]})
         print("supervisor-9 grants it, and the run goes on")
         await say(function_response={"id": held.id, "name": held.name, "response": {"confirmed": True}})
 

@@ -238,7 +238,7 @@ class ToolGuard:
         if isinstance(given, Session):
             return _with(given, call.agent, call.run_id, key)
         known = {"agent": call.agent, "run_id": call.run_id, "idempotency_key": key}
-        return Session.read({**known, **given})
+        return Session.read({**known, **{name: value for name, value in given.items() if value is not None}})
 
     def _key(self, call: FrameworkCall, run_id: str | None) -> str | None:
         """Return what names this call where its tool needs a key and derives none: a replay is the same call."""

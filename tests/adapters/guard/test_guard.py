@@ -113,7 +113,7 @@ def test_a_fault_after_the_run_does_not_say_that_nothing_ran(pep: Pep) -> None:
 
 
 def test_the_session_is_made_of_the_context_and_of_what_the_framework_knows(pep: Pep) -> None:
-    guard = ToolGuard(pep, lambda context: {**SESSION, "purpose": context})
+    guard = ToolGuard(pep, lambda context: {**SESSION, "purpose": context, "run_id": None})
     call = FrameworkCall("read_note", {"note": "a"}, "c1", context="kit", agent="agent:kit", run_id="r1")
 
     guard.call(call, lambda _: 1)
