@@ -68,8 +68,8 @@ def visible(session: Session, manifest: CompiledManifest, now: float) -> Generat
             continue
         decision: Decision = yield Question(body)
         visibilities[name] = _visibility(tool, decision)
-        if decision.bundle_revision is None:
-            # Nobody decided. To ask of each other tool is as many time-outs, and has an engine left alone for longer.
+        if any(code.startswith("engine.") for code in decision.codes):
+            # Nobody decides. To ask of each other tool is as many time-outs, and has an engine left alone for longer.
             return dict.fromkeys(manifest.manifest.tools, Visibility.NEVER) | visibilities
     return visibilities
 
