@@ -16,7 +16,6 @@ from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
 from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
 from pdp.decision import new_id
 from pdp.installed import extra
-from pdp.json import digest
 
 with extra("llama-index"):
     from llama_index.core.agent.workflow import ToolCall
@@ -92,8 +91,7 @@ class LlamaIndexTool(FunctionTool):
         call_id = event.tool_id if event is not None and event.tool_name == name else None
         state = {} if context is None else dict(await context.store.get_state())
         kept = {} if event is None else state.get("pdp") or await _keep(context)
-        waiter = f"call:{call_id}:{digest(repr(arguments).encode(errors='surrogatepass'))}"
-        pauses = call_id is not None and not _inside.get()
+        waiter, pauses = f"call:{call_id}:{arguments!r}", call_id is not None and not _inside.get()
         held = kept.get(waiter) if pauses else None
         if held is not None:
             answer = await _answer(context, waiter, {"approval_id": held})
@@ -124,9 +122,8 @@ class LlamaIndexTool(FunctionTool):
     def _output(self, outcome: CallOutcome, arguments: dict[str, Any]) -> ToolOutput:
         if isinstance(outcome.error, WaitingForEvent):
             raise outcome.error
-        raw = outcome.text if outcome.value is None else outcome.value
-        made = ToolOutput(self.metadata.get_name(), outcome.text, None, {"kwargs": arguments}, raw, outcome.is_error)
-        return outcome.own or made
+        raw, name = outcome.text if outcome.value is None else outcome.value, self.metadata.get_name()
+        return outcome.own or ToolOutput(name, outcome.text, None, {"kwargs": arguments}, raw, outcome.is_error)
 
 
 async def _keep(context: Any, **changes: str | None) -> dict[str, Any]:
