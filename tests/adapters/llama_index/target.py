@@ -48,6 +48,7 @@ class LlamaIndexClient(AdapterClient):
     def __init__(self, *opened: Any) -> None:
         super().__init__(*opened)
         self.paused: dict[str, tuple[Any, Any, Script]] = {}
+        self.runs: list[Any] = []
 
         def open_shell(command: str) -> str:
             return run_body(self.world.record, "open_shell", {"command": command})
@@ -66,6 +67,7 @@ class LlamaIndexClient(AdapterClient):
         else:
             script = Script([(tool, arguments, call_id)])
             handler = FunctionAgent(tools=self.tools, llm=script.model()).run("go")
+            self.runs.append(handler)
         try:
             async for event in handler.stream_events():
                 if isinstance(event, InputRequiredEvent):
@@ -90,7 +92,9 @@ class LlamaIndexClient(AdapterClient):
 
     async def end(self) -> None:
         """End the runs that still wait."""
-        for handler, _, _ in self.paused.values():
+        for handler in self.runs:
+            if handler.is_done():
+                continue
             await handler.cancel_run()
             with suppress(CancelledError, WorkflowCancelledByUser):
                 await handler
