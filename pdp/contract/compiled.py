@@ -81,7 +81,7 @@ class CompiledTool:
         self.context = _compiled(entry.context)
         self.timeout = duration_seconds(entry.timeout) if entry.timeout else None
         self.key_ttl = duration_seconds(entry.idempotency.ttl) if entry.idempotency.ttl else None
-        self.derives_key = entry.idempotency.key == "derive(args)" and entry.effect_class is not EffectClass.COMMIT_HIGH
+        self.derives_key = entry.derives_key
         self.stages_actions = entry.pattern is Pattern.ACTION_STAGING
         self.spends = any(limit.per for limit in entry.limits)
         self.reserves_key = entry.idempotency.required and not self.stages_actions

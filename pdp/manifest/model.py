@@ -459,6 +459,11 @@ class Tool(DeclaredTool):
     writes: Writes
     sensitive: tuple[Name, ...]
 
+    @property
+    def derives_key(self) -> bool:
+        """Whether a call's key can be made of its arguments; that of a heavy commit names the call itself."""
+        return self.idempotency.key == "derive(args)" and self.effect_class is not EffectClass.COMMIT_HIGH
+
 
 class AgentPins(Record):
     """The tools, each in one version, that an agent may use."""

@@ -244,10 +244,9 @@ class ToolGuard:
         """Return what names this call where its tool needs a key and derives none: a replay is the same call."""
         entry = self.manifest.tools.get(call.tool)
         named = call.call_id if call.pauses else [call.tool, call.arguments]
-        if entry is None or not entry.idempotency.required or run_id is None or named is None:
+        if entry is None or not entry.idempotency.required or entry.derives_key or run_id is None or named is None:
             return None
-        derived = entry.idempotency.key == "derive(args)" and entry.effect_class != "commit-high"
-        return None if derived else digest(canonical([run_id, named]))
+        return digest(canonical([run_id, named]))
 
     def _fixed_with(self, agent: str | None, run_id: str | None, key: str | None) -> Session:
         return _with(Session.read(self._fixed), agent, run_id, key)
