@@ -17,7 +17,7 @@ from pdp.errors import EngineTimeoutError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-OPA_VERSION: Final = "1.22.0"
+OPA_VERSION: Final = "1.22.4"
 """The one version that this program is tested with; bundles are built and decided by it."""
 
 OPA_VARIABLE: Final = "PDP_OPA"
