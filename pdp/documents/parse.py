@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from bisect import bisect_right
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,6 +36,7 @@ _EXACT_DIGITS: Final = 20
 
 # The C parser is ten times faster; without libyaml PyYAML's own does the same.
 _YAML_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TOO_DEEP_TO_SCAN: Final = "nesting depth"  # libyaml from 0.2.6 on: more than 1,000 levels
 _YAML_REFUSED: Final = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 # The text is JSON, so commas and colons need no second look: what opens, closes and stands between is enough.
 _JSON_TOKEN: Final = re.compile(r'[ \t\r\n,:]*([{}\[\]]|"|[^ \t\r\n,:\[\]{}"]+)')
@@ -116,9 +118,17 @@ class Parser:
             mark = _mark(before.count("\n"), len(before) - before.rfind("\n") - 1)
             message = f"character U+{ord(refused[0]):04X} is not allowed in YAML"
             raise self._stop(mark, message, f"remove it, and {_RIGHT_FILE}")
+        passed = 0
         try:
-            yield from yaml.parse(self._text, Loader=_YAML_LOADER)
+            for event in yaml.parse(self._text, Loader=_YAML_LOADER):
+                passed += 1
+                yield event
         except yaml.MarkedYAMLError as error:
+            if _TOO_DEEP_TO_SCAN in str(error.problem):
+                # libyaml looks ahead and stops at its own bound. Up to there it reports what it has seen, so that
+                # `_part` finds the place of the first level too many.
+                before = self._text[: error.problem_mark.index]
+                yield from islice(yaml.parse(before, Loader=_YAML_LOADER), passed, None)
             message = f"not YAML: {error.problem} {error.context or ''}".strip()
             mark = error.problem_mark or error.context_mark or _START
             lines = [*self._document.lines, ""]

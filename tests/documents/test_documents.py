@@ -174,6 +174,7 @@ def test_the_hint_names_a_tab(text: str, hint: str) -> None:
         ("\ufeffa: 1".encode("utf-16-le"), "a.yaml", "1:1 not text: byte 0xff is not UTF-8"),
         ("- " * 10_000, "a.yaml", "1:129 nested deeper than 64 levels"),
         ("[" * 10_000, "a.yaml", "1:65 nested deeper than 64 levels"),
+        ("a: [1]\nb: " + "[" * 10_000, "a.yaml", "2:67 nested deeper than 64 levels"),
         ("[" * 10_000 + "]" * 10_000, "a.json", "1:65 nested deeper than 64 levels"),
         ('{"a":' * 10_000, "a.json", "1:321 nested deeper than 64 levels"),
         ("[" * 10_000, "-", "1:65 nested deeper than 64 levels"),
