@@ -124,7 +124,7 @@ class Parser:
                 passed += 1
                 yield event
         except yaml.MarkedYAMLError as error:
-            if _TOO_DEEP_TO_SCAN in str(error.problem):
+            if error.problem_mark and _TOO_DEEP_TO_SCAN in str(error.problem):
                 # libyaml looks ahead and stops at its own bound. Up to there it reports what it has seen, so that
                 # `_part` finds the place of the first level too many.
                 before = self._text[: error.problem_mark.index]
