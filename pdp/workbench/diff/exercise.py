@@ -37,12 +37,14 @@ class _Part(NamedTuple):
 
 
 def not_shown(pair: BundlePair, data: Mapping[str, Any], calls: Sequence[bytes]) -> tuple[str, ...]:
-    """Return in words what no call shows of changed rules; the new bundle decided `calls`, the likeliest first.
+    """Return in words each change of a rule that no call shows; without calls, each change.
+
+    `calls` are what the new bundle decided, the likeliest to show something first.
 
     UsageError, EngineError: OPA cannot be run, or cannot decide the calls.
     """
-    parts = list(dict.fromkeys(_parts(pair))) if calls else []
-    if parts:
+    parts = list(dict.fromkeys(_parts(pair)))
+    if parts and calls:
         with (
             Evaluator(pair.new.opa, pair.new.bundle.modules, data, timeout=_TIMEOUT) as evaluator,
             ThreadPoolExecutor(WORKERS, thread_name_prefix="pdp-exercise") as pool,

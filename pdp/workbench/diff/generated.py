@@ -157,12 +157,14 @@ class GeneratedCalls:
         def bases(tools: Sequence[CalledTool]) -> Iterator[_Base]:
             return (base for tool in tools for base in self._bases(tool, clearances, known_tool=False))
 
-        met = self._singles(_meeting(known, asked_for, whole=True), _FEW)
-        nearly = self._singles(_meeting(known, asked_for, whole=False), _NEAR)
+        # Bundles without manifests decide for tools of others: generated entries stand in for them.
+        varied = known or list(bases(paired))
+        met = self._singles(_meeting(varied, asked_for, whole=True), _FEW)
+        nearly = self._singles(_meeting(varied, asked_for, whole=False), _NEAR)
         for share, calls in (
             (0.3, _in_turn((met, nearly))),
             (0.5, self._singles(known)),
-            (0.7, self._pairs(known, changed=True)),
+            (0.7, self._pairs(varied, changed=True)),
             (0.85, self._singles(bases(made))),
             (1.0, self._pairs(chain(known, bases(paired)))),
         ):

@@ -1,0 +1,73 @@
+"""A bundle diff never says of a back door that nothing loosens, whether or not a bundle has manifests."""
+
+from __future__ import annotations
+
+import shutil
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pdp.engine.bundle.file import pack_bundle, read_bundle
+from pdp.workbench.bundles.build import compile_bundle
+from pdp.workbench.diff.bundle_diff import bundle_diff
+from pdp.workbench.opa.modules import baseline_policies_path, write_texts
+from tests.policies.hand_mutants.mutants import BACK_DOORS, HandMutant, hand_mutants
+from tests.support.payments import effective
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.opa, pytest.mark.process]
+
+DOORS = hand_mutants(*BACK_DOORS)
+CALLS = 200
+
+
+def built(folder: Path, opa: Path, modules: dict[str, str]) -> Path:
+    """A bundle of the baseline with some modules changed, without manifests."""
+    policies = folder / "policies"
+    shutil.copytree(baseline_policies_path(), policies, ignore=shutil.ignore_patterns("scenarios", "checks"))
+    write_texts(policies, modules)
+    file = folder / "bundle.tar.gz"
+    file.write_bytes(compile_bundle(policies=[policies], release=1, opa=opa))
+    return file
+
+
+@cache
+def unchanged(folder: Path, opa: Path) -> Path:
+    return built(folder, opa, {})
+
+
+def with_manifest(bundle: Path) -> Path:
+    """The same bundle, with the manifest of the payments example."""
+    read = read_bundle(bundle)
+    data = {**read.data, "manifests": {effective().digest: effective().document}}
+    file = bundle.with_name("with-manifest.tar.gz")
+    file.write_bytes(pack_bundle(release=1, wasm=read.wasm, data=data, modules=read.modules))
+    return file
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.name)
+def test_a_back_door_fails_the_gate(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, opa: Path, door: HandMutant
+) -> None:
+    base = tmp_path_factory.getbasetemp() / "unchanged"
+    old, new = unchanged(base, opa), built(tmp_path, opa, door.modules)
+
+    for without, changed in ((old, new), (with_manifest(old), with_manifest(new))):
+        diff = bundle_diff(without, changed, most=CALLS, solved=False)
+
+        assert diff.fails("loosening")
+        assert diff.loosenings() or diff.not_shown
+
+
+def test_without_calls_each_change_is_not_shown(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, opa: Path
+) -> None:
+    old = unchanged(tmp_path_factory.getbasetemp() / "unchanged", opa)
+
+    diff = bundle_diff(old, built(tmp_path, opa, DOORS[0].modules), most=0)
+
+    assert diff.not_shown
+    assert diff.fails("loosening")
