@@ -239,6 +239,44 @@ REFUSED: dict[Refusal, list[Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("roles", ["p", {"p": True}, ["p", 1]])
+def test_roles_that_are_no_list_of_texts_count_for_nothing(roles: Any) -> None:
+    """Each letter of a text, and each key of an object, would be a role."""
+    approvals = Approvals()
+    approval = opened(approvals, approvers=("p",))
+
+    assert (
+        refusal(lambda: approvals.grant(approval.id, {"sub": "boss", "roles": roles}, SOON)) is Refusal.NOT_AN_APPROVER
+    )
+    assert approvals.grant(approval.id, {"sub": "boss", "roles": ["p"]}, SOON).state is ApprovalState.GRANTED
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+def test_no_agent_of_the_chain_approves(level: int) -> None:
+    names = [f"agent:{number}" for number in range(4)]
+    acting: dict[str, Any] | None = None
+    for name in reversed(names):
+        acting = {"sub": name, "scopes": ["payments.wire.initiate"], **({"act": acting} if acting else {})}
+    approvals = Approvals()
+    approval = opened(approvals, body(claims=claims(act=acting)))
+
+    assert refusal(lambda: approvals.grant(approval.id, {**APPROVER, "sub": names[level]}, SOON)) is Refusal.REQUESTER
+
+
+def test_of_several_granted_approvals_the_newest_is_used_first() -> None:
+    approvals = Approvals()
+    granted = []
+    for _ in range(3):
+        approval = opened(approvals)
+        granted.append(approvals.grant(approval.id, APPROVER, SOON))
+
+    for expected in reversed(granted):
+        usable = approvals.usable(expected.call_digest, LATE)
+        assert usable == expected
+        approvals.consume(usable, LATE)
+    assert approvals.usable(granted[0].call_digest, LATE) is None
+
+
 def test_a_task_is_written_anew_until_somebody_has_granted_by_it() -> None:
     approvals = Approvals()
     approval = opened(approvals, quorum=2)
