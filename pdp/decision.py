@@ -150,9 +150,9 @@ def parse_decision(body: bytes, request: bytes | None = None, *, grant: str | No
         _refuse("no reason for the verdict")
     codes = {reason.code for reason in reasons}
     if grant and (grant in codes) is not (verdict is Verdict.ALLOW):
-        _refuse("an ALLOW without a grant" if verdict is Verdict.ALLOW else f"a {verdict} with a grant")
+        _refuse(f"{verdict} {'without' if verdict is Verdict.ALLOW else 'with'} a reason that grants")
     if verdict is not Verdict.DENY and codes & _DENIALS:
-        _refuse(f"a {verdict} with a reason to deny")
+        _refuse(f"{verdict} with a reason to deny")
     obligations = _obligations(answer["obligations"])
     if any(obligation.on is not verdict for obligation in obligations):
         _refuse("an obligation of another verdict")

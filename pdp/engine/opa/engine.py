@@ -5,8 +5,8 @@ Whatever is not a decision is an error with a code of its own, and so a DENY:
     engine.unavailable       no connection; refused (401, 403), not ready (429, 502, 503, 504); circuit open; closed;
                              an OPA whose version may not decide (`versions`)
     engine.timeout           no whole answer in time
-    engine.answer_invalid    any other status, no `result`, unknown members beside it, a key that stands twice, not JSON,
-                             half an answer, a policy that fails
+    engine.answer_invalid    any other status, no `result`, unknown members beside it, a key that stands twice,
+                             not JSON, half an answer, a policy that fails
     decision.request_invalid a request that is too large or not JSON; OPA is not asked
 """
 
