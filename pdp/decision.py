@@ -188,7 +188,7 @@ def _is_about(request: bytes, request_id: Any) -> bool:
     asked = orjson.loads(request)
     context = asked.get("context") if type(asked) is dict else None
     named = context.get("request_id") if type(context) is dict else None
-    return request_id == (named if type(named) is str else None)
+    return bool(request_id == (named if type(named) is str else None))
 
 
 # Sets have no order, and WebAssembly and OPA list them differently (trap 15): one order for both.

@@ -5,6 +5,7 @@ Sources: OPA's change log (1.20.1, 1.22.1, 1.22.4), and its rule index: 1.21.1 t
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final
 
@@ -28,14 +29,14 @@ def version_fault(version: str | None, *, accept_unknown: bool = False) -> str |
 
     No version, a development build and text that is no version are unknown; `accept_unknown` lets them decide.
     """
-    try:
+    is_release = False
+    with suppress(ValueError):
         known = Version.parse(version or "")
-    except ValueError:
-        known = None
-    for first, fixed, fault in _FAULTS if known else ():
-        if Version.parse(first) <= known < Version.parse(fixed):
-            return f"is version {version}, which {fault}: {_TAKE}"
-    if accept_unknown or (known and not known.prerelease):
+        for first, fixed, fault in _FAULTS:
+            if Version.parse(first) <= known < Version.parse(fixed):
+                return f"is version {version}, which {fault}: {_TAKE}"
+        is_release = known.prerelease is None
+    if is_release or accept_unknown:
         return None
     says = f"says that it is version {version[:60]!r}, which is no release" if version else "does not say its version"
     return f"{says}: {_TAKE}, or set accept_unknown_opa"

@@ -55,8 +55,10 @@ class AccessPolicy:
             self._entries.setdefault(entry.pdp_action, entry)
         if settings is not None:
             self._document = settings.entrypoint
-            opa = {"opa_url": settings.opa_url, "accept_unknown_opa": settings.accept_unknown_opa}
-            self._engine = engine_of_files(pep.manifest, owned, engine="sidecar", **opa)
+            url, unknown = settings.opa_url, settings.accept_unknown_opa
+            self._engine = engine_of_files(
+                pep.manifest, owned, engine="sidecar", opa_url=url, accept_unknown_opa=unknown
+            )
 
     def can_search(self, kind: str) -> bool:
         """Return whether there are candidates: the actions of another policy it must list itself."""
