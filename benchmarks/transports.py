@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from typing import Self
 
 _HEAD = (
-    b"POST /v1/data/authz/decision?strict-builtin-errors=true HTTP/1.1\r\nHost: opa\r\n"
+    b"POST /v1/data/authz/decision?strict-builtin-errors=true&provenance=true HTTP/1.1\r\nHost: opa\r\n"
     b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 )
-_URL = "http://localhost/v1/data/authz/decision?strict-builtin-errors=true"
+_URL = "http://localhost/v1/data/authz/decision?strict-builtin-errors=true&provenance=true"
 
 
 def _path(url: str) -> str:

@@ -4,13 +4,24 @@ import data.system.authz
 
 _env(token) := {"env": {"PDP_OPA_TOKEN": token}}
 
-_decide := {"method": "POST", "path": ["v1", "data", "authz", "decision"]}
+_decide := {"method": "POST", "path": ["v1", "data", "authz", "decision"], "params": {}}
 
 _cases := {
 	"health": {"input": {"method": "GET", "path": ["health"]}, "runtime": _env("t"), "allow": true},
 	"a decision with the token": {"input": object.union(_decide, {"identity": "t"}), "runtime": _env("t"), "allow": true},
+	"the parameters of the enforcement point": {
+		"input": object.union(_decide, {
+			"identity": "t",
+			"params": {"strict-builtin-errors": ["true"], "provenance": ["true"]},
+		}),
+		"runtime": _env("t"), "allow": true,
+	},
+	"another parameter": {
+		"input": object.union(_decide, {"identity": "t", "params": {"explain": ["full"]}}),
+		"runtime": _env("t"), "allow": false,
+	},
 	"a plan with the token": {
-		"input": {"method": "POST", "path": ["v1", "data", "authz", "plan"], "identity": "t"},
+		"input": {"method": "POST", "path": ["v1", "data", "authz", "plan"], "params": {}, "identity": "t"},
 		"runtime": _env("t"), "allow": true,
 	},
 	"with another": {"input": object.union(_decide, {"identity": "u"}), "runtime": _env("t"), "allow": false},

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pdp.engine.bundle.file import read_bundle, read_packed
-from pdp.errors import PdpError
+from pdp.errors import PdpError, UsageError
 from pdp.manifest.load import load_effective
 from pdp.workbench.bundles.build import compile_bundle, write_bundle
 from pdp.workbench.gate.gate import Gate, release_check
-from pdp.workbench.opa.program import needed_opa
+from pdp.workbench.opa.program import OPA_VERSION, needed_opa, opa_version
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
 if TYPE_CHECKING:
@@ -91,6 +91,8 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     chosen = options.parse_args(arguments)
     try:
         opa = needed_opa("building bundles")
+        if opa_version(opa) != OPA_VERSION:  # another one may write other bytes
+            raise UsageError(f"{opa} is not OPA {OPA_VERSION}", hint=f"name OPA {OPA_VERSION} in PDP_OPA")
         if not chosen.check:
             release(root, opa)
             return 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from pdp.workbench.opa.program import OPA_VERSION, find_opa
+from pdp.workbench.opa.program import OPA_VERSION, find_opa, opa_version
 from tests.support import ROOT, be_patient
 from tests.turns import not_due
 
@@ -41,6 +41,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def opa() -> Path:
     """The OPA program of the pinned version. Without it tests fail, rather than be passed over in silence."""
     program = find_opa()
-    if program is None:
-        pytest.fail(f"OPA {OPA_VERSION} is not there: run `pdp opa install`")
+    if program is None or opa_version(program) != OPA_VERSION:
+        pytest.fail(f"OPA {OPA_VERSION} is not there: run `scripts/opa`, and set PDP_OPA if another one is on PATH")
     return program

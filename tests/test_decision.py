@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from pdp.decision import Obligation, Reason, Verdict, parse_decision
+from pdp.decision import GRANT, Obligation, Reason, Verdict, parse_decision
 from pdp.engine.protocol import DECISION, Engine
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError
 from pdp.request import Entity, Request, RequestedAction
@@ -18,8 +18,9 @@ def reason(code: str, **details: Any) -> dict[str, Any]:
 
 
 def answer(**changes: Any) -> bytes:
-    """A well-formed ALLOW, with `changes` laid over it."""
-    whole: dict[str, Any] = {"verdict": "ALLOW", "reasons": [reason("x.y")], "obligations": [], "bundle": None}
+    """A well-formed ALLOW, or another verdict, with `changes` laid over it."""
+    code = GRANT if changes.get("verdict", "ALLOW") == "ALLOW" else "x.y"
+    whole: dict[str, Any] = {"verdict": "ALLOW", "reasons": [reason(code)], "obligations": [], "bundle": None}
     return orjson.dumps(whole | changes)
 
 
@@ -31,7 +32,7 @@ def test_reads_the_whole_document() -> None:
         )
     )
 
-    assert (parsed.verdict, parsed.reasons) == (Verdict.ALLOW, (Reason("x.y", "why", {}),))
+    assert (parsed.verdict, parsed.reasons) == (Verdict.ALLOW, (Reason(GRANT, "why", {}),))
     assert parsed.obligations == (Obligation("redact", Verdict.ALLOW, {"marking": "pii"}),)
     assert (parsed.bundle_revision, parsed.release) == ("sha256:1", 3)
 
@@ -45,7 +46,7 @@ def test_reads_the_whole_document() -> None:
 )
 def test_a_remedy_is_where_its_rule_states_one(stated: dict[str, str], text: str) -> None:
     plain = reason("x.y", b=1, a=2) | stated
-    decision = parse_decision(answer(reasons=[plain]))
+    decision = parse_decision(answer(verdict="DENY", reasons=[plain]))
 
     assert decision.as_json()["reasons"] == [plain]
     assert (decision.reasons[0].remedy, decision.reasons[0].text) == (stated.get("remedy"), text)
@@ -91,6 +92,52 @@ def test_anything_else_is_an_error(body: bytes) -> None:
     assert caught.value.code == "engine.answer_invalid"
 
 
+STEP_UP = reason("limits.over_limit")
+GRANTED = reason(GRANT)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"reasons": [STEP_UP]}, "ALLOW without a reason that grants"),
+        ({"verdict": "STEP_UP", "reasons": [STEP_UP, GRANTED]}, "STEP_UP with a reason that grants"),
+        ({"verdict": "DENY", "reasons": [GRANTED]}, "DENY with a reason that grants"),
+        ({"reasons": [GRANTED, reason("decision.concern_not_loaded")]}, "ALLOW with a reason to deny"),
+        ({"verdict": "STEP_UP", "reasons": [reason("decision.nothing_allows")]}, "STEP_UP with a reason to deny"),
+        ({"obligations": [{"id": "x", "on": "STEP_UP", "parameters": {}}]}, "an obligation of another verdict"),
+    ],
+)
+def test_reasons_and_obligations_of_another_verdict_are_an_error(changes: dict[str, Any], fault: str) -> None:
+    decision = Answering(answer(**changes)).decide(request())
+
+    message = f"the policy engine's answer is not a decision: {fault}"
+    assert [(each.code, each.message) for each in decision.reasons] == [("engine.answer_invalid", message)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered", "is_right"),
+    [
+        (b'{"context":{"request_id":"a\\"b"}}', 'a"b', True),
+        (b'{"context":{"request_id":"one"}}', "two", False),
+        (b'{"context":{"request_id":"one"}}', None, False),
+        (b'{"context":{"arguments":{"request_id":"two"},"request_id":"one"}}', None, False),
+        (b'{"context":{"arguments":{"request_id":"two"}}}', None, True),
+        (b'{"context":{"request_id":1}}', None, True),
+        (b'{"context":{"request_id":1}}', 1, False),
+        (b'{"context":[]}', None, True),
+        (b"[]", None, True),
+        (b"{}", "two", False),
+    ],
+)
+def test_an_answer_names_the_request_that_it_is_about(asked: bytes, answered: object, is_right: bool) -> None:
+    engine = Answering(answer(request_id=answered), answer())
+
+    verdicts = [engine.decide_body(asked).verdict for _ in range(2)]
+
+    # The second answer is one of a bundle that does not name the request.
+    assert verdicts == [Verdict.ALLOW if is_right else Verdict.DENY, Verdict.ALLOW]
+
+
 class Answering(Engine):
     """Gives these answers, or raises them."""
 
@@ -115,9 +162,9 @@ def request(**context: Any) -> Request:
 def test_reasons_and_obligations_have_one_order_on_every_engine() -> None:
     reasons = [reason("b.x", limit="2"), reason("a.x"), reason("b.x", limit="1")]
     obligations = [
-        {"id": name, "on": "ALLOW", "parameters": {"n": number}} for name, number in (("r", 2), ("m", 1), ("r", 1))
+        {"id": name, "on": "DENY", "parameters": {"n": number}} for name, number in (("r", 2), ("m", 1), ("r", 1))
     ]
-    decision = Answering(answer(reasons=reasons, obligations=obligations)).decide(request())
+    decision = Answering(answer(verdict="DENY", reasons=reasons, obligations=obligations)).decide(request())
 
     assert [(each.code, each.details) for each in decision.reasons] == [
         ("a.x", {}), ("b.x", {"limit": "1"}), ("b.x", {"limit": "2"}),
@@ -159,6 +206,6 @@ async def test_batches_keep_their_order_and_each_stands_alone() -> None:
 
     for decisions in (engine.decide_batch(requests), await other.adecide_batch(requests)):
         assert [decision.verdict for decision in decisions] == [Verdict.ALLOW, Verdict.DENY, Verdict.DENY]
-        assert [decision.codes for decision in decisions] == [("x.y",), ("engine.unavailable",), ("x.y",)]
+        assert [decision.codes for decision in decisions] == [(GRANT,), ("engine.unavailable",), ("x.y",)]
     assert engine.bodies == other.bodies == [each.canonical() for each in requests]
     assert len({decision.decision_id for decision in decisions}) == 3

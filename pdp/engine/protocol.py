@@ -11,7 +11,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
 
-from pdp.decision import Decision, denied, parse_decision
+from pdp.decision import GRANT, Decision, denied, parse_decision
 from pdp.errors import BundleError, EngineError, RequestRefusedError, UsageError
 from pdp.json import JsonValueError
 
@@ -32,6 +32,7 @@ DECISION: Final = "authz/decision"  # the document that decides; every bundle ha
 FINDINGS: Final = "authz/findings"  # everything that fired, whichever verdict won: for people who want to know why
 PLAN: Final = "authz/plan"  # whether a whole plan is acceptable, in the form of a decision
 
+_GRANTS: Final = {DECISION: GRANT, PLAN: "planning.acceptable"}
 _BATCH: Final = 16
 
 
@@ -40,6 +41,11 @@ def check_seconds(name: str, value: object, *, most: float = 3600) -> None:
     # The comparison fails for NaN.
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= most:
         raise UsageError(f"{name}: {value!r:.40} is not a number of seconds", hint=f"above 0, at most {most:.0f}")
+
+
+def parse_answer(answer: bytes, request: bytes, document: str = DECISION) -> Decision:
+    """Return the decision that an engine answered to a request; AnswerInvalidError: it is none, or not about that."""
+    return parse_decision(answer, request, grant=_GRANTS.get(document))
 
 
 class Engine(ABC):
@@ -107,7 +113,7 @@ class Engine(ABC):
         or DENY and lets no call run; each call is decided by itself.
         """
         try:
-            return parse_decision(self.evaluate(body, document))
+            return parse_answer(self.evaluate(body, document), body, document)
         except (EngineError, BundleError) as error:
             return denied(error.code, error.message)
 
@@ -121,7 +127,7 @@ class Engine(ABC):
     async def adecide_body(self, body: bytes, document: str = DECISION) -> Decision:
         """Async variant of `decide_body`."""
         try:
-            return parse_decision(await self.aevaluate(body, document))
+            return parse_answer(await self.aevaluate(body, document), body, document)
         except (EngineError, BundleError) as error:
             return denied(error.code, error.message)
 

@@ -17,13 +17,14 @@ from dataclasses import asdict, dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
-from pdp.decision import Decision, parse_decision
-from pdp.engine.protocol import DECISION, FINDINGS, Engine, check_seconds
+from pdp.engine.protocol import DECISION, FINDINGS, Engine, check_seconds, parse_answer
 from pdp.errors import EngineError, PdpError, UsageError
 from pdp.json import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pdp.decision import Decision
 
 WAITING: Final = 1000  # default limit of the decisions that wait for the shadow
 CLOSING: Final = 5.0  # default time to wait at the end for the shadow, in seconds
@@ -182,7 +183,8 @@ class ShadowEngine(Engine):
     def _compared(self, document: str, body: bytes, answer: bytes) -> str:
         """Ask the shadow, report a difference, and return what to count."""
         try:
-            decision, shadow_decision = parse_decision(answer), parse_decision(self.shadow.evaluate(body, document))
+            decision = parse_answer(answer, body, document)
+            shadow_decision = parse_answer(self.shadow.evaluate(body, document), body, document)
             differs = _outcome(decision) != _outcome(shadow_decision)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it ends nothing here
             failure = error.code if isinstance(error, PdpError) else type(error).__name__

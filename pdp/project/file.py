@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictStr, ValidationInfo
+from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool, StrictStr, ValidationInfo
 
 from pdp.documents import FieldError, read_record
 from pdp.engine.protocol import Engine, EngineName
@@ -69,6 +69,7 @@ class Project(BaseModel):
     store: ProjectStore | None = None
     engine: EngineName = "embedded"
     opa_url: StrictStr | None = None
+    accept_unknown_opa: StrictBool = False
 
     def unbuilt(self) -> Self:
         """Return the project without its bundle where it has policies: so an author's last edit decides."""
@@ -97,7 +98,8 @@ def engine_of_project(
     named = project.engine if engine is None else engine
     opa_url = project.opa_url if named == "sidecar" else None
     if isinstance(named, Engine) or opa_url is not None:
-        return engine_of_files(manifest, owned, engine=named, opa_url=opa_url)
+        unknown = project.accept_unknown_opa
+        return engine_of_files(manifest, owned, engine=named, opa_url=opa_url, accept_unknown_opa=unknown)
     policies = () if project.bundle else project.policies
     return engine_of_files(manifest, owned, engine=named, bundle=project.bundle, policies=policies, data=project.data)
 

@@ -25,13 +25,14 @@ def engine_of_files(
     *,
     engine: EngineName | Engine = "embedded",
     opa_url: str | None = None,
+    accept_unknown_opa: bool = False,
     bundle: str | Path | None = None,
     policies: Sequence[str | Path] = (),
     data: Mapping[str, Any] | Sequence[str | Path] | None = None,
 ) -> Engine:
     """Return an engine that decides for this manifest, closed with `owned`; or the one that is given, which is not.
 
-    Arguments and errors as of `Pep.from_files`.
+    Arguments and errors as of `Pep.from_files`; `accept_unknown_opa` as of `SidecarEngine`.
     """
     check_choice(engine, opa_url=opa_url, bundle=bundle, policies=policies, data=data)
     if isinstance(engine, Engine):
@@ -41,7 +42,8 @@ def engine_of_files(
     if opa_url is not None:
         from pdp.engine.opa.engine import TOKEN_VARIABLE, SidecarEngine  # noqa: PLC0415 - only with a sidecar
 
-        return owned.enter_context(SidecarEngine(opa_url, token=os.environ.get(TOKEN_VARIABLE) or None))
+        token = os.environ.get(TOKEN_VARIABLE) or None
+        return owned.enter_context(SidecarEngine(opa_url, token=token, accept_unknown_opa=accept_unknown_opa))
     if isinstance(data, list | tuple):
         data = read_data([Path(file) for file in data])
     if policies:

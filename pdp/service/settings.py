@@ -95,11 +95,13 @@ class AuthzenSettings(_Part):
     Attributes:
         entrypoint: what it answers with: true, or `{decision | allow | verdict, context?}`.
         opa_url: of the OPA that has it.
+        accept_unknown_opa: let it answer if it does not say which release it is.
         subject_search...: documents that list ids, or names of actions, for a request; each is then evaluated.
     """
 
     entrypoint: RulePath
     opa_url: str
+    accept_unknown_opa: bool = False
     subject_search: RulePath | None = None
     resource_search: RulePath | None = None
     action_search: RulePath | None = None
@@ -112,6 +114,7 @@ class TenantSettings(_Part):
     store: ProjectStore
     engine: EngineName | None = None
     opa_url: str | None = None
+    accept_unknown_opa: bool = False
     audit_key_file: ProjectPath | None = None
     webhooks: tuple[WebhookSettings, ...] = ()
     authzen: AuthzenSettings | None = None

@@ -52,6 +52,8 @@ def open_tenant(
     UsageError: a file is missing or faulty; BundleError, EngineError, StoreError: what they name cannot be used.
     """
     project = read_project(settings.project)
+    if settings.accept_unknown_opa:
+        project = project.model_copy(update={"accept_unknown_opa": True})
     if settings.engine is not None or settings.opa_url is not None:
         project = project.model_copy(
             update={"engine": settings.engine or "sidecar", "opa_url": settings.opa_url or project.opa_url}

@@ -19,6 +19,7 @@ decision := {
 	"reasons": _reasons,
 	"obligations": _obligations,
 	"bundle": _bundle,
+	"request_id": _request_id,
 }
 
 # METADATA
@@ -262,3 +263,8 @@ _fulfillables contains obligation if {
 default _bundle := null
 
 _bundle := data.config.bundle
+
+# So that the enforcement point sees that the answer is the one to its request.
+default _request_id := null
+
+_request_id := input.context.request_id if is_string(input.context.request_id)

@@ -295,7 +295,7 @@ test_whole_document if {
 	decision := authz.decision with data.authz.concerns as {"effects": {"allow": set()}}
 		with data.custom.concerns as {}
 		with data.config as _config
-		with input as fixture.request
+		with input as fixture.changed([{"op": "add", "path": "/context/request_id", "value": "r-1"}])
 
 	decision == {
 		"verdict": "DENY",
@@ -307,6 +307,13 @@ test_whole_document if {
 		}},
 		"obligations": set(),
 		"bundle": {"revision": "sha256:1", "release": 3},
+		"request_id": "r-1",
+	}
+}
+
+test_request_without_an_id if {
+	every request in [object.remove(fixture.request, ["context"]), {}, {"context": {"request_id": 1}}] {
+		authz.decision.request_id == null with input as request
 	}
 }
 

@@ -167,7 +167,7 @@ def test_a_bad_file_is_named_with_its_fault(
 
 def fake_opa(folder: Path) -> Path:
     """A program that says it is OPA of the right version, and can do nothing else."""
-    program = written(folder / "opa", '#!/bin/sh\n[ "$1" = version ] && echo "Version: 1.22.0"\n')
+    program = written(folder / "opa", '#!/bin/sh\n[ "$1" = version ] && echo "Version: 1.22.4"\n')
     program.chmod(0o755)
     return program
 

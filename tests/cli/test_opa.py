@@ -48,7 +48,7 @@ def test_the_program_that_is_there(opa: Path, monkeypatch: pytest.MonkeyPatch, c
 
 @pytest.mark.usefixtures("no_opa")
 def test_no_program_is_here() -> None:
-    assert pdp("opa", "path") == (1, "", "error: no OPA 1.22.0 is here\n    hint: run: pdp opa install\n")
+    assert pdp("opa", "path") == (1, "", "error: no OPA 1.22.4 is here\n    hint: run: pdp opa install\n")
 
 
 @pytest.mark.parametrize("command", [("opa", "path"), ("opa", "install"), ("bundle", "build", "-o", "b.tar.gz")])
@@ -57,7 +57,11 @@ def test_pdp_opa_names_something_else(
 ) -> None:
     file = program(tmp_path, "echo Version: 1.0.0")
     monkeypatch.setenv("PDP_OPA", str(file))
-    complaint = f"error: PDP_OPA names {file}, which is version 1.0.0\n    hint: name OPA 1.22.0, or unset PDP_OPA\n"
+    fault = "is version 1.0.0, which is older than the versions that the policies are tested with"
+    complaint = (
+        f"error: PDP_OPA names {file}, which {fault}: take OPA 1.22.4 or later\n"
+        "    hint: name OPA 1.22.4, or unset PDP_OPA\n"
+    )
     assert pdp(*command) == (2, "", complaint)
 
 
@@ -75,7 +79,7 @@ DECIDE = ["decide", "-", *(part for option in OPTIONS.items() for part in option
     ],
 )
 def test_what_needs_opa_says_so(arguments: list[object], what: str) -> None:
-    complaint = f"error: {what} needs Open Policy Agent 1.22.0, and none is here\n    hint: run: pdp opa install\n"
+    complaint = f"error: {what} needs Open Policy Agent 1.22.4, and none is here\n    hint: run: pdp opa install\n"
     assert pdp(*arguments, stdin=json.dumps(wire()).encode()) == (2, "", complaint)
 
 
@@ -85,7 +89,7 @@ def test_the_embedded_engine_needs_none() -> None:
 
 
 def test_an_opa_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = '[ "$1" = version ] && echo "Version: 1.22.0" && exit; echo "no room here" >&2; exit 3'
+    script = '[ "$1" = version ] && echo "Version: 1.22.4" && exit; echo "no room here" >&2; exit 3'
     monkeypatch.setenv("PDP_OPA", str(program(tmp_path, script)))
     assert decided(wire(), "--engine", "sidecar") == (
         1,

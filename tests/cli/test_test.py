@@ -43,6 +43,9 @@ WRONG = one(
 )
 
 
+ASKED = ("--engine", "embedded")  # one engine: what is said does not depend on it
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files are named as from their own folder."""
@@ -58,7 +61,7 @@ def without_seconds(text: str) -> str:
 def test_all_passed() -> None:
     project(Path(), ALLOW)
 
-    done = pdp("test", ".")
+    done = pdp("test", ".", *ASKED)
 
     assert (done.code, done.err) == (0, "")
     assert without_seconds(done.out) == (
@@ -71,7 +74,7 @@ def test_a_scenario_that_failed_is_explained(opa: Path) -> None:
     """Expected and actual side by side, the rules that fired, and where the expected one stopped; each with place."""
     project(Path(), ALLOW, WRONG)
 
-    done = pdp("test", "scenarios.json")
+    done = pdp("test", "scenarios.json", *ASKED)
 
     rules = ROOT / "policies/authz/concerns"
     lines = [line for line in done.out.splitlines() if "Every clause" not in line]
@@ -119,7 +122,7 @@ def _line(rules: Path, code: str) -> int:
 def test_a_proposal_that_never_reached_the_policy_says_why() -> None:
     project(Path(), one(propose={"tool": "shell"}, expect={"rejection": "INVALID_TOOL_NAME", "verdict": "DENY"}))
 
-    done = pdp("test", ".")
+    done = pdp("test", ".", *ASKED)
 
     assert done.code == 1
     assert "\n  stopped by the enforcement point: 'shell' is not a tool of manifest 7\n" in done.out
@@ -129,7 +132,7 @@ def test_a_proposal_that_never_reached_the_policy_says_why() -> None:
 def test_names_cannot_steer_a_terminal() -> None:
     project(Path(), one(name="evil\x1b[2J\nname", propose=READ, expect={"result": "\x1b[31m"}))
 
-    done = pdp("test", ".")
+    done = pdp("test", ".", *ASKED)
 
     assert done.code == 1
     assert done.out.startswith("FAILED evil\\x1b[2J\\nname [embedded]\n")
@@ -139,7 +142,7 @@ def test_names_cannot_steer_a_terminal() -> None:
 def test_json_is_stable_and_complete() -> None:
     project(Path(), ALLOW, WRONG)
 
-    first, second = pdp("test", ".", "--json"), pdp("test", ".", "--json")
+    first, second = pdp("test", ".", "--json", *ASKED), pdp("test", ".", "--json", *ASKED)
 
     suite = load_suite(Path("scenarios.json"))
     report = first.json
@@ -205,7 +208,7 @@ def test_junit() -> None:
     """A suite for each file and engine; file, line and the text report; what XML cannot hold is replaced."""
     project(Path(), ALLOW, {**WRONG, "name": "wrong \x00 <&>"})
 
-    done = pdp("test", ".", "--junit", "a/new/folder/out.xml")
+    done = pdp("test", ".", "--junit", "a/new/folder/out.xml", *ASKED)
 
     root = ET.fromstring(Path("a/new/folder/out.xml").read_text())  # noqa: S314 - our own
     suite = root[0]
@@ -232,7 +235,7 @@ def test_reports_are_written_whoever_stops_reading() -> None:
     os.close(reader)
 
     done = subprocess.run(
-        [sys.executable, "-m", "pdp", "test", ".", "--junit", "out.xml", "--html", "out.html"],
+        [sys.executable, "-m", "pdp", "test", ".", "--junit", "out.xml", "--html", "out.html", *ASKED],
         stdout=writer, stderr=subprocess.PIPE, text=True, check=False, env=environment(),
     )  # fmt: skip
 
@@ -246,7 +249,7 @@ def test_reports_are_written_whoever_stops_reading() -> None:
 def test_a_report_that_cannot_be_written_takes_nothing_from_the_output() -> None:
     project(Path(), ALLOW)
 
-    done = pdp("test", ".", "--junit", "/dev/full")
+    done = pdp("test", ".", "--junit", "/dev/full", *ASKED)
 
     assert (done.code, without_seconds(done.out).splitlines()[0]) == (2, "1 passed: 1 file, embedded")
     assert done.err == (
@@ -281,7 +284,7 @@ def test_a_malformed_expression() -> None:
 def test_only_what_is_selected_is_run() -> None:
     project(Path(), ALLOW, WRONG)
 
-    done = pdp("test", ".", "-k", "^allow")
+    done = pdp("test", ".", "-k", "^allow", *ASKED)
 
     assert (done.code, without_seconds(done.out).splitlines()[0]) == (0, "1 passed: 1 file, embedded")
 
@@ -296,7 +299,7 @@ def test_only_what_is_selected_is_run() -> None:
 def test_usage(options: tuple[str, ...], message: str) -> None:
     project(Path(), ALLOW)
 
-    done = pdp("test", ".", *options)
+    done = pdp("test", ".", *options, *ASKED)
 
     assert done == (2, "", f"error: {message}\n")
 
@@ -307,18 +310,31 @@ def test_policies_need_opa_and_data_do_not(monkeypatch: pytest.MonkeyPatch) -> N
     Path("d.json").write_text('{"settings": {"x": 1}}')
     _no_opa(monkeypatch)
     project(Path(), ALLOW, policies=["mine"])
-    with_policies = pdp("test", ".")
+    with_policies = pdp("test", ".", *ASKED)
     project(Path(), ALLOW, data=["d.json"])
-    with_data = pdp("test", ".")
+    with_data = pdp("test", ".", *ASKED)
 
     assert (with_policies.code, with_policies.err) == (
         2,
         (
-            "error: compiling policies needs Open Policy Agent 1.22.0, and none is here\n"
+            "error: compiling policies needs Open Policy Agent 1.22.4, and none is here\n"
             "    hint: run: pdp opa install\n"
         ),
     )
     assert with_data.code == 0
+
+
+@pytest.mark.opa
+@pytest.mark.usefixtures("opa")
+def test_both_engines_are_asked_where_opa_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    project(Path(), ALLOW)
+    both = pdp("test", ".")
+    _no_opa(monkeypatch)
+    alone = pdp("test", ".")
+
+    assert [(done.code, without_seconds(done.out).splitlines()[0]) for done in (both, alone)] == [
+        (0, "2 passed: 1 file, embedded, sidecar"), (0, "1 passed: 1 file, embedded"),
+    ]  # fmt: skip
 
 
 @pytest.mark.opa
@@ -328,16 +344,16 @@ def test_policies_are_compiled_once(opa: Path, tmp_path: Path, monkeypatch: pyte
     text = PROBE
     _own_policy("mine", text)
     project(Path(), one(propose=READ, expect={"verdict": "DENY", "codes": ["probe.a"]}), policies=["mine"])
-    first = pdp("test", ".")
+    first = pdp("test", ".", *ASKED)
     kept = list(Path("cache").rglob("*.tar.gz"))
     with monkeypatch.context() as patch:
         _no_opa(patch)
         patch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        second = pdp("test", ".")
+        second = pdp("test", ".", *ASKED)
     kept[0].write_bytes(b"damaged")
-    third = pdp("test", ".")
+    third = pdp("test", ".", *ASKED)
     _own_policy("mine", text.replace("probe.a", "probe.b"))
-    fourth = pdp("test", ".")
+    fourth = pdp("test", ".", *ASKED)
 
     assert [each.code for each in (first, second, third, fourth)] == [0, 0, 0, 1]
     assert read_bundle(kept[0]).modules["custom/concerns/probe/probe.rego"] == text
@@ -348,7 +364,7 @@ def test_policies_are_compiled_once(opa: Path, tmp_path: Path, monkeypatch: pyte
 def test_a_denial_of_the_enforcement_points_own_is_told_of(sub: object, wrong: str) -> None:
     project(Path(), one(propose=READ, session={"claims": {"sub": sub}}, expect={"verdict": "ALLOW"}))
 
-    done = pdp("test", ".")
+    done = pdp("test", ".", *ASKED)
 
     stopped = f"decision.request_invalid: session: claims.sub is {wrong}: no subject, no decision"
     assert (done.code, done.out.splitlines()[-3:-1]) == (1, [f"  stopped by the enforcement point: {stopped}", ""])
@@ -358,14 +374,14 @@ def test_without_opa_it_is_said_that_nobody_knows_where_rules_stopped(monkeypatc
     _no_opa(monkeypatch)
     project(Path(), one(propose=READ, expect={"codes": ["scopes.missing"]}))
 
-    done = pdp("test", ".")
-    diagnosis = pdp("test", ".", "--json").json["suites"][0]["scenarios"][0]["diagnosis"]
+    done = pdp("test", ".", *ASKED)
+    diagnosis = pdp("test", ".", "--json", *ASKED).json["suites"][0]["scenarios"][0]["diagnosis"]
 
     assert done.code == 1
     assert done.out.splitlines()[-3:-1] == [
-        "  rules that did not fire: not known without OPA 1.22.0; get it with: pdp opa install", "",
+        "  rules that did not fire: not known without OPA 1.22.4; get it with: pdp opa install", "",
     ]  # fmt: skip
-    assert diagnosis["unknown"] == " without OPA 1.22.0; get it with: pdp opa install"
+    assert diagnosis["unknown"] == " without OPA 1.22.4; get it with: pdp opa install"
 
 
 def _own_policy(folder: str, text: str) -> None:

@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from pdp import Approvals, MemoryAudit, Pep, ShadowEngine
+from pdp.decision import GRANT
 from pdp.engine.opa.engine import SidecarEngine
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN, Engine
 from pdp.engine.shadow import ShadowCounts, ShadowDifference
@@ -38,9 +39,9 @@ def loose() -> EmbeddedEngine:
     return EmbeddedEngine(lax())
 
 
-def constant(**answers: Any) -> Scripted:
+def constant(verdict: str = "ALLOW", *, code: str | None = None, **answers: Any) -> Scripted:
     """An engine that always answers the same."""
-    return Scripted(lambda _: {**answer(), **answers})
+    return Scripted(lambda _: {**answer(verdict, code=code), **answers})
 
 
 def shadowed(engine: Engine, shadow: Engine, **options: Any) -> ShadowEngine:
@@ -175,8 +176,8 @@ def test_a_difference_has_both_decisions_and_the_request(caplog: pytest.LogCaptu
         (answer(), answer("ALLOW", duty("redact", fields=["a"])), False),
         (answer("ALLOW", duty("redact", fields=["a"])), answer("ALLOW", duty("redact", fields=["b"])), False),
         (answer("ALLOW", duty("a"), duty("b", n=1)), answer("ALLOW", duty("b", n=1.0), duty("a")), True),
-        ({**answer(), "reasons": [{"code": "a.b", "message": "x", "details": {"n": 1}}]},
-         {**answer(), "reasons": [{"code": "a.b", "message": "y", "details": {}}] * 2, "bundle": None}, True),
+        ({**answer(), "reasons": [{"code": GRANT, "message": "x", "details": {"n": 1}}]},
+         {**answer(), "reasons": [{"code": GRANT, "message": "y", "details": {}}] * 2, "bundle": None}, True),
     ],
     ids=["verdict", "codes", "obligations", "parameters", "order of obligations", "words of reasons"],
 )  # fmt: skip
@@ -189,7 +190,7 @@ def test_what_is_a_difference(ours: Any, theirs: Any, same: bool) -> None:
 def test_plans_are_shadowed() -> None:
     differences: list[ShadowDifference] = []
     plan = b'{"steps":[{"tool":"a"},{"tool":"b"}]}'
-    with shadowed(constant(), constant(verdict="DENY"), on_difference=differences.append) as engine:
+    with shadowed(constant(code="planning.acceptable"), constant("DENY"), on_difference=differences.append) as engine:
         decided = (engine.decide_body(plan, PLAN), asyncio.run(engine.adecide_body(plan, PLAN)))
 
     assert [decision.verdict for decision in decided] == ["ALLOW", "ALLOW"]
@@ -206,7 +207,7 @@ def test_an_observer_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -
         observed.append(difference)
         raise SystemExit("the secret")
 
-    with shadowed(constant(), constant(verdict="DENY"), on_difference=observe) as engine:
+    with shadowed(constant(), constant("DENY"), on_difference=observe) as engine:
         for _ in range(3):
             assert engine.decide_body(b"{}").verdict == "ALLOW"
 
@@ -305,7 +306,7 @@ def test_an_observer_may_close_the_engine() -> None:
         engine.close()
         closed.set()
 
-    engine = shadowed(constant(), constant(verdict="DENY"), on_difference=observe)
+    engine = shadowed(constant(), constant("DENY"), on_difference=observe)
     engine.evaluate(b"{}")
     assert closed.wait(PATIENCE / 3)
     engine.close()

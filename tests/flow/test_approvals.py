@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pdp import Approval, Approvals, Evaluation, MemoryAudit, Pep, Verdict
+from pdp.decision import GRANT
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AuditError
 from pdp.manifest.effective import EffectiveManifest
@@ -200,7 +201,7 @@ def test_threads_that_call_at_once_run_the_tool_once(pep: Pep, hub: Hub) -> None
     ]  # fmt: skip
     assert len(hub.wires) == 1
     assert Counter((event["type"], event["verdict"], tuple(event["codes"])) for event in events(pep)[3:]) == {
-        ("tool.initiate_wire.dispatch", "ALLOW", ("scripted.said",)): 4,
+        ("tool.initiate_wire.dispatch", "ALLOW", (GRANT,)): 4,
         ("approval.consumed", None, ("approvals.required",)): 1,
         ("tool.initiate_wire.result", None, ()): 4,
     }
@@ -212,7 +213,7 @@ def test_threads_that_call_at_once_without_a_key_run_the_tool_once(hub: Hub) -> 
     evaluations = at_once(scripted(hub, replace(EFFECTIVE, tools={keyless.name: keyless})))
 
     assert sorted((each.verdict or "", each.codes, each.executed) for each in evaluations) == [
-        (Verdict.ALLOW, ("scripted.said",), True), *[(Verdict.DENY, ("approvals.invalid",), False)] * 3,
+        (Verdict.ALLOW, (GRANT,), True), *[(Verdict.DENY, ("approvals.invalid",), False)] * 3,
     ]  # fmt: skip
     assert len(hub.wires) == 1
 

@@ -13,6 +13,7 @@ import pytest
 
 from pdp import Approvals, Evaluation, MemoryAudit, ObligationHandler, Pep, Verdict
 from pdp.audit.chain import AuditEvent
+from pdp.decision import GRANT
 from pdp.engine.protocol import DECISION
 from pdp.errors import AuditError, UsageError
 from pdp.json import canonical
@@ -247,7 +248,7 @@ class Refusing(ObligationHandler):
             raise self.error
 
 
-@pytest.mark.parametrize(("step", "decided_first"), [("check", []), ("before", [("ALLOW", ["scripted.said"])])])
+@pytest.mark.parametrize(("step", "decided_first"), [("check", []), ("before", [("ALLOW", [GRANT])])])
 @pytest.mark.parametrize(
     ("error", "message"),
     [
@@ -358,11 +359,12 @@ def test_log_level_logs_the_decision_whatever_it_is(caplog: pytest.LogCaptureFix
         decided = pep.decide(wire(), session())
 
     assert decided.decision is not None
+    code = GRANT if verdict == "ALLOW" else "scripted.said"
     assert caplog.record_tuples == [
         (
             "pdp.pep",
             logging.WARNING,
-            f"{verdict} for initiate_wire: scripted.said (decision {decided.decision.decision_id})",
+            f"{verdict} for initiate_wire: {code} (decision {decided.decision.decision_id})",
         )
     ]
 

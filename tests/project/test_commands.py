@@ -83,7 +83,7 @@ scenarios:
 """,
     )
 
-    done = pdp("test", "--json")
+    done = pdp("test", "--json", "--engine", "embedded")
 
     assert (done.code, done.json["passed"], done.err) == (0, 1, told(project))
 

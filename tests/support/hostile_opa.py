@@ -16,13 +16,21 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from pdp.engine.opa.versions import OLDEST_GOOD
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
     from typing import Self
 
-ALLOW = b'{"verdict":"ALLOW","reasons":[{"code":"x.y","message":"","details":{}}],"obligations":[],"bundle":null}'
-"""The document of the test policy."""
+ALLOW = (
+    b'{"verdict":"ALLOW","reasons":[{"code":"effects.gate_satisfied","message":"","details":{}}],"obligations":[],'
+    b'"bundle":null}'
+)
+"""The document of a policy that grants."""
+
+GOOD = b'"provenance":{"version":"%b"}' % OLDEST_GOOD.encode()
+"""The member of an answer by which an OPA says which version it is."""
 
 
 def http(body: bytes, *, status: bytes = b"200 OK", headers: bytes = b"") -> bytes:
@@ -32,9 +40,9 @@ def http(body: bytes, *, status: bytes = b"200 OK", headers: bytes = b"") -> byt
     return b"HTTP/1.1 %b\r\n%bContent-Length: %d\r\n\r\n%b" % (status, headers, len(body), body)
 
 
-def result(document: bytes) -> bytes:
-    """The response in which OPA wraps a document."""
-    return http(b'{"result":%b}' % document)
+def result(document: bytes, said: bytes = GOOD) -> bytes:
+    """The response in which OPA wraps a document, and says which version it is."""
+    return http(b'{%b,"result":%b}' % (said, document))
 
 
 class Peer:

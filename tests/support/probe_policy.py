@@ -41,7 +41,7 @@ def decision(seen: Any) -> dict[str, Any]:
     """What the action `echo` answers for the context `seen`."""
     return {
         "verdict": "ALLOW",
-        "reasons": [{"code": "probe.echo", "message": "seen", "details": {"seen": seen}}],
+        "reasons": [{"code": "effects.gate_satisfied", "message": "seen", "details": {"seen": seen}}],
         "obligations": [],
         "bundle": {"revision": "sha256:probe", "release": 1},
     }

@@ -12,12 +12,14 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from pdp.decision import GRANT
 from pdp.engine.protocol import DECISION, Engine
 from pdp.execution.telemetry import Telemetry
 
 
-def answer(verdict: str = "ALLOW", *obligations: dict[str, Any], code: str = "scripted.said") -> dict[str, Any]:
-    """A decision document with one reason; obligations belong to the verdict."""
+def answer(verdict: str = "ALLOW", *obligations: dict[str, Any], code: str | None = None) -> dict[str, Any]:
+    """A decision document with one reason, which grants where it is an ALLOW; obligations belong to the verdict."""
+    code = code or (GRANT if verdict == "ALLOW" else "scripted.said")
     return {
         "verdict": verdict,
         "reasons": [{"code": code, "message": "as the test says", "details": {}}],

@@ -10,7 +10,7 @@ from pdp.cli import Exit
 from pdp.cli.options import AsJson, command_app
 from pdp.cli.output import complain, print_answer
 from pdp.workbench.opa.modules import baseline_policies_path
-from pdp.workbench.opa.program import OPA_VERSION, find_opa
+from pdp.workbench.opa.program import OPA_VERSION, find_opa, opa_version
 
 
 def ensured() -> Path:
@@ -60,4 +60,4 @@ def policies(as_json: AsJson = False) -> None:
 
 
 def _print_program(program: Path, *, as_json: bool) -> None:
-    print_answer({"path": str(program), "version": OPA_VERSION}, [str(program)], as_json=as_json)
+    print_answer({"path": str(program), "version": opa_version(program)}, [str(program)], as_json=as_json)

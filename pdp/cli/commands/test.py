@@ -38,7 +38,7 @@ app = command_app()
 def run_scenarios(
     paths: ScenarioPaths = None,
     engine: Annotated[
-        Literal[EngineName, "both"] | None, typer.Option(help="Who decides, embedded if absent; both have to agree.")
+        Literal[EngineName, "both"] | None, typer.Option(help="Who decides; both have to agree. Both if OPA is there.")
     ] = None,
     expression: Annotated[
         str | None, typer.Option("-k", metavar="EXPR", help="A regular expression that is found in names.")
@@ -59,7 +59,7 @@ def run_scenarios(
     or an engine that is late.
     """
     project = project_with(scenarios=paths)
-    engines = engines_named(engine or project.engine)
+    engines = engines_named(engine or ("both" if find_opa() else project.engine))
     if fail_under is not None and not coverage:
         raise UsageError("--fail-under says nothing without --coverage", hint="add --coverage")
     selected = None if expression is None else selection(expression)

@@ -1,6 +1,7 @@
 """The engine that asks a running OPA.
 
-engine: the engine: what is asked, what of the answer is a decision, what an error with which code; its circuit breaker
-client: an OPA's URL; HTTP for threads (`http.client`), deadlines, errors in our words
-aio:    HTTP for tasks (aiohttp)
+engine:   the engine: what is asked, what of the answer is a decision, what an error with which code; circuit breaker
+client:   an OPA's URL; HTTP for threads (`http.client`), deadlines, errors in our words
+versions: which versions of OPA may decide, and why others may not
+aio:      HTTP for tasks (aiohttp)
 """

@@ -2,9 +2,10 @@
 
 Whatever is not a decision is an error with a code of its own, and so a DENY:
 
-    engine.unavailable       no connection; refused (401, 403), not ready (429, 502, 503, 504); circuit open; closed
+    engine.unavailable       no connection; refused (401, 403), not ready (429, 502, 503, 504); circuit open; closed;
+                             an OPA whose version may not decide (`versions`)
     engine.timeout           no whole answer in time
-    engine.answer_invalid    any other status, no `result`, more beside it than `decision_id`, a key that stands twice,
+    engine.answer_invalid    any other status, no `result`, unknown members beside it, a key that stands twice,
                              not JSON, half an answer, a policy that fails
     decision.request_invalid a request that is too large or not JSON; OPA is not asked
 """
@@ -21,6 +22,7 @@ import orjson
 
 from pdp.engine.data import directory_faults
 from pdp.engine.opa.client import Answer, OpaClient, parse_address
+from pdp.engine.opa.versions import version_fault
 from pdp.engine.protocol import DECISION, Engine, check_seconds
 from pdp.errors import AnswerInvalidError, EngineError, RequestRefusedError, UndefinedDocumentError, UsageError
 from pdp.json import MAX_BYTES, JsonValueError, canonical, has_unique_keys, parse_json
@@ -35,8 +37,9 @@ CONNECTIONS: Final = 64  # default limit of the connections of an event loop, an
 FAILURES: Final = 5  # default number of failures in a row that open the circuit
 PAUSE: Final = 1.0  # default time between two trials while the circuit is open, in seconds
 
-# Strict, as otherwise a builtin that fails is undefined, and a deny that leans on it is lost (OPA's default).
-_PATH: Final = "/v1/data/{}?strict-builtin-errors=true"
+# Strict, as otherwise a builtin that fails is undefined, and a deny that leans on it is lost (OPA's default). With
+# `provenance` each answer has the version of the OPA that gave it: another one may listen there since the last request.
+_PATH: Final = "/v1/data/{}?strict-builtin-errors=true&provenance=true"
 # As RFC 6750 writes it.
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _OK: Final = 200
@@ -45,7 +48,7 @@ _NOT_READY: Final = frozenset((429, 502, 503, 504))
 _SHOWN: Final = 200
 _NOTHING: Final = b"{}"
 _DIRECTORY_SECONDS: Final = 10
-_MEMBERS: Final = frozenset(("result", "decision_id"))  # the latter where OPA logs decisions
+_MEMBERS: Final = frozenset(("result", "provenance", "decision_id"))  # the last where OPA logs decisions
 _NULL: Final = b'{"input":null}'  # OPA warns that the input is missing, and decides
 
 
@@ -112,6 +115,8 @@ class SidecarEngine(Engine):
         failures: after how many failures in a row OPA is left alone,
         pause: and for how many seconds, before one decision tries again. The others are DENY `engine.unavailable` at
             once meanwhile.
+        accept_unknown_opa: let an OPA decide that does not say which release it is. A version that is known to be bad
+            never decides.
 
     UsageError: an argument that cannot be used.
     """
@@ -129,6 +134,7 @@ class SidecarEngine(Engine):
         connections: int = CONNECTIONS,
         failures: int = FAILURES,
         pause: float = PAUSE,
+        accept_unknown_opa: bool = False,
     ) -> None:
         for name, seconds in (("timeout", timeout), ("connect_timeout", connect_timeout), ("pause", pause)):
             check_seconds(name, seconds)
@@ -145,6 +151,7 @@ class SidecarEngine(Engine):
             raise UsageError("tls is given, and OPA's address is not https", hint="give https://HOST:PORT")
         self._name = f"OPA at {address.url}"
         self._timeout = timeout
+        self._accept_unknown = accept_unknown_opa
         self._client = OpaClient(
             address,
             connect_timeout=connect_timeout,
@@ -222,7 +229,6 @@ class SidecarEngine(Engine):
     def _document(self, document: str, content: bytes, answer: Answer) -> bytes:
         if answer.status != _OK:
             raise self._refusal(answer)
-        self._circuit.succeeded()
         try:
             envelope = orjson.loads(answer.body)
             # OPA's text is nearly always the one form that orjson writes, and then no key stands twice in it.
@@ -233,6 +239,14 @@ class SidecarEngine(Engine):
         members = _MEMBERS if content != _NULL else _MEMBERS | {"warning"}
         if not is_sure or type(envelope) is not dict or not envelope.keys() <= members:
             raise self._not_opa("something that is no answer of OPA's", answer)
+        provenance = envelope.get("provenance")
+        stated = provenance.get("version") if type(provenance) is dict else None
+        fault = version_fault(stated if type(stated) is str else None, accept_unknown=self._accept_unknown)
+        if fault is not None:
+            refused = EngineError(f"{self._name} {fault}")
+            self._circuit.failed(refused.message)
+            raise refused
+        self._circuit.succeeded()
         if "result" not in envelope:
             raise UndefinedDocumentError(
                 f"{self._name} has no document {document}", hint="load the bundle into it, and look into its log"
@@ -243,6 +257,7 @@ class SidecarEngine(Engine):
             raise AnswerInvalidError(f"{self._name} answered something that is not plain JSON: {error}") from error
 
     def _not_opa(self, fault: str, answer: Answer) -> AnswerInvalidError:
+        self._circuit.succeeded()
         return AnswerInvalidError(
             f"{self._name} answered {fault}: {_shown(answer.body)}", hint="check that OPA itself listens there"
         )
@@ -256,7 +271,8 @@ class SidecarEngine(Engine):
         self._circuit.succeeded()
         if answer.status in _REFUSED:
             return EngineError(
-                f"{self._name} refused the request {shown}", hint="check the token, and OPA's policy system.authz"
+                f"{self._name} refused the request {shown}",
+                hint="check the token, and that OPA's policy system.authz admits the request",
             )
         return AnswerInvalidError(
             f"{self._name} made no decision {shown}",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
 from pdp.audit.chain import keyed_hash
-from pdp.decision import Decision, Verdict, denied, new_id, parse_decision
-from pdp.engine.protocol import DECISION, Engine
+from pdp.decision import Decision, Verdict, denied, new_id
+from pdp.engine.protocol import DECISION, Engine, parse_answer
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, UndefinedDocumentError
 from pdp.json import canonical
 from pdp.project.resources import engine_of_files
@@ -24,10 +23,8 @@ if TYPE_CHECKING:
     from pdp.pep import Pep
     from pdp.service.settings import AuthzenSettings
 
-_SHORT: Final = 4096
 _AT_ONCE: Final = 16
 _VERDICTS: Final[Mapping[object, Verdict]] = {True: Verdict.ALLOW, False: Verdict.DENY} | {one: one for one in Verdict}
-_parse = lru_cache(256)(parse_decision)
 
 
 class AccessAnswer(NamedTuple):
@@ -58,7 +55,10 @@ class AccessPolicy:
             self._entries.setdefault(entry.pdp_action, entry)
         if settings is not None:
             self._document = settings.entrypoint
-            self._engine = engine_of_files(pep.manifest, owned, engine="sidecar", opa_url=settings.opa_url)
+            url, unknown = settings.opa_url, settings.accept_unknown_opa
+            self._engine = engine_of_files(
+                pep.manifest, owned, engine="sidecar", opa_url=url, accept_unknown_opa=unknown
+            )
 
     def can_search(self, kind: str) -> bool:
         """Return whether there are candidates: the actions of another policy it must list itself."""
@@ -107,7 +107,7 @@ class AccessPolicy:
         async def answer(body: bytes) -> AccessAnswer:
             async with room:
                 try:
-                    return self._parsed(await self._engine.aevaluate(body, self._document))
+                    return self._parsed(await self._engine.aevaluate(body, self._document), body)
                 except (EngineError, BundleError) as error:
                     return self._failed(error)
 
@@ -117,22 +117,16 @@ class AccessPolicy:
         answers = []
         for body in bodies:
             try:
-                answers.append(self._parsed(self._engine.evaluate(body, self._document)))
+                answers.append(self._parsed(self._engine.evaluate(body, self._document), body))
             except (EngineError, BundleError) as error:
                 answers.append(self._failed(error))
         return answers
 
-    def _parsed(self, text: bytes) -> AccessAnswer:
+    def _parsed(self, text: bytes, body: bytes) -> AccessAnswer:
         """Return what the engine answered; AnswerInvalidError where that is no decision."""
         if not self.is_baseline:
             return self._parsed_other(text)
-        # Most answers to a batch are the same but for their ids.
-        if len(text) < _SHORT:
-            same = _parse(text)
-            release = same.release
-            decision = Decision(same.verdict, same.reasons, same.obligations, new_id(), same.bundle_revision, release)
-        else:
-            decision = parse_decision(text)
+        decision = parse_answer(text, body, self._document)
         if self._pep.newest.is_stale(decision):
             decision = denied("bundle.stale", f"release {decision.release} decided, and a later one has decided before")
         return AccessAnswer(decision)

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from pdp.documents import read_document
+from pdp.engine.opa.versions import OLDEST_GOOD
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.manifest.load import load_effective
 
@@ -57,7 +58,8 @@ class _Question(BaseHTTPRequestHandler):
         decided = orjson.loads(engine.baseline.evaluate(orjson.dumps(asked), document))
         if "bundle" in decided:
             decided["bundle"]["release"] = 1 if setting == "stale" else 2
-        text = b'{"result":{"verdict":"ALLOW"' if setting == "garbage" else orjson.dumps({"result": decided})
+        whole = orjson.dumps({"provenance": {"version": OLDEST_GOOD}, "result": decided})
+        text = b'{"result":{"verdict":"ALLOW"' if setting == "garbage" else whole
         with suppress(OSError):  # whoever asked may have given up
             if setting != "down":
                 self.wfile.write(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text))

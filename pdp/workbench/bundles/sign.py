@@ -25,10 +25,6 @@ from pdp.errors import UsageError
 from pdp.installed import extra
 from pdp.json import canonical
 
-with extra("follow"):
-    from joserfc import jws
-    from joserfc.jwk import ECKey
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -54,6 +50,9 @@ def generate_key(out: Path) -> VerificationKey:
 
     UsageError: one of the files is there already, or cannot be written. Neither is left behind then.
     """
+    with extra("follow"):
+        from joserfc.jwk import ECKey  # noqa: PLC0415 - only who makes a key needs it
+
     jwk = ECKey.generate_key("P-256")
     public, private = public_half(jwk), jwk.as_pem(private=True)
     public_file = out.with_name(out.name + PUBLIC_SUFFIX)
@@ -107,6 +106,9 @@ def sign_bundle(packed: bytes, key: SigningKey) -> bytes:
 
     BundleError: not a whole bundle of this version.
     """
+    with extra("follow"):
+        from joserfc import jws  # noqa: PLC0415 - only who signs needs it
+
     files = {name: content for name, content in unpack_bundle(packed).items() if name != SIGNATURES}
     header = {"alg": ALGORITHM, "kid": key.public.id}
     token = jws.serialize_compact(header, canonical({"files": signed_files(files)}), key.jwk, algorithms=[ALGORITHM])

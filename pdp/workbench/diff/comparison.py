@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.decision import Decision, Verdict, denied, parse_decision
-from pdp.engine.protocol import DECISION, PLAN
+from pdp.decision import Decision, Verdict, denied
+from pdp.engine.protocol import DECISION, PLAN, parse_answer
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import BundleError, EngineError, EngineTimeoutError
 from pdp.json import canonical
@@ -171,7 +171,7 @@ class Comparison(ExitStack):
     def decide(self, call: ComparedCall) -> tuple[Decision, Decision]:
         """Return both decisions on one call."""
         old, new = self._answers(call)
-        return _decision(old), _decision(new)
+        return _decision(old, call.old, call), _decision(new, call.new, call)
 
     def _answers(self, call: ComparedCall) -> tuple[bytes | EngineError | BundleError, ...]:
         old, new = self.engines
@@ -195,7 +195,7 @@ class Comparison(ExitStack):
             # Nearly all are equal to the byte; parsing those would take a third of the time of deciding.
             if answers[0] == answers[1]:
                 continue
-            old, new = map(_decision, answers)
+            old, new = _decision(answers[0], call.old, call), _decision(answers[1], call.new, call)
             change = change_of(old, new)
             if change is not None:
                 differences.append(Difference(call, change, old, new))
@@ -213,7 +213,7 @@ def _engine(
 
 def _answer(engine: EmbeddedEngine, body: bytes, call: ComparedCall) -> bytes | EngineError | BundleError:
     try:
-        return engine.evaluate(body, PLAN if call.plan else DECISION)
+        return engine.evaluate(body, _document(call))
     except EngineTimeoutError as error:
         whose = call.source or f"a generated call of {call.tool}"
         raise EngineTimeoutError(f"{whose}: no verdict: {error.message}", hint=LATE) from error
@@ -221,10 +221,14 @@ def _answer(engine: EmbeddedEngine, body: bytes, call: ComparedCall) -> bytes | 
         return error
 
 
-def _decision(answer: bytes | EngineError | BundleError) -> Decision:
+def _document(call: ComparedCall) -> str:
+    return PLAN if call.plan else DECISION
+
+
+def _decision(answer: bytes | EngineError | BundleError, body: bytes, call: ComparedCall) -> Decision:
     if isinstance(answer, bytes):
         try:
-            return parse_decision(answer)
+            return parse_answer(answer, body, _document(call))
         except EngineError as error:
             answer = error
     return denied(answer.code, answer.message)

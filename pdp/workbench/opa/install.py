@@ -27,12 +27,7 @@ with extra("workbench"):
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_ASSETS: Final = {
-    ("linux", "amd64"): "opa_linux_amd64_static",
-    ("linux", "arm64"): "opa_linux_arm64_static",
-    ("darwin", "amd64"): "opa_darwin_amd64",
-    ("darwin", "arm64"): "opa_darwin_arm64_static",
-}
+_PROGRAMS: Final = frozenset((system, processor) for system in ("linux", "darwin") for processor in ("amd64", "arm64"))
 _BASE_URL: Final = "https://openpolicyagent.org/downloads"
 # Seconds to wait for a connection, and then for each further piece; and those for the whole download.
 _PATIENCE: Final = 5.0
@@ -75,10 +70,9 @@ def install_opa(progress: Callable[[str], None], *, base_url: str = _BASE_URL) -
 
 def release_asset() -> str:
     """Return the name of the official program for this machine."""
-    asset = _ASSETS.get(machine())
-    if asset is None:
+    if machine() not in _PROGRAMS:
         raise OpaInstallError(f"there is no official program for {' on '.join(machine())}")
-    return asset
+    return "_".join(("opa", *machine()))
 
 
 # In an event loop, since only there one deadline bounds everything: lookup, TLS, and an answer that drips.

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from platformdirs import user_cache_path
 
+from pdp.engine.opa.versions import version_fault
 from pdp.errors import EngineTimeoutError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 OPA_VERSION: Final = "1.22.4"
-"""The one version that this program is tested with; bundles are built and decided by it."""
+"""The version that this program is tested with; it is installed, and released bundles are built with it."""
 
 OPA_VARIABLE: Final = "PDP_OPA"
 """The environment variable that names the program to use."""
@@ -36,21 +37,21 @@ _PROCESSORS: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 def find_opa() -> Path | None:
     """Return the OPA program to use, or None: what PDP_OPA names, else `opa` on PATH, else what was installed.
 
-    On PATH and in the cache, another version than `OPA_VERSION` is passed over.
+    On PATH and in the cache, a version that may not decide (`version_fault`) is passed over.
 
-    UsageError: PDP_OPA names something else than OPA of this version.
+    UsageError: PDP_OPA names such a version, or something that is not OPA.
     """
     named = os.environ.get(OPA_VARIABLE)
     if named:
         version = opa_version(Path(named))
-        if version != OPA_VERSION:
-            fault = f"is version {version}" if version else "is not an OPA program that can be run"
+        fault = version_fault(version) if version else "is not an OPA program that can be run"
+        if fault is not None:
             hint = f"name OPA {OPA_VERSION}, or unset {OPA_VARIABLE}"
             raise UsageError(f"{OPA_VARIABLE} names {named}, which {fault}", hint=hint)
         return Path(named)
     on_path = shutil.which("opa")
     for candidate in (Path(on_path) if on_path else None, cached_opa()):
-        if candidate is not None and opa_version(candidate) == OPA_VERSION:
+        if candidate is not None and version_fault(opa_version(candidate)) is None:
             return candidate
     return None
 

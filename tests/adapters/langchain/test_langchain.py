@@ -432,7 +432,7 @@ class Redacting(Engine):
 
     def evaluate(self, body: bytes, document: str = "") -> bytes:
         duty = {"on": "ALLOW", "id": "redact", "parameters": {"fields": [self.field]}}
-        reason = {"code": "scripted.said", "message": "as the test says", "details": {}}
+        reason = {"code": "effects.gate_satisfied", "message": "as the test says", "details": {}}
         bundle = {"revision": "sha256:1", "release": 1}
         return orjson.dumps({"verdict": "ALLOW", "reasons": [reason], "obligations": [duty], "bundle": bundle})
 

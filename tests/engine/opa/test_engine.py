@@ -17,19 +17,30 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdp.decision import Decision, Reason, Verdict
+from pdp.decision import GRANT, Decision, Reason, Verdict
 from pdp.engine.opa.client import Address, parse_address
 from pdp.engine.opa.engine import SidecarEngine
 from pdp.errors import UsageError
 from pdp.json import MAX_BYTES
 from tests.support import PATIENCE, until
-from tests.support.hostile_opa import ALLOW, HostileOpa, Peer, answering, answering_once, http, result, self_signed
+from tests.support.hostile_opa import (
+    ALLOW,
+    GOOD,
+    HostileOpa,
+    Peer,
+    answering,
+    answering_once,
+    http,
+    result,
+    self_signed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 IS_OPA = "(check that OPA itself listens there)"
 TOKEN = "(letters, digits and -._~+/ with = at its end; look for blanks, line feeds and quotes)"  # noqa: S105
+ADMITS = "(check the token, and that OPA's policy system.authz admits the request)"
 POLICY = "(check the policy at the place that is named, if any, and that OPA itself listens there)"
 
 
@@ -50,7 +61,7 @@ def outcome(decision: Decision) -> tuple[str, list[tuple[str, str]]]:
     return decision.verdict, [(reason.code, reason.message) for reason in decision.reasons]
 
 
-ALLOWED = ("ALLOW", [("x.y", "")])
+ALLOWED = ("ALLOW", [(GRANT, "")])
 
 
 def document(document: bytes) -> bytes:
@@ -61,13 +72,13 @@ def document(document: bytes) -> bytes:
     "response",
     [
         pytest.param(result(ALLOW), id="plain"),
-        pytest.param(http(b'{"decision_id":"1","result":%b}\n' % ALLOW), id="of an OPA that logs decisions"),
-        pytest.param(http(b'{ "result": %b }' % ALLOW),
+        pytest.param(result(ALLOW, GOOD + b',"decision_id":"1"'), id="of an OPA that logs decisions"),
+        pytest.param(result(ALLOW + b"\n "),
             id="with white space"),
         pytest.param(
             b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-            b'Transfer-Encoding: chunked\r\n\r\nA\r\n{"result":\r\n%x\r\n%b\r\n1\r\n}\r\n0\r\n\r\n'
-            % (len(ALLOW), ALLOW),
+            b'Transfer-Encoding: chunked\r\n\r\n%x\r\n{%b\r\nA\r\n,"result":\r\n%x\r\n%b\r\n1\r\n}\r\n0\r\n\r\n'
+            % (len(GOOD) + 1, GOOD, len(ALLOW), ALLOW),
             id="chunked",
         ),
     ],
@@ -80,7 +91,7 @@ def test_a_decision_is_a_decision(decide: Decide, response: bytes) -> None:
 @pytest.mark.parametrize(
     ("response", "code", "message"),
     [
-        pytest.param(http(b"{}"), "answer_invalid", "has no document authz/decision", id="no result"),
+        pytest.param(http(b"{%b}" % GOOD), "answer_invalid", "has no document authz/decision", id="no result"),
         pytest.param(http(b"<html>Log in</html>"), "answer_invalid",
             f"answered something that is not JSON: '<html>Log in</html>' {IS_OPA}", id="HTML"),
         pytest.param(http(b""), "answer_invalid", f"answered something that is not JSON: nothing {IS_OPA}",
@@ -109,15 +120,15 @@ def test_a_decision_is_a_decision(decide: Decide, response: bytes) -> None:
             "answer_invalid", f"made no decision (400): bad input {POLICY}", id="400"),
         pytest.param(http(b'{"code":"unauthorized","message":"request rejected"}', status=b"401 Unauthorized"),
             "unavailable",
-            "refused the request (401): request rejected (check the token, and OPA's policy system.authz)", id="401"),
+            f"refused the request (401): request rejected {ADMITS}", id="401"),
         pytest.param(http(b"", status=b"403 Forbidden"), "unavailable",
-            "refused the request (403): nothing (check the token, and OPA's policy system.authz)", id="403"),
+            f"refused the request (403): nothing {ADMITS}", id="403"),
         pytest.param(http(b"404 page not found\n", status=b"404 Not Found"), "answer_invalid",
             f"made no decision (404): '404 page not found' {POLICY}", id="404"),
         pytest.param(http(b"", status=b"302 Found", headers=b"Location: http://elsewhere/\r\n"), "answer_invalid",
             f"made no decision (302): nothing {POLICY}", id="a redirect, not followed"),
         pytest.param(http(result(ALLOW).partition(b"\r\n\r\n")[2], status=b"201 Created"), "answer_invalid",
-            "made no decision (201): " + repr('{"result":' + ALLOW.decode() + "}") + f" {POLICY}",
+            "made no decision (201): " + repr(result(ALLOW).decode().partition("\r\n\r\n")[2]) + f" {POLICY}",
             id="201, an ALLOW within"),
         pytest.param(
             http(b'{"errors":[{"message":"div: by zero","location":{"file":"a.rego","row":7}}]}', status=b"500 E"),
@@ -186,7 +197,7 @@ def test_the_request_is_what_opa_documents(decide: Decide, tmp_path: Path) -> No
     head, _, content = opa.requests[0].partition(b"\r\n\r\n")
     line, *fields = head.decode().split("\r\n")
     assert (line, content) == (
-        "POST /v1/data/authz/decision?strict-builtin-errors=true HTTP/1.1",
+        "POST /v1/data/authz/decision?strict-builtin-errors=true&provenance=true HTTP/1.1",
         b'{"input":{"a":"\xc3\xa9","n":1.5}}',
     )
     assert {
@@ -219,7 +230,100 @@ def test_a_large_request_and_answer_pass(decide: Decide) -> None:
     with HostileOpa(answering(result(document(b'{"echo":%b}' % body)))) as opa, SidecarEngine(opa.url) as engine:
         decision = decide(engine, body)
 
-    assert decision.reasons == (Reason(code="x.y", message="", details={"echo": "x" * (MAX_BYTES - 2)}),)
+    assert decision.reasons == (
+        Reason(code="effects.gate_satisfied", message="", details={"echo": "x" * (MAX_BYTES - 2)}),
+    )
+
+
+# --- which OPA answers
+
+LOSES = 'which loses rules, denies among them: its `input.x in {"a", input.y}` does not hold for input.y'
+CRASHES = "which has an HTTP server that a request can crash (CVE-2026-97054)"
+TAKE = "take OPA 1.22.4 or later"
+UNKNOWN = f"{TAKE}, or set accept_unknown_opa"
+
+
+def stated(version: str) -> bytes:
+    return result(ALLOW, b'"provenance":{"version":"%b","build_commit":"c"}' % version.encode())
+
+
+@pytest.mark.parametrize("version", ["1.22.4", "1.22.10", "1.23.0", "2.0.0", "1.22.4+vendor"])
+def test_a_good_opa_decides(decide: Decide, version: str) -> None:
+    with HostileOpa(answering(stated(version))) as opa, SidecarEngine(opa.url) as engine:
+        assert outcome(decide(engine)) == ALLOWED
+
+
+@pytest.mark.parametrize(
+    ("version", "fault"),
+    [
+        ("0.70.0", "which is older than the versions that the policies are tested with"),
+        ("1.20.2", "which is older than the versions that the policies are tested with"),
+        ("1.21.0", LOSES), ("1.21.4", LOSES), ("1.22.0", LOSES), ("1.22.0+vendor", LOSES), ("1.22.1-dev", LOSES),
+        ("1.22.1", CRASHES), ("1.22.3", CRASHES), ("1.22.4-rc.1", CRASHES),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("accepts_unknown", [False, True])
+def test_a_bad_opa_is_not_ready_whatever_is_accepted(
+    decide: Decide, version: str, fault: str, accepts_unknown: bool
+) -> None:
+    with (
+        HostileOpa(answering(stated(version))) as opa,
+        SidecarEngine(opa.url, accept_unknown_opa=accepts_unknown) as engine,
+    ):
+        decision = decide(engine)
+
+    message = f"OPA at {opa.url} is version {version}, {fault}: {TAKE}"
+    assert outcome(decision) == ("DENY", [("engine.unavailable", message)])
+
+
+@pytest.mark.parametrize(
+    ("response", "message"),
+    [
+        (http(b'{"result":%b}' % ALLOW), f"does not say its version: {UNKNOWN}"),
+        (result(ALLOW, b'"provenance":{}'), f"does not say its version: {UNKNOWN}"),
+        (result(ALLOW, b'"provenance":{"version":[]}'), f"does not say its version: {UNKNOWN}"),
+        (result(ALLOW, b'"provenance":"1.22.4"'), f"does not say its version: {UNKNOWN}"),
+        (stated("latest"), f"says that it is version 'latest', which is no release: {UNKNOWN}"),
+        (stated("1.23.0-dev"), f"says that it is version '1.23.0-dev', which is no release: {UNKNOWN}"),
+    ],
+    ids=["no provenance", "no version", "a list", "a text", "no number", "a development build"],
+)  # fmt: skip
+def test_an_opa_of_an_unknown_version_is_not_ready_unless_that_is_accepted(
+    decide: Decide, response: bytes, message: str
+) -> None:
+    with (
+        HostileOpa(answering(response)) as opa,
+        SidecarEngine(opa.url) as engine,
+        SidecarEngine(opa.url, accept_unknown_opa=True) as accepting,
+    ):
+        found = [outcome(decide(engine)), outcome(decide(accepting))]
+
+    assert found == [("DENY", [("engine.unavailable", f"OPA at {opa.url} {message}")]), ALLOWED]
+
+
+def test_another_opa_behind_the_same_url_is_seen_at_its_first_answer(decide: Decide) -> None:
+    answers = answering(*(stated(version) for version in ("1.22.4", "1.22.0", "1.22.4")))
+    with HostileOpa(answers) as opa, SidecarEngine(opa.url) as engine:
+        found = [decide(engine).verdict for _ in range(3)]
+
+        assert (found, opa.connections) == (["ALLOW", "DENY", "ALLOW"], 1)
+
+
+def test_a_bad_opa_is_left_alone_after_some_answers(decide: Decide) -> None:
+    with HostileOpa(answering(stated("1.22.0"))) as opa, SidecarEngine(opa.url, failures=2, pause=3600) as engine:
+        codes = {decide(engine).codes for _ in range(4)}
+
+        assert (codes, len(opa.requests)) == ({("engine.unavailable",)}, 2)
+
+
+def test_an_answer_to_another_request_is_invalid(decide: Decide) -> None:
+    mixed_up = ALLOW[:-1] + b',"request_id":"one"}'
+    with HostileOpa(answering(result(mixed_up))) as opa, SidecarEngine(opa.url) as engine:
+        found = [decide(engine, b'{"context":{"request_id":"%b"}}' % name) for name in (b"one", b"two")]
+
+    assert [(each.verdict, each.codes) for each in found] == [
+        ("ALLOW", (GRANT,)), ("DENY", ("engine.answer_invalid",)),
+    ]  # fmt: skip
 
 
 # --- connections
@@ -230,7 +334,7 @@ def test_a_large_request_and_answer_pass(decide: Decide) -> None:
     [
         (answering(result(ALLOW)), 1),
         (answering_once(result(ALLOW)), 3),
-        (answering(http(b'{"result":%b}' % ALLOW, headers=b"Connection: close\r\n")), 3),
+        (answering(http(b'{%b,"result":%b}' % (GOOD, ALLOW), headers=b"Connection: close\r\n")), 3),
     ],
     ids=["kept", "given up by the server", "announced to be closed"],
 )
@@ -479,7 +583,7 @@ def test_opa_is_asked_again_after_the_pause(decide: Decide, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "response", [http(b"{}"), http(b"", status=b"500 X"), http(b"", status=b"401 X"), b"junk\r\n\r\n"]
+    "response", [http(b"{%b}" % GOOD), http(b"", status=b"500 X"), http(b"", status=b"401 X"), b"junk\r\n\r\n"]
 )
 def test_a_request_that_opa_cannot_decide_does_not_open_the_circuit(decide: Decide, response: bytes) -> None:
     with HostileOpa(answering_once(response)) as opa, SidecarEngine(opa.url, failures=2, pause=3600) as engine:

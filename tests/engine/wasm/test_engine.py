@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pdp.decision import Decision, Reason, Verdict
+from pdp.decision import GRANT, Decision, Reason, Verdict
 from pdp.engine.bundle.file import Bundle, pack_bundle, read_bundle
 from pdp.engine.data import merged_data, read_data
 from pdp.engine.wasm.engine import EmbeddedEngine
@@ -65,7 +65,9 @@ def echoed(bundle: Bundle, decision: Decision, verdict: Verdict = Verdict.ALLOW,
     """What the action `echo` is decided; the id is taken over."""
     return Decision(
         verdict=verdict,
-        reasons=(Reason(code="probe.echo", message="seen", details={"seen": seen}),),
+        reasons=(
+            Reason(code=GRANT if verdict is Verdict.ALLOW else "probe.echo", message="seen", details={"seen": seen}),
+        ),
         obligations=(),
         decision_id=decision.decision_id,
         bundle_revision=bundle.revision,
@@ -126,7 +128,7 @@ async def test_a_batch_lets_other_tasks_run(engine: EmbeddedEngine) -> None:
 def test_a_request_has_at_most_one_mebibyte(engine: EmbeddedEngine) -> None:
     largest = "x" * (1024 * 1024 - len(body("echo", text="")))
 
-    assert engine.decide_body(body("echo", text=largest)).codes == ("probe.echo",)
+    assert engine.decide_body(body("echo", text=largest)).codes == (GRANT,)
     assert engine.decide(request("echo", text=largest + "x")).codes == ("decision.request_invalid",)
     beyond = engine.decide_body(body("echo", text=largest + "x"))
     message = "the request has 1048577 bytes, at most 1048576 are admitted"

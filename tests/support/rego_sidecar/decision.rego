@@ -3,7 +3,7 @@ package authz
 
 decision := {
 	"verdict": "ALLOW",
-	"reasons": [{"code": "x.y", "message": "", "details": {"id": object.get(input, "id", null)}}],
+	"reasons": [{"code": "effects.gate_satisfied", "message": "", "details": {"id": object.get(input, "id", null)}}],
 	"obligations": [],
 	"bundle": null,
 } if {
@@ -13,7 +13,7 @@ decision := {
 # Fails in a builtin: OPA's default would leave this rule undefined, and a deny with it.
 decision := {
 	"verdict": "ALLOW",
-	"reasons": [{"code": "x.y", "message": "", "details": {"number": to_number(input.id)}}],
+	"reasons": [{"code": "effects.gate_satisfied", "message": "", "details": {"number": to_number(input.id)}}],
 	"obligations": [],
 	"bundle": null,
 } if {

@@ -180,6 +180,14 @@ desk.rego:15:16: where `input.context.desk` is absent, this `not` is undefined, 
                    ^
     hint: put the call into a function and negate that: `not _f(x)`, with `_f(x) if` and the call""",
     ),
+    "mixed_members": (
+        PACKAGE + DENY.replace("BODY", 'input.context.desk in {"open", input.resource.id}'),
+        """\
+desk.rego:14:24: OPA 1.21.0 to 1.22.0 do not find `input.resource.id` here, beside a constant, and the rule says nothing
+     input.context.desk in {"open", input.resource.id}
+                           ^
+    hint: name the collection: `choices := {…}`, then `… in choices`""",
+    ),
     "known_names": (
         PACKAGE + DENY.replace("BODY", 'object.get(input.action, "nme", "") == ""'),
         """\

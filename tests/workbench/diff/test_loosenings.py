@@ -282,7 +282,7 @@ def test_without_opa_bundles_are_not_compared(tmp_path: Path, monkeypatch: pytes
 
     assert (done.code, done.err) == (
         2,
-        "error: comparing bundles needs Open Policy Agent 1.22.0, and none is here\n    hint: run: pdp opa install\n",
+        "error: comparing bundles needs Open Policy Agent 1.22.4, and none is here\n    hint: run: pdp opa install\n",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pdp.engine.opa.versions import OLDEST_GOOD, version_fault
 from pdp.errors import UsageError
 from pdp.workbench.opa.install import OpaInstallError, install_opa, release_asset
 from pdp.workbench.opa.program import OPA_VERSION, cached_opa, find_opa, opa_version
+from tests.support import ROOT
 from tests.support.hostile_opa import HostileOpa, http
 
 if TYPE_CHECKING:
@@ -62,12 +65,17 @@ def test_the_named_program_comes_first_then_path_then_the_cache(
     assert find_opa() == named
 
 
+def test_any_good_version_is_taken(tmp_path: Path) -> None:
+    later = executable(tmp_path / "bin/opa", b"#!/bin/sh\necho Version: 1.23.1\n")
+    assert find_opa() == later
+
+
 @pytest.mark.parametrize(
     "content",
-    [OTHER, b"#!/bin/sh\nexit 1\n", PROGRAM + b"exit 1\n", b"\0\1\2", b"", PROGRAM.replace(b"0\n", b"0-dev\n")],
+    [OTHER, b"#!/bin/sh\nexit 1\n", PROGRAM + b"exit 1\n", b"\0\1\2", b"", PROGRAM[:-1] + b"-dev\n"],
     ids=["another version", "fails", "fails late", "binary junk", "empty", "a version like it"],
 )  # fmt: skip
-def test_what_is_not_this_version_is_passed_over(tmp_path: Path, content: bytes) -> None:
+def test_what_may_not_decide_is_passed_over(tmp_path: Path, content: bytes) -> None:
     executable(tmp_path / "bin/opa", content)
     assert find_opa() is None
 
@@ -78,7 +86,7 @@ def test_what_is_not_this_version_is_passed_over(tmp_path: Path, content: bytes)
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        pytest.param(OTHER, "is version 1.21.0", id="another version"),
+        pytest.param(OTHER, f"{version_fault('1.21.0')}", id="another version"),
         pytest.param(b"junk", "is not an OPA program that can be run", id="no program"),
         pytest.param(None, "is not an OPA program that can be run", id="no file"),
     ],
@@ -95,12 +103,29 @@ def test_a_wrong_program_that_is_named_is_an_error(
     with pytest.raises(UsageError) as caught:
         find_opa()
 
-    assert str(caught.value) == f"PDP_OPA names {named}, which {what} (name OPA 1.22.0, or unset PDP_OPA)"
+    assert str(caught.value) == f"PDP_OPA names {named}, which {what} (name OPA 1.22.4, or unset PDP_OPA)"
 
 
 @pytest.mark.opa
 def test_the_real_opa_says_its_version(opa: Path) -> None:
-    assert opa_version(opa) == "1.22.0"
+    assert opa_version(opa) == "1.22.4"
+
+
+def test_all_files_that_name_an_opa_name_the_pinned_one() -> None:
+    """Decisions and the change log tell of the past; "1.21.0 to 1.22.0" and the like tell of versions that are bad."""
+    named = re.compile(r"(?:OPA|Open Policy Agent|openpolicyagent/opa:|opa@v) ?(\d+\.\d+\.\d+)\b(?! to )( or later)?")
+    folders = ("benchmarks", "deploy", "docs", "examples", "pdp", "policies", "scripts", "tests")
+    files = [file for folder in folders for file in (ROOT / folder).rglob("*") if file.is_file()]
+    found = {
+        (str(file.relative_to(ROOT)), version, OLDEST_GOOD if or_later else OPA_VERSION)
+        for file in (*files, *ROOT.glob("*.md"), *ROOT.glob("*.yml"))
+        if file.suffix not in {".gz", ".pyc"} and file.name != "CHANGELOG.md" and "adr" not in file.parts
+        for version, or_later in named.findall(file.read_text("utf-8", errors="replace"))
+    }
+
+    assert {"docker-compose.yml", "docs/operations.md"} <= {file for file, _, _ in found}
+    assert [each for each in found if each[1] != each[2]] == []
+    assert (version_fault(OPA_VERSION), version_fault(OLDEST_GOOD)) == (None, None)
 
 
 # --- the official release
@@ -134,7 +159,7 @@ def test_the_official_release_is_installed(tmp_path: Path, name: str) -> None:
     assert program == cached_opa() == find_opa()
     assert program.read_bytes() == PROGRAM
     assert [one.name for one in program.parent.iterdir()] == [program.name]
-    assert lines == [f"downloading {server.url}{PATH}", f"OPA 1.22.0 is installed: {program}"]
+    assert lines == [f"downloading {server.url}{PATH}", f"OPA 1.22.4 is installed: {program}"]
     assert program.is_relative_to(tmp_path / "home")
 
 
@@ -192,7 +217,7 @@ def test_a_release_that_is_not_whole_is_refused(
     with HostileOpa(behave) as server, pytest.raises(OpaInstallError) as caught:
         install_opa(lambda _: None, base_url=server.url)
 
-    assert caught.value.message.startswith(f"OPA 1.22.0 could not be installed: {server.url}{message}")
+    assert caught.value.message.startswith(f"OPA 1.22.4 could not be installed: {server.url}{message}")
     assert find_opa() is None
 
 
@@ -209,7 +234,7 @@ def test_a_server_that_drips_has_one_deadline(begin: bytes, monkeypatch: pytest.
         install_opa(lambda _: None, base_url=server.url)
 
     assert caught.value.message == (
-        f"OPA 1.22.0 could not be installed: {server.url}{PATH}: download failed: not done within 0.3 s"
+        f"OPA 1.22.4 could not be installed: {server.url}{PATH}: download failed: not done within 0.3 s"
     )
 
 
@@ -226,7 +251,7 @@ def test_a_place_without_https_is_refused_also_behind_a_redirect(place: str, mes
     with HostileOpa(publishing({f"{PATH}.sha256": away})) as server, pytest.raises(OpaInstallError) as caught:
         install_opa(lambda _: None, base_url=server.url)
 
-    assert caught.value.message == f"OPA 1.22.0 could not be installed: {message}"
+    assert caught.value.message == f"OPA 1.22.4 could not be installed: {message}"
     with pytest.raises(OpaInstallError, match="has to begin with https://"):
         install_opa(lambda _: None, base_url=place)
 
@@ -237,8 +262,8 @@ def test_a_program_that_is_not_this_version_leaves_nothing(program: bytes, what:
         install_opa(lambda _: None, base_url=server.url)
 
     assert str(caught.value) == (
-        f"OPA 1.22.0 could not be installed: the program {what} "
-        "(get OPA 1.22.0 yourself and put it on PATH, or set PDP_OPA to it)"
+        f"OPA 1.22.4 could not be installed: the program {what} "
+        "(get OPA 1.22.4 yourself and put it on PATH, or set PDP_OPA to it)"
     )
     assert list(cached_opa().parent.iterdir()) == []
 
@@ -248,7 +273,7 @@ def test_a_cache_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
     with HostileOpa(publishing(release())) as server, pytest.raises(OpaInstallError) as caught:
         install_opa(lambda _: None, base_url=server.url)
 
-    assert f"OPA 1.22.0 could not be installed: [Errno {errno.ENOTDIR}] Not a directory: '{tmp_path}/home" in str(
+    assert f"OPA 1.22.4 could not be installed: [Errno {errno.ENOTDIR}] Not a directory: '{tmp_path}/home" in str(
         caught.value
     )
 

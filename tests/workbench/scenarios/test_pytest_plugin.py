@@ -183,7 +183,7 @@ def test_a_failure_is_shown_as_pdp_test_shows_it(project: pytest.Pytester) -> No
     changed(project, "codes: [replies.recipient_not_allowed]", "codes: [scopes.missing]")
 
     result = pytest_run(project)
-    done = pdp("test", "desk")
+    done = pdp("test", "desk", "--engine", "embedded")
 
     result.assert_outcomes(passed=9, failed=1)
     report = done.out[: done.out.rindex("\n\n")]

@@ -5,12 +5,16 @@ package authz
 # entrypoint: true
 decision := {
 	"verdict": data.settings.verdict,
-	"reasons": [{"code": "probe.echo", "message": "seen", "details": {"seen": input.context}}],
+	"reasons": [{"code": _code, "message": "seen", "details": {"seen": input.context}}],
 	"obligations": [],
 	"bundle": data.config.bundle,
 } if {
 	input.action.name == "echo"
 }
+
+default _code := "probe.echo"
+
+_code := "effects.gate_satisfied" if data.settings.verdict == "ALLOW"
 
 # An empty pattern never returns in WebAssembly.
 decision := replace(input.context.text, "", "") if input.action.name == "endless"
