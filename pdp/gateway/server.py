@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import mcp_types as types
+import orjson
 import uvloop
 from mcp.server.auth.settings import AuthSettings
-from mcp.server.lowlevel import Server
+from mcp.server.connection import allowed_log_levels
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.request_state import authenticated_principal
 from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
+from mcp.shared.subscriptions import event_from_wire
 from pydantic import AnyHttpUrl
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -27,9 +33,9 @@ from pdp.execution.failures import ToolError
 from pdp.flow.preview import Visibility
 from pdp.gateway.mapping import GET_PROMPT, NEW, READ_RESOURCE
 from pdp.gateway.pending import DENIED, Pending
-from pdp.gateway.pins import PinnedEngine, read_pinned, unchanged
+from pdp.gateway.pins import INSTRUCTIONS, PinnedEngine, read_pinned, unchanged
 from pdp.gateway.principal import Callers, Verifier
-from pdp.gateway.upstream import Upstream, UpstreamError
+from pdp.gateway.upstream import ASKING, Asking, Upstream, UpstreamError
 from pdp.manifest.exports import export_tools
 from pdp.pep import Pep
 from pdp.project.file import engine_of_project, manifest_of_project, read_project
@@ -38,7 +44,8 @@ from pdp.project.resources import open_stores, stores_of_pep
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from mcp.server.context import ServerRequestContext
+    from mcp.server.connection import Connection
+    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from pydantic import BaseModel
 
     from pdp.evaluation import Evaluation
@@ -53,7 +60,13 @@ if TYPE_CHECKING:
 
 _PATH: Final = "/mcp"
 _MOST_IDS: Final = 10_000
+_START_SECONDS: Final = 30.0  # that clients wait for servers to start before they are served
+_REPLAYED: Final = "tool-pdp/replayed"
+_OF_PROTOCOL: Final = "io.modelcontextprotocol/"
 _ENVELOPE: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+_SHOWN: Final = 5
+_ENVELOPE_BYTES: Final = 64 * 1024  # of a result beside its content
+_UNPINNED: Final = {"execution", "icons", "_meta"}  # what clients are told of a tool as it is now
 _LISTED: Final = {"resources": "resources", "resource_templates": "resourceTemplates", "prompts": "prompts"}
 
 _log = logging.getLogger("pdp.gateway")
@@ -78,10 +91,13 @@ class Gateway:
         if project.store is None or project.session is None:
             raise UsageError(f"{settings.project}: states no store or session", hint="name both; see docs/gateway.md")
         self._pins = read_pinned(settings)
+        self._reviewed = {name: each.pop(INSTRUCTIONS, {}).get("text") for name, each in self._pins.items()}
         manifest = manifest_of_project(settings.project, project)
         self._callers = Callers(project.session, in_run=manifest.tracks_flow)
         self._public = settings.public
-        self._upstreams = {name: Upstream(name, each, settings.timeout) for name, each in settings.servers.items()}
+        self._upstreams = {
+            name: Upstream(name, each, settings.timeout, self._heard) for name, each in settings.servers.items()
+        }
         self._routes = {
             self._public(server, name): (self._upstreams[server], tool)
             for server, tools in self._pins.items()
@@ -91,19 +107,44 @@ class Gateway:
         stores = open_stores(project.store, owned)
         audit = stores.open_audit()
         owned.callback(audit.close)
-        own: dict[str, Callable[..., Any]] = {READ_RESOURCE: self._read, GET_PROMPT: self._get}
+        own = {READ_RESOURCE: partial(self._read), GET_PROMPT: partial(self._get)}
         functions = {name: partial(self._forward, *route) for name, route in self._routes.items()} | own
         known = {name: functions[name] for name in functions.keys() & manifest.tools.keys()}
         opened = stores_of_pep(stores)
-        self._pep = Pep(manifest, self._engine, audit=audit, tools=known, **opened)
+        for name, function in known.items():
+            # `content` and `structuredContent` may each have as much, since one repeats the other.
+            vars(function)["max_result"] = settings.max_result * (1 if name in own else 2) + _ENVELOPE_BYTES
+        once = {name for name, (_, at) in self._routes.items() if at.get("annotations", {}).get("readOnlyHint")}
+        once |= {name for name, entry in manifest.tools.items() if not (entry.effect_class and entry.has_effects)}
+        self._pep = Pep(manifest, self._engine, audit=audit, tools=known, keyless=once, **opened)
         self._pending = Pending(settings, opened["approvals"], opened["remote_calls"])
+        self._max_result, self._over_http = settings.max_result, settings.http is not None
         self._calls: set[asyncio.Task[Evaluation]] = set()
         self._ids: dict[Any, None] = {}
+        self._live: dict[str, dict[str, Any]] = {}
+        self._bus = InMemorySubscriptionBus()
+        self._older: WeakSet[Connection] = WeakSet()  # of clients of older revisions, which have no stream of changes
+
+    async def connect(self) -> None:
+        """Connect the servers, so that clients learn what they are. A server that does not start may do so later."""
+        asked = [asyncio.create_task(self._verify(each)) for each in self._upstreams.values()]
+        await asyncio.wait(asked, timeout=_START_SECONDS)
 
     def server(self) -> Server[Any]:
-        """Return what serves clients; mapping.py has its methods."""
-        server: Server[Any] = Server("pdp-mcp-gateway", version=__version__, get_tool_input_schema=self._schema)
-        add, page = server.add_request_handler, types.PaginatedRequestParams
+        """Return what serves clients; mapping.py has its methods. A single server is presented by its own name."""
+        known = [each.client for each in self._upstreams.values() if each.client is not None]
+        info = known[0].server_info if len(self._upstreams) == len(known) == 1 else None
+        info = info or types.Implementation(name="pdp-mcp-gateway", version=__version__)
+        shown = {key: getattr(info, key) for key in ("name", "version", "title", "description", "website_url", "icons")}
+        server: Server[Any] = Server(**shown, instructions=self._instructions(), get_tool_input_schema=self._schema)
+        changes = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
+        server.create_initialization_options = partial(server.create_initialization_options, changes)  # type: ignore[method-assign]
+        server.middleware.append(self._note)
+        add = server.add_request_handler
+        add("subscriptions/listen", types.SubscriptionsListenRequestParams, ListenHandler(self._bus))
+        if any(client.server_capabilities.logging for client in known):
+            add("logging/setLevel", types.SetLevelRequestParams, self._set_level)
+        page = types.PaginatedRequestParams
         add("tools/list", page, self._list_tools)
         add("tools/call", types.CallToolRequestParams, self._call_tool)
         add("resources/list", page, partial(self._list, "resources", READ_RESOURCE))
@@ -130,7 +171,8 @@ class Gateway:
         visible = await self._pep.avisible_tools(self._callers.session(ctx))
         names = [name for name in self._routes if visible.get(name, Visibility.NEVER) is not Visibility.NEVER]
         tools = export_tools([self._pep.manifest.tools[name] for name in names], "mcp")
-        return {"tools": [{**self._routes[tool["name"]][1], **tool} for tool in tools], **_ENVELOPE}
+        told = [{**self._live.get(tool["name"], {}), **self._routes[tool["name"]][1], **tool} for tool in tools]
+        return {"tools": told, **_ENVELOPE}
 
     async def _list(self, kind: str, tool: str, ctx: Context, _: Any) -> dict[str, Any]:
         visible = await self._pep.avisible_tools(self._callers.session(ctx))
@@ -148,11 +190,17 @@ class Gateway:
 
     def _shown(self, ctx: Context, evaluation: Evaluation) -> dict[str, Any]:
         """Return the result of a tool's call."""
-        result, error, answer = evaluation.result, evaluation.error, evaluation.answer
+        result, error = evaluation.result, evaluation.error
         if isinstance(error, ErrorResultError) and not evaluation.obligations and not self._pep.manifest.tracks_flow:
             result = error.result | {"isError": True}
         if not isinstance(result, dict) or "content" not in result:
+            answer = evaluation.answer
             result = {"content": [{"type": "text", "text": answer.text}], "isError": answer.is_error}
+        if evaluation.replayed:
+            key = evaluation.trace.idempotency_key
+            note = f"Not run again: this is the stored result of an earlier call with the idempotency key {key}."
+            result = {**result, "content": [{"type": "text", "text": note}, *result["content"]]}
+            result["_meta"] = {**result.get("_meta", {}), _REPLAYED: True}
         structured = result.get("structuredContent")
         if ctx.protocol_version < NEW and not isinstance(structured, dict):  # what those revisions do not know
             result = {key: value for key, value in result.items() if key != "structuredContent"}
@@ -189,8 +237,7 @@ class Gateway:
         """Return what a call came to. When its client gives it up, it is cancelled, and recorded all the same."""
         if tool in self._routes and ((upstream := self._routes[tool][0]).changed or upstream.is_lost):
             await self._verify(upstream)
-        session, proposal = self._callers.session(ctx), {"tool": tool, "arguments": arguments}
-        call = asyncio.create_task(self._pep.acall(proposal, session, tool_call_id=str(ctx.request_id)))
+        call = asyncio.create_task(self._call({"tool": tool, "arguments": arguments}, ctx))
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
         try:
@@ -199,6 +246,46 @@ class Gateway:
             call.cancel()
             raise
         return made.approval if made.verdict is Verdict.STEP_UP and made.approval else show(ctx, made)
+
+    async def _call(self, proposal: dict[str, Any], ctx: Context) -> Evaluation:
+        ASKING.set(Asking(ctx, authenticated_principal(ctx), self._pep.manifest.tracks_flow))
+        return await self._pep.acall(proposal, self._callers.session(ctx), tool_call_id=str(ctx.request_id))
+
+    async def _note(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        if ctx.protocol_version < NEW:
+            self._older.add(ctx.session._connection)  # noqa: SLF001 - the SDK has no public way to it
+        return await call_next(ctx)
+
+    async def _set_level(self, _: Context, params: types.SetLevelRequestParams) -> dict[str, Any]:
+        for upstream in self._upstreams.values():
+            with suppress(ToolError):
+                await upstream.set_level(types.SetLevelRequest(params=params))
+        return {}
+
+    async def _heard(self, upstream: Upstream, message: types.ServerNotification) -> None:
+        """Pass on what a server tells: changed lists to each client, a log line to the client that it is about."""
+        told = message.model_dump(by_alias=True, mode="json", exclude_none=True)
+        whole, asking = [*self._older], {each.who: each for each in upstream.asking}
+        if (event := event_from_wire(told["method"], told.get("params") or {})) is not None:
+            await self._bus.publish(event)
+        elif not isinstance(message, types.LoggingMessageNotification) or any(each.quiet for each in asking.values()):
+            return
+        elif asking or self._over_http or self._pep.manifest.tracks_flow:
+            whole = []
+            for each in asking.values() if len(asking) == 1 else ():
+                if message.params.level in allowed_log_levels(each.ctx.protocol_version, each.ctx.meta):
+                    await each.ctx.session.send_notification(message, each.ctx.request_id)
+        for connection in whole:
+            await connection.notify(told["method"], told.get("params"))
+
+    def _instructions(self) -> str | None:
+        """Return what servers tell the model, as far as it is pinned."""
+        texts = {name: each.client.instructions for name, each in self._upstreams.items() if each.client}
+        for name in [name for name, text in texts.items() if text and text != self._reviewed[name]]:
+            _log.warning("server %s: its instructions are not as pinned, and hidden: pdp mcp-gateway pin", name)
+            texts[name] = None
+        prefix = "{0}:\n{1}" if len(self._upstreams) > 1 else "{1}"
+        return "\n\n".join(prefix.format(name, text) for name, text in texts.items() if text) or None
 
     async def _listed(self, upstream: Upstream, kind: str) -> list[Any] | None:
         """Return what a server lists; None: it does not say."""
@@ -212,6 +299,9 @@ class Gateway:
         """Ask a server what it declares now; of one that does not say, no tool is as it is pinned."""
         tools = await self._listed(upstream, "tools")
         upstream.changed |= tools is None
+        for each in tools or ():
+            at = each.model_dump(by_alias=True, mode="json", exclude_none=True)
+            self._live[self._public(upstream.name, at["name"])] = {key: at[key] for key in _UNPINNED & at.keys()}
         pinned = self._pins[upstream.name]
         same = unchanged(pinned, tools or ())
         self._engine.unchanged -= {self._public(upstream.name, name) for name in pinned}
@@ -219,11 +309,11 @@ class Gateway:
         for name in sorted(({tool.name for tool in tools or ()} | pinned.keys()) - same):
             _log.warning("server %s: tool %.200r is not as it is pinned, and hidden", upstream.name, name)
 
-    @staticmethod
-    async def _forward(upstream: Upstream, tool: Mapping[str, Any], /, **arguments: Any) -> dict[str, Any]:
+    async def _forward(self, upstream: Upstream, tool: Mapping[str, Any], /, **arguments: Any) -> dict[str, Any]:
         params = types.CallToolRequestParams(name=tool["name"], arguments=arguments)
         answer = await upstream.ask(types.CallToolRequest(params=params), types.CallToolResult, only_if_listed=True)
-        result = {key: at for key, at in _as_json(answer).items() if key in ("content", "structuredContent")}
+        result = {key: at for key, at in _as_json(answer).items() if key in ("content", "structuredContent", "_meta")}
+        result = _within(result, self._max_result, structured="outputSchema" in tool)
         if answer.is_error:
             raise ErrorResultError(result)
         return result
@@ -237,6 +327,30 @@ class Gateway:
         return _as_json(await self._upstreams[server].ask(request, types.GetPromptResult))
 
 
+def _within(result: dict[str, Any], most: int, *, structured: bool) -> dict[str, Any]:
+    """Return a tool's result with at most so many bytes of content, and say in it what is cut.
+
+    `structuredContent` with more bytes is left out, which is an error where the tool promises it (`structured`).
+    """
+    cut, kept, left = [], [], most
+    for block in result["content"]:
+        size = len(orjson.dumps(block))
+        if size > left:
+            cut.append(f"{block['type']} of {size} bytes")
+            text = block.get("text", "").encode()[: max(left, 0)].decode(errors="ignore")
+            kept += [{**block, "text": text}] if text else []
+        else:
+            kept.append(block)
+        left -= size
+    if (size := len(orjson.dumps(result.get("structuredContent")))) > most:
+        cut.append(f"structuredContent of {size} bytes, left out")
+        result = {key: at for key, at in result.items() if key != "structuredContent"} | {"isError": structured}
+    if cut:
+        note = f"Cut to {most} bytes (max_result in gateway.yaml): {', '.join(cut[:_SHOWN])}. Ask for less at once."
+        kept.append({"type": "text", "text": note})
+    return {**result, "content": kept}
+
+
 def _content(_: Context, evaluation: Evaluation) -> dict[str, Any]:
     """Return the result of a resource or prompt; MCPError: there is none."""
     if not isinstance(evaluation.result, dict):
@@ -245,9 +359,10 @@ def _content(_: Context, evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _as_json(answer: BaseModel) -> dict[str, Any]:
-    """Return what is passed on of an answer: not what its server adds for programs alone."""
+    """Return what is passed on of an answer: all but what the protocol has in `_meta` for the gateway itself."""
     whole = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
-    return {key: value for key, value in whole.items() if key not in ("_meta", "icons")}
+    whole["_meta"] = {key: at for key, at in whole.get("_meta", {}).items() if not key.startswith(_OF_PROTOCOL)}
+    return whole if whole["_meta"] else {key: at for key, at in whole.items() if key != "_meta"}
 
 
 @asynccontextmanager
@@ -256,6 +371,7 @@ async def open_gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
     with ExitStack() as owned:
         gateway = Gateway(settings, owned)
         try:
+            await gateway.connect()
             yield gateway
         finally:
             await gateway.close()
@@ -265,14 +381,32 @@ def serve_stdio(settings: GatewaySettings) -> None:
     """Serve one client over standard input and output until it closes them; errors as of `Gateway`."""
 
     async def serve() -> None:
-        async with open_gateway(settings) as gateway, stdio_server() as (read, write):
-            server = gateway.server()
-            await server.run(read, write, server.create_initialization_options())
+        async with open_gateway(settings) as gateway:
+            await _over_stdio(gateway.server())
 
     try:
         uvloop.run(serve())
     except* BrokenPipeError:
         _log.info("the client is gone")
+
+
+def refuse_stdio(why: str) -> None:
+    """Answer each request over standard input with an error that says why nothing is served, until it is closed."""
+
+    async def refuse(ctx: Context, call_next: CallNext) -> HandlerResult:  # noqa: ARG001 - as the SDK calls it
+        if ctx.request_id is not None:
+            raise MCPError(types.INTERNAL_ERROR, why)
+        return None
+
+    server: Server[Any] = Server("pdp-mcp-gateway", version=__version__)
+    server.middleware.append(refuse)
+    with suppress(BrokenPipeError, BaseExceptionGroup):
+        uvloop.run(_over_stdio(server))
+
+
+async def _over_stdio(server: Server[Any]) -> None:
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
 
 
 def http_app(settings: GatewaySettings, service: ServiceSettings) -> Starlette:
@@ -281,6 +415,9 @@ def http_app(settings: GatewaySettings, service: ServiceSettings) -> Starlette:
     from pdp.service.security.tokens import open_tokens  # noqa: PLC0415 - likewise
 
     host = urlsplit(service.url).netloc
+    if settings.tenant not in service.tenants:
+        problem = f"tenant: {settings.tenant!r:.60} is not a tenant of {settings.http}"
+        raise UsageError(problem, hint=f"name one of: {', '.join(sorted(service.tenants))}")
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
@@ -298,7 +435,7 @@ def http_app(settings: GatewaySettings, service: ServiceSettings) -> Starlette:
                         required_scopes=["propose"],
                         validate_token_resource=False,  # each authenticator checks the audience
                     ),
-                    token_verifier=Verifier(known),
+                    token_verifier=Verifier(known, settings.tenant),
                 )
                 app.router.routes.append(Mount("/", served))
                 async with server.session_manager.run():
