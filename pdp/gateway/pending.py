@@ -18,7 +18,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 import mcp_types as types
@@ -53,8 +52,7 @@ DENIED: Final = 403  # the JSON-RPC code where no result can say so; outside the
 
 _STATE_SECONDS: Final = 3600.0
 _LONGEST: Final = 55.0  # seconds that a person has to open a page
-_TELL: Final = 5.0  # seconds between notes of progress to a client that waits
-_LOOK: Final = 0.25  # seconds between looks into the store
+_LOOK: Final = 0.5  # seconds between looks into the store
 _KEPT: Final = 600.0  # seconds that a task's result is kept beyond its approval
 
 
@@ -111,11 +109,10 @@ class Pending:
                     async with asyncio.timeout(_LONGEST):
                         answer = await ctx.session.elicit_url(text, url, approval.id, ctx.request_id)
                         opened = answer.action == "accept"
-        until, told = time.monotonic() + self._settings.hold * opened, inf
+        until = time.monotonic() + self._settings.hold * opened
         while approval.standing is ApprovalState.PENDING and (left := until - time.monotonic()) > 0:
-            if told - left >= _TELL:
-                told = left  # negative and rising: the tool's own progress, from 0 on, is higher
-                await ctx.session.report_progress(-left, None, self._text(approval))
+            # Negative and rising: the tool's own progress, from 0 on, is higher.
+            await ctx.session.report_progress(-left, None, self._text(approval))
             await asyncio.sleep(min(_LOOK, left))
             approval = await _stored(self._approvals.get, approval.id)
         return await self._ended(ctx, approval, make)

@@ -133,15 +133,9 @@ def install(settings: GatewaySettings, pins: Pins) -> None:
 
     In that each call waits for the user of this process, whose agent calls: `approver.yaml` is the session to grant by.
     """
-    folder, tools = (
-        settings.project.parent,
-        [
-            {**at, "name": settings.public(server, name)}
-            for server, each in pins.items()
-            for name, at in each.items()
-            if name != INSTRUCTIONS
-        ],
-    )
+    folder, public = settings.project.parent, settings.public
+    every = ((public(server, name), at) for server, each in pins.items() for name, at in each.items())
+    tools = [{**at, "name": name} for name, at in every if "name" in at]
     files = {}
     if not settings.project.exists():
         # The project, and then the pins, come last: without them all of it is written anew after a crash.

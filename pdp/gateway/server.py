@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
+from collections import defaultdict, deque
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 from weakref import WeakSet
@@ -64,7 +67,6 @@ _START_SECONDS: Final = 30.0  # that clients wait for servers to start before th
 _REPLAYED: Final = "tool-pdp/replayed"
 _OF_PROTOCOL: Final = "io.modelcontextprotocol/"
 _ENVELOPE: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
-_SHOWN: Final = 5
 _ENVELOPE_BYTES: Final = 64 * 1024  # of a result beside its content
 _UNPINNED: Final = {"execution", "icons", "_meta"}  # what clients are told of a tool as it is now
 _LISTED: Final = {"resources": "resources", "resource_templates": "resourceTemplates", "prompts": "prompts"}
@@ -95,9 +97,8 @@ class Gateway:
         manifest = manifest_of_project(settings.project, project)
         self._callers = Callers(project.session, in_run=manifest.tracks_flow)
         self._public = settings.public
-        self._upstreams = {
-            name: Upstream(name, each, settings.timeout, self._heard) for name, each in settings.servers.items()
-        }
+        each, timeout, hear = settings.servers, settings.timeout, self._heard
+        self._upstreams = {name: Upstream(name, each[name], timeout, hear) for name in each}
         self._routes = {
             self._public(server, name): (self._upstreams[server], tool)
             for server, tools in self._pins.items()
@@ -118,10 +119,10 @@ class Gateway:
         once |= {name for name, entry in manifest.tools.items() if not (entry.effect_class and entry.has_effects)}
         self._pep = Pep(manifest, self._engine, audit=audit, tools=known, keyless=once, **opened)
         self._pending = Pending(settings, opened["approvals"], opened["remote_calls"])
-        self._max_result, self._over_http = settings.max_result, settings.http is not None
+        self._max_result, self._shared = settings.max_result, settings.http is not None or manifest.tracks_flow
         self._calls: set[asyncio.Task[Evaluation]] = set()
-        self._ids: dict[Any, None] = {}
-        self._live: dict[str, dict[str, Any]] = {}
+        self._ids: deque[Any] = deque(maxlen=_MOST_IDS)
+        self._live: defaultdict[str, dict[str, Any]] = defaultdict(dict)
         self._bus = InMemorySubscriptionBus()
         self._older: WeakSet[Connection] = WeakSet()  # of clients of older revisions, which have no stream of changes
 
@@ -135,16 +136,15 @@ class Gateway:
         known = [each.client for each in self._upstreams.values() if each.client is not None]
         info = known[0].server_info if len(self._upstreams) == len(known) == 1 else None
         info = info or types.Implementation(name="pdp-mcp-gateway", version=__version__)
-        shown = {key: getattr(info, key) for key in ("name", "version", "title", "description", "website_url", "icons")}
-        server: Server[Any] = Server(**shown, instructions=self._instructions(), get_tool_input_schema=self._schema)
+        more: dict[str, Any] = {"instructions": self._instructions(), "get_tool_input_schema": self._schema}
+        server: Server[Any] = Server(**dict(info), **more)
         changes = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
         server.create_initialization_options = partial(server.create_initialization_options, changes)  # type: ignore[method-assign]
         server.middleware.append(self._note)
-        add = server.add_request_handler
+        add, page = server.add_request_handler, types.PaginatedRequestParams
         add("subscriptions/listen", types.SubscriptionsListenRequestParams, ListenHandler(self._bus))
         if any(client.server_capabilities.logging for client in known):
             add("logging/setLevel", types.SetLevelRequestParams, self._set_level)
-        page = types.PaginatedRequestParams
         add("tools/list", page, self._list_tools)
         add("tools/call", types.CallToolRequestParams, self._call_tool)
         add("resources/list", page, partial(self._list, "resources", READ_RESOURCE))
@@ -171,8 +171,8 @@ class Gateway:
         visible = await self._pep.avisible_tools(self._callers.session(ctx))
         names = [name for name in self._routes if visible.get(name, Visibility.NEVER) is not Visibility.NEVER]
         tools = export_tools([self._pep.manifest.tools[name] for name in names], "mcp")
-        told = [{**self._live.get(tool["name"], {}), **self._routes[tool["name"]][1], **tool} for tool in tools]
-        return {"tools": told, **_ENVELOPE}
+        named = [(tool["name"], tool) for tool in tools]
+        return {"tools": [{**self._live[name], **self._routes[name][1], **at} for name, at in named], **_ENVELOPE}
 
     async def _list(self, kind: str, tool: str, ctx: Context, _: Any) -> dict[str, Any]:
         visible = await self._pep.avisible_tools(self._callers.session(ctx))
@@ -228,9 +228,7 @@ class Gateway:
         if ctx.request is None:
             if ctx.request_id in self._ids:
                 raise MCPError(types.INVALID_REQUEST, "a request had this id before, and its call is not made again")
-            self._ids[ctx.request_id] = None
-            if len(self._ids) > _MOST_IDS:
-                del self._ids[next(iter(self._ids))]
+            self._ids.append(ctx.request_id)
         return await self._pending.answer(ctx, params, partial(self._made, show, tool, arguments))
 
     async def _made(self, show: Show, tool: str, arguments: dict[str, Any], ctx: Context) -> Answer | Approval:
@@ -257,25 +255,25 @@ class Gateway:
         return await call_next(ctx)
 
     async def _set_level(self, _: Context, params: types.SetLevelRequestParams) -> dict[str, Any]:
-        for upstream in self._upstreams.values():
-            with suppress(ToolError):
-                await upstream.set_level(types.SetLevelRequest(params=params))
+        with suppress(ToolError):
+            await asyncio.gather(*(each.set_level(params.level) for each in self._upstreams.values()))
         return {}
 
     async def _heard(self, upstream: Upstream, message: types.ServerNotification) -> None:
         """Pass on what a server tells: changed lists to each client, a log line to the client that it is about."""
         told = message.model_dump(by_alias=True, mode="json", exclude_none=True)
-        whole, asking = [*self._older], {each.who: each for each in upstream.asking}
+        asking = {each.who: each for each in upstream.asking}
         if (event := event_from_wire(told["method"], told.get("params") or {})) is not None:
             await self._bus.publish(event)
-        elif not isinstance(message, types.LoggingMessageNotification) or any(each.quiet for each in asking.values()):
+        elif not isinstance(message, types.LoggingMessageNotification) or (self._shared and len(asking) != 1):
             return
-        elif asking or self._over_http or self._pep.manifest.tracks_flow:
-            whole = []
-            for each in asking.values() if len(asking) == 1 else ():
-                if message.params.level in allowed_log_levels(each.ctx.protocol_version, each.ctx.meta):
-                    await each.ctx.session.send_notification(message, each.ctx.request_id)
-        for connection in whole:
+        elif asking:
+            latest = asking.popitem()[1]
+            levels = allowed_log_levels(latest.ctx.protocol_version, latest.ctx.meta)
+            if message.params.level in levels and not latest.quiet:
+                await latest.ctx.session.send_notification(message, latest.ctx.request_id)
+            return
+        for connection in [*self._older]:
             await connection.notify(told["method"], told.get("params"))
 
     def _instructions(self) -> str | None:
@@ -283,9 +281,8 @@ class Gateway:
         texts = {name: each.client.instructions for name, each in self._upstreams.items() if each.client}
         for name in [name for name, text in texts.items() if text and text != self._reviewed[name]]:
             _log.warning("server %s: its instructions are not as pinned, and hidden: pdp mcp-gateway pin", name)
-            texts[name] = None
-        prefix = "{0}:\n{1}" if len(self._upstreams) > 1 else "{1}"
-        return "\n\n".join(prefix.format(name, text) for name, text in texts.items() if text) or None
+            del texts[name]
+        return "\n\n".join(text for text in texts.values() if text) or None
 
     async def _listed(self, upstream: Upstream, kind: str) -> list[Any] | None:
         """Return what a server lists; None: it does not say."""
@@ -299,9 +296,8 @@ class Gateway:
         """Ask a server what it declares now; of one that does not say, no tool is as it is pinned."""
         tools = await self._listed(upstream, "tools")
         upstream.changed |= tools is None
-        for each in tools or ():
-            at = each.model_dump(by_alias=True, mode="json", exclude_none=True)
-            self._live[self._public(upstream.name, at["name"])] = {key: at[key] for key in _UNPINNED & at.keys()}
+        for each in map(_as_json, tools or ()):
+            self._live[self._public(upstream.name, each["name"])] = {key: each[key] for key in _UNPINNED & each.keys()}
         pinned = self._pins[upstream.name]
         same = unchanged(pinned, tools or ())
         self._engine.unchanged -= {self._public(upstream.name, name) for name in pinned}
@@ -313,7 +309,7 @@ class Gateway:
         params = types.CallToolRequestParams(name=tool["name"], arguments=arguments)
         answer = await upstream.ask(types.CallToolRequest(params=params), types.CallToolResult, only_if_listed=True)
         result = {key: at for key, at in _as_json(answer).items() if key in ("content", "structuredContent", "_meta")}
-        result = _within(result, self._max_result, structured="outputSchema" in tool)
+        result = _within(result, self._max_result, promised="outputSchema" in tool)
         if answer.is_error:
             raise ErrorResultError(result)
         return result
@@ -327,28 +323,18 @@ class Gateway:
         return _as_json(await self._upstreams[server].ask(request, types.GetPromptResult))
 
 
-def _within(result: dict[str, Any], most: int, *, structured: bool) -> dict[str, Any]:
-    """Return a tool's result with at most so many bytes of content, and say in it what is cut.
-
-    `structuredContent` with more bytes is left out, which is an error where the tool promises it (`structured`).
-    """
-    cut, kept, left = [], [], most
-    for block in result["content"]:
-        size = len(orjson.dumps(block))
-        if size > left:
-            cut.append(f"{block['type']} of {size} bytes")
-            text = block.get("text", "").encode()[: max(left, 0)].decode(errors="ignore")
-            kept += [{**block, "text": text}] if text else []
-        else:
-            kept.append(block)
-        left -= size
-    if (size := len(orjson.dumps(result.get("structuredContent")))) > most:
-        cut.append(f"structuredContent of {size} bytes, left out")
-        result = {key: at for key, at in result.items() if key != "structuredContent"} | {"isError": structured}
-    if cut:
-        note = f"Cut to {most} bytes (max_result in gateway.yaml): {', '.join(cut[:_SHOWN])}. Ask for less at once."
-        kept.append({"type": "text", "text": note})
-    return {**result, "content": kept}
+def _within(result: dict[str, Any], most: int, *, promised: bool) -> dict[str, Any]:
+    """Return a tool's result, cut to so many bytes; a cut one has no `structuredContent`, an error where `promised`."""
+    content, ends = result["content"], [*accumulate(len(orjson.dumps(each)) for each in result["content"])]
+    size = max(*ends[-1:], len(orjson.dumps(result.get("structuredContent"))))
+    if size <= most:
+        return result
+    kept = bisect_right(ends, most)
+    left = most - sum(ends[kept - 1 : kept])
+    text = "".join(each.get("text", "") for each in content[kept : kept + 1]).encode()[:left].decode(errors="ignore")
+    note = f"Cut here: the result has {size} bytes, {most} pass (max_result in gateway.yaml). Ask for less at once."
+    told = [{"type": "text", "text": f"{text}\n{note}"}]
+    return {"content": content[:kept] + told, "isError": promised and "structuredContent" in result}
 
 
 def _content(_: Context, evaluation: Evaluation) -> dict[str, Any]:
@@ -381,32 +367,14 @@ def serve_stdio(settings: GatewaySettings) -> None:
     """Serve one client over standard input and output until it closes them; errors as of `Gateway`."""
 
     async def serve() -> None:
-        async with open_gateway(settings) as gateway:
-            await _over_stdio(gateway.server())
+        async with open_gateway(settings) as gateway, stdio_server() as (read, write):
+            server = gateway.server()
+            await server.run(read, write, server.create_initialization_options())
 
     try:
         uvloop.run(serve())
     except* BrokenPipeError:
         _log.info("the client is gone")
-
-
-def refuse_stdio(why: str) -> None:
-    """Answer each request over standard input with an error that says why nothing is served, until it is closed."""
-
-    async def refuse(ctx: Context, call_next: CallNext) -> HandlerResult:  # noqa: ARG001 - as the SDK calls it
-        if ctx.request_id is not None:
-            raise MCPError(types.INTERNAL_ERROR, why)
-        return None
-
-    server: Server[Any] = Server("pdp-mcp-gateway", version=__version__)
-    server.middleware.append(refuse)
-    with suppress(BrokenPipeError, BaseExceptionGroup):
-        uvloop.run(_over_stdio(server))
-
-
-async def _over_stdio(server: Server[Any]) -> None:
-    async with stdio_server() as (read, write):
-        await server.run(read, write, server.create_initialization_options())
 
 
 def http_app(settings: GatewaySettings, service: ServiceSettings) -> Starlette:
@@ -415,9 +383,6 @@ def http_app(settings: GatewaySettings, service: ServiceSettings) -> Starlette:
     from pdp.service.security.tokens import open_tokens  # noqa: PLC0415 - likewise
 
     host = urlsplit(service.url).netloc
-    if settings.tenant not in service.tenants:
-        problem = f"tenant: {settings.tenant!r:.60} is not a tenant of {settings.http}"
-        raise UsageError(problem, hint=f"name one of: {', '.join(sorted(service.tenants))}")
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:

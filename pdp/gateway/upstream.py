@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -41,11 +40,10 @@ _LISTS: Final[dict[str, tuple[str, Any, Any]]] = {
     "prompts": ("prompts", types.ListPromptsRequest, types.ListPromptsResult),
 }
 _MOST_PAGES: Final = 100
+_LISTEN: Final[Any] = {f"{kind}_list_changed": True for kind in ("tools", "prompts", "resources")}
 _LISTEN_AGAIN: Final = 5.0  # seconds
 # Errors after which a server has done nothing; after any other, nobody knows.
 _NOTHING_DONE: Final = (types.INVALID_PARAMS, types.INVALID_REQUEST, types.METHOD_NOT_FOUND, types.HEADER_MISMATCH)
-
-_log = logging.getLogger("pdp.gateway")
 
 
 class UpstreamError(ToolError):
@@ -58,10 +56,7 @@ class UnreachableError(ToolUnavailableError):
 
 @dataclass(eq=False)
 class Asking:
-    """A request of the client `who`, while servers are asked for it.
-
-    `quiet`: an obligation or a rule of flow holds for the call, so that no text but the result reaches the client.
-    """
+    """A request of the client `who`. `quiet`: an obligation or a rule of flow allows no text but its result."""
 
     ctx: ServerRequestContext[Any]
     who: str | None
@@ -124,8 +119,6 @@ class Upstream:
             cursor = page.next_cursor
             if cursor is None:
                 break
-        if cursor is not None:
-            _log.warning("server %s: more than %d pages of %s; the rest is left out", self.name, _MOST_PAGES, kind)
         return items
 
     async def ask(
@@ -135,16 +128,15 @@ class Upstream:
 
         `only_if_listed`: to the program that has listed its tools, and not to one that was started since.
         """
-        client, asking = await self.connected(), ASKING.get()
+        client, asking, effect = await self.connected(), ASKING.get(), "unknown"
         if only_if_listed and client is not self._listed_by:
             raise UnreachableError(f"server {self.name} was started anew: try again", details={"effect": "none"})
-        effect, progress = "unknown", None
+        meta, progress = {}, None
         if asking is not None:
             self.asking.append(asking)
-            meta = asking.ctx.meta or {}
-            progress = asking.progress if "progress_token" in meta else None
-            if level := meta.get(types.LOG_LEVEL_META_KEY, self._level):
-                request.params.meta = {types.LOG_LEVEL_META_KEY: level}
+            meta, progress = asking.ctx.meta or {}, asking.progress
+        if level := meta.get(types.LOG_LEVEL_META_KEY, self._level):
+            request.params.meta = {types.LOG_LEVEL_META_KEY: level}
         try:
             answer = await client.session.send_request(request, result, progress_callback=progress)
             if getattr(answer, "result_type", "complete") == "complete":
@@ -163,11 +155,12 @@ class Upstream:
                 self.asking.remove(asking)
         raise UpstreamError(f"server {self.name} {fault}", details={"effect": effect})
 
-    async def set_level(self, request: types.SetLevelRequest) -> None:
+    async def set_level(self, level: types.LoggingLevel) -> None:
         """Ask for log lines from a level on: at once, or by each request where the revision has it so."""
-        self._level, client = request.params.level, await self.connected()
+        self._level, client = level, await self.connected()
         if client.server_capabilities.logging and client.protocol_version < NEW:
-            await self.ask(request, types.EmptyResult)
+            params = types.SetLevelRequestParams(level=level)
+            await self.ask(types.SetLevelRequest(params=params), types.EmptyResult)
 
     async def connected(self) -> Client:
         """Return the connection, opened if there is none; UnreachableError."""
@@ -190,7 +183,6 @@ class Upstream:
                 ready.set_result(client)
                 await lost.wait()
                 listening.cancel()
-                await asyncio.wait((listening,))
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - servers and transports raise anything
             lost.set()
             if not ready.done():
@@ -218,14 +210,10 @@ class Upstream:
 
     async def _listen(self, client: Client) -> None:
         """Keep a stream of changes open: a server of the new revision announces them to those who listen, only."""
-        kinds: dict[str, Any] = {
-            f"{kind}_list_changed": True
-            for kind in ("tools", "prompts", "resources")
-            if (declared := getattr(client.server_capabilities, kind)) and declared.list_changed
-        }
-        while kinds and client.protocol_version >= NEW:
+        told = client.server_capabilities.tools
+        while told and told.list_changed and client.protocol_version >= NEW:
             with suppress(MCPError, SubscriptionLost, TimeoutError):
-                async with client.listen(**kinds) as events:
+                async with client.listen(**_LISTEN) as events:
                     async for _ in events:
                         pass  # `_heard` gets each event as well
             self.changed = True  # a change may have been missed

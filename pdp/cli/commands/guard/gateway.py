@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -67,8 +67,7 @@ def wrap(
         settings = _read(file)
         if [server.command for server in settings.servers.values()] != [tuple(command)]:
             hint = (
-                f"the policy there stays: write `command: {json.dumps(command)}` into the file, "
-                f"then review its tools: pdp mcp-gateway pin -c {file}"
+                f"write `command: {json.dumps(command)}` there, then: pdp mcp-gateway pin -c {file}; the policy stays"
             )
             raise UsageError(f"{file}: the server's command is not the one that was reviewed", hint=hint)
         if not settings.pins.exists():
@@ -104,10 +103,10 @@ def _told_to_the_client() -> Iterator[None]:
     try:
         yield
     except PdpError as error:
-        if not sys.stdin.isatty():
-            from pdp.gateway.server import refuse_stdio  # noqa: PLC0415 - an optional extra
-
-            refuse_stdio(str(error))
+        for line in () if sys.stdin.isatty() else sys.stdin:
+            with suppress(ValueError, LookupError, TypeError):
+                answer = {"id": json.loads(line)["id"], "error": {"code": -32603, "message": str(error)}}
+                typer.echo(json.dumps({"jsonrpc": "2.0", **answer}))
         raise
 
 
