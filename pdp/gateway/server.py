@@ -124,6 +124,7 @@ class Gateway:
         self._ids: deque[Any] = deque(maxlen=_MOST_IDS)
         self._live: defaultdict[str, dict[str, Any]] = defaultdict(dict)
         self._bus = InMemorySubscriptionBus()
+        self._streams = ListenHandler(self._bus)
         self._older: WeakSet[Connection] = WeakSet()  # of clients of older revisions, which have no stream of changes
 
     async def connect(self) -> None:
@@ -137,12 +138,10 @@ class Gateway:
         info = known[0].server_info if len(self._upstreams) == len(known) == 1 else None
         info = info or types.Implementation(name="pdp-mcp-gateway", version=__version__)
         more: dict[str, Any] = {"instructions": self._instructions(), "get_tool_input_schema": self._schema}
-        server: Server[Any] = Server(**dict(info), **more)
-        changes = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
-        server.create_initialization_options = partial(server.create_initialization_options, changes)  # type: ignore[method-assign]
+        server = _Server(**dict(info), **more)
         server.middleware.append(self._note)
         add, page = server.add_request_handler, types.PaginatedRequestParams
-        add("subscriptions/listen", types.SubscriptionsListenRequestParams, ListenHandler(self._bus))
+        add("subscriptions/listen", types.SubscriptionsListenRequestParams, self._listen)
         if any(client.server_capabilities.logging for client in known):
             add("logging/setLevel", types.SetLevelRequestParams, self._set_level)
         add("tools/list", page, self._list_tools)
@@ -254,6 +253,10 @@ class Gateway:
             self._older.add(ctx.session._connection)  # noqa: SLF001 - the SDK has no public way to it
         return await call_next(ctx)
 
+    async def _listen(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> BaseModel:
+        params.notifications.resource_subscriptions = None  # what is not passed on is not acknowledged
+        return await self._streams(ctx, params)
+
     async def _set_level(self, _: Context, params: types.SetLevelRequestParams) -> dict[str, Any]:
         with suppress(ToolError):
             await asyncio.gather(*(each.set_level(params.level) for each in self._upstreams.values()))
@@ -321,6 +324,13 @@ class Gateway:
     async def _get(self, server: str, name: str, arguments: dict[str, str]) -> dict[str, Any]:
         request = types.GetPromptRequest(params=types.GetPromptRequestParams(name=name, arguments=arguments))
         return _as_json(await self._upstreams[server].ask(request, types.GetPromptResult))
+
+
+class _Server(Server[Any]):
+    def get_capabilities(self, *given: Any, **named: Any) -> types.ServerCapabilities:
+        """Return what it can do: all its lists change, and no resource can be subscribed to."""
+        can = super().get_capabilities(NotificationOptions(True, True, True), *given[1:], **named)
+        return can.model_copy(update={"resources": types.ResourcesCapability(list_changed=True)})
 
 
 def _within(result: dict[str, Any], most: int, *, promised: bool) -> dict[str, Any]:

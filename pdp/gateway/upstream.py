@@ -131,7 +131,8 @@ class Upstream:
         client, asking, effect = await self.connected(), ASKING.get(), "unknown"
         if only_if_listed and client is not self._listed_by:
             raise UnreachableError(f"server {self.name} was started anew: try again", details={"effect": "none"})
-        meta, progress = {}, None
+        meta: Any = {}
+        progress = None
         if asking is not None:
             self.asking.append(asking)
             meta, progress = asking.ctx.meta or {}, asking.progress
