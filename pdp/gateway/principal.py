@@ -39,7 +39,7 @@ class Callers:
 
 
 class Verifier:
-    """What the SDK asks about bearer tokens: it accepts those of a person of this tenant."""
+    """Verifies bearer tokens for the SDK. It accepts tokens of people of one tenant."""
 
     def __init__(self, authenticators: Sequence[Authenticator], tenant: str) -> None:
         self._authenticators, self._tenant = authenticators, tenant

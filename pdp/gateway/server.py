@@ -64,8 +64,6 @@ if TYPE_CHECKING:
 _PATH: Final = "/mcp"
 _MOST_IDS: Final = 10_000
 _START_SECONDS: Final = 30.0  # that clients wait for servers to start before they are served
-_REPLAYED: Final = "tool-pdp/replayed"
-_OF_PROTOCOL: Final = "io.modelcontextprotocol/"
 _ENVELOPE: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 _ENVELOPE_BYTES: Final = 64 * 1024  # of a result beside its content
 _UNPINNED: Final = {"execution", "icons", "_meta"}  # what clients are told of a tool as it is now
@@ -124,7 +122,6 @@ class Gateway:
         self._ids: deque[Any] = deque(maxlen=_MOST_IDS)
         self._live: defaultdict[str, dict[str, Any]] = defaultdict(dict)
         self._bus = InMemorySubscriptionBus()
-        self._streams = ListenHandler(self._bus)
         self._older: WeakSet[Connection] = WeakSet()  # of clients of older revisions, which have no stream of changes
 
     async def connect(self) -> None:
@@ -141,7 +138,7 @@ class Gateway:
         server = _Server(**dict(info), **more)
         server.middleware.append(self._note)
         add, page = server.add_request_handler, types.PaginatedRequestParams
-        add("subscriptions/listen", types.SubscriptionsListenRequestParams, self._listen)
+        add("subscriptions/listen", types.SubscriptionsListenRequestParams, ListenHandler(self._bus))
         if any(client.server_capabilities.logging for client in known):
             add("logging/setLevel", types.SetLevelRequestParams, self._set_level)
         add("tools/list", page, self._list_tools)
@@ -199,7 +196,7 @@ class Gateway:
             key = evaluation.trace.idempotency_key
             note = f"Not run again: this is the stored result of an earlier call with the idempotency key {key}."
             result = {**result, "content": [{"type": "text", "text": note}, *result["content"]]}
-            result["_meta"] = {**result.get("_meta", {}), _REPLAYED: True}
+            result["_meta"] = {**result.get("_meta", {}), "tool-pdp/replayed": True}
         structured = result.get("structuredContent")
         if ctx.protocol_version < NEW and not isinstance(structured, dict):  # what those revisions do not know
             result = {key: value for key, value in result.items() if key != "structuredContent"}
@@ -252,10 +249,6 @@ class Gateway:
         if ctx.protocol_version < NEW:
             self._older.add(ctx.session._connection)  # noqa: SLF001 - the SDK has no public way to it
         return await call_next(ctx)
-
-    async def _listen(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> BaseModel:
-        params.notifications.resource_subscriptions = None  # what is not passed on is not acknowledged
-        return await self._streams(ctx, params)
 
     async def _set_level(self, _: Context, params: types.SetLevelRequestParams) -> dict[str, Any]:
         with suppress(ToolError):
@@ -334,7 +327,7 @@ class _Server(Server[Any]):
 
 
 def _within(result: dict[str, Any], most: int, *, promised: bool) -> dict[str, Any]:
-    """Return a tool's result, cut to so many bytes; a cut one has no `structuredContent`, an error where `promised`."""
+    """Return a tool's result, cut to `most` bytes. Without the `promised` structuredContent, it is an error."""
     content, ends = result["content"], [*accumulate(len(orjson.dumps(each)) for each in result["content"])]
     size = max(*ends[-1:], len(orjson.dumps(result.get("structuredContent"))))
     if size <= most:
@@ -355,9 +348,11 @@ def _content(_: Context, evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _as_json(answer: BaseModel) -> dict[str, Any]:
-    """Return what is passed on of an answer: all but what the protocol has in `_meta` for the gateway itself."""
+    """Return an answer as JSON, without the keys in `_meta` that the protocol reserves."""
     whole = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
-    whole["_meta"] = {key: at for key, at in whole.get("_meta", {}).items() if not key.startswith(_OF_PROTOCOL)}
+    whole["_meta"] = {
+        key: at for key, at in whole.get("_meta", {}).items() if not key.startswith("io.modelcontextprotocol/")
+    }
     return whole if whole["_meta"] else {key: at for key, at in whole.items() if key != "_meta"}
 
 

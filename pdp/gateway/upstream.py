@@ -164,7 +164,7 @@ class Upstream:
             await self.ask(types.SetLevelRequest(params=params), types.EmptyResult)
 
     async def connected(self) -> Client:
-        """Return the connection, opened if there is none; UnreachableError."""
+        """Return the connection, and open it first if needed. Raises UnreachableError."""
         async with self._connecting:
             if self.is_lost:
                 await self.close()

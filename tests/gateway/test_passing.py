@@ -1,4 +1,4 @@
-"""What a server says beside its results reaches the client it is for, and a result is what the server says now."""
+"""Clients get what servers send beside results: progress, log lines, changes. Results of reads are never replayed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def texts(result: Any) -> list[str]:
 
 
 class Heard:
-    """What a client hears of a call, and of the lists."""
+    """Collects the notifications that a client receives."""
 
     def __init__(self) -> None:
         self.progress: list[tuple[float, float | None, str | None]] = []
@@ -109,7 +109,7 @@ async def test_a_log_line_reaches_no_other_client(tmp_path: Path) -> None:
         waiting = asyncio.create_task(second.call_tool("hang"))
         while len(world.calls()) < 2:  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.01)
-        await first.call_tool("tell", {"text": "hi"})  # of two callers, nobody knows whose line it is
+        await first.call_tool("tell", {"text": "hi"})  # with two callers, the gateway cannot tell whose line it is
         waiting.cancel()
         await asyncio.wait((waiting,))
     assert mine.logs == [("debug", "an debug"), ("error", "an error")]
@@ -220,14 +220,17 @@ async def test_a_result_is_cut_at_its_limit_and_says_so(tmp_path: Path) -> None:
     await world.pin()
     world.loosen()
     async with world.client() as client:
-        text, note = texts(await client.call_tool("big"))
+        (text,) = texts(await client.call_tool("big"))
         whole = await client.call_tool("both")
-    assert len(text) == 8 * 1024 * 1024
-    assert note.startswith("Cut to 8388608 bytes (max_result in gateway.yaml): text of 100000")
+    assert text[8 * 1024 * 1024 :].startswith("\nCut here: the result has 100000")
     assert whole.structured_content == {"text": "y" * 900_000}
     world.write(max_result=1024)
     async with world.client() as client:
         cut = await client.call_tool("both")
     assert cut.structured_content is None
-    assert "structuredContent of 900011 bytes, left out" in texts(cut)[1]
+    assert (cut.is_error, texts(cut)[0][:14], "has 900028 bytes, 1024 pass" in texts(cut)[0]) == (
+        False,
+        '{"text": "yyyy',
+        True,
+    )
     assert [outcome for (outcome,) in world.events("outcome") if outcome] == ["succeeded"] * 3

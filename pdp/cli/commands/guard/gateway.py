@@ -67,7 +67,7 @@ def wrap(
         settings = _read(file)
         if [server.command for server in settings.servers.values()] != [tuple(command)]:
             hint = (
-                f"write `command: {json.dumps(command)}` there, then: pdp mcp-gateway pin -c {file}; the policy stays"
+                f"to keep the policy, set `command: {json.dumps(command)}` there, then: pdp mcp-gateway pin -c {file}"
             )
             raise UsageError(f"{file}: the server's command is not the one that was reviewed", hint=hint)
         if not settings.pins.exists():
@@ -99,7 +99,7 @@ def _read(file: Path) -> GatewaySettings:
 
 @contextmanager
 def _told_to_the_client() -> Iterator[None]:
-    """Tell a client over standard input why nothing is served; it shows no standard error."""
+    """Answer each request over standard input with the reason why nothing is served."""
     try:
         yield
     except PdpError as error:
