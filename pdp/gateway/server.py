@@ -329,7 +329,7 @@ class _Server(Server[Any]):
 def _within(result: dict[str, Any], most: int, *, promised: bool) -> dict[str, Any]:
     """Return a tool's result, cut to `most` bytes. Without the `promised` structuredContent, it is an error."""
     content, ends = result["content"], [*accumulate(len(orjson.dumps(each)) for each in result["content"])]
-    size = max(*ends[-1:], len(orjson.dumps(result.get("structuredContent"))))
+    size = max([*ends[-1:], len(orjson.dumps(result.get("structuredContent")))])
     if size <= most:
         return result
     kept = bisect_right(ends, most)

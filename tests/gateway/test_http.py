@@ -114,7 +114,7 @@ async def test_a_request_that_is_not_as_it_has_to_be_reaches_no_server(tmp_path:
     params = {"name": "echo", "arguments": {"text": "hi"}, "_meta": META}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     with served(world) as url:
-        async with httpx2.AsyncClient() as http:
+        async with httpx2.AsyncClient(timeout=PATIENCE) as http:
 
             async def status(headers: dict[str, str], content: Any = body) -> int:
                 answer = await http.post(url, headers=HEADERS | headers, content=json.dumps(content))
