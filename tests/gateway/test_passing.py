@@ -80,9 +80,11 @@ async def test_a_client_hears_what_a_server_tells(tmp_path: Path, mode: str, *, 
         assert [each.src for each in listed.icons or ()] == ["https://example.com/icon.png"]
         if legacy_server and not new:  # the revision of 2026-07-28 has no `execution`
             assert listed.execution is not None
-        info = client.server_info
+        info, lists = client.server_info, client.server_capabilities.tools
+        assert info is not None
         assert (info.name, info.version, client.instructions) == ("support", "1", "Be kind.")
-        assert client.server_capabilities.tools.list_changed
+        assert lists is not None
+        assert lists.list_changed
         meta = await told(world, client, heard, new_client=new)
     assert (meta or {}).get("example.com/told") is True
     assert heard.progress == [(1, 2, "step 1"), (2, 2, "step 2")]
@@ -170,7 +172,7 @@ async def test_a_client_that_waits_hears_of_the_approval(tmp_path: Path) -> None
         assert texts(await client.call_tool("echo", {"text": "hi"}, progress_callback=step)) == ["hi"]
     (first,) = steps
     assert first[:2] == (True, None)
-    assert f"approval {desk.all()[0].id} of echo is pending" in first[2]
+    assert f"approval {desk.all()[0].id} of echo is pending" in str(first[2])
 
 
 @pytest.mark.parametrize(
