@@ -52,7 +52,7 @@ DENIED: Final = 403  # the JSON-RPC code where no result can say so; outside the
 
 _STATE_SECONDS: Final = 3600.0
 _LONGEST: Final = 55.0  # seconds that a person has to open a page
-_LOOK: Final = 0.5  # seconds between looks into the store
+_LOOK: Final = 0.25  # seconds between looks into the store
 _KEPT: Final = 600.0  # seconds that a task's result is kept beyond its approval
 
 
