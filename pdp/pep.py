@@ -62,6 +62,7 @@ class Pep:
         obligations: the application's own handlers, by the id of the obligation that each fulfils.
         deployment: what holds for all runs of agents: sources to pin, versions, markings.
         observers: functions that take an event when a tool begins and ends.
+        keyless: tools whose calls reserve no idempotency key, so that no earlier result is replayed.
 
     Raises:
         UsageError: an invalid handler, or one for an obligation of the baseline; an invalid observer; a registry with
@@ -86,6 +87,7 @@ class Pep:
         deployment: Deployment | None = None,
         observers: Iterable[Observer] = (),
         telemetry: Telemetry | None = None,
+        keyless: Iterable[str] = (),
     ) -> None:
         if registry is not None and registry.manifest.digest != manifest.digest:
             raise UsageError(
@@ -107,6 +109,8 @@ class Pep:
             telemetry=telemetry,
             remote_calls=remote_calls,
         )
+        for tool in filter(None, map(self._parts.manifest.tool, keyless)):
+            tool.reserves_key = False
 
     @classmethod
     def from_project(

@@ -49,7 +49,8 @@ class ToolRunner:
 
     Shared between threads and tasks. What a tool raises is in `Execution.error`; the model gets the failure's message.
 
-    The entry's `timeout` is for all attempts together. Without a function, the tool is the program that it states.
+    The entry's `timeout` is for all attempts together. Without a function, the tool is the program that it states. An
+    attribute `max_result` of the function replaces `MAX_RESULT`.
     UsageError: no function and no program, or a result schema or program that cannot be used.
     """
 
@@ -61,6 +62,7 @@ class ToolRunner:
 
             function = CliTool(entry)
         self.function: Callable[..., Any] = function
+        self._most: int = getattr(function, "max_result", MAX_RESULT)
         self.attempts = attempts(entry)
         self.timeout = duration_seconds(entry.timeout) if entry.timeout else None
         self._validator = None if entry.result_schema is None else compile_schema(entry.result_schema)
@@ -149,7 +151,7 @@ class ToolRunner:
     # schema forbids that. Without one it may be any object; of what is not JSON only bytes and text are measured.
     def _check(self, result: Any) -> None:
         try:
-            check_json(result, most=MAX_RESULT_VALUES)
+            check_json(result, most=max(1, self._most // MAX_RESULT) * MAX_RESULT_VALUES)
             size = len(canonical(result))
         except JsonTooLargeError as error:
             raise ToolResultError(f"the result is too large: {error}", "too_large") from error
@@ -157,8 +159,8 @@ class ToolRunner:
             if self._validator is not None:
                 raise ToolResultError(f"the result is not JSON: {error}") from error
             size = _size(result)
-        if size > MAX_RESULT:
-            raise ToolResultError(f"the result has {size} bytes, at most {MAX_RESULT} are admitted", "too_large")
+        if size > self._most:
+            raise ToolResultError(f"the result has {size} bytes, at most {self._most} are admitted", "too_large")
         validator = self._validator
         if validator is not None and (size > validator.free_bytes or not validator.is_valid(result)):
             lines = validator.lines(result, "result")

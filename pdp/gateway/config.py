@@ -54,12 +54,15 @@ class GatewaySettings(_Part):
     `project`: what decides, and who calls over stdio. `http`: how it is served instead, a file as of `pdp serve`.
     `timeout`: seconds for a server's start, and for each answer. `hold`: seconds that a call waits for a person before
     its client is told so; `approval_page`: where that person approves, the approval's id is added to it.
+    `tenant`: over HTTP, tokens of other tenants are rejected. `max_result`: the most bytes of a result.
     """
 
     servers: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")], ServerSettings] = Field(min_length=1)
     project: Annotated[ProjectPath, Field(default=PROJECT_FILE)]
     http: ProjectPath | None = None
+    tenant: str = "default"
     timeout: float = Field(300, gt=0, le=3600)
+    max_result: int = Field(8 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024)
     hold: float = Field(0, ge=0, le=55)
     approval_page: Annotated[str, AfterValidator(secure_url)] | None = None
 

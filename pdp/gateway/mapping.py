@@ -31,8 +31,9 @@ FILTERED: Final = frozenset(("tools/list", "resources/list", "resources/template
 OF_TASKS: Final = frozenset(("tasks/get", "tasks/cancel"))
 """Methods about a call that waits, for who made it: since NEW. What the draft maps are those of the revision before."""
 
-PASSED: Final = frozenset(("ping", "initialize", "server/discover", "notifications/initialized"))
-"""Of the protocol: nobody is asked. The draft does not know `server/discover`, where modern clients begin."""
+_OF_PROTOCOL: Final = "ping initialize server/discover notifications/initialized logging/setLevel subscriptions/listen"
+PASSED: Final = frozenset(_OF_PROTOCOL.split())
+"""Methods of the protocol itself, which the policy does not decide. The draft does not know `server/discover`."""
 
 
 async def admit(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:

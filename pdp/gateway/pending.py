@@ -2,7 +2,7 @@
 
     a task     its request declares the tasks extension: it asks again until there is a result
     a page     it opens pages for its person (URL elicitation), and there is one to approve on
-    a wait     for `hold` seconds, also after a page was opened
+    a wait     for `hold` seconds, also after a page was opened; progress is reported to a client that asks for it
     a text     of what is pending, who may grant it, and that the same call is to be made again
 
 Whether somebody approved stands in the store of approvals alone. A task's id, a sealed state, a client's `accept`: each
@@ -111,6 +111,8 @@ class Pending:
                         opened = answer.action == "accept"
         until = time.monotonic() + self._settings.hold * opened
         while approval.standing is ApprovalState.PENDING and (left := until - time.monotonic()) > 0:
+            # Negative and rising: the tool's own progress, from 0 on, is higher.
+            await ctx.session.report_progress(-left, None, self._text(approval))
             await asyncio.sleep(min(_LOOK, left))
             approval = await _stored(self._approvals.get, approval.id)
         return await self._ended(ctx, approval, make)

@@ -17,7 +17,7 @@ from pdp.documents import read_record, written_value
 from pdp.engine.protocol import DECISION, Engine
 from pdp.errors import EngineError, FileFaultsError, UsageError
 from pdp.gateway.mapping import GET_PROMPT, READ_RESOURCE
-from pdp.gateway.upstream import Upstream
+from pdp.gateway.upstream import ASKING, Upstream
 from pdp.json import canonical
 from pdp.manifest.load import load_effective
 
@@ -26,10 +26,14 @@ if TYPE_CHECKING:
 
     import mcp_types as types
 
+    from pdp.decision import Decision
     from pdp.gateway.config import GatewaySettings
 
 Pins = dict[str, dict[str, dict[str, Any]]]
 """By server and tool, as the server names it: its declaration."""
+
+INSTRUCTIONS: Final = "(instructions)"
+"""Key of a server's instructions for the model, beside its tools: no tool can have this name."""
 
 _PINNED: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
 _STARTER: Final = Path(__file__).parent / "starter"
@@ -58,6 +62,13 @@ class PinnedEngine(Engine):
         """Async variant of `evaluate`."""
         self._check(body, document)
         return await self._engine.aevaluate(body, document)
+
+    async def adecide_body(self, body: bytes, document: str = DECISION) -> Decision:
+        """Decide, and keep quiet about a call that has obligations; see `Asking`."""
+        decision = await super().adecide_body(body, document)
+        if (asking := ASKING.get()) is not None:
+            asking.quiet |= bool(decision.obligations)
+        return decision
 
     def _check(self, body: bytes, document: str) -> None:
         if document == DECISION and orjson.loads(body)["action"]["properties"]["tool"] not in self.unchanged:
@@ -99,13 +110,15 @@ async def survey(settings: GatewaySettings) -> tuple[Pins, list[str]]:
     for server, stated in settings.servers.items():
         upstream = Upstream(server, stated, settings.timeout)
         try:
-            tools = await upstream.listed("tools")
+            tools, instructions = await upstream.listed("tools"), (await upstream.connected()).instructions
         finally:
             await upstream.close()
         found = declarations(tools)
         faults = {tool.name: _fault(found.get(tool.name)) for tool in tools}
         refused += [f"{server}: tool {name} is left out: {fault}" for name, fault in faults.items() if fault]
         pins[server] = {name: at for name, at in found.items() if not faults[name]}
+        if instructions:
+            pins[server][INSTRUCTIONS] = {"text": instructions}
     return pins, refused
 
 
@@ -120,10 +133,9 @@ def install(settings: GatewaySettings, pins: Pins) -> None:
 
     In that each call waits for the user of this process, whose agent calls: `approver.yaml` is the session to grant by.
     """
-    folder, tools = (
-        settings.project.parent,
-        [{**at, "name": settings.public(server, name)} for server, each in pins.items() for name, at in each.items()],
-    )
+    folder, public = settings.project.parent, settings.public
+    every = ((public(server, name), at) for server, each in pins.items() for name, at in each.items())
+    tools = [{**at, "name": name} for name, at in every if "name" in at]
     files = {}
     if not settings.project.exists():
         # The project, and then the pins, come last: without them all of it is written anew after a crash.

@@ -39,16 +39,16 @@ class Callers:
 
 
 class Verifier:
-    """What the SDK asks about bearer tokens: those that one of `authenticators` knows, of a person."""
+    """Verifies bearer tokens for the SDK. It accepts tokens of people of one tenant."""
 
-    def __init__(self, authenticators: Sequence[Authenticator]) -> None:
-        self._authenticators = authenticators
+    def __init__(self, authenticators: Sequence[Authenticator], tenant: str) -> None:
+        self._authenticators, self._tenant = authenticators, tenant
 
     async def verify_token(self, token: str) -> AccessToken | None:
         """Return who holds a token; None: nobody, as far as is known now."""
         for authenticator in self._authenticators:
             holder = await authenticator.principal(token)
-            if holder is not None and not holder.cookie and holder.claims:
+            if holder is not None and holder.tenant == self._tenant and not holder.cookie and holder.claims:
                 ends = None if math.isinf(holder.expires_at) else int(holder.expires_at)
                 claims, scopes = dict(holder.claims), [*holder.scopes]
                 known = {"client_id": holder.id, "scopes": scopes, "expires_at": ends, "subject": claims["sub"]}

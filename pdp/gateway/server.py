@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import ExitStack, asynccontextmanager
+from bisect import bisect_right
+from collections import defaultdict, deque
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import mcp_types as types
+import orjson
 import uvloop
 from mcp.server.auth.settings import AuthSettings
-from mcp.server.lowlevel import Server
+from mcp.server.connection import allowed_log_levels
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.request_state import authenticated_principal
 from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
+from mcp.shared.subscriptions import event_from_wire
 from pydantic import AnyHttpUrl
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -27,9 +36,9 @@ from pdp.execution.failures import ToolError
 from pdp.flow.preview import Visibility
 from pdp.gateway.mapping import GET_PROMPT, NEW, READ_RESOURCE
 from pdp.gateway.pending import DENIED, Pending
-from pdp.gateway.pins import PinnedEngine, read_pinned, unchanged
+from pdp.gateway.pins import INSTRUCTIONS, PinnedEngine, read_pinned, unchanged
 from pdp.gateway.principal import Callers, Verifier
-from pdp.gateway.upstream import Upstream, UpstreamError
+from pdp.gateway.upstream import ASKING, Asking, Upstream, UpstreamError
 from pdp.manifest.exports import export_tools
 from pdp.pep import Pep
 from pdp.project.file import engine_of_project, manifest_of_project, read_project
@@ -38,7 +47,8 @@ from pdp.project.resources import open_stores, stores_of_pep
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-    from mcp.server.context import ServerRequestContext
+    from mcp.server.connection import Connection
+    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from pydantic import BaseModel
 
     from pdp.evaluation import Evaluation
@@ -53,7 +63,10 @@ if TYPE_CHECKING:
 
 _PATH: Final = "/mcp"
 _MOST_IDS: Final = 10_000
+_START_SECONDS: Final = 30.0  # that clients wait for servers to start before they are served
 _ENVELOPE: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+_ENVELOPE_BYTES: Final = 64 * 1024  # of a result beside its content
+_UNPINNED: Final = {"execution", "icons", "_meta"}  # what clients are told of a tool as it is now
 _LISTED: Final = {"resources": "resources", "resource_templates": "resourceTemplates", "prompts": "prompts"}
 
 _log = logging.getLogger("pdp.gateway")
@@ -78,10 +91,12 @@ class Gateway:
         if project.store is None or project.session is None:
             raise UsageError(f"{settings.project}: states no store or session", hint="name both; see docs/gateway.md")
         self._pins = read_pinned(settings)
+        self._reviewed = {name: each.pop(INSTRUCTIONS, {}).get("text") for name, each in self._pins.items()}
         manifest = manifest_of_project(settings.project, project)
         self._callers = Callers(project.session, in_run=manifest.tracks_flow)
         self._public = settings.public
-        self._upstreams = {name: Upstream(name, each, settings.timeout) for name, each in settings.servers.items()}
+        each, timeout, hear = settings.servers, settings.timeout, self._heard
+        self._upstreams = {name: Upstream(name, each[name], timeout, hear) for name in each}
         self._routes = {
             self._public(server, name): (self._upstreams[server], tool)
             for server, tools in self._pins.items()
@@ -91,19 +106,41 @@ class Gateway:
         stores = open_stores(project.store, owned)
         audit = stores.open_audit()
         owned.callback(audit.close)
-        own: dict[str, Callable[..., Any]] = {READ_RESOURCE: self._read, GET_PROMPT: self._get}
+        own = {READ_RESOURCE: partial(self._read), GET_PROMPT: partial(self._get)}
         functions = {name: partial(self._forward, *route) for name, route in self._routes.items()} | own
         known = {name: functions[name] for name in functions.keys() & manifest.tools.keys()}
         opened = stores_of_pep(stores)
-        self._pep = Pep(manifest, self._engine, audit=audit, tools=known, **opened)
+        for name, function in known.items():
+            # `content` and `structuredContent` may each have as much, since one repeats the other.
+            vars(function)["max_result"] = settings.max_result * (1 if name in own else 2) + _ENVELOPE_BYTES
+        once = {name for name, (_, at) in self._routes.items() if at.get("annotations", {}).get("readOnlyHint")}
+        once |= {name for name, entry in manifest.tools.items() if not (entry.effect_class and entry.has_effects)}
+        self._pep = Pep(manifest, self._engine, audit=audit, tools=known, keyless=once, **opened)
         self._pending = Pending(settings, opened["approvals"], opened["remote_calls"])
+        self._max_result, self._shared = settings.max_result, settings.http is not None or manifest.tracks_flow
         self._calls: set[asyncio.Task[Evaluation]] = set()
-        self._ids: dict[Any, None] = {}
+        self._ids: deque[Any] = deque(maxlen=_MOST_IDS)
+        self._live: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+        self._bus = InMemorySubscriptionBus()
+        self._older: WeakSet[Connection] = WeakSet()  # of clients of older revisions, which have no stream of changes
+
+    async def connect(self) -> None:
+        """Connect the servers, so that clients learn what they are. A server that does not start may do so later."""
+        asked = [asyncio.create_task(self._verify(each)) for each in self._upstreams.values()]
+        await asyncio.wait(asked, timeout=_START_SECONDS)
 
     def server(self) -> Server[Any]:
-        """Return what serves clients; mapping.py has its methods."""
-        server: Server[Any] = Server("pdp-mcp-gateway", version=__version__, get_tool_input_schema=self._schema)
+        """Return what serves clients; mapping.py has its methods. A single server is presented by its own name."""
+        known = [each.client for each in self._upstreams.values() if each.client is not None]
+        info = known[0].server_info if len(self._upstreams) == len(known) == 1 else None
+        info = info or types.Implementation(name="pdp-mcp-gateway", version=__version__)
+        more: dict[str, Any] = {"instructions": self._instructions(), "get_tool_input_schema": self._schema}
+        server = _Server(**dict(info), **more)
+        server.middleware.append(self._note)
         add, page = server.add_request_handler, types.PaginatedRequestParams
+        add("subscriptions/listen", types.SubscriptionsListenRequestParams, ListenHandler(self._bus))
+        if any(client.server_capabilities.logging for client in known):
+            add("logging/setLevel", types.SetLevelRequestParams, self._set_level)
         add("tools/list", page, self._list_tools)
         add("tools/call", types.CallToolRequestParams, self._call_tool)
         add("resources/list", page, partial(self._list, "resources", READ_RESOURCE))
@@ -130,7 +167,8 @@ class Gateway:
         visible = await self._pep.avisible_tools(self._callers.session(ctx))
         names = [name for name in self._routes if visible.get(name, Visibility.NEVER) is not Visibility.NEVER]
         tools = export_tools([self._pep.manifest.tools[name] for name in names], "mcp")
-        return {"tools": [{**self._routes[tool["name"]][1], **tool} for tool in tools], **_ENVELOPE}
+        named = [(tool["name"], tool) for tool in tools]
+        return {"tools": [{**self._live[name], **self._routes[name][1], **at} for name, at in named], **_ENVELOPE}
 
     async def _list(self, kind: str, tool: str, ctx: Context, _: Any) -> dict[str, Any]:
         visible = await self._pep.avisible_tools(self._callers.session(ctx))
@@ -148,11 +186,17 @@ class Gateway:
 
     def _shown(self, ctx: Context, evaluation: Evaluation) -> dict[str, Any]:
         """Return the result of a tool's call."""
-        result, error, answer = evaluation.result, evaluation.error, evaluation.answer
+        result, error = evaluation.result, evaluation.error
         if isinstance(error, ErrorResultError) and not evaluation.obligations and not self._pep.manifest.tracks_flow:
             result = error.result | {"isError": True}
         if not isinstance(result, dict) or "content" not in result:
+            answer = evaluation.answer
             result = {"content": [{"type": "text", "text": answer.text}], "isError": answer.is_error}
+        if evaluation.replayed:
+            key = evaluation.trace.idempotency_key
+            note = f"Not run again: this is the stored result of an earlier call with the idempotency key {key}."
+            result = {**result, "content": [{"type": "text", "text": note}, *result["content"]]}
+            result["_meta"] = {**result.get("_meta", {}), "tool-pdp/replayed": True}
         structured = result.get("structuredContent")
         if ctx.protocol_version < NEW and not isinstance(structured, dict):  # what those revisions do not know
             result = {key: value for key, value in result.items() if key != "structuredContent"}
@@ -180,17 +224,14 @@ class Gateway:
         if ctx.request is None:
             if ctx.request_id in self._ids:
                 raise MCPError(types.INVALID_REQUEST, "a request had this id before, and its call is not made again")
-            self._ids[ctx.request_id] = None
-            if len(self._ids) > _MOST_IDS:
-                del self._ids[next(iter(self._ids))]
+            self._ids.append(ctx.request_id)
         return await self._pending.answer(ctx, params, partial(self._made, show, tool, arguments))
 
     async def _made(self, show: Show, tool: str, arguments: dict[str, Any], ctx: Context) -> Answer | Approval:
         """Return what a call came to. When its client gives it up, it is cancelled, and recorded all the same."""
         if tool in self._routes and ((upstream := self._routes[tool][0]).changed or upstream.is_lost):
             await self._verify(upstream)
-        session, proposal = self._callers.session(ctx), {"tool": tool, "arguments": arguments}
-        call = asyncio.create_task(self._pep.acall(proposal, session, tool_call_id=str(ctx.request_id)))
+        call = asyncio.create_task(self._call({"tool": tool, "arguments": arguments}, ctx))
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
         try:
@@ -199,6 +240,45 @@ class Gateway:
             call.cancel()
             raise
         return made.approval if made.verdict is Verdict.STEP_UP and made.approval else show(ctx, made)
+
+    async def _call(self, proposal: dict[str, Any], ctx: Context) -> Evaluation:
+        ASKING.set(Asking(ctx, authenticated_principal(ctx), self._pep.manifest.tracks_flow))
+        return await self._pep.acall(proposal, self._callers.session(ctx), tool_call_id=str(ctx.request_id))
+
+    async def _note(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        if ctx.protocol_version < NEW:
+            self._older.add(ctx.session._connection)  # noqa: SLF001 - the SDK has no public way to it
+        return await call_next(ctx)
+
+    async def _set_level(self, _: Context, params: types.SetLevelRequestParams) -> dict[str, Any]:
+        with suppress(ToolError):
+            await asyncio.gather(*(each.set_level(params.level) for each in self._upstreams.values()))
+        return {}
+
+    async def _heard(self, upstream: Upstream, message: types.ServerNotification) -> None:
+        """Pass on what a server tells: changed lists to each client, a log line to the client that it is about."""
+        told = message.model_dump(by_alias=True, mode="json", exclude_none=True)
+        asking = {each.who: each for each in upstream.asking}
+        if (event := event_from_wire(told["method"], told.get("params") or {})) is not None:
+            await self._bus.publish(event)
+        elif not isinstance(message, types.LoggingMessageNotification) or (self._shared and len(asking) != 1):
+            return
+        elif asking:
+            latest = asking.popitem()[1]
+            levels = allowed_log_levels(latest.ctx.protocol_version, latest.ctx.meta)
+            if message.params.level in levels and not latest.quiet:
+                await latest.ctx.session.send_notification(message, latest.ctx.request_id)
+            return
+        for connection in [*self._older]:
+            await connection.notify(told["method"], told.get("params"))
+
+    def _instructions(self) -> str | None:
+        """Return what servers tell the model, as far as it is pinned."""
+        texts = {name: each.client.instructions for name, each in self._upstreams.items() if each.client}
+        for name in [name for name, text in texts.items() if text and text != self._reviewed[name]]:
+            _log.warning("server %s: its instructions are not as pinned, and hidden: pdp mcp-gateway pin", name)
+            del texts[name]
+        return "\n\n".join(text for text in texts.values() if text) or None
 
     async def _listed(self, upstream: Upstream, kind: str) -> list[Any] | None:
         """Return what a server lists; None: it does not say."""
@@ -212,6 +292,8 @@ class Gateway:
         """Ask a server what it declares now; of one that does not say, no tool is as it is pinned."""
         tools = await self._listed(upstream, "tools")
         upstream.changed |= tools is None
+        for each in map(_as_json, tools or ()):
+            self._live[self._public(upstream.name, each["name"])] = {key: each[key] for key in _UNPINNED & each.keys()}
         pinned = self._pins[upstream.name]
         same = unchanged(pinned, tools or ())
         self._engine.unchanged -= {self._public(upstream.name, name) for name in pinned}
@@ -219,11 +301,11 @@ class Gateway:
         for name in sorted(({tool.name for tool in tools or ()} | pinned.keys()) - same):
             _log.warning("server %s: tool %.200r is not as it is pinned, and hidden", upstream.name, name)
 
-    @staticmethod
-    async def _forward(upstream: Upstream, tool: Mapping[str, Any], /, **arguments: Any) -> dict[str, Any]:
+    async def _forward(self, upstream: Upstream, tool: Mapping[str, Any], /, **arguments: Any) -> dict[str, Any]:
         params = types.CallToolRequestParams(name=tool["name"], arguments=arguments)
         answer = await upstream.ask(types.CallToolRequest(params=params), types.CallToolResult, only_if_listed=True)
-        result = {key: at for key, at in _as_json(answer).items() if key in ("content", "structuredContent")}
+        result = {key: at for key, at in _as_json(answer).items() if key in ("content", "structuredContent", "_meta")}
+        result = _within(result, self._max_result, promised="outputSchema" in tool)
         if answer.is_error:
             raise ErrorResultError(result)
         return result
@@ -237,6 +319,27 @@ class Gateway:
         return _as_json(await self._upstreams[server].ask(request, types.GetPromptResult))
 
 
+class _Server(Server[Any]):
+    def get_capabilities(self, *given: Any, **named: Any) -> types.ServerCapabilities:
+        """Return what it can do: all its lists change, and no resource can be subscribed to."""
+        can = super().get_capabilities(NotificationOptions(True, True, True), *given[1:], **named)
+        return can.model_copy(update={"resources": types.ResourcesCapability(list_changed=True)})
+
+
+def _within(result: dict[str, Any], most: int, *, promised: bool) -> dict[str, Any]:
+    """Return a tool's result, cut to `most` bytes. Without the `promised` structuredContent, it is an error."""
+    content, ends = result["content"], [*accumulate(len(orjson.dumps(each)) for each in result["content"])]
+    size = max([*ends[-1:], len(orjson.dumps(result.get("structuredContent")))])
+    if size <= most:
+        return result
+    kept = bisect_right(ends, most)
+    left = most - sum(ends[kept - 1 : kept])
+    text = "".join(each.get("text", "") for each in content[kept : kept + 1]).encode()[:left].decode(errors="ignore")
+    note = f"Cut here: the result has {size} bytes, {most} pass (max_result in gateway.yaml). Ask for less at once."
+    told = [{"type": "text", "text": f"{text}\n{note}"}]
+    return {"content": content[:kept] + told, "isError": promised and "structuredContent" in result}
+
+
 def _content(_: Context, evaluation: Evaluation) -> dict[str, Any]:
     """Return the result of a resource or prompt; MCPError: there is none."""
     if not isinstance(evaluation.result, dict):
@@ -245,9 +348,12 @@ def _content(_: Context, evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _as_json(answer: BaseModel) -> dict[str, Any]:
-    """Return what is passed on of an answer: not what its server adds for programs alone."""
+    """Return an answer as JSON, without the keys in `_meta` that the protocol reserves."""
     whole = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
-    return {key: value for key, value in whole.items() if key not in ("_meta", "icons")}
+    whole["_meta"] = {
+        key: at for key, at in whole.get("_meta", {}).items() if not key.startswith("io.modelcontextprotocol/")
+    }
+    return whole if whole["_meta"] else {key: at for key, at in whole.items() if key != "_meta"}
 
 
 @asynccontextmanager
@@ -256,6 +362,7 @@ async def open_gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
     with ExitStack() as owned:
         gateway = Gateway(settings, owned)
         try:
+            await gateway.connect()
             yield gateway
         finally:
             await gateway.close()
@@ -298,7 +405,7 @@ def http_app(settings: GatewaySettings, service: ServiceSettings) -> Starlette:
                         required_scopes=["propose"],
                         validate_token_resource=False,  # each authenticator checks the audience
                     ),
-                    token_verifier=Verifier(known),
+                    token_verifier=Verifier(known, settings.tenant),
                 )
                 app.router.routes.append(Mount("/", served))
                 async with server.session_manager.run():

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import mcp_types as types
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel
 
 from pdp.execution.failures import ToolError, ToolUnavailableError
+from pdp.gateway.mapping import NEW
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from mcp.client.session import IncomingMessage
+    from mcp.server.context import ServerRequestContext
 
     from pdp.gateway.config import ServerSettings
+
+    Hear = Callable[["Upstream", types.ServerNotification], Awaitable[None]]
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
@@ -31,6 +40,8 @@ _LISTS: Final[dict[str, tuple[str, Any, Any]]] = {
     "prompts": ("prompts", types.ListPromptsRequest, types.ListPromptsResult),
 }
 _MOST_PAGES: Final = 100
+_LISTEN: Final[Any] = {f"{kind}_list_changed": True for kind in ("tools", "prompts", "resources")}
+_LISTEN_AGAIN: Final = 5.0  # seconds
 # Errors after which a server has done nothing; after any other, nobody knows.
 _NOTHING_DONE: Final = (types.INVALID_PARAMS, types.INVALID_REQUEST, types.METHOD_NOT_FOUND, types.HEADER_MISMATCH)
 
@@ -43,18 +54,38 @@ class UnreachableError(ToolUnavailableError):
     """A server cannot be reached: nothing was sent to it."""
 
 
-class Upstream:
-    """One server. It is declared no capability of a client: it can ask nobody for anything through the gateway.
+@dataclass(eq=False)
+class Asking:
+    """A request of the client `who`. `quiet`: an obligation or a rule of flow allows no text but its result."""
 
-    `changed`: whether it may declare other tools than when they were last listed.
+    ctx: ServerRequestContext[Any]
+    who: str | None
+    quiet: bool
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Tell the client how far its request is."""
+        await self.ctx.session.report_progress(progress, total, None if self.quiet else message)
+
+
+ASKING: ContextVar[Asking | None] = ContextVar("asking", default=None)
+
+
+class Upstream:
+    """One server. The gateway declares no capability of a client to it: it cannot ask a client for anything.
+
+    `changed`: whether it may declare other tools than when they were last listed. `client`: the last connection.
+    `asking`: the requests under way. `hear` gets its notifications.
     """
 
-    def __init__(self, name: str, settings: ServerSettings, timeout: float) -> None:
+    def __init__(self, name: str, settings: ServerSettings, timeout: float, hear: Hear | None = None) -> None:
         self.name = name
         self.changed = True
+        self.asking: list[Asking] = []
+        self.client: Client | None = None
+        self._level: types.LoggingLevel | None = None
+        self._hear = hear
         self._settings, self._timeout = settings, timeout
         self._connecting = asyncio.Lock()
-        self._client: Client
         self._holder: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
         self._received: Any = None
@@ -70,11 +101,13 @@ class Upstream:
         """End the connection, and the program that was started for it."""
         self._lost.set()
         if self._holder is not None:
+            if not self._ready.done():
+                self._holder.cancel()
             await asyncio.wait((self._holder,))
 
     async def listed(self, kind: str) -> list[Any]:
         """Return its `tools`, `resources`, `resource_templates` or `prompts`, if it has such; errors as of `ask`."""
-        client = await self._connected()
+        client = await self.connected()
         if kind == "tools":
             self._listed_by, self.changed = client, False
         capability, request, result = _LISTS[kind]
@@ -95,12 +128,18 @@ class Upstream:
 
         `only_if_listed`: to the program that has listed its tools, and not to one that was started since.
         """
-        client = await self._connected()
+        client, asking, effect = await self.connected(), ASKING.get(), "unknown"
         if only_if_listed and client is not self._listed_by:
             raise UnreachableError(f"server {self.name} was started anew: try again", details={"effect": "none"})
-        effect = "unknown"
+        meta: Any = {}
+        progress = None
+        if asking is not None:
+            self.asking.append(asking)
+            meta, progress = asking.ctx.meta or {}, asking.progress
+        if level := meta.get(types.LOG_LEVEL_META_KEY, self._level):
+            request.params.meta = {types.LOG_LEVEL_META_KEY: level}
         try:
-            answer = await client.session.send_request(request, result)
+            answer = await client.session.send_request(request, result, progress_callback=progress)
             if getattr(answer, "result_type", "complete") == "complete":
                 return answer
             fault = "gave an answer that does not end the request"
@@ -112,17 +151,28 @@ class Upstream:
                 effect = "none"
         except (ValueError, RuntimeError):
             fault = "gave an answer that is not understood"
+        finally:
+            if asking is not None:
+                self.asking.remove(asking)
         raise UpstreamError(f"server {self.name} {fault}", details={"effect": effect})
 
-    async def _connected(self) -> Client:
+    async def set_level(self, level: types.LoggingLevel) -> None:
+        """Ask for log lines from a level on: at once, or by each request where the revision has it so."""
+        self._level, client = level, await self.connected()
+        if client.server_capabilities.logging and client.protocol_version < NEW:
+            params = types.SetLevelRequestParams(level=level)
+            await self.ask(types.SetLevelRequest(params=params), types.EmptyResult)
+
+    async def connected(self) -> Client:
+        """Return the connection, and open it first if needed. Raises UnreachableError."""
         async with self._connecting:
             if self.is_lost:
                 await self.close()
                 self.changed, self._lost, self._received = True, asyncio.Event(), None
-                ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
-                self._holder = asyncio.create_task(self._hold(ready, self._lost))
-                self._client = await ready
-            return self._client
+                self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+                self._holder = asyncio.create_task(self._hold(self._ready, self._lost))
+                self.client = await self._ready
+            return self._ready.result()
 
     async def _hold(self, ready: asyncio.Future[Client], lost: asyncio.Event) -> None:
         """Open a connection and, once it is lost, close it: one task has to do both."""
@@ -130,9 +180,11 @@ class Upstream:
         try:
             async with asyncio.timeout(self._timeout) as starting, client:
                 starting.reschedule(None)
+                listening = asyncio.create_task(self._listen(client))
                 ready.set_result(client)
                 await lost.wait()
-        except Exception as error:  # noqa: BLE001 - whatever a server and its transport come up with
+                listening.cancel()
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - servers and transports raise anything
             lost.set()
             if not ready.done():
                 while isinstance(error, ExceptionGroup):  # of the transport: what is in it says more
@@ -157,5 +209,18 @@ class Upstream:
                 self._received = streams[0]
                 yield streams
 
-    async def _heard(self, message: object) -> None:
+    async def _listen(self, client: Client) -> None:
+        """Keep a stream of changes open: a server of the new revision announces them to those who listen, only."""
+        told = client.server_capabilities.tools
+        while told and told.list_changed and client.protocol_version >= NEW:
+            with suppress(MCPError, SubscriptionLost, TimeoutError):
+                async with client.listen(**_LISTEN) as events:
+                    async for _ in events:
+                        pass  # `_heard` gets each event as well
+            self.changed = True  # a change may have been missed
+            await asyncio.sleep(_LISTEN_AGAIN)
+
+    async def _heard(self, message: IncomingMessage) -> None:
         self.changed |= isinstance(message, types.ToolListChangedNotification)
+        if self._hear is not None and not isinstance(message, Exception):
+            await self._hear(self, message)

@@ -181,7 +181,8 @@ def read_settings(file: Path | None, options: dict[str, Any]) -> ServiceSettings
     folder = Path() if file is None else file.parent
     values = document.value
     if isinstance(values, dict):
-        values = _over({"tenants": {DEFAULT_TENANT: {}}} if not values.get("tenants") else {}, _over(values, over))
+        values = _over(values, over)
+        values["tenants"] = values.get("tenants") or {DEFAULT_TENANT: {}}
         if isinstance(values["tenants"], dict):
             tenants = {name: _completed(name, tenant, folder) for name, tenant in values["tenants"].items()}
             values["tenants"] = tenants

@@ -63,14 +63,6 @@ async def test_what_a_tool_says_of_its_failure_reaches_the_model(tmp_path: Path)
     assert world.events("outcome") == [(None,), ("failed",), (None,), ("failed",)]
 
 
-async def test_an_answer_of_ten_megabytes_is_withheld(tmp_path: Path) -> None:
-    world = await made(tmp_path, "big")
-    async with world.client() as client:
-        is_error, (text,) = shown(await client.call_tool("big"))
-    assert (is_error, text[:45]) == (True, "TOOL_EXECUTION_FAILED: the result is too large"[:45])
-    assert world.events("outcome") == [(None,), ("failed",)]
-
-
 async def test_a_flood_of_notifications_ends_nothing(tmp_path: Path) -> None:
     world = await made(tmp_path, "flood")
     async with world.client("legacy") as client:
@@ -111,7 +103,7 @@ async def test_a_tool_that_changes_is_hidden_and_denied(tmp_path: Path, *, legac
     async with world.client() as client:
         assert [each.name for each in (await client.list_tools()).tools] == ["echo", "grow"]
         await client.call_tool("grow")
-        if not legacy_server:  # servers of the new revision say it only to those who listen: the next list finds it
+        if not legacy_server:  # the test's server says it to nobody: the next list finds it
             await client.list_tools()
         denied = shown(await client.call_tool("echo", {"text": "hi"}))
         reason = "its server does not declare this tool as it is pinned; see pdp mcp-gateway pin"

@@ -34,11 +34,11 @@ HEADERS = {
 }  # fmt: skip
 
 
-def token(folder: Path, *scopes: str, **claims: Any) -> str:
+def token(folder: Path, *scopes: str, tenant: str = "default", **claims: Any) -> str:
     """A token of the gateway's store."""
     stores = OpenStores(f"sqlite:///{folder / 'store.db'}", upgrade=True)
     try:
-        return issue_token(stores.tokens, "default", {"name": "client", "scopes": [*scopes], "claims": claims})[1]
+        return issue_token(stores.tokens, tenant, {"name": "client", "scopes": [*scopes], "claims": claims})[1]
     finally:
         stores.close()
 
@@ -110,10 +110,11 @@ async def test_a_request_that_is_not_as_it_has_to_be_reaches_no_server(tmp_path:
     good = {"Authorization": f"Bearer {token(tmp_path, 'propose', sub='ann', scope='mcp.use')}"}
     reader = {"Authorization": f"Bearer {token(tmp_path, 'audit', sub='ann', scope='mcp.use')}"}
     nobody = {"Authorization": f"Bearer {token(tmp_path, 'propose')}"}
+    other = token(tmp_path, "propose", tenant="other", sub="ann", scope="mcp.use")
     params = {"name": "echo", "arguments": {"text": "hi"}, "_meta": META}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     with served(world) as url:
-        async with httpx2.AsyncClient() as http:
+        async with httpx2.AsyncClient(timeout=PATIENCE) as http:
 
             async def status(headers: dict[str, str], content: Any = body) -> int:
                 answer = await http.post(url, headers=HEADERS | headers, content=json.dumps(content))
@@ -123,6 +124,7 @@ async def test_a_request_that_is_not_as_it_has_to_be_reaches_no_server(tmp_path:
             assert await status({}) == 401
             assert await status({"Authorization": "Bearer pdp_0"}) == 401
             assert await status(nobody) == 401
+            assert await status({"Authorization": f"Bearer {other}"}) == 401
             assert await status(reader) == 403
             assert await status(good | {"Mcp-Name": "other"}) == 400
             assert await status(good | {"Mcp-Method": "tools/list"}) == 400

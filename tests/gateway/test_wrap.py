@@ -27,9 +27,9 @@ def message(number: int, method: str, **params: Any) -> str:
     return json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
 
 
-def spoken(folder: Path, *lines: str) -> tuple[dict[Any, list[Any]], str]:
+def spoken(folder: Path, *lines: str, more: tuple[str, ...] = ()) -> tuple[dict[Any, list[Any]], str]:
     """What a wrapped server answers to these lines, by id, and what is said on standard error."""
-    command = ["mcp-gateway", "wrap", "--name", "here", "--", sys.executable, str(SERVER), str(folder / "one")]
+    command = ["mcp-gateway", "wrap", "--name", "here", "--", sys.executable, str(SERVER), str(folder / "one"), *more]
     homes = {"XDG_CONFIG_HOME": str(folder / "config"), "XDG_STATE_HOME": str(folder / "state")}
     with subprocess.Popen(
         [sys.executable, "-m", "pdp", *command], cwd=ROOT, env=environment(**homes),
@@ -80,6 +80,12 @@ def test_a_wrapped_server_holds_each_call_until_it_is_granted(tmp_path: Path) ->
     assert "Traceback" not in said
     calls = [json.loads(line)["arguments"] for line in (tmp_path / "one" / "calls").read_text().splitlines()]
     assert calls == [{"text": "hi"}]
+    reviewed = {path.name: path.read_bytes() for path in folder.glob("*.*") if path.suffix != ".db"}
+    answers, said = spoken(tmp_path, message(0, "initialize", **HELLO), more=("--verbose",))
+    problem = f"{folder}/gateway.yaml: the server's command is not the one that was reviewed"
+    assert answers[0][0]["message"].startswith(f"{problem} (to keep the policy, set `command: [")
+    assert problem in said
+    assert reviewed == {name: (folder / name).read_bytes() for name in reviewed}
 
 
 def test_pin_shows_what_does_not_print_and_asks(tmp_path: Path) -> None:

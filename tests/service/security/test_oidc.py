@@ -19,6 +19,7 @@ import pytest
 from joserfc import jws
 from joserfc.jwk import ECKey, Key, OctKey, RSAKey
 
+from pdp.gateway.principal import Verifier
 from pdp.service.requests import HttpError
 from pdp.service.security import oidc
 from pdp.service.security.oidc import OidcAuthenticator
@@ -114,6 +115,14 @@ async def test_whom_a_token_stands_for(provider: Provider) -> None:
 
     assert [await knows.principal(provider.token()) for _ in range(3)] == [expected] * 3
     assert provider.asked == [KEYS]
+
+
+async def test_the_gateway_accepts_tokens_of_its_tenant_only(provider: Provider) -> None:
+    knows, token = provider.opened(tenant="acme"), provider.token()
+
+    assert await Verifier([knows], "default").verify_token(token) is None
+    accepted = await Verifier([knows], "acme").verify_token(token)
+    assert (accepted and accepted.subject) == "officer-123"
 
 
 @pytest.mark.parametrize(

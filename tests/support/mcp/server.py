@@ -1,7 +1,7 @@
 """An MCP server for tests, as a program: `server.py FOLDER`; what it is and has stands in FOLDER/server.json.
 
 `{tools: [...], legacy: bool, http: bool}`: `tools` is read at every list; `legacy`: it knows the revision of 2025-11-25
-alone; `http`: it writes its URL into FOLDER/url. Each call that reaches it is a line of FOLDER/calls.
+alone; `http`: it writes its URL into FOLDER/url; `instructions`. Each call that reaches it is a line of FOLDER/calls.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ import uvicorn
 from mcp.server.lowlevel import Server
 from mcp.server.runner import serve_loop
 from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 from starlette.responses import Response
 
+BUS = InMemorySubscriptionBus()
 FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 
 
@@ -34,7 +37,7 @@ async def list_tools(ctx: Any, params: Any) -> types.ListToolsResult:
     return types.ListToolsResult(tools=[types.Tool.model_validate(tool) for tool in stated()["tools"]])
 
 
-async def call_tool(  # noqa: C901 - one case for each thing that goes wrong
+async def call_tool(  # noqa: C901, PLR0912 - one case for each thing that goes wrong
     ctx: Any, params: types.CallToolRequestParams
 ) -> Any:
     arguments = params.arguments or {}
@@ -54,9 +57,28 @@ async def call_tool(  # noqa: C901 - one case for each thing that goes wrong
         case "internal":
             raise MCPError(types.INTERNAL_ERROR, "boom")
         case "hang":
-            await asyncio.sleep(3600)
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                (FOLDER / "cancelled").touch()
+        case "tell":
+            for step in (1, 2):
+                await ctx.session.report_progress(step, 2, f"step {step}")
+            await BUS.publish(ToolsListChanged())
+            await ctx.session.send_tool_list_changed()
+            warnings.simplefilter("ignore")  # logging is deprecated, and in use
+            for level in ("debug", "error"):
+                await ctx.session.send_log_message(level, f"an {level}", "support", ctx.request_id)
+            meta: Any = {"example.com/told": True}
+            return types.CallToolResult(content=[types.TextContent(text=text)], _meta=meta)
+        case "count":
+            text = str(len((FOLDER / "calls").read_text().splitlines()))
         case "big":
             text = "x" * 10_000_000
+        case "both":
+            content = {"text": "y" * 900_000}
+            block = types.TextContent(text=json.dumps(content))
+            return types.CallToolResult(content=[block], structured_content=content)
         case "strange":
             return {"content": [], "resultType": "riddle"}
         case "structured":
@@ -89,11 +111,26 @@ async def get_prompt(ctx: Any, params: types.GetPromptRequestParams) -> types.Ge
     return types.GetPromptResult(messages=[types.PromptMessage(role="user", content=text)])
 
 
+async def set_level(ctx: Any, params: types.SetLevelRequestParams) -> types.EmptyResult:
+    (FOLDER / "level").write_text(params.level)
+    return types.EmptyResult()
+
+
 def make_server() -> Server[Any]:
-    return Server(
-        "support", version="1", on_list_tools=list_tools, on_call_tool=call_tool, on_list_resources=list_resources,
-        on_read_resource=read_resource, on_list_prompts=list_prompts, on_get_prompt=get_prompt,
-    )  # fmt: skip
+    server: Server[Any] = Server(
+        "support",
+        version="1",
+        instructions=stated().get("instructions"),
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        on_list_resources=list_resources,
+        on_read_resource=read_resource,
+        on_list_prompts=list_prompts,
+        on_get_prompt=get_prompt,
+        on_subscriptions_listen=ListenHandler(BUS),
+    )
+    server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, set_level)
+    return server
 
 
 async def over_stdio() -> None:

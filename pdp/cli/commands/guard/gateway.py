@@ -6,6 +6,8 @@ import asyncio
 import hashlib
 import json
 import re
+import sys
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -14,10 +16,12 @@ from platformdirs import user_config_path
 
 from pdp.cli.options import AsJson, command_app, file_option
 from pdp.cli.output import complain, print_answer
-from pdp.errors import UsageError
+from pdp.errors import PdpError, UsageError
 from pdp.installed import extra
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pdp.gateway.config import GatewaySettings
     from pdp.service.settings import ServiceSettings
 
@@ -59,12 +63,16 @@ def wrap(
     file = user_config_path("pdp") / "gateway" / name / _FILE
     if not file.exists():
         write_private({file: json.dumps({"servers": {name: {"command": command}}}, indent=2) + "\n"})
-    settings = _read(file)
-    if [server.command for server in settings.servers.values()] != [tuple(command)]:
-        raise UsageError(f"{file}: is for another command", hint="choose another --name, or change the command there")
-    if not settings.pins.exists():
-        _pin(settings)
-        complain(f"{file.parent}: tools are pinned as they are; each call waits for you: review governance.yaml there")
+    with _told_to_the_client():
+        settings = _read(file)
+        if [server.command for server in settings.servers.values()] != [tuple(command)]:
+            hint = (
+                f"to keep the policy, set `command: {json.dumps(command)}` there, then: pdp mcp-gateway pin -c {file}"
+            )
+            raise UsageError(f"{file}: the server's command is not the one that was reviewed", hint=hint)
+        if not settings.pins.exists():
+            _pin(settings)
+            complain(f"{file.parent}: tools are pinned as they are; each call waits for you: review governance.yaml")
     _serve(settings)
 
 
@@ -89,6 +97,19 @@ def _read(file: Path) -> GatewaySettings:
     return read_gateway(file)
 
 
+@contextmanager
+def _told_to_the_client() -> Iterator[None]:
+    """Answer each request over standard input with the reason why nothing is served."""
+    try:
+        yield
+    except PdpError as error:
+        for line in () if sys.stdin.isatty() else sys.stdin:
+            with suppress(ValueError, LookupError, TypeError):
+                answer = {"id": json.loads(line)["id"], "error": {"code": -32603, "message": str(error)}}
+                typer.echo(json.dumps({"jsonrpc": "2.0", **answer}))
+        raise
+
+
 def _pin(settings: GatewaySettings, question: str = "") -> tuple[list[str], list[str]]:
     """Show the difference and what is left out, on standard error, ask, pin, and return both."""
     from pdp.gateway.pins import install, pins_difference, read_pinned, survey  # noqa: PLC0415 - likewise
@@ -108,7 +129,8 @@ def _serve(settings: GatewaySettings) -> None:
     from pdp.gateway.server import http_app, serve_stdio  # noqa: PLC0415 - likewise
 
     if settings.http is None:
-        serve_stdio(settings)
+        with _told_to_the_client():
+            serve_stdio(settings)
         return
     with extra("service"):
         from pdp.service.server import serve_until_ended  # noqa: PLC0415 - an optional extra
@@ -119,5 +141,5 @@ def _serve(settings: GatewaySettings) -> None:
             complain(f"first token of tenant {tenant}, shown this once: {token}")
         complain(f"serving {service.url}/mcp")
 
-    service = read_settings(settings.http, {"tenants": {"default": {"project": settings.project}}})
+    service = read_settings(settings.http, {"tenants": {settings.tenant: {"project": settings.project}}})
     serve_until_ended(service, started, lambda stated: http_app(settings, stated))
