@@ -149,7 +149,7 @@ class RemotePep:
         received = Received(self.manifest, to_run, *names, time.time(), time.perf_counter())
         asked: Asked | Unread = Unread(received)
         try:
-            asked = read(received, proposal, _with_claims(session))
+            asked = read(received, proposal, _with_claims(session), self._known[1])
             received, call = asked.received, asked.proposal
             known = self._refused(call.tool, call.arguments) if to_run else None
             body: Json = {

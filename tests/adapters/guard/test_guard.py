@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,7 +81,7 @@ def test_what_is_asked_before_runs_nothing_and_has_its_approval(pep: Pep) -> Non
     guard = ToolGuard(pep, SESSION)
     bill = FrameworkCall("pay_bill", {"payee": "a", "amount": 5})
 
-    asked = [guard.ask(bill), guard.ask(FrameworkCall("read_note", {"note": "a"}))]
+    asked = [asyncio.run(guard.aask(bill)), asyncio.run(guard.aask(FrameworkCall("read_note", {"note": "a"})))]
     assert pep.approvals is not None
     pep.approvals.grant(asked[0].approval.id if asked[0].approval else "", World.approver)
     ran = guard.call(bill, lambda decided: decided)
@@ -192,7 +193,7 @@ def test_a_call_that_needs_a_key_is_named_by_its_run_and_id() -> None:
 
     def key(call_id: str, stated: str | None, known: str | None) -> str | None:
         call = FrameworkCall("initiate_wire", wire, call_id, run_id=known)
-        held = ToolGuard(payments, lambda _: {**session, "run_id": stated} if stated else session).ask(call)
+        held = asyncio.run(ToolGuard(payments, lambda _: {**session, "run_id": stated} if stated else session).aask(call))
         return held.approval.idempotency_key if held.approval else None
 
     with Pep.from_project("examples/payments/pdp.yaml", approvals=Approvals()) as payments:
@@ -224,7 +225,7 @@ def test_a_policy_that_puts_another_tool_in_the_place_of_a_call_runs_neither() -
 def test_what_a_rejected_call_waits_for_is_withdrawn(pep: Pep, granted: bool) -> None:
     guard, bill = ToolGuard(pep, SESSION), FrameworkCall("pay_bill", {"payee": "a", "amount": 5})
     assert pep.approvals is not None
-    held = guard.ask(bill).approval
+    held = asyncio.run(guard.aask(bill)).approval
     assert held is not None
     if granted:
         pep.approvals.grant(held.id, World.approver)
