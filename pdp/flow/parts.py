@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -13,6 +14,7 @@ from pdp.documents import nearest, shown_name
 from pdp.errors import UsageError
 from pdp.execution.runner import ToolRunner, is_asynchronous, unavailable
 from pdp.manifest.schema.differences import DEFAULT
+from pdp.manifest.schema.walk import argument_schemas
 from pdp.proposal import Proposal
 
 if TYPE_CHECKING:
@@ -138,7 +140,13 @@ class Tools:
 
     def add(self, name: str, function: Callable[..., Any]) -> None:
         """Let `function` run the tool `name`; UsageError: as of the class."""
-        self.defaults[name] = _defaults_of(self._manifest.tools[name], function)
+        entry = self._manifest.tools[name]
+        try:
+            inspect.signature(function).bind(**dict.fromkeys(argument_schemas(entry.schema_)))
+        except TypeError as error:
+            problem = f"the function for tool {name}: {error}"
+            raise UsageError(problem, hint="give it a parameter for each argument of the manifest's schema") from None
+        self.defaults[name] = _defaults_of(entry, function)
         self._functions[name] = function
 
     def filled(self, proposal: Proposal) -> Proposal:
@@ -203,9 +211,8 @@ def _defaults_of(entry: Tool, function: Callable[..., Any]) -> Mapping[str, Any]
     real = {"properties": {name: {"default": value} for name, value in stated.items()}}
     taken = tool_defaults(entry.name, entry.schema_, real)
     if refused := [line for line in drift(entry.schema_, real, taken) if DEFAULT in line]:
-        raise UsageError(
-            f"the function for tool {entry.name}: {refused[0]}", hint="make it None, or what the schema admits"
-        )
+        problem = f"the function for tool {entry.name} has a default that its manifest does not admit: {refused[0]}"
+        raise UsageError(problem, hint="make it None, or what the schema of the argument admits")
     return taken
 
 

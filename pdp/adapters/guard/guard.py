@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.adapters.guard.outcome import LEFT_OUT, UNDECIDED, UNKNOWN, CallOutcome, OutcomeKind, outcome_of
+from pdp.documents.arguments import checked
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolUnavailableError
 from pdp.flow.preview import Visibility
@@ -66,6 +67,7 @@ class ToolGuard:
         UsageError: a session that cannot be read, or an enforcement point with a registry.
     """
 
+    @checked
     def __init__(self, pep: Pep, session: SessionSource) -> None:
         if pep.registry is not None:
             raise UsageError(
