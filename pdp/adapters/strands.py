@@ -108,8 +108,10 @@ class StrandsPlugin(Plugin):
             {} if context.tool is None else {name: context.tool.tool_spec["inputSchema"]["json"]}, in_run=True
         )
         wrappers = context.agent._middleware_registry._handlers[ExecuteToolStage]  # noqa: SLF001 - no other way
-        if (last := [each.handler for each in wrappers if each.phase == "wrap"][-1]) != self._executed:
-            self._guard.leave_out(name, f"{last} was registered after StrandsPlugin, and may change what was decided")
+        wrapping = [each.handler for each in wrappers if each.phase == "wrap"]
+        for later in wrapping[wrapping.index(self._executed) + 1 :]:
+            if not later.__module__.startswith("strands."):
+                self._guard.leave_out(name, f"{later} was registered after StrandsPlugin: register it before")
         call = FrameworkCall(name, tool["input"], tool["toolUseId"], trusted, context.agent.name, run_id)
         rejected = answer is not _UNASKED and not default_evaluate(answer)
         outcome = _REJECTED if rejected else await self._guard.acall(call, run, _as_json)

@@ -31,8 +31,8 @@ _KINDS: Final[dict[str, Any]] = {
     "str": str,
 }  # fmt: skip
 _SUCH_AS: Final = {
-    "approvals": "Approvals()", "audit": 'FileAudit("audit.jsonl")', "obligations": "{ID: ObligationHandler(...)}",
-    "pep": 'Pep.from_project("pdp.yaml")', "policies": '["policies/"]', "tools": "{NAME: FUNCTION}",
+    "approvals": "Approvals()", "audit": 'FileAudit(Path("audit.jsonl"))', "pep": 'Pep.from_project("pdp.yaml")',
+    "obligations": "{ID: ObligationHandler(...)}", "policies": '["policies/"]', "tools": "{NAME: FUNCTION}",
 }  # fmt: skip
 
 
