@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pdp import Approvals, Pep, Registry
+from pdp import Pep, Registry
 from pdp.adapters.guard.guard import ToolGuard
 from pdp.client.client import Client
 from pdp.errors import UsageError
@@ -98,7 +98,7 @@ def with_more(beneficiary_id: str, amount: float, source_account: str, reference
         (from_project, {"watch": 1}, "Pep.from_project: watch is 1, not bool"),
         (from_project, {"engine": 5}, "Pep.from_project: engine is 5, not EngineName or Engine or None"),
         (from_project, {"budgets": "b"}, "Pep.from_project: budgets is 'b', not BudgetStore or None"),
-        (from_project, {"keys": Approvals()}, "Pep.from_project: keys is <pdp.approvals"),
+        (from_project, {"approvals": print}, "Pep.from_project: approvals is <built-in function print>"),
         (from_files, {"polices": ["p"]}, "Pep.from_files takes no `polices` (did you mean `policies`?)"),
         (
             from_files,

@@ -25,10 +25,10 @@ class _Store(Protocol):
 
 # Other annotations are names of classes, which need not be imported to compare them.
 _KINDS: Final[dict[str, Any]] = {
-    "Any": object, "App": object, "BudgetStore": _Store, "Callable": Callable, "Collection": Collection,
-    "EngineName": str, "Iterable": Iterable, "LedgerStore": _Store, "Mapping": Mapping, "None": type(None),
-    "Path": PathLike, "Sequence": Sequence, "SessionSource": object, "bool": bool, "float": int | float, "int": int,
-    "str": str,
+    "ActionStore": _Store, "Any": object, "App": object, "BudgetStore": _Store, "Callable": Callable,
+    "Collection": Collection, "EngineName": str, "IdempotencyStore": _Store, "Iterable": Iterable,
+    "LedgerStore": _Store, "Mapping": Mapping, "None": type(None), "Path": PathLike, "Sequence": Sequence,
+    "SessionSource": object, "bool": bool, "float": int | float, "int": int, "str": str,
 }  # fmt: skip
 _SUCH_AS: Final = {
     "approvals": "Approvals()", "audit": 'FileAudit(Path("audit.jsonl"))', "pep": 'Pep.from_project("pdp.yaml")',
