@@ -204,3 +204,21 @@ def test_functions_of_tools_are_taken(make: Callable[..., Pep]) -> None:
         "validate_payment": True,
         "initiate_wire": True,
     }
+
+
+def failing(file: str, lines: int | None = None) -> str:
+    raise RuntimeError(file)
+
+
+def test_an_evaluation_shows_why_it_has_no_result(tmp_path: Path) -> None:
+    (tmp_path / "manifest.yaml").write_text(MANIFEST)
+    manifest = load_effective(tmp_path / "manifest.yaml")
+    pep = Pep(manifest, Scripted(lambda _: answer("ALLOW")), tools={"tail": failing})
+    proposals = [{"tool": "tail", "arguments": {"file": name}} for name in ("a", "longer than nine")]
+
+    failed, rejected = [repr(pep.call(each, SESSION)) for each in proposals]
+    unread = repr(pep.call("no JSON", SESSION))
+
+    assert failed == "Evaluation(ALLOW, tool='tail', codes=('scripted.said',), 'TOOL_EXECUTION_FAILED: RuntimeError')"
+    assert rejected.startswith("Evaluation(rejected, tool='tail', codes=(), 'INVALID_PAYLOAD: arguments.file: ")
+    assert unread.startswith("Evaluation(rejected, tool='', codes=(), 'INVALID_PAYLOAD: ")
