@@ -39,7 +39,8 @@ class Evaluation:
         self._executed = executed
 
     def __repr__(self) -> str:
-        return f"Evaluation({self.verdict or 'rejected'}, tool={self._decided.tool_name!r}, codes={self.codes})"
+        why = f", {self.answer.text!r:.500}" if self.pruned or self.outcome.rejection or self.outcome.failure else ""
+        return f"Evaluation({self.verdict or 'rejected'}, tool={self._decided.tool_name!r}, codes={self.codes}{why})"
 
     @property
     def allowed(self) -> bool:

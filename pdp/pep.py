@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from pdp.audit.chain import AuditLog, MemoryAudit, recordable
 from pdp.contract.compiled import CompiledManifest
+from pdp.documents.arguments import checked
 from pdp.errors import UsageError
 from pdp.evaluation import Evaluation
 from pdp.flow.decide import decide
@@ -69,6 +70,7 @@ class Pep:
             another manifest; a function that no tool has.
     """
 
+    @checked
     def __init__(
         self,
         manifest: EffectiveManifest,
@@ -113,6 +115,7 @@ class Pep:
             tool.reserves_key = False
 
     @classmethod
+    @checked
     def from_project(
         cls, file: str | Path, *, engine: EngineName | Engine | None = None, watch: bool = False, **options: Any
     ) -> Self:
@@ -148,6 +151,7 @@ class Pep:
         return pep
 
     @classmethod
+    @checked
     def from_files(
         cls,
         manifest: str | Path,
@@ -185,12 +189,14 @@ class Pep:
         return cls._opened(effective, files, store, options)
 
     @classmethod
+    @checked
     def from_registry(cls, registry: Registry, **options: Any) -> Self:
         """Return an enforcement point for the tools of a registry; options and errors as of `from_files`."""
         files = {name: options.pop(name) for name in _OF_ENGINES & options.keys()}
         return cls._opened(registry.manifest, files, options.pop("store", None), {"registry": registry, **options})
 
     @staticmethod
+    @checked
     def remote(
         url: str, *, token: str | None = None, tools: Mapping[str, Callable[..., Any]] | None = None
     ) -> RemotePep:
@@ -231,6 +237,7 @@ class Pep:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @checked
     def with_changes(
         self,
         *,

@@ -64,6 +64,13 @@ def details(pep: Pep, claims: dict[str, Any], proposal: Any = WIRE, **fields: An
         ({"scope": "wire.sender"}, None),
         ({"emt": HELD}, ["emt: no such claim is read, emts is"]),
         ({"EMTS": HELD}, ["EMTS: no such claim is read, emts is"]),
+        (
+            {"scp": ["wire.send"], "permissions": ["wire.read"], "realm_access": {"roles": [VALUE]}},
+            [
+                f"{name}: no scopes are read from it: map it to emts, as docs/application.md shows"
+                for name in ("permissions", "realm_access", "scp")
+            ],
+        ),
         ({"scopes": VALUE}, ["scopes: no such claim is read, scope is"]),
         ({"limit": {}, "email": VALUE, "exp": 1, "iat": 1, "acr": "1", "aud": VALUE, "jti": VALUE}, None),
     ],

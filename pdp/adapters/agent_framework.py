@@ -47,7 +47,7 @@ def agent_framework_middleware(pep: Pep, session: SessionSource) -> list[Any]:
             its `session` and `function_invocation_kwargs`; its `messages` are no source of trust.
 
     Raises:
-        UsageError: as `ToolGuard`; and in a run whose tools are not as the manifest declares them.
+        UsageError: as `ToolGuard`.
     """
     place = _Place()
     return [_RunStart(ToolGuard(pep, session), place), place]
@@ -82,7 +82,7 @@ class _RunTools(maf.ChatMiddleware):
     async def process(self, context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
         given = (context.options or {}).get("tools") or []
         tools = {each.name: each for each in given if isinstance(each, maf.FunctionTool) and not each.declaration_only}
-        self._guard.check({name: tool.parameters() for name, tool in tools.items()})
+        self._guard.check({name: tool.parameters() for name, tool in tools.items()}, in_run=True)
         shown = await self._guard.avisible(tools, self._run, self._run.agent.name, _run_id(self._run))
         rest = {name: value for name, value in (context.options or {}).items() if name != "tools"}
         context.options = {**rest, "tools": [tools[name] for name in tools if name in shown]} if shown else rest
@@ -102,7 +102,7 @@ class _RunCalls(maf.FunctionMiddleware):
         async def run(decided: dict[str, Any]) -> Any:
             if decided != proposed:
                 context.arguments = decided
-            context.metadata[_DECIDED_ARGUMENTS] = _token_of(dict(context.arguments), boundary="policy")
+            context.metadata[_DECIDED_ARGUMENTS] = _Once(_token_of(dict(context.arguments), boundary="policy"))
             token = _inside.set(True)
             try:
                 await call_next()
@@ -111,6 +111,7 @@ class _RunCalls(maf.FunctionMiddleware):
             return context.result
 
         name, agent = context.function.name, self._run.agent.name
+        self._guard.check({name: context.function.parameters()}, in_run=True)
         call = FrameworkCall(name, proposed, call_id, self._run, agent, _run_id(self._run), self._can_pause)
         outcome = await self._guard.acall(call, run, _json)
         if isinstance(outcome.error, _CONTROL_FLOW):
@@ -121,6 +122,16 @@ class _RunCalls(maf.FunctionMiddleware):
             context.result = _approval_request(context, outcome)
         else:
             context.result = f"Error: {outcome.text}" if outcome.is_error else outcome.text
+
+
+class _Once:
+    """The token of decided arguments. The framework compares it before it runs a tool: it is equal once."""
+
+    def __init__(self, token: Any) -> None:
+        self._tokens = [token]
+
+    def __ne__(self, other: object) -> bool:
+        return not self._tokens or bool(self._tokens.pop() != other)
 
 
 def _run_id(run: Any) -> str | None:

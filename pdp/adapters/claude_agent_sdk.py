@@ -22,7 +22,7 @@ with extra("claude-agent-sdk"):
     from claude_agent_sdk import ClaudeAgentOptions, HookMatcher
     from mcp import Client
 
-    from pdp.adapters.mcp import content, own_of, running, told
+    from pdp.adapters.mcp import content, listed_page, look, own_of, running, told
     from pdp.hooks.call import Behaviour, HookAnswer, Moment
     from pdp.hooks.decide import answer
     from pdp.hooks.dialects.claude_code import CLAUDE_CODE, http_body
@@ -134,7 +134,7 @@ class _ClaudeTools:
     async def _served(self, ctx: Any, call_next: Any) -> Any:
         """Be the middleware of a server."""
         if ctx.method == "tools/list":
-            page = await call_next(ctx)
+            page = await listed_page(self._guard, ctx, call_next)
             shown = await self._guard.avisible([tool["name"] for tool in page["tools"]], {})
             return {**page, "tools": [tool for tool in page["tools"] if tool["name"] in shown]}
         if ctx.method != "tools/call":
@@ -143,6 +143,7 @@ class _ClaudeTools:
         call_id = str((params.meta or {}).get(_CALL_ID))
         if (known := self._announced.pop(call_id, None)) is None:
             return told(CallOutcome(OutcomeKind.DENIED, _UNKNOWN), None, ctx, params)
+        await look(self._guard, ctx, call_next, params.name)
         ids = (known.get("agent_type"), known.get("session_id"))
         call = FrameworkCall(params.name, params.arguments or {}, call_id, known, *ids, pauses=False)
         own = own_of(outcome := await self._guard.acall(call, running(ctx, call_next), content))

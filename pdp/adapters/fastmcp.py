@@ -10,7 +10,7 @@ transformed. Resources and prompts are no tools, and left to the server.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
 from pdp.execution.failures import ToolError
@@ -18,25 +18,30 @@ from pdp.installed import extra
 
 with extra("fastmcp"):
     from fastmcp.exceptions import FastMCPError
+    from fastmcp.server.extensions import ServerExtension
     from fastmcp.server.middleware import Middleware
     from fastmcp.tools.base import InputRequiredToolResult, ToolResult
     from fastmcp.utilities.versions import dedupe_with_versions
 
-    from pdp.adapters.mcp import InputAskedError, check_schemas, drifted, own_of, told
+    from pdp.adapters.mcp import InputAskedError, own_of, told
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import mcp_types as types
+    from fastmcp import FastMCP
     from fastmcp.server.middleware import CallNext, MiddlewareContext
     from fastmcp.tools.base import Tool
 
     from pdp.adapters.guard.guard import SessionSource
     from pdp.pep import Pep
 
+_HOOKS: Final = {name: getattr(Middleware, name) for name in ("__call__", "on_call_tool", "on_message", "on_request")}
+_HOOKS["intercept_tool_call"] = ServerExtension.intercept_tool_call
+
 
 class FastMcpMiddleware(Middleware):
-    """Lets the server run a tool on ALLOW alone. Put it before other middleware: what is outside of it is not decided.
+    """Lets the server run a tool on ALLOW alone. It is the last middleware: none may change what was decided.
 
     Args:
         page: as of `McpMiddleware`.
@@ -46,12 +51,11 @@ class FastMcpMiddleware(Middleware):
 
     def __init__(self, pep: Pep, session: SessionSource, *, page: str | None = None) -> None:
         self._guard, self._page = ToolGuard(pep, session), page
-        self._known: set[str] = set()
 
     async def on_list_tools(
         self, context: MiddlewareContext[types.ListToolsRequest], call_next: CallNext[Any, Sequence[Tool]]
     ) -> Sequence[Tool]:
-        """Return the tools that the caller can ever use; MCPError: one is not as declared."""
+        """Return the tools that the caller can ever use."""
         tools = await call_next(context)
         self._check(dedupe_with_versions(list(tools), lambda tool: tool.name))
         shown = await self._guard.avisible({tool.name for tool in tools}, context.fastmcp_context)
@@ -60,13 +64,15 @@ class FastMcpMiddleware(Middleware):
     async def on_call_tool(
         self, context: MiddlewareContext[types.CallToolRequestParams], call_next: CallNext[Any, Any]
     ) -> ToolResult:
-        """Return what a call came to; MCPError: its tool is not as declared, or the server raises one."""
+        """Return what a call came to; MCPError: the server raises one."""
         params, ctx = context.message, context.fastmcp_context
         if ctx is None or (params.meta or {}).get("fastmcp"):
             return ToolResult("a call is guarded in a request, and of the newest version of a tool", is_error=True)
-        if params.name in self._guard.manifest.tools and params.name not in self._known:
-            tool = await ctx.fastmcp.get_tool(params.name)
-            self._check([] if tool is None else [tool])
+        tool = await ctx.fastmcp.get_tool(params.name)
+        self._check([] if tool is None else [tool])
+        if (between := await _between(self, ctx.fastmcp, tool)) is not None:
+            why = f"{between} would run between its decision and its body: put that before the guard"
+            self._guard.leave_out(params.name, why)
 
         async def run(decided: dict[str, Any]) -> ToolResult:
             return await _ran(call_next, context.copy(message=params.model_copy(update={"arguments": decided})))
@@ -82,12 +88,25 @@ class FastMcpMiddleware(Middleware):
         return InputRequiredToolResult(answer) if asks else ToolResult.from_mcp_result(answer)
 
     def _check(self, tools: Sequence[Tool]) -> None:
-        """Hold tools against the manifest, before they are listed, or called the first time."""
-        check_schemas(self._guard, {tool.name: tool.parameters for tool in tools})
+        """Compare tools with the manifest, each time: the server may have replaced one."""
+        self._guard.check({tool.name: tool.parameters for tool in tools}, in_run=True)
         for tool in tools:
             if tool.name in self._guard.manifest.tools and tool.task_config.supports_tasks():
-                raise drifted(f"{tool.name} can run as a task, whose result cannot be guarded: declare it task=False")
-        self._known |= {tool.name for tool in tools}
+                self._guard.leave_out(tool.name, "it can run as a task, whose result is not guarded: state task=False")
+
+
+async def _between(guard: FastMcpMiddleware, server: FastMCP, tool: Tool | None) -> str | None:
+    """Return what runs between the decision and the body: middleware or an extension, also of a mounted server."""
+    inner: list[Any] = server.middleware[server.middleware.index(guard) + 1 :]
+    inner += server._extensions.values()  # noqa: SLF001 - FastMCP has no other way to see them
+    while tool is not None:
+        child = getattr(tool, "_server", None)
+        if child is not None:
+            inner += [*child.middleware, *child._extensions.values()]  # noqa: SLF001 - as above
+        name = getattr(tool, "_original_name", "")
+        tool = getattr(tool, "parent_tool", None) if child is None else await child.get_tool(name)
+    kinds = (type(each) for each in inner if any(getattr(type(each), at, own) is not own for at, own in _HOOKS.items()))
+    return next((kind.__name__ for kind in kinds), None)
 
 
 async def _ran(call_next: CallNext[Any, Any], context: MiddlewareContext[Any]) -> ToolResult:

@@ -47,14 +47,14 @@ class AdkPlugin(BasePlugin):
     `session.id` and `run_config` are the application's; `state` is also written by tools and, by `output_key`, models.
 
     Raises:
-        UsageError: as of `ToolGuard`. A run ends with it: a tool is not as its manifest says, an agent has a code
+        UsageError: as of `ToolGuard`. A run ends with it: an agent has a code
             executor or a tool that the model's provider runs, an `AgentTool` has no plugins.
     """
 
     def __init__(self, pep: Pep, session: SessionSource) -> None:
         super().__init__(name="pdp")
         self._guard = ToolGuard(pep, session)
-        self._seen: set[str] = set()
+        self._seen: dict[str, Any] = {}
 
     async def before_agent_callback(self, *, agent: Any, callback_context: Any) -> None:
         """Hold the agent's tools against the manifest, and refuse what would run without a decision."""
@@ -81,7 +81,7 @@ class AdkPlugin(BasePlugin):
         """Decide the call, run the tool on ALLOW, and answer in its place."""
         if _moves_on(tool):
             return None
-        self._check([tool] if tool.name not in self._seen else [])
+        self._check([tool] if self._seen.get(tool.name) is not tool else [])
         context, confirmation = tool_context, tool_context.tool_confirmation
         invocation, run_id = context.get_invocation_context(), _run_id.get() or context.session.id
         own = getattr(invocation.agent, "canonical_before_tool_callbacks", ())
@@ -122,8 +122,8 @@ class AdkPlugin(BasePlugin):
             if isinstance(schema, types.Schema):
                 schema = schema.json_schema.model_dump(mode="json", exclude_none=True)
             if schema and not _moves_on(tool):
-                self._guard.check({tool.name: schema})
-            self._seen.add(tool.name)
+                self._guard.check({tool.name: schema}, in_run=True)
+            self._seen[tool.name] = tool
 
 
 async def _answer_of(callbacks: Iterable[Any], **call: Any) -> Any:

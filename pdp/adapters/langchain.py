@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncio import to_thread
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,10 @@ from pdp.installed import extra
 
 with extra("langchain"):
     from langchain.agents.middleware import AgentMiddleware
+    from langchain_core.callbacks import BaseCallbackHandler
     from langchain_core.messages import ToolMessage
     from langchain_core.tools import BaseTool
+    from langchain_core.tracers.context import register_configure_hook
     from langgraph._internal._constants import CONFIG_KEY_CHECKPOINTER, CONFIG_KEY_SCRATCHPAD, PUSH
     from langgraph.config import get_config
     from langgraph.errors import GraphBubbleUp, GraphInterrupt
@@ -38,7 +41,7 @@ class LangChainMiddleware(AgentMiddleware):
     model is told so. Where a run cannot pause, the model is told what the call waits for.
 
     Arguments and errors are those of `ToolGuard`; a session's function gets the run's `context`, as `invoke` is given
-    it. A tool that is not as the manifest declares it is a UsageError in the run.
+    it. It is the last middleware: a call fails whose arguments another one changes, or whose body it runs again.
     """
 
     def __init__(self, pep: Pep, session: SessionSource) -> None:
@@ -60,7 +63,7 @@ class LangChainMiddleware(AgentMiddleware):
         """Decide a call and, on ALLOW alone, have it run with the decided arguments."""
 
         def run(arguments: dict[str, Any]) -> Any:
-            with _pausing():
+            with _running(call.tool, arguments):
                 return handler(request.override(tool_call={**request.tool_call, "args": arguments}))
 
         call, content, answers = self._asked(request)
@@ -71,7 +74,7 @@ class LangChainMiddleware(AgentMiddleware):
         """Async variant of `wrap_tool_call`."""
 
         async def run(arguments: dict[str, Any]) -> Any:
-            with _pausing():
+            with _running(call.tool, arguments):
                 return await handler(request.override(tool_call={**request.tool_call, "args": arguments}))
 
         call, content, answers = self._asked(request)
@@ -84,7 +87,9 @@ class LangChainMiddleware(AgentMiddleware):
         for tool in own:
             if self._checked.get(tool.name) is not tool:
                 schema = tool.tool_call_schema
-                self._guard.check({tool.name: schema if isinstance(schema, dict) else schema.model_json_schema()})
+                self._guard.check(
+                    {tool.name: schema if isinstance(schema, dict) else schema.model_json_schema()}, in_run=True
+                )
                 self._checked[tool.name] = tool
         return [tool.name for tool in own]
 
@@ -112,13 +117,37 @@ def _showing(request: Any, shown: set[str]) -> Any:
     return request.override(tools=[tool for tool in request.tools if isinstance(tool, BaseTool) and tool.name in shown])
 
 
+class _DecidedRun(BaseCallbackHandler):
+    """Hears of each tool that starts in a decided call. What the tool itself calls has another parent."""
+
+    raise_error = run_inline = True
+
+    def __init__(self, tool: str, arguments: dict[str, Any]) -> None:
+        self._decided, self._parents = (tool, arguments), set[Any]()
+
+    def on_tool_start(self, serialized: Any, *_: Any, parent_run_id: Any = None, inputs: Any = None, **__: Any) -> None:
+        """ToolError: the body would run with other arguments, or again."""
+        if parent_run_id in self._parents or (not self._parents and (serialized["name"], inputs) != self._decided):
+            raise ToolError(
+                "middleware inside of the guard changed the call or repeats it: put LangChainMiddleware last"
+            )
+        self._parents = self._parents or {parent_run_id}
+
+
+_run: ContextVar[_DecidedRun | None] = ContextVar("pdp_langchain_run", default=None)
+register_configure_hook(_run, inheritable=False)
+
+
 @contextmanager
-def _pausing() -> Iterator[None]:
+def _running(tool: str, arguments: dict[str, Any]) -> Iterator[None]:
     """Let a tool pause the run: LangGraph runs it anew from its beginning, so that until then it has done nothing."""
+    token = _run.set(_DecidedRun(tool, arguments))
     try:
         yield
     except GraphInterrupt as pause:
         raise ToolUnavailableError("the tool has paused the run", details={"effect": "none"}) from pause
+    finally:
+        _run.reset(token)
 
 
 def _value(result: Any, schema: Any) -> Any:

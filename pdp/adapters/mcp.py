@@ -5,13 +5,12 @@ What a context has beside the verified token (`meta`, `params`, the client's inf
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
 from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
-from pdp.errors import UsageError
 from pdp.execution.failures import ToolError, ToolUnavailableError
 from pdp.installed import extra
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 _NEW: Final = "2026-07-28"  # the first revision where a result asks for input
 _PAGES: Final = 100
-_log = logging.getLogger("pdp.adapters")
 
 
 class InputAskedError(ToolUnavailableError):
@@ -43,7 +41,7 @@ class InputAskedError(ToolUnavailableError):
 
 
 class McpMiddleware:
-    """Lets the server run a tool on ALLOW alone. Put it before other middleware: what is outside of it is not decided.
+    """Lets the server run a tool on ALLOW alone. It is the last middleware: none may change what was decided.
 
     `page`: the start of an address, which ends in an approval's id, where people grant it. A client that opens pages is
     sent there; that it did, or that its person accepted, grants nothing. Errors as of `ToolGuard`.
@@ -51,14 +49,13 @@ class McpMiddleware:
 
     def __init__(self, pep: Pep, session: SessionSource, *, page: str | None = None) -> None:
         self._guard, self._page = ToolGuard(pep, session), page
-        self._known: set[str] = set()
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Answer a message; MCPError: a tool's schema is not the manifest's, or the server raises one."""
+        """Answer a message; MCPError: the server raises one."""
         if ctx.request_id is not None and ctx.method == "tools/call":
             return await self._called(ctx, call_next)
         if ctx.request_id is not None and ctx.method == "tools/list":
-            listed = await self._listed(ctx, call_next)
+            listed = await listed_page(self._guard, ctx, call_next)
             shown = await self._guard.avisible([tool["name"] for tool in listed["tools"]], ctx)
             own = {"ttlMs": 0, "cacheScope": "private"} if ctx.protocol_version >= _NEW else {}
             return {**listed, "tools": [tool for tool in listed["tools"] if tool["name"] in shown], **own}
@@ -66,37 +63,34 @@ class McpMiddleware:
 
     async def _called(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         params = types.CallToolRequestParams.model_validate(ctx.params or {}, by_name=False)
-        if params.name in self._guard.manifest.tools and params.name not in self._known:
-            await self._look(ctx, call_next, params.name)
+        await look(self._guard, ctx, call_next, params.name)
+        if isinstance(call_next, partial):  # as the SDK binds the next middleware
+            self._guard.leave_out(
+                params.name, f"{call_next.args[0]} would run after its decision: put that before ours"
+            )
         call = FrameworkCall(params.name, params.arguments or {}, str(ctx.request_id), ctx, pauses=False)
         own = own_of(outcome := await self._guard.acall(call, running(ctx, call_next), content))
         return told(outcome, self._page, ctx, params) if own is None else dict(own)
 
-    async def _look(self, ctx: Context, call_next: CallNext, name: str) -> None:
-        """See to it that a tool's schema is held against the manifest before it is called the first time."""
-        params = {key: value for key, value in (ctx.params or {}).items() if key == "_meta"}
-        for _ in range(_PAGES):
-            listed = await self._listed(replace(ctx, method="tools/list", params=params), call_next)
-            params["cursor"] = listed.get("nextCursor")
-            if name in self._known or params["cursor"] is None:
-                break
-        if name not in self._known:
-            raise drifted(f"{name} is not listed by the server")
 
-    async def _listed(self, ctx: Context, call_next: CallNext) -> dict[str, Any]:
-        listed: Any = await call_next(ctx)
-        schemas = {tool["name"]: tool["inputSchema"] for tool in listed["tools"]}
-        check_schemas(self._guard, schemas)
-        self._known |= schemas.keys()
-        return dict(listed)
+async def look(guard: ToolGuard, ctx: Context, call_next: CallNext, name: str) -> None:
+    """Compare a tool with the manifest before a call of it: the server may have replaced it since it was listed."""
+    params = {key: value for key, value in (ctx.params or {}).items() if key == "_meta"}
+    for _ in range(_PAGES if name in guard.manifest.tools else 0):
+        page = await listed_page(guard, replace(ctx, method="tools/list", params=params), call_next)
+        if any(tool["name"] == name for tool in page["tools"]):
+            return
+        if (cursor := page.get("nextCursor")) is None:
+            break
+        params["cursor"] = cursor
+    guard.leave_out(name, "its server does not list it")
 
 
-def check_schemas(guard: ToolGuard, schemas: dict[str, Any]) -> None:
-    """Hold tools against the manifest; MCPError: one is not as declared."""
-    try:
-        guard.check(schemas)
-    except UsageError as error:
-        raise drifted(error.message) from None
+async def listed_page(guard: ToolGuard, ctx: Context, call_next: CallNext) -> dict[str, Any]:
+    """Return a page of the server's list of tools, which are compared with the manifest."""
+    page: Any = await call_next(ctx)
+    guard.check({tool["name"]: tool["inputSchema"] for tool in page["tools"]}, in_run=True)
+    return dict(page)
 
 
 def running(ctx: Context, call_next: CallNext) -> Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]:
@@ -137,12 +131,6 @@ def told(
         text = f"{text} It is granted at {page}{approval.id}"
     # Not of a dropped call either: clients hold any other result against the tool's output schema.
     return types.CallToolResult(content=[types.TextContent(text=text)], is_error=outcome.kind is not OutcomeKind.RAN)
-
-
-def drifted(what: str) -> MCPError:
-    """Return the error of a server whose tools are not as declared; only its log says which, as some are hidden."""
-    _log.error("no call is made: %s", what)
-    return MCPError(types.INTERNAL_ERROR, "pdp.usage: tools are not as their manifest says; the server's log says more")
 
 
 def content(result: dict[str, Any]) -> dict[str, Any]:

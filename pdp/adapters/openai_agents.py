@@ -66,7 +66,7 @@ class GuardedOpenAiAgent(Agent):  # type: ignore[misc]
 
     async def get_mcp_tools(self, run_context: Any) -> list[Any]:
         """Return the tools of its MCP servers, decided."""
-        return [self._guarded(tool) for tool in await super().get_mcp_tools(run_context)]
+        return [self._guarded(tool, in_run=True) for tool in await super().get_mcp_tools(run_context)]
 
     async def get_all_tools(self, run_context: Any) -> list[Any]:
         """Return the tools that the caller can ever use."""
@@ -95,7 +95,7 @@ class GuardedOpenAiAgent(Agent):  # type: ignore[misc]
             if isinstance(to, Handoff) and to.input_json_schema.get("properties"):
                 raise UsageError(f"agent {self.name!r}: {to.tool_name} takes arguments that nobody decides")
 
-    def _guarded(self, tool: Any) -> Any:
+    def _guarded(self, tool: Any, *, in_run: bool = False) -> Any:
         if not isinstance(tool, FunctionTool):
             raise UsageError(f"agent {self.name!r}: {type(tool).__name__} runs outside of function tools, undecided")
         if isinstance(tool.on_invoke_tool, _DecidedTool):
@@ -103,7 +103,7 @@ class GuardedOpenAiAgent(Agent):  # type: ignore[misc]
         if tool._is_agent_tool and not isinstance(tool._agent_instance, GuardedOpenAiAgent):  # noqa: SLF001
             raise UsageError(f"agent {self.name!r}: {tool.name} runs an unguarded agent: guard it first")
         schema = tool.params_json_schema
-        self.guard.check({tool.qualified_name: _taken(schema) if tool.strict_json_schema else schema})
+        self.guard.check({tool.qualified_name: _taken(schema) if tool.strict_json_schema else schema}, in_run=in_run)
         decided, guarded = _DecidedTool(tool, self.name, self.guard), copy(tool)
         guarded.on_invoke_tool, guarded.needs_approval = decided, decided.needs_approval
         return guarded

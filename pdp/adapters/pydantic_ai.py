@@ -45,7 +45,7 @@ class PydanticAiCapability(AbstractCapability):  # type: ignore[misc]
         pauses: whether the run's output type has `DeferredToolRequests`; if not, the model is told of a held call.
 
     Raises:
-        UsageError: as of `ToolGuard`; in a run, that a tool is not as the manifest says, or would run undecided.
+        UsageError: as of `ToolGuard`; in a run, that a tool would run undecided.
     """
 
     def __init__(self, pep: Pep, session: SessionSource, *, pauses: bool = True) -> None:
@@ -82,7 +82,7 @@ class _DecidedToolset(WrapperToolset):  # type: ignore[misc]
         tools = await super().get_tools(ctx)
         if beside := [name for name, tool in tools.items() if tool.tool_def.kind not in _RUN_HERE]:
             raise UsageError(f"{', '.join(beside)}: it is run outside of the agent, and nobody decides it")
-        self.guard.check({name: tool.tool_def.parameters_json_schema for name, tool in tools.items()})
+        self.guard.check({name: tool.tool_def.parameters_json_schema for name, tool in tools.items()}, in_run=True)
         shown = await self.guard.avisible([*tools], ctx.deps, _agent(ctx), ctx.conversation_id)
         return {name: tool for name, tool in tools.items() if name in shown}
 

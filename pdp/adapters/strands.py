@@ -68,14 +68,14 @@ class StrandsPlugin(Plugin):
         agent.add_middleware(InvokeModelStage.Input, self._listed)
         agent.add_middleware(ExecuteToolStage, self._executed)
 
-    def _check(self, agent: Agent) -> None:
+    def _check(self, agent: Agent, *, in_run: bool = False) -> None:
         for name, tool in agent.tool_registry.registry.items():
             if isinstance(below := getattr(tool, "agent", None), Agent) and below not in _guarded:
                 raise UsageError(f"tool {name} is an agent without a StrandsPlugin, whose calls nobody decides")
-            self._guard.check({name: tool.tool_spec["inputSchema"]["json"]})
+            self._guard.check({name: tool.tool_spec["inputSchema"]["json"]}, in_run=in_run)
 
     async def _listed(self, context: Any) -> Any:
-        self._check(context.agent)
+        self._check(context.agent, in_run=True)
         registry, names = context.agent.tool_registry, {spec["name"] for spec in context.tool_specs}
         run_id = _outer.get()[1] or context.agent.session_id
         visible = await self._guard.avisible(names, _trusted(context), context.agent.name, run_id)
@@ -104,6 +104,14 @@ class StrandsPlugin(Plugin):
 
         # A hook may have chosen another tool than the one that is named.
         name = tool["name"] if context.tool is None else context.tool.tool_name
+        self._guard.check(
+            {} if context.tool is None else {name: context.tool.tool_spec["inputSchema"]["json"]}, in_run=True
+        )
+        wrappers = context.agent._middleware_registry._handlers[ExecuteToolStage]  # noqa: SLF001 - no other way
+        wrapping = [each.handler for each in wrappers if each.phase == "wrap"]
+        for later in wrapping[wrapping.index(self._executed) + 1 :]:
+            if not later.__module__.startswith("strands."):
+                self._guard.leave_out(name, f"{later} was registered after StrandsPlugin: register it before")
         call = FrameworkCall(name, tool["input"], tool["toolUseId"], trusted, context.agent.name, run_id)
         rejected = answer is not _UNASKED and not default_evaluate(answer)
         outcome = _REJECTED if rejected else await self._guard.acall(call, run, _as_json)

@@ -17,6 +17,7 @@ import orjson
 from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay, wait_random_exponential
 
 from pdp.client.evaluation import approval_of
+from pdp.documents.arguments import checked
 from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError, RequestRefusedError, UsageError
 from pdp.installed import extra
 from pdp.json import JsonValueError, parse_json
@@ -267,6 +268,7 @@ class Client(Endpoints[Json, Approval, Sequence[Approval]]):
     Methods raise EngineError, see `Connection.exchange`. UsageError: an address or token that cannot be used.
     """
 
+    @checked
     def __init__(self, url: str, *, token: str | None = None, timeout: float = TIMEOUT) -> None:
         super().__init__(Connection(url, token, timeout), lambda work: self.connection.start(work).result())
         self.asynchronous: Endpoints[Awaitable[Json], Awaitable[Approval], Awaitable[Sequence[Approval]]] = Endpoints(

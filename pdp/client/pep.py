@@ -14,6 +14,7 @@ from pdp.audit.chain import recordable
 from pdp.client.client import Client, Endpoints, Json, ServiceApprovals
 from pdp.client.evaluation import RemoteEvaluation, ServiceAnswer, read_answer
 from pdp.decision import new_id
+from pdp.documents.arguments import checked
 from pdp.errors import AnswerInvalidError, EngineError, PdpError
 from pdp.evaluation import Evaluation
 from pdp.execution.runner import cut_short, unavailable, unknown
@@ -49,6 +50,7 @@ class RemotePep:
     `engine.timeout` or `engine.answer_invalid`, and its tool does not run.
     """
 
+    @checked
     def __init__(
         self,
         url: str,
@@ -149,7 +151,7 @@ class RemotePep:
         received = Received(self.manifest, to_run, *names, time.time(), time.perf_counter())
         asked: Asked | Unread = Unread(received)
         try:
-            asked = read(received, proposal, _with_claims(session))
+            asked = read(received, proposal, _with_claims(session), self._known[1])
             received, call = asked.received, asked.proposal
             known = self._refused(call.tool, call.arguments) if to_run else None
             body: Json = {

@@ -15,10 +15,12 @@ from pdp.errors import UsageError
 from pdp.proposal import Proposal, ProposalRejectedError, Rejection, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pdp.contract.compiled import CompiledManifest
     from pdp.session import Session
+
+    Filled = Callable[[Proposal], Proposal]
 
 MAX_STEPS: Final = 100  # most steps of a plan: an invariant may look at each of those before it
 
@@ -82,11 +84,13 @@ class CheckedPlan:
         return tuple(str(step) for step in self.steps if step.status is not Status.ACCEPTED)
 
 
-def validate_plan(steps: Sequence[Any], session: Session, manifest: CompiledManifest) -> CheckedPlan:
+def validate_plan(
+    steps: Sequence[Any], session: Session, manifest: CompiledManifest, filled: Filled = Proposal.read
+) -> CheckedPlan:
     """Check every call of a plan, in order, each against those before it that go on.
 
     A step is a proposal, `{tool, arguments}` or `{tool_name, payload}`, and may have a `step_name`. The session's own
-    plan is ignored. Checking the result once more changes nothing. No policy is asked.
+    plan is ignored. Checking the result once more changes nothing. No policy is asked. `filled` adds defaults.
 
     Raises:
         UsageError: not a list, or more than `MAX_STEPS` of them.
@@ -99,16 +103,22 @@ def validate_plan(steps: Sequence[Any], session: Session, manifest: CompiledMani
     checked: list[PlanStep] = []
     for position, step in enumerate(steps):
         before = [earlier.proposal.as_json() for earlier in checked if earlier.proposal is not None]
-        checked.append(_checked_step(position, step, session, manifest, before))
+        checked.append(_checked_step(position, step, session, manifest, before, filled=filled))
     return CheckedPlan(tuple(checked))
 
 
 def _checked_step(
-    position: int, step: Any, session: Session, manifest: CompiledManifest, before: list[dict[str, Any]]
+    position: int,
+    step: Any,
+    session: Session,
+    manifest: CompiledManifest,
+    before: list[dict[str, Any]],
+    *,
+    filled: Filled,
 ) -> PlanStep:
     name, value = _named(step)
     try:
-        proposal = Proposal.read(value)
+        proposal = filled(Proposal.read(value))
     except ProposalRejectedError as error:
         unread = Rejected("proposal", None, Rejection(error.rejection, error.message))
         return PlanStep(position, name, Status.REJECTED, None, unread.rejection, (), unread)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pdp.contract.budgets import Spending
     from pdp.contract.compiled import CompiledManifest
-    from pdp.flow.parts import Parts
+    from pdp.flow.parts import Parts, Tools
 
 _log = logging.getLogger("pdp.pep")
 
@@ -63,7 +63,7 @@ def _through_stages(
 ) -> Generator[Step, Any, Decided]:
     asked, checked, prepared, decided = None, None, None, None
     try:
-        asked = read(received, proposal, session, request_id)
+        asked = read(received, proposal, session, parts.tools, request_id)
         checked = check_call(asked, parts.manifest)
         if isinstance(checked, Rejected):
             return Decided(asked, checked)
@@ -95,11 +95,14 @@ def _undecided(
     return Decided(asked or Unread(received), checked, prepared=prepared, approval=approval)
 
 
-def read(received: Received, proposal: Any, session: Any, request_id: str | None = None) -> Asked:
-    """Read proposal and session: bounded, and copies that nobody else can change; StoppedError if one is malformed."""
+def read(received: Received, proposal: Any, session: Any, tools: Tools, request_id: str | None = None) -> Asked:
+    """Read proposal and session: bounded, and copies that nobody else can change; StoppedError if one is malformed.
+
+    The proposal gets the defaults of the function that runs it.
+    """
     proposed: Proposal | ProposalRejectedError
     try:
-        proposed = Proposal.read(proposal)
+        proposed = tools.filled(Proposal.read(proposal))
     except ProposalRejectedError as error:
         proposed = error
     if proposed.call is not None:

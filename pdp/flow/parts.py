@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from pdp.contract.functions import named_parameters
 from pdp.decision import Decision, Verdict
 from pdp.documents import nearest, shown_name
 from pdp.errors import UsageError
 from pdp.execution.runner import ToolRunner, is_asynchronous, unavailable
+from pdp.manifest.schema.differences import DEFAULT
+from pdp.manifest.schema.walk import argument_schemas
+from pdp.proposal import Proposal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -106,7 +111,8 @@ class Stores:
 class Tools:
     """The functions by the name of their tool; each is made ready for running when it is first called.
 
-    Those that `registry` binds count as well. UsageError where no tool of the manifest has the name of a function.
+    Those that `registry` binds count as well. `defaults` are what tools have for arguments that a call leaves out.
+    UsageError: no tool of the manifest has the name of a function, or its schema does not admit a default of one.
     """
 
     def __init__(
@@ -122,16 +128,35 @@ class Tools:
                     hint=nearest(name, manifest.tools) or "name each function as its tool in the manifest",
                 )
         self._manifest = manifest
-        self._functions = dict(functions)
+        self._functions: dict[str, Callable[..., Any]] = {}
         self._registry = registry
+        self.defaults: dict[str, Mapping[str, Any]] = {}
+        for name, function in functions.items():
+            self.add(name, function)
         self._runners: dict[str, ToolRunner] = {}
 
     def __contains__(self, name: str) -> bool:
         return self._function(name) is not None
 
     def add(self, name: str, function: Callable[..., Any]) -> None:
-        """Let `function` run the tool `name`."""
+        """Let `function` run the tool `name`; UsageError: as of the class."""
+        entry = self._manifest.tools[name]
+        try:
+            inspect.signature(function).bind(**dict.fromkeys(argument_schemas(entry.schema_)))
+        except TypeError as error:
+            problem = f"the function for tool {name}: {error}"
+            raise UsageError(problem, hint="give it a parameter for each argument of the manifest's schema") from None
+        self.defaults[name] = _defaults_of(entry, function)
         self._functions[name] = function
+
+    def filled(self, proposal: Proposal) -> Proposal:
+        """Return the proposal with the defaults of its tool; ProposalRejectedError: it is too large by them."""
+        name = proposal.tool
+        if name not in self.defaults and (function := self._function(name)) is not None:
+            self.defaults[name] = _defaults_of(self._manifest.tools[name], function)
+        arguments = {**self.defaults.get(name, {}), **proposal.arguments}
+        same = len(arguments) == len(proposal.arguments)
+        return proposal if same else Proposal.read(replace(proposal, arguments=arguments))
 
     def replaced_by(self, functions: Mapping[str, Callable[..., Any]] | None) -> Tools:
         """Return tools with other functions; with the same ones when there are none."""
@@ -174,6 +199,21 @@ class Tools:
         if function is None and self._registry is not None:
             function = self._registry.function(name)
         return function
+
+
+def _defaults_of(entry: Tool, function: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return the defaults of a function's arguments; UsageError: one is not JSON that the entry's schema admits."""
+    stated = {each.name: each.default for each in named_parameters(function) if each.default is not each.empty}
+    if all(default is None for default in stated.values()):
+        return {}
+    from pdp.manifest.schema.drift import drift, tool_defaults  # noqa: PLC0415 - only tools with defaults
+
+    real = {"properties": {name: {"default": value} for name, value in stated.items()}}
+    taken = tool_defaults(entry.name, entry.schema_, real)
+    if refused := [line for line in drift(entry.schema_, real, taken) if DEFAULT in line]:
+        problem = f"the function for tool {entry.name} has a default that its manifest does not admit: {refused[0]}"
+        raise UsageError(problem, hint="make it None, or what the schema of the argument admits")
+    return taken
 
 
 class NewestRelease:

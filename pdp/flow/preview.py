@@ -145,7 +145,7 @@ def evaluate_plan(
     steps: Sequence[Any], session: Session, received: Received, parts: Parts
 ) -> Generator[Step, Any, PlanEvaluation]:
     """Check a plan's steps, ask the policy about the rest of them, and record both; errors as of `validate_plan`."""
-    checked = validate_plan(steps, session, parts.manifest)
+    checked = validate_plan(steps, session, parts.manifest, parts.tools.filled)
     try:
         going_on = [respelt(step) for step in checked.plan]
         body = bounded(canonical({"steps": going_on, "context": {"purpose": session.purpose}}))

@@ -36,6 +36,7 @@ _CLAIMS_OF: Final[Mapping[str, frozenset[str]]] = {
     "delegation.exceeds_agent": frozenset(("act",)),
 }
 _READ: Final = ("sub", "iss", "emts", "scope", "clearances", "roles", "limits", "entitlements", "act")
+_NOT_SCOPES: Final = frozenset(("permissions", "realm_access", "resource_access", "scp"))
 _READ_OF_AGENT: Final = ("sub", "iss", "scopes", "clearances", "purposes", "limits", "entitlements", "act")
 _TYPES: Final = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "string"}
 _ABSENT: Final = object()
@@ -80,7 +81,7 @@ def _explained(reason: Reason, claims: Mapping[str, Any], request: Request) -> R
         more["faults"] = [{"field": field, "expected": expected, "found": found} for field, expected, found in faults]
     elif reason.code in _CLAIMS_OF:
         read = _CLAIMS_OF[reason.code]
-        ignored = _ignored_of_agents(claims) if "act" in read else ()
+        ignored = _ignored_of_agents(claims) if "act" in read else _elsewhere(claims) if "emts" in read else ()
         more["ignored_claims"] = [*_ignored(claims, read, reason.details.get("missing", ())), *ignored][:_MOST]
     elif reason.code.startswith("flow.") and isinstance(flow := request.context.get("flow"), dict):
         from pdp.ledger.words import explanation  # noqa: PLC0415 - only where labels are in use
@@ -98,6 +99,12 @@ def _with_left(reason: Reason) -> Reason:
     until = f" until {ends}" if ends else ""
     explanation = f"Spent: {used} of {held or 0}; left: {left}{until}."
     return replace(reason, explanation=explanation, details=frozen({**reason.details, "left": float(left)}))
+
+
+def _elsewhere(claims: Mapping[str, Any]) -> Iterator[str]:
+    """Say which claims hold scopes in a form that is not read."""
+    for name in sorted(_NOT_SCOPES.intersection(claims)):
+        yield f"{name}: no scopes are read from it: map it to emts, as docs/application.md shows"
 
 
 def _ignored(claims: Mapping[str, Any], read: frozenset[str], missing: Any) -> Iterator[str]:
@@ -121,7 +128,7 @@ def _ignored(claims: Mapping[str, Any], read: frozenset[str], missing: Any) -> I
 
 @lru_cache(256)
 def _near(name: str, read: tuple[str, ...]) -> tuple[str, ...]:
-    return () if name in read else tuple(get_close_matches(name.lower(), read, 1, 0.75))
+    return () if name in read or name in _NOT_SCOPES else tuple(get_close_matches(name.lower(), read, 1, 0.75))
 
 
 def _ignored_of_agents(claims: Mapping[str, Any]) -> Iterator[str]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
+from pdp import Database
 from pdp.audit.file import FileAudit
 from pdp.cli.files import open_audit
+from pdp.stores.sql.audit import SqlAudit
 from tests.support.command_line import pdp
 
 KEY = "k" * 32
@@ -39,6 +43,21 @@ def write(count: int, **options: Any) -> None:
     for number in range(count):
         log.append({"time": "t", "type": "x", "tool": str(number)})
     log.close()
+
+
+@pytest.mark.parametrize("change", ["type = 'x.changed'", "approval_id = NULL", "approval_id = 'b'"])
+def test_a_column_of_a_database_that_was_changed_shows(change: str) -> None:
+    with Database.open("sqlite:///pdp.db", upgrade=True) as database:
+        with closing(SqlAudit(database)) as log:
+            log.append({"time": "t", "type": "approval.granted", "approval_id": "a"})
+        intact = pdp("audit", "verify", "sqlite:///pdp.db")
+        with database.write() as connection:
+            connection.execute(text(f"UPDATE pdp_audit SET {change}"))  # noqa: S608 - of this test
+
+    done = pdp("audit", "verify", "sqlite:///pdp.db")
+
+    assert (intact.code, done.code) == (0, 1)
+    assert done.out.startswith("not intact: event 0: its columns seq, type and approval_id are not those of its line")
 
 
 @pytest.mark.usefixtures("_keyed")

@@ -218,9 +218,13 @@ def test_junit() -> None:
     assert (root.tag, root.attrib) == ("testsuites", {"name": "pdp test", **counts})
     assert suite.attrib == {"name": "scenarios.json [embedded]", **counts, "time": suite.attrib["time"]}
     assert [case.attrib for case in cases] == [
-        {"classname": "scenarios.json [embedded]", "name": name, "file": "scenarios.json", "line": "1"}
-        for name in ("allowed", "wrong \N{REPLACEMENT CHARACTER} <&>")
-    ]
+        {
+            "classname": "scenarios.json [embedded]", "name": name, "file": "scenarios.json", "line": "1",
+            "time": case.attrib["time"],
+        }
+        for case, name in zip(cases, ("allowed", "wrong \N{REPLACEMENT CHARACTER} <&>"), strict=True)
+    ]  # fmt: skip
+    assert 0 < sum(float(case.attrib["time"]) for case in cases) <= float(suite.attrib["time"]) + 0.001
     failure = cases[1][0]
     assert (failure.tag, failure.attrib) == ("failure", {"message": "not as expected: verdict, codes, executed"})
     assert str(failure.text).startswith("FAILED wrong \\x00 <&> [embedded]\n  scenarios.json:1\n")

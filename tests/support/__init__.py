@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 import threading
@@ -50,7 +51,7 @@ def be_patient() -> None:
 
     The defaults are for production: there a late answer is a denial. A test is about something else, or states a time.
     """
-    for function, names in _DEFAULTS:
+    for function, names in ((inspect.unwrap(function), names) for function, names in _DEFAULTS):
         function.__kwdefaults__ = {**(function.__kwdefaults__ or {}), **dict.fromkeys(names, PATIENCE)}
     for name in _CONSTANTS:
         patch(name, int(PATIENCE)).start()

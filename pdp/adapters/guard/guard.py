@@ -9,12 +9,13 @@ from contextvars import ContextVar
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pdp.adapters.guard.outcome import UNDECIDED, UNKNOWN, CallOutcome, OutcomeKind, outcome_of
+from pdp.adapters.guard.outcome import LEFT_OUT, UNDECIDED, UNKNOWN, CallOutcome, OutcomeKind, outcome_of
+from pdp.documents.arguments import checked
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolUnavailableError
 from pdp.flow.preview import Visibility
 from pdp.json import canonical, digest
-from pdp.manifest.schema.drift import drift
+from pdp.manifest.schema.drift import drift, tool_defaults
 from pdp.session import Session
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _log = logging.getLogger("pdp.adapters")
 
 _run: ContextVar[tuple[str, Callable[[dict[str, Any]], Any]]] = ContextVar("pdp_adapter_run")
 _SESSIONS: Final = 1024
+_FIX: Final = "correct the manifest's schema or the tool; `pdp scan` compares them"
 
 
 class FrameworkCall(NamedTuple):
@@ -65,6 +67,7 @@ class ToolGuard:
         UsageError: a session that cannot be read, or an enforcement point with a registry.
     """
 
+    @checked
     def __init__(self, pep: Pep, session: SessionSource) -> None:
         if pep.registry is not None:
             raise UsageError(
@@ -77,36 +80,51 @@ class ToolGuard:
         self._source = session if callable(session) else None
         self._fixed = None if callable(session) else Session.read(session)
         self._filled = lru_cache(_SESSIONS)(self._fixed_with)
-        self._checked: set[tuple[str, bytes]] = set()
+        self._checked: dict[str, bytes] = {}
+        self._left_out: set[str] = set()
+        self._say = lru_cache(_SESSIONS)(partial(_log.error, "tool %s is left out: %s"))
 
     @property
     def manifest(self) -> EffectiveManifest:
         """What the tools are held against."""
         return self._pep.manifest
 
-    def check(self, schemas: Mapping[str, Mapping[str, Any]]) -> None:
-        """Hold the framework's tools against the manifest: by name, the JSON Schema of their arguments.
+    def check(self, schemas: Mapping[str, Mapping[str, Any]], *, in_run: bool = False) -> None:
+        """Compare the framework's tools with the manifest: by name, the JSON Schema of their arguments.
 
-        A tool that the manifest lacks is no fault here: its calls are denied, and it is listed to nobody.
+        A default that a tool has and its entry admits is decided with each call that leaves the argument out. A tool
+        that the manifest lacks is listed to nobody, and its calls are denied. In a run, so is one that is not as
+        declared, as an error would end the run under the framework's own frames.
 
         Raises:
-            UsageError: a tool's arguments are not what the manifest says of them; the message has every difference.
+            UsageError: outside of a run, a tool is not as declared; the message has every difference.
         """
         faults: list[str] = []
         for name, schema in schemas.items():
-            entry = self.manifest.tools.get(name)
-            known = (name, canonical(schema))
-            if entry is None or known in self._checked:
+            entry, shown = self.manifest.tools.get(name), canonical(schema)
+            if entry is None or self._checked.get(name) == shown:
                 continue
-            found = drift(entry.schema_, schema)
-            faults += [f"{name}: {line}" for line in found]
+            defaults = tool_defaults(name, entry.schema_, schema)
+            for pep in (self._pep, self._apep):
+                pep._parts.tools.defaults[name] = defaults  # noqa: SLF001 - made here
+            faults += (found := [f"{name}: {line}" for line in drift(entry.schema_, schema, defaults)])
+            self._left_out.discard(name)
             if not found:
-                self._checked.add(known)
-        if faults:
+                self._checked[name] = shown
+            elif in_run:
+                self.leave_out(
+                    name, f"it is not as manifest {self.manifest.version} declares it: {'; '.join(found)}. {_FIX}"
+                )
+        if faults and not in_run:
             raise UsageError(
-                f"tools are not as manifest {self.manifest.version} declares them: {'; '.join(faults)}",
-                hint="correct the manifest's schema or the tool; `pdp scan` compares them",
+                f"tools are not as manifest {self.manifest.version} declares them: {'; '.join(faults)}", hint=_FIX
             )
+
+    def leave_out(self, name: str, why: str) -> None:
+        """List a tool to nobody and deny its calls, until it is checked again; say why in the log, once."""
+        self._checked.pop(name, None)
+        self._left_out.add(name)
+        self._say(name, why)
 
     def call(
         self,
@@ -130,8 +148,8 @@ class ToolGuard:
             with _running(call.tool, running):
                 evaluation = self._pep.call(proposal, session, tool_call_id=call.call_id)
             return outcome_of(evaluation, *own)
-        except Exception:  # noqa: BLE001 - whatever fails is a DENY
-            return _undecided(call, has_run=bool(own))
+        except Exception as error:  # noqa: BLE001 - whatever fails is a DENY
+            return _undecided(call, error, has_run=bool(own))
 
     async def acall(
         self,
@@ -152,25 +170,18 @@ class ToolGuard:
             with _running(call.tool, running):
                 evaluation = await self._apep.acall(proposal, session, tool_call_id=call.call_id)
             return outcome_of(evaluation, *own)
-        except Exception:  # noqa: BLE001 - as above
-            return _undecided(call, has_run=bool(own))
+        except Exception as error:  # noqa: BLE001 - as above
+            return _undecided(call, error, has_run=bool(own))
 
-    def ask(self, call: FrameworkCall) -> CallOutcome:
+    async def aask(self, call: FrameworkCall) -> CallOutcome:
         """Decide a call that the framework would make later, and run nothing; one to be HELD has its approval opened.
 
         The kind is RAN where it would be allowed. To make the call is to decide it again.
         """
         try:
-            return outcome_of(self._pep.decide(*self._asked(call), tool_call_id=call.call_id, hold=True))
-        except Exception:  # noqa: BLE001 - as above
-            return _undecided(call)
-
-    async def aask(self, call: FrameworkCall) -> CallOutcome:
-        """Async variant of `ask`."""
-        try:
             return outcome_of(await self._apep.adecide(*self._asked(call), tool_call_id=call.call_id, hold=True))
-        except Exception:  # noqa: BLE001 - as above
-            return _undecided(call)
+        except Exception as error:  # noqa: BLE001 - as above
+            return _undecided(call, error)
 
     def reject(self, call: FrameworkCall, answers: Iterable[Any]) -> CallOutcome | None:
         """Take a call back that the application rejects as it resumes the run: its approval is withdrawn; nothing runs.
@@ -190,8 +201,8 @@ class ToolGuard:
                     approvals.withdraw(held.id, person)
                     why = answer.get("message") or "no reason is given"
                     return CallOutcome(OutcomeKind.DENIED, f"rejected, and nothing ran: {why}")
-        except Exception:  # noqa: BLE001 - as above
-            return _undecided(call)
+        except Exception as error:  # noqa: BLE001 - as above
+            return _undecided(call, error)
         return None
 
     def visible(
@@ -200,7 +211,7 @@ class ToolGuard:
         """Return which of these tools the caller can ever use; none where that cannot be told."""
         try:
             session = self._session(FrameworkCall("", {}, None, context, agent, run_id))
-            return _shown(names, self._pep.visible_tools(session))
+            return _shown({*names} - self._left_out, self._pep.visible_tools(session))
         except Exception:  # noqa: BLE001 - as above
             _log.exception("tools could not be listed, and none is shown")
             return set()
@@ -211,12 +222,14 @@ class ToolGuard:
         """Async variant of `visible`."""
         try:
             session = self._session(FrameworkCall("", {}, None, context, agent, run_id))
-            return _shown(names, await self._apep.avisible_tools(session))
+            return _shown({*names} - self._left_out, await self._apep.avisible_tools(session))
         except Exception:  # noqa: BLE001 - as above
             _log.exception("tools could not be listed, and none is shown")
             return set()
 
     def _asked(self, call: FrameworkCall) -> tuple[dict[str, Any], Session]:
+        if call.tool in self._left_out:
+            raise _LeftOutError
         if isinstance(call.arguments, str):
             proposal = {
                 "type": "function_call",
@@ -289,6 +302,12 @@ def _shown(names: Collection[str], visible: Mapping[str, Visibility]) -> set[str
     return {name for name in names if visible.get(name, Visibility.NEVER) is not Visibility.NEVER}
 
 
-def _undecided(call: FrameworkCall, *, has_run: bool = False) -> CallOutcome:
+class _LeftOutError(Exception):
+    """The tool of a call is left out."""
+
+
+def _undecided(call: FrameworkCall, error: Exception, *, has_run: bool = False) -> CallOutcome:
+    if isinstance(error, _LeftOutError):
+        return LEFT_OUT
     _log.exception("a call of %.128r has failed in its enforcement point", call.tool)
     return UNKNOWN if has_run else UNDECIDED

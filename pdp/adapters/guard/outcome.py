@@ -62,6 +62,9 @@ class CallOutcome(NamedTuple):
 
 
 UNDECIDED: Final = CallOutcome(OutcomeKind.DENIED, "pep.internal_error: the call could not be decided, and nothing ran")
+LEFT_OUT: Final = CallOutcome(
+    OutcomeKind.DENIED, "pdp.usage: the tool cannot run here, and nothing ran; the application's log says why"
+)
 UNKNOWN: Final = CallOutcome(
     OutcomeKind.FAILED, "pep.internal_error: the tool ran, and its result could not be delivered"
 )

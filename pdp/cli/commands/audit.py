@@ -147,7 +147,12 @@ def _stored_lines(url: str | None) -> Iterator[bytes]:
     with stores_named(url) as stores, closing(stores.open_audit(None)) as log:
         after = -1
         while rows := log.lines(after, _PAGE):
-            yield from (row.line.encode() for row in rows)
+            for row in rows:
+                yield row.line.encode()
+                if row != row.of(json.loads(row.line), row.line):  # whoever reads on has found the line sound
+                    raise AuditError(
+                        f"event {row.seq}: its columns seq, type and approval_id are not those of its line"
+                    )
             after = rows[-1].seq
 
 

@@ -161,8 +161,8 @@ class _Comparison:
     def _default_changes(self, old: Alternative, new: Alternative, path: str) -> Iterator[SchemaChange]:
         """Yield what now stands for members that may be left out. Null is as none: there is nothing in it."""
         for name, node in old.properties.items():
-            after = _default(new.properties[name]) if name in new.properties and name not in old.required else None
-            if after is not None and after != (before := _default(node)):
+            after = default_of(new.properties[name]) if name in new.properties and name not in old.required else None
+            if after is not None and after != (before := default_of(node)):
                 words = f"{DEFAULT} {_shown(before)} became {_shown(after)}"
                 yield self._change(f"{path}.{name}" if path else name, words, Bump.PATCH)
 
@@ -244,7 +244,8 @@ def _listed(values: list[Any]) -> str:
     return "any value" if values == [...] else ", ".join(_shown(value) for value in values[:5])
 
 
-def _default(node: SchemaNode) -> Any:
+def default_of(node: SchemaNode) -> Any:
+    """Return the default that a schema states; None: it states none."""
     return next((part["default"] for part in node.parts if isinstance(part, dict) and "default" in part), None)
 
 

@@ -20,7 +20,7 @@ from pdp.errors import AuditError, StoreError
 from pdp.stores.sql.tables import audit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pdp.stores.sql.database import Database
@@ -42,6 +42,12 @@ class AuditRow(NamedTuple):
     type: str
     approval_id: str | None
     line: str
+
+    @classmethod
+    def of(cls, event: Mapping[str, Any], line: str) -> AuditRow:
+        """Return the row of a chained event."""
+        kind = event["type"]
+        return cls(event["seq"], kind, event.get("approval_id") if kind.startswith("approval.") else None, line)
 
 
 class _End(NamedTuple):
@@ -238,9 +244,7 @@ class SqlAudit(AuditLog):
         try:
             for event in events:
                 self._record(event)
-                kind = event["type"]
-                approval = event.get("approval_id") if kind.startswith("approval.") else None
-                rows.append(AuditRow(self._seq - 1, kind, approval, self._line))
+                rows.append(AuditRow.of({**event, "seq": self._seq - 1}, self._line))
         except AuditError:
             self._seq, self._prev = first, before
             raise

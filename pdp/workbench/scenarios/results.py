@@ -77,6 +77,7 @@ class ScenarioResult:
         error: what kept it from being run to its end, one message; None when it was run.
         log: what the enforcement point logged meanwhile, a line each.
         diagnosis: why it failed, if somebody asked (`Diagnoses`).
+        seconds: how long it took.
     """
 
     name: str
@@ -88,6 +89,7 @@ class ScenarioResult:
     error: str | None = None
     log: tuple[str, ...] = ()
     diagnosis: Diagnosis | None = None
+    seconds: float = field(default=0.0, compare=False)
 
     @property
     def passed(self) -> bool:

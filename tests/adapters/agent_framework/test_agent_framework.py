@@ -30,7 +30,6 @@ from agent_framework import (
 
 from pdp import Approvals, Pep
 from pdp.adapters.agent_framework import agent_framework_middleware
-from pdp.errors import UsageError
 from pdp.testing.conformance.world import World, run_body
 from tests.adapters.agent_framework.target import Call, ScriptedModel
 from tests.conformance.local import functions
@@ -219,15 +218,26 @@ class Greedy(FunctionMiddleware):
         await call_next()
 
 
-async def test_arguments_that_a_later_handler_changes_stop_the_run(world: World, agent_of: Any) -> None:
+class Repeats(FunctionMiddleware):
+    """Runs what was decided twice."""
+
+    async def process(self, context: Any, call_next: Any) -> None:
+        await call_next()
+        await call_next()
+
+
+@pytest.mark.parametrize(("late", "ran"), [(Greedy, []), (Repeats, [("read_note", {"note": "a"})])])
+async def test_a_later_handler_that_changes_or_repeats_a_call_stops_the_run(
+    world: World, agent_of: Any, late: Any, ran: list[Any]
+) -> None:
     class Late(ContextProvider):
         async def before_run(self, *, context: Any, **_: Any) -> None:
-            context.extend_middleware(self.source_id, Greedy())
+            context.extend_middleware(self.source_id, late())
 
     with pytest.raises(MiddlewareFailure):
         await agent_of(ScriptedModel([READ]), context_providers=[Late("late")]).run("go")
 
-    assert world.ran() == []
+    assert world.ran() == ran
 
 
 async def test_middleware_that_no_run_begins_with_denies(world: World, pep: Pep, agent_of: Any) -> None:
@@ -258,15 +268,16 @@ async def test_a_tool_is_decided_by_its_own_name_and_what_others_run_is_not_show
     assert (model.tools[0], world.ran()) == ([], [])
 
 
-async def test_tools_that_are_not_as_declared_stop_the_run_before_its_first_turn(agent_of: Any) -> None:
+async def test_a_tool_that_is_not_as_declared_is_left_out(agent_of: Any, caplog: pytest.LogCaptureFixture) -> None:
     def read_note(note: int) -> str:
-        return str(note)
+        raise AssertionError(note)
 
     model = ScriptedModel([READ])
-    with pytest.raises(UsageError, match="read_note: note: type string became integer"):
-        await agent_of(model, tools=[read_note]).run("go")
+    await agent_of(model, tools=[read_note]).run("go")
 
-    assert model.tools == []
+    assert model.tools[0] == []
+    (line,) = [each.getMessage() for each in caplog.records if each.name == "pdp.adapters"]
+    assert "read_note: note: type string became integer" in line
 
 
 async def test_the_session_is_made_of_what_the_application_gave_the_run(pep: Pep, agent_of: Any) -> None:

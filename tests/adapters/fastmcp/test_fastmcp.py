@@ -21,12 +21,14 @@ from fastmcp.client.transports import PythonStdioTransport, StreamableHttpTransp
 from fastmcp.exceptions import ToolError
 from fastmcp.server.auth import StaticTokenVerifier
 from fastmcp.server.dependencies import get_access_token
+from fastmcp.server.extensions import ServerExtension
+from fastmcp.server.middleware import Middleware
 from fastmcp.server.middleware.tool_injection import ToolInjectionMiddleware
 from fastmcp.tools import Tool
-from mcp.shared.exceptions import MCPError
 
 from pdp import Approvals, Pep
 from pdp.adapters.fastmcp import FastMcpMiddleware
+from pdp.adapters.guard.outcome import LEFT_OUT
 from pdp.testing.conformance.world import World
 from tests.adapters.fastmcp import target
 from tests.adapters.fastmcp.target import LEGACY, call, server_of
@@ -35,7 +37,6 @@ from tests.conformance.page import outcome
 from tests.support import ROOT
 
 MANIFEST = "pdp/testing/conformance/manifest.yaml"
-DRIFTED = "pdp.usage: tools are not as their manifest says; the server's log says more"
 BILL = {"payee": "a", "amount": 500.0}
 
 
@@ -258,29 +259,93 @@ async def test_another_version_of_a_tool_is_not_called(server: FastMCP, ran: lis
     assert (old.is_error, ran) == (True, ["new"])
 
 
-@pytest.mark.parametrize("asked", ["list", "call"])
-async def test_a_tool_that_is_not_as_declared_is_an_error(server: FastMCP, ran: list[Any], asked: str) -> None:
+async def test_a_tool_that_is_not_as_declared_is_left_out(
+    server: FastMCP, ran: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
     @server.tool
     def post_note(note: int, loud: bool) -> None:
         ran.append(note)
 
     async with Client(server) as client:
-        with pytest.raises(MCPError) as caught:
-            await (client.list_tools() if asked == "list" else client.call_tool("post_note", {"note": "a"}))
+        listed = [tool.name for tool in await client.list_tools()]
+        seen = [await call(client, "post_note", {"note": "a"}) for _ in range(2)]
 
-    assert (caught.value.error.message, ran) == (DRIFTED, [])
+    assert (listed, [each.message for each in seen], ran) == (["pay_bill"], [LEFT_OUT.text] * 2, [])
+    (line,) = [each.getMessage() for each in caplog.records if each.name == "pdp.adapters"]
+    assert line.startswith("tool post_note is left out: it is not as manifest 1.0.0 declares it: ")
 
 
-async def test_a_tool_that_can_run_as_a_task_is_an_error(pep: Pep, server: FastMCP, ran: list[Any]) -> None:
+async def test_a_tool_that_can_run_as_a_task_is_left_out(server: FastMCP, ran: list[Any]) -> None:
     async def post_note(note: str) -> None:
         ran.append(note)
 
     server.add_tool(Tool.from_function(post_note, task=True))
 
-    with pytest.raises(MCPError):
-        await server.call_tool("post_note", {"note": "a"})
+    result = await server.call_tool("post_note", {"note": "a"})
 
-    assert ran == []
+    assert (result.is_error, ran) == (True, [])
+
+
+async def test_a_tool_that_is_replaced_is_checked_again(server: FastMCP, ran: list[Any]) -> None:
+    def read_note(note: str, page: float = 3, filter: Any = None) -> str:  # noqa: A002 - the tool's argument
+        ran.append((note, page))
+        return note
+
+    def with_secret(note: str, secret: bool = True) -> str:
+        ran.append(("replaced", note))
+        return note
+
+    server.add_tool(Tool.from_function(read_note))
+    async with Client(server) as client:
+        first = await call(client, "read_note", {"note": "a"})
+        server.local_provider.remove_tool("read_note")
+        server.add_tool(Tool.from_function(with_secret, name="read_note"))
+        second = await call(client, "read_note", {"note": "a"})
+
+    assert (first.is_error, second.is_error, ran) == (False, True, [("a", 3)])
+
+
+class Changes(Middleware):
+    async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+        message = context.message.model_copy(update={"arguments": {"note": "changed"}})
+        await call_next(context.copy(message=message))
+        return await call_next(context)
+
+
+class Extends(ServerExtension):
+    identifier = "org.example/twice"
+
+    async def intercept_tool_call(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError
+
+
+def _within(server: FastMCP, child: FastMCP) -> None:
+    server.add_middleware(Changes())
+
+
+def _within_child(server: FastMCP, child: FastMCP) -> None:
+    child.add_middleware(Changes())
+
+
+def _extended(server: FastMCP, child: FastMCP) -> None:
+    server.add_extension(Extends())
+
+
+@pytest.mark.parametrize("arranged", [_within, _within_child, _extended])
+async def test_nothing_runs_between_a_decision_and_the_body(server: FastMCP, ran: list[Any], arranged: Any) -> None:
+    child = FastMCP("child")
+
+    @child.tool
+    def post_note(note: str) -> str:
+        ran.append(note)
+        return note
+
+    server.mount(child)
+    arranged(server, child)
+    async with Client(server) as client:
+        seen = await call(client, "post_note", {"note": "a"})
+
+    assert (seen.message, ran) == (LEFT_OUT.text, [])
 
 
 @pytest.mark.parametrize(

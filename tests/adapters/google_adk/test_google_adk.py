@@ -332,12 +332,11 @@ def read_note(note: int) -> str:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tools": [read_note]}, "read_note: note: type string became integer"),
         ({"code_executor": UnsafeLocalCodeExecutor()}, "agent kit has a code executor"),
         ({"tools": [google_search]}, "a tool that its model's provider runs"),
         ({"tools": [AgentTool(LlmAgent(name="read_note"), include_plugins=False)]}, "without plugins"),
     ],
-    ids=["drift", "code executor", "tool of the provider", "agent without plugins"],
+    ids=["code executor", "tool of the provider", "agent without plugins"],
 )
 async def test_what_would_run_undecided_ends_the_run(
     world: World, pep: Pep, options: dict[str, Any], message: str
@@ -348,6 +347,18 @@ async def test_what_would_run_undecided_ends_the_run(
         await run.propose(READ)
 
     assert world.ran() == []
+
+
+async def test_a_tool_that_is_not_as_declared_is_left_out(
+    world: World, pep: Pep, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = await run_of(pep, agent_of(world, tools=[read_note]))
+
+    await run.propose(READ)
+
+    assert world.ran() == []
+    (line,) = [each.getMessage() for each in caplog.records if each.name == "pdp.adapters"]
+    assert "read_note: note: type string became integer" in line
 
 
 async def test_the_session_is_made_of_adks_context(world: World, pep: Pep) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,7 +81,7 @@ def test_what_is_asked_before_runs_nothing_and_has_its_approval(pep: Pep) -> Non
     guard = ToolGuard(pep, SESSION)
     bill = FrameworkCall("pay_bill", {"payee": "a", "amount": 5})
 
-    asked = [guard.ask(bill), guard.ask(FrameworkCall("read_note", {"note": "a"}))]
+    asked = [asyncio.run(guard.aask(bill)), asyncio.run(guard.aask(FrameworkCall("read_note", {"note": "a"})))]
     assert pep.approvals is not None
     pep.approvals.grant(asked[0].approval.id if asked[0].approval else "", World.approver)
     ran = guard.call(bill, lambda decided: decided)
@@ -139,10 +140,33 @@ def test_where_a_held_call_cannot_be_paused_the_same_call_of_a_run_has_one_key()
     assert ([each.kind for each in outcomes], ran) == ([OutcomeKind.RAN] * 2, [1])
 
 
+@pytest.mark.parametrize("arguments", [{"note": "a"}, '{"note": "a"}'], ids=["object", "text"])
+def test_a_default_that_the_manifest_lacks_is_decided(
+    pep: Pep, arguments: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    declared = load_effective(Path(MANIFEST), None).tools["read_note"].schema_
+    guard, ran = ToolGuard(pep, SESSION), list[Any]()
+    for _ in range(2):
+        guard.check({"read_note": _laid_over(declared, {"properties": {"page": {"default": 1000}}})})
+
+    guard.call(FrameworkCall("read_note", arguments), ran.append)
+    asyncio.run(guard.acall(FrameworkCall("read_note", {"note": "a", "page": 1}), _appending(ran)))
+
+    assert ran == [{"note": "a", "page": 1000}, {"note": "a", "page": 1}]
+    assert [each.getMessage().partition(":")[0] for each in caplog.records] == ["read_note"]
+
+
+def _appending(ran: list[Any]) -> Any:
+    async def run(decided: Any) -> None:
+        ran.append(decided)
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("own", "said"),
     [
-        ({"page": {"type": "number", "default": 1000}}, "page: `default` none became 1000"),
+        ({"page": {"type": "number", "default": "all"}}, "page: `default` none became 'all'"),
         (
             {"filter": {"properties": {"range": {"properties": {"to": {"default": 9}}}}}},
             "filter.range.to: `default` none became 9",
@@ -192,7 +216,9 @@ def test_a_call_that_needs_a_key_is_named_by_its_run_and_id() -> None:
 
     def key(call_id: str, stated: str | None, known: str | None) -> str | None:
         call = FrameworkCall("initiate_wire", wire, call_id, run_id=known)
-        held = ToolGuard(payments, lambda _: {**session, "run_id": stated} if stated else session).ask(call)
+        held = asyncio.run(
+            ToolGuard(payments, lambda _: {**session, "run_id": stated} if stated else session).aask(call)
+        )
         return held.approval.idempotency_key if held.approval else None
 
     with Pep.from_project("examples/payments/pdp.yaml", approvals=Approvals()) as payments:
@@ -224,7 +250,7 @@ def test_a_policy_that_puts_another_tool_in_the_place_of_a_call_runs_neither() -
 def test_what_a_rejected_call_waits_for_is_withdrawn(pep: Pep, granted: bool) -> None:
     guard, bill = ToolGuard(pep, SESSION), FrameworkCall("pay_bill", {"payee": "a", "amount": 5})
     assert pep.approvals is not None
-    held = guard.ask(bill).approval
+    held = asyncio.run(guard.aask(bill)).approval
     assert held is not None
     if granted:
         pep.approvals.grant(held.id, World.approver)

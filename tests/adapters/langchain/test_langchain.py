@@ -21,9 +21,9 @@ from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Command, Send, interrupt
 
 from pdp import Approvals, Pep
+from pdp.adapters.guard.outcome import LEFT_OUT
 from pdp.adapters.langchain import LangChainMiddleware
 from pdp.engine.protocol import Engine
-from pdp.errors import UsageError
 from pdp.manifest.load import load_effective
 from pdp.testing.conformance.world import World
 from tests.adapters.langchain.target import ScriptedModel, scripted
@@ -308,17 +308,83 @@ def test_a_tool_that_comes_at_runtime_is_checked_shown_and_decided(bench: Bench)
 
 
 @ways
-def test_a_tool_that_is_not_as_declared_ends_the_run_before_the_model_is_asked(bench: Bench, way: str) -> None:
+def test_a_tool_that_is_not_as_declared_is_left_out(bench: Bench, way: str, caplog: pytest.LogCaptureFixture) -> None:
     def pay_bill(payee: str, amount: str, urgent: bool = False) -> str:
         """Pay."""
         return "paid"
 
     model = scripted([bill("a")])
-    with pytest.raises(UsageError) as caught:
-        go(way, bench.agent(model, tools=[pay_bill]), {"messages": "go"})
+    state = go(way, bench.agent(model, tools=[pay_bill]), {"messages": "go"})
 
-    assert "pay_bill: amount: type number became string" in caught.value.message
-    assert model.bound == []
+    assert (model.bound, results(state)) == ([], {"call-a": ("error", LEFT_OUT.text)})
+    (line,) = [each.getMessage() for each in caplog.records if each.name == "pdp.adapters"]
+    assert "pay_bill: amount: type number became string" in line
+
+
+@ways
+def test_a_default_of_a_tool_is_decided(bench: Bench, way: str, caplog: pytest.LogCaptureFixture) -> None:
+    def read_note(note: str, page: float = 3, filter: Any = None) -> str:  # noqa: A002 - the tool's argument
+        """Read."""
+        bench.ran.append((note, page))
+        return note
+
+    go(way, bench.agent(scripted([note("n")]), tools=[read_note]), {"messages": "go"})
+
+    assert bench.ran == [("n", 3)]
+    (line,) = [each.getMessage() for each in caplog.records if each.name == "pdp.pep"]
+    assert line.startswith("read_note: page is 3 where a call leaves it out")
+
+
+class Changes(AgentMiddleware):
+    def _changed(self, request: Any) -> Any:
+        return request.override(tool_call={**request.tool_call, "args": {"note": "changed"}})
+
+    def wrap_tool_call(self, request: Any, handler: Any) -> Any:
+        return handler(self._changed(request))
+
+    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+        return await handler(self._changed(request))
+
+
+class Repeats(AgentMiddleware):
+    def wrap_tool_call(self, request: Any, handler: Any) -> Any:
+        handler(request)
+        return handler(request)
+
+    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+        first, second = await asyncio.gather(handler(request), handler(request))
+        return second if second.status == "error" else first
+
+
+@ways
+@pytest.mark.parametrize(("inner", "ran"), [(Changes, []), (Repeats, ["n"])])
+def test_middleware_within_the_guard_neither_changes_nor_repeats_a_call(
+    bench: Bench, way: str, inner: Any, ran: list[str]
+) -> None:
+    guard = LangChainMiddleware(bench.pep, World.session)
+    agent = create_agent(scripted([note("n")]), bench.tools, middleware=[guard, inner()], checkpointer=bench.saver)
+
+    state = go(way, agent, {"messages": "go"})
+
+    assert bench.ran == ran
+    assert "put LangChainMiddleware last" in results(state)["call-n"][1]
+
+
+def test_a_tool_that_calls_another_tool_runs(bench: Bench) -> None:
+    @tool
+    def inner(note: str) -> str:
+        """Read."""
+        return f"inner {note}"
+
+    @tool
+    def post_note(note: str) -> str:
+        """Post."""
+        return str(inner.invoke({"note": note})) + str(inner.invoke({"note": note}))
+
+    model = scripted([("post_note", {"note": "n"}, "c1")])
+    state = go("sync", bench.agent(model, tools=[post_note]), {"messages": "go"})
+
+    assert results(state)["c1"] == ("success", "inner ninner n")
 
 
 @ways

@@ -43,7 +43,7 @@ async def let_pass(ctx: Any, call_next: Any) -> Any:
 def server_of(world: Any, pep: Pep) -> MCPServer:
     """A server of the suite's tools."""
     beside = [let_pass] if world.setting == "beside" else []
-    server = MCPServer("kit", middleware=[*beside, McpMiddleware(pep, World.session), *beside], log_level="CRITICAL")
+    server = MCPServer("kit", middleware=[*beside, McpMiddleware(pep, World.session)], log_level="CRITICAL")
     bodies = functions(world)
 
     def read_note(note: str, page: float | None = None, filter: Filter | None = None) -> str:  # noqa: A002 - its name

@@ -466,5 +466,6 @@ def test_tools_of_mcp_servers_are_decided_listed_and_compared(kit: Kit) -> None:
 
     assert [tool.name for tool in agent.model.first_call.tools] == ["read_note"]
     assert (server.called, outputs(result)[1]) == ([("read_note", NOTE)], "Tool 'open_shell' not found.")
-    with pytest.raises(UsageError):
-        start(kit.agent(DONE, tools=[], mcp_servers=[Notes({"type": "object", "required": ["all"]})]))
+    drifted = kit.agent(DONE, tools=[], mcp_servers=[Notes({"type": "object", "required": ["all"]})])
+    start(drifted)
+    assert drifted.model.first_call.tools == []

@@ -14,6 +14,7 @@ from strands.agent import NullConversationManager
 from strands.hooks import BeforeToolCallEvent
 from strands.middleware import ExecuteToolStage
 from strands.models import Model
+from strands.plugins import Plugin
 
 from pdp import Pep
 from pdp.adapters.strands import StrandsPlugin
@@ -108,6 +109,16 @@ def _waved_through(event: BeforeToolCallEvent) -> None:
     event.cancel_tool = False
 
 
+class _Beside(Plugin):
+    """A plugin of somebody else's, which lets everything pass."""
+
+    name = "beside"
+
+    def init_agent(self, agent: Agent) -> None:
+        agent.add_hook(_waved_through)
+        agent.add_middleware(ExecuteToolStage, _passing)
+
+
 class StrandsClient(AdapterClient):
     """Each call is a conversation of an agent of its own."""
 
@@ -123,11 +134,10 @@ class StrandsClient(AdapterClient):
         self.waiting: dict[str, tuple[Run, str]] = {}
 
     def agent(self) -> Agent:
-        agent = agent_of(StrandsPlugin(self.pep, self.world.session), tools=self.tools)
-        if self.world.setting == "beside":
-            agent.add_hook(_waved_through)
-            agent.add_middleware(ExecuteToolStage, _passing)
-        return agent
+        plugin = StrandsPlugin(self.pep, self.world.session)
+        if self.world.setting != "beside":
+            return agent_of(plugin, tools=self.tools)
+        return agent_of(_Beside(), plugin, tools=self.tools)
 
     async def turn(self, tool: str, arguments: dict[str, Any], call_id: str) -> Observed:
         key = json.dumps([tool, arguments])

@@ -15,10 +15,12 @@ import pytest
 from pydantic import BaseModel
 from strands import Agent, ToolContext, tool
 from strands.hooks import AfterToolCallEvent, BeforeToolCallEvent
+from strands.middleware import ExecuteToolStage
 from strands.multiagent import Swarm
 from strands.session import FileSessionManager
 
 from pdp import Approvals, Pep
+from pdp.adapters.guard.outcome import LEFT_OUT
 from pdp.adapters.strands import StrandsPlugin
 from pdp.errors import UsageError
 from pdp.testing.conformance.cases import CASES
@@ -263,6 +265,36 @@ async def test_hooks_beside_choose_another_tool_and_retry_and_each_is_decided(
     assert (sorted(tries), sorted(decided)) == (["c1", "c1", "c2"], ["read_note", "read_note", "wipe_disk"])
     assert world.ran() == [("read_note", {"note": "a"})] * 2
     assert run.told["c2"][1].startswith("POLICY_VIOLATION: DENY")
+
+
+async def test_nothing_runs_between_a_decision_and_the_body(world: World, agent: Any) -> None:
+    async def changes(context: Any, next_fn: Any) -> Any:
+        async for event in next_fn(context.replace(tool_use={**context.tool_use, "input": {"note": "b"}})):
+            yield event
+
+    own = agent()
+    own.add_middleware(ExecuteToolStage, changes)
+    run = Run(own)
+    await run.propose(READ)
+
+    assert (run.told["c1"], world.ran()) == (("error", LEFT_OUT.text), [])
+
+
+async def test_a_tool_of_the_same_name_that_a_hook_chooses_is_checked(world: World, agent: Any) -> None:
+    @tool(name="read_note")
+    def other(note: int) -> str:
+        """Take what the manifest's tool does not."""
+        raise AssertionError(note)
+
+    def choose(event: BeforeToolCallEvent) -> None:
+        event.selected_tool = other
+
+    own = agent()
+    own.add_hook(choose)
+    run = Run(own)
+    await run.propose(READ)
+
+    assert (run.told["c1"], world.ran()) == (("error", LEFT_OUT.text), [])
 
 
 async def test_a_tool_that_says_error_has_failed_and_an_object_is_held_against_its_schema(

@@ -63,6 +63,7 @@ POLICY_VIOLATION: STEP_UP: limits.exceeded: The amount is above what the subject
     "docs/application.md": f"""\
 20000 sent to bene-acme-441
 POLICY_VIOLATION: STEP_UP: limits.exceeded: The amount is above what the subject may do without approval. {REMEDY}
+{{'wires.send': True}}
 {{'type': 'tool_result', 'tool_use_id': 'toolu_1', 'content': '{{"links":["ev-1"]}}', 'is_error': False}}
 {{'error': 'INVALID_PAYLOAD: arguments.evidence_ids: "ev-1" is not of type "array"'}}
 47500 sent

@@ -75,7 +75,7 @@ class Bank:
         self.fails: BaseException | None = None
         self.while_running: Callable[[], object] = lambda: None
 
-    def run(self, amount: float, fee: float = 0, currency: str = "") -> str:
+    def run(self, amount: float, fee: float | None = None, currency: str | None = None) -> str | None:
         self.while_running()
         if self.fails is not None:
             raise self.fails

@@ -31,7 +31,7 @@ def junit_report(run: RunResult) -> str:
 def _add_case(cases: ET.Element, result: ScenarioResult) -> None:
     file, line = result.place.file, str(result.place.line)
     names = {"classname": f"{file} [{result.engine}]", "name": result.name}
-    case = ET.SubElement(cases, "testcase", names, file=file, line=line)
+    case = ET.SubElement(cases, "testcase", names, file=file, line=line, time=f"{result.seconds:.3f}")
     if not result.passed:
         keys = [mismatch.key for step in result.steps for mismatch in step.mismatches]
         message = result.error or f"not as expected: {', '.join(keys)}"

@@ -67,7 +67,9 @@ class Runner:
         scenario = suite.scenarios[scenario_index]
         steps: list[StepResult] = []
         with _ALONE, _captured_log() as log:
+            started = time.perf_counter()
             error = self._done(scenario, scenario_index, steps)
+            seconds = time.perf_counter() - started
         return ScenarioResult(
             name=scenario.name,
             why=scenario.why,
@@ -77,6 +79,7 @@ class Runner:
             steps=tuple(steps),
             error=error,
             log=tuple(map(_logged, log)),
+            seconds=seconds,
         )
 
     def run_all(self) -> list[ScenarioResult]:

@@ -1,0 +1,76 @@
+"""Arguments that an application passes, compared with the annotations when they are passed: a wrong one is one line."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import wraps
+from os import PathLike
+from typing import Any, Final, ParamSpec, Protocol, TypeVar, runtime_checkable
+
+from pdp.documents.validation import nearest
+from pdp.errors import UsageError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_OR: Final = re.compile(r" \| (?![^\[]*\])")
+
+
+@runtime_checkable
+class _Store(Protocol):
+    blocking: bool
+
+
+# Other annotations are names of classes, which need not be imported to compare them.
+_KINDS: Final[dict[str, Any]] = {
+    "ActionStore": _Store, "Any": object, "App": object, "BudgetStore": _Store, "Callable": Callable,
+    "Collection": Collection, "EngineName": str, "IdempotencyStore": _Store, "Iterable": Iterable,
+    "LedgerStore": _Store, "Mapping": Mapping, "None": type(None), "Path": PathLike, "Sequence": Sequence,
+    "SessionSource": object, "bool": bool, "float": int | float, "int": int, "str": str,
+}  # fmt: skip
+_SUCH_AS: Final = {
+    "approvals": "Approvals()", "audit": 'FileAudit(Path("audit.jsonl"))', "pep": 'Pep.from_project("pdp.yaml")',
+    "obligations": "{ID: ObligationHandler(...)}", "policies": '["policies/"]', "tools": "{NAME: FUNCTION}",
+}  # fmt: skip
+
+
+def checked(function: Callable[P, T]) -> Callable[P, T]:
+    """Return the function; its call raises UsageError where an argument is unknown, missing or of another type."""
+
+    @wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        _check(function, args, kwargs)
+        return function(*args, **kwargs)
+
+    return wrapped
+
+
+def _check(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    name, signature = function.__qualname__.removesuffix(".__init__"), inspect.signature(function)
+    rest = [part.name for part in signature.parameters.values() if part.kind is part.VAR_KEYWORD]
+    # Those go on to the constructor, or to `from_files`.
+    makers = [*([args[0], args[0].from_files] if rest else ()), function]
+    known = {part.name: part for made in makers for part in inspect.signature(made).parameters.values()}
+    for each in kwargs.keys() - known.keys():
+        names = sorted(known.keys() - {"self", "cls", *rest})
+        raise UsageError(f"{name} takes no `{each}`", hint=nearest(each, names) or f"it takes {', '.join(names)}")
+    try:
+        given = {**signature.bind(*args, **kwargs).arguments, **kwargs}
+    except TypeError as error:
+        raise UsageError(f"{name}: {error}", hint="see its docstring") from None
+    for each in given.keys() - {"self", "cls", *rest}:
+        kinds = _OR.split(str(known[each].annotation))
+        if not any(_is_one(given[each], kind.partition("[")[0]) for kind in kinds):
+            hint = f"pass {_SUCH_AS[each]}" if each in _SUCH_AS else None
+            raise UsageError(f"{name}: {each} is {given[each]!r:.60}, not {' or '.join(kinds)}", hint=hint)
+
+
+def _is_one(value: Any, kind: str) -> bool:
+    known = _KINDS.get(kind)
+    if known is None:
+        return kind in {each.__name__ for each in type(value).__mro__}
+    if known in (Collection, Iterable, Sequence) and isinstance(value, str):  # a text is no list of texts
+        return False
+    return isinstance(value, known) and (not isinstance(value, bool) or known in (bool, object))
