@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from platformdirs import user_config_path
-from pydantic import RootModel, StrictStr
+from pydantic import AfterValidator, RootModel, StrictStr
 
-from pdp.documents import read_record
+from pdp.documents import FieldError, read_record
 from pdp.errors import UsageError
 from pdp.hooks.ask import NoAnswerError, policy_digest
+from pdp.hooks.shell import literal_words
 from pdp.pep import Pep
 from pdp.project.file import PROJECT_FILE, engine_of_project, manifest_of_project, read_project
 from pdp.project.resources import open_stores, stores_of_pep
@@ -29,7 +30,26 @@ if TYPE_CHECKING:
 COMMANDS_FILE: Final = "commands.yaml"
 
 
-class HookCommands(RootModel[dict[StrictStr, tuple[StrictStr, ...]]]):
+def _program(name: str) -> str:
+    if literal_words(name) != (name,):
+        raise FieldError(
+            "can match nothing: it is not the name of a program", "write one word, and its words as a list"
+        )
+    return name
+
+
+def _word(word: str) -> str:
+    if all(literal_words(f"x {quote}{word}{quote}") != ("x", word) for quote in ("", "'", '"')):
+        hint = "write the word as it is typed; `*`, `$` and other signs of a shell are never in a listed command"
+        raise FieldError("can match nothing: a shell may read it as something else", hint)
+    return word
+
+
+_Program = Annotated[StrictStr, AfterValidator(_program)]
+_Word = Annotated[StrictStr, AfterValidator(_word)]
+
+
+class HookCommands(RootModel[dict[_Program, tuple[_Word, ...]]]):
     """As of `HookPolicy`."""
 
 
