@@ -66,14 +66,11 @@ class Rule:
         )
 
     def matches_below(self, touched: Touched, workspace: Workspace) -> bool:
-        """Return whether a search reads all of a folder that has, or may have, a file that the rule is about."""
-        is_wild = self.segments != ((),)
-        if not self.reads or not (is_wild or any(map(os.path.lexists, self.starts))):
-            return False
+        """Return whether a search reads all of a folder in which the rule may have a file."""
         folders = {each for path in touched.searches for each in workspace.names(path)}
-        return any(
-            start.startswith(each) or (is_wild and each.startswith(start)) for each in folders for start in self.starts
-        )
+        is_wild = self.segments != ((),)
+        pairs = ((each, start) for each in folders for start in self.starts if self.reads)
+        return any(start.startswith(each) or (is_wild and each.startswith(start)) for each, start in pairs)
 
     def _goes_on(self, parts: list[str]) -> bool:
         at = 0

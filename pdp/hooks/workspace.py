@@ -39,7 +39,7 @@ _SECRET: Final = re.compile(
     r"/(\.(ssh|aws|gnupg|kube)/|(\.(env(?!\.(example|sample|template|dist|defaults?)/)[^/]*|netrc|pgpass|npmrc|pypirc"
     r"|git-credentials|htpasswd|yarnrc[^/]*)|id_(rsa|dsa|ecdsa|ed25519)[^/.]*|credentials(\.(json|ya?ml|toml|ini))?"
     r"|[^/]+\.(env|pem|key|p12|pfx|jks|keystore|kdbx|tfvars|tfstate|ppk)|secrets?\.(json|ya?ml|toml|ini)"
-    r"|service[-_]?account[^/]*\.json)/$)"
+    r"|[^/]*service[-_]?account[^/]*\.json)/$)"
 )
 
 

@@ -31,7 +31,11 @@ SWITCHES: Final = ("disableAllHooks", "allowManagedHooksOnly", "strictPluginOnly
 _VARIABLES: Final = ("CLAUDE_CODE_SHELL_PREFIX", "CLAUDE_CODE_SIMPLE", "CLAUDE_CODE_PERSONAL_HOOKS_OFF")
 _DENIED, _ALLOWED = "pdp hook uninstall claude-code", "pwd"
 _DENY, _WHY = 2, "REASON"
-_TRIES: Final = 9  # a resident process that only starts allows nothing, and takes long on a busy machine
+# By these a shell, a loader or an interpreter starts other code, and git or a client another program.
+_STARTING: Final = re.compile(
+    r"(BASH_|LD_|DYLD_|PYTHON|GIT_).*|ENV|SHELLOPTS|BASHOPTS|PS4|ZDOTDIR|PATH|SHELL|CLAUDE_CODE_SHELL|GCONV_PATH"
+    r"|(NODE|BUN)_OPTIONS|PAGER"
+)
 _AGAIN: Final = "run `pdp hook install` again"
 
 
@@ -53,19 +57,28 @@ def settings_files(client: HookClient) -> list[str]:
 def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901 - each file once, all that it says
     """Look for what lets calls pass in the working folder; nothing found: the hook holds."""
     gap, expected, workspace = partial(Gap, client.name), client.entry(home), Workspace(str(Path.cwd()), home)
-    variables, missing = dict(os.environ), set(client.events)
+    variables, missing, stated = dict(os.environ), set(client.events), dict[str, Any]()
+    for name in filter(_STARTING.fullmatch, os.environ.keys() - {"PATH"}):
+        if _is_within(os.environ[name], workspace):
+            yield gap("environment", f"{name} is in the workspace, and runs in every hook", "take it out")
     for name in settings_files(client):
         if os.access(name, os.W_OK) and workspace.region(name, writes=True) is not Region.GUARD:
             yield gap(name, "agents may write to it", "use the client's usual folder")
         try:
             path, _, value = read_configuration(Path(name))
-            variables |= {key: str(member) for key, member in value.get("env", {}).items()}
+            env = {key: str(member) for key, member in value.get("env", {}).items()}
+            if client.demands is not None:
+                stated[name] = value.get(client.demands[0], {}).get(client.demands[1])
             entries = [(event, *item) for event, items in value.get(HOOKS, {}).items() for item in enumerate(items)]
             config = value.get("hooksConfig", {})  # of Gemini CLI
             is_off = config.get("enabled", True) is not True or bool(config.get("disabled"))
         except (UsageError, AttributeError, TypeError) as error:
             yield gap(name, f"{error}", "mend it: the client may drop the whole file")
             continue
+        variables |= env
+        for key in filter(_STARTING.fullmatch, env):
+            if name != str(client.path("user")) or _is_within(env[key], workspace):
+                yield gap(name, f"env: {key} can run other code in every hook", "take it out")
         for switch in [*(each for each in SWITCHES if value.get(each, False) is not False), *["hooksConfig"] * is_off]:
             yield gap(name, f"{switch} turns hooks off", "take it out")
         for event, index, entry in entries:
@@ -80,10 +93,33 @@ def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901 - each 
                 yield gap(name, f"{event}: another hook may change what ours has seen: {shown}", "take it out")
     for variable in sorted(variables.keys() & _VARIABLES):
         yield gap("environment", f"{variable} replaces hooks, or turns them off", "take it out")
+    if client.demands is not None:
+        yield from (gap(*each) for each in _unmet(client, *client.demands, stated))
     for event in filter(missing.__contains__, client.events):
         yield gap(str(client.path("user")), f"{event}: has not our hook", _AGAIN)
     if (first := next(iter(client.events))) not in missing:
         yield from (gap("a call", *said) for said in _probes(client, first, client.line(home), variables))
+
+
+def _unmet(
+    client: HookClient, group: str, member: str, since: tuple[int, ...], stated: Mapping[str, Any]
+) -> Iterator[tuple[str, str, str]]:
+    """Look for what leaves a client's demanded member without effect: a later file may take it back."""
+    if () != (version := client.version()) < since:
+        yield client.name, f"version {version} may not know {group}.{member}", "take a newer one"
+    if True not in stated.values():
+        yield str(client.path("user")), f"{group}.{member} is not true: `.env` can stop every hook", _AGAIN
+    for name in (name for name, each in stated.items() if each is not None and each is not True):
+        yield name, f"{group}.{member} is not true: `.env` can stop every hook", "take it out"
+    for folder in {Path.cwd(), *Path.cwd().parents} - {Path.home()}:
+        if (file := (folder / client.project).with_name(".env")).exists():
+            yield str(file), "the client loads it in spite of the settings", "move it to your home folder"
+
+
+def _is_within(value: str, workspace: Workspace) -> bool:
+    """Return whether a variable names a place in the workspace, one of several perhaps."""
+    places = (Path(os.path.realpath(each)) for each in value.split(":") if "/" in each or os.path.lexists(each))
+    return any(workspace.root in (place, *place.parents) for place in places)
 
 
 def _is_trusted(client: HookClient, path: str, event: str, index: int, entry: Mapping[str, Any]) -> bool:
@@ -118,10 +154,7 @@ def _probes(client: HookClient, event: str, line: str, variables: dict[str, str]
         return Output(done.returncode, done.stdout, done.stderr.strip())
 
     allowed = dialect.write(HookAnswer(Behaviour.PASS), Moment.BEFORE)
-    for _ in range(_TRIES):
-        if (answer := ended(_ALLOWED))[:2] == allowed[:2]:
-            break
-    else:
+    if (answer := ended(_ALLOWED))[:2] != allowed[:2]:
         yield f"{event}: `{_ALLOWED}` is not allowed: {answer}", "do what it says"
     denied, (code, out, said) = dialect.write(HookAnswer(Behaviour.DENY, _WHY), Moment.BEFORE), ended(_DENIED)
     pattern = re.escape(denied.stdout).replace(_WHY, ".+")
