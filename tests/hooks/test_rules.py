@@ -35,7 +35,7 @@ FAULTS = [
     ("deny: [1]", "1:8: `deny[0]` must be a string, not `1`"),
     ("deny: [", "2:1: "),
     ("- deny", "1:1: "),
-    ("deny: [read_fiel]", "1:8: `deny[0]` can match nothing: it is not an entry of the manifest", "did you mean `read_file`?"),
+    ("deny: [read_fiel]", "1:8: `deny[0]` can match nothing: it is not an entry of the", "did you mean `read_file`?"),
     ("hold: [read_file, Search_Web]", "1:19: `hold[1]` can match nothing", "did you mean `search_web`?"),
     ("deny: [Read]", "1:8: `deny[0]` can match nothing", "did you mean `read_file`?"),
     ("deny: ['Bash(rm:*)']", "1:8: `deny[0]` can match nothing", "Read(PATH)"),
@@ -49,7 +49,7 @@ FAULTS = [
     ("deny: ['Edit({a,b})']", "1:8: "),
     ('deny: ["Read(a\\nb)"]', "1:8: "),
     ("deny: ['Read(.)']", "1:8: "),
-    ("commands_without: ['git status']", "1:20: `commands_without[0]` can match nothing", "known there: git, ls, pytest"),
+    ("commands_without: ['git status']", "1:20: `commands_without[0]` can match nothing", "git, ls, pytest"),
     ("commands_without: ['git *']", "1:20: `commands_without[0]` can match nothing"),
     ("commands_without: [Git]", "1:20: `commands_without[0]` can match nothing", "did you mean `git`?"),
     ("commands_without: [make]", "1:20: ", "known there: git, ls, pytest"),
@@ -133,14 +133,13 @@ def test_paths_however_they_are_spelled(work: Path, pattern: str) -> None:
     places = {"WORK": str(work), "HOME": str(work.parent)}
     for place, path in places.items():
         matched = [each.replace(place, path) for each in matched]
+    workspace = Workspace(str(work), work.parent / "policy")
     for kind in ("Read", "Edit", "Write"):
         (only,) = rules(work, f"deny: ['{kind}({pattern})']\n").deny
-
-        def matches(path: str, kind: str = kind, only=only) -> bool:  # type: ignore[no-untyped-def]
-            field = "reads" if kind == "Read" else "writes"
-            return bool(only.matches((), Touched(**{field: [path]}), Workspace(str(work), work.parent / "policy")))
-
-        assert [path for path in (*matched, *others) if matches(path)] == matched
-        assert not only.matches(
-            (), Touched(**{"writes" if kind == "Read" else "reads": matched}), Workspace(str(work), work)
-        )
+        found: dict[bool, list[str]] = {True: [], False: []}
+        for path in (*matched, *others):
+            reading, writing = Touched([path]), Touched(writes=[path])
+            asked, other = (reading, writing) if kind == "Read" else (writing, reading)
+            found[only.matches((), asked, workspace)].append(path)
+            assert not only.matches((), other, workspace)
+        assert found == {True: matched, False: others}

@@ -240,8 +240,8 @@ def test_git_is_not_listed_where_it_starts_other_programs(settings: list[str], s
     assert runs_as_listed("git diff", str(repository))
     if scope == "--worktree":
         _git(repository, "config extensions.worktreeConfig true")
-    for name, _, value in (each.partition("=") for each in settings):
-        value = value.replace("../more", str(repository / "more"))
+    for each in settings:
+        name, _, value = each.replace("../more", str(repository / "more")).partition("=")
         subprocess.run(["git", "config", scope, name, value], cwd=repository, check=True, timeout=60)
     for command in ("git status", "git diff"):
         subprocess.run(command.split(), cwd=repository, check=False, capture_output=True, timeout=60)
