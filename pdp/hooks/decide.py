@@ -12,7 +12,7 @@ from pdp.flow.remote.calls import UnknownCallError
 from pdp.flow.stages import not_run
 from pdp.hooks.call import Behaviour, HookAnswer, HookCall, Moment
 from pdp.hooks.rules import read_rules
-from pdp.hooks.translation import OUTSIDE, Translated, as_entry, shown, touched, translate
+from pdp.hooks.translation import OUTSIDE, Translated, as_entry, shown, translate
 from pdp.hooks.workspace import Workspace
 from pdp.json import canonical, digest, thawed
 from pdp.manifest.fields import SUBJECT
@@ -115,15 +115,17 @@ class _HookQuestion:
         workspace, commands = self._workspace, self._policy.commands
         rules = read_rules(workspace.folders, self._pep.manifest.tools, commands)
         listed = {name: words for name, words in commands.items() if name not in rules.commands_without}
-        translated, paths = translate(call, workspace, listed), touched(call, workspace)
+        translated = translate(call, workspace, listed)
         inner = call.tool if call.built_in is None else call.built_in.kind.value
-        names = {translated.tool, inner if translated.tool == OUTSIDE else translated.tool}
-        if any(rule.matches(names, paths, workspace) for rule in rules.deny):
+        found = {"names": {translated.tool, inner if translated.tool == OUTSIDE else translated.tool}}
+        for field, paths in translated.touched._asdict().items():
+            found[field] = (
+                {each for path in paths for each in workspace.names(path)} if rules.deny or rules.hold else set()
+            )
+        if any(rule.matches(found) for rule in rules.deny):
             return as_entry(call, OUTSIDE, translated.target, *translated.markings, "repository.denied"), False
-        return translated, (
-            any(rule.matches(names, paths, workspace) for rule in rules.hold)
-            or any(rule.matches_below(paths, workspace) for rule in (*rules.deny, *rules.hold))
-        )
+        held = [rule for rule in (*rules.deny, *rules.hold) if rule.may_match_below(found)]
+        return translated, bool(held) or any(rule.matches(found) for rule in rules.hold)
 
     def _asking(self, translated: Translated) -> tuple[dict[str, Any], Session]:
         # A key that lasts until such a call has begun: it has one approval, and the next one needs another.

@@ -11,7 +11,7 @@ from pdp.hooks.shell import is_listed, runs_as_listed
 from pdp.hooks.workspace import Region
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Mapping
 
     from pdp.hooks.call import HookCall
     from pdp.hooks.workspace import Workspace
@@ -26,16 +26,6 @@ _PATCH: Final = "*** Begin Patch"
 _PATCHED: Final = re.compile(r"\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+)")
 _PATCH_LINE: Final = re.compile(_PATCHED.pattern + r"|\*\*\* End of File|(?:@@|[ +-]).*|")
 _MOST_PATHS: Final = 1_000
-_LONGEST_COMMAND: Final = 64 * 1024
-
-
-class Translated(NamedTuple):
-    """A proposal. `target`: what it touches, for a person to read; `markings`: of that."""
-
-    tool: str
-    arguments: dict[str, Any]
-    target: str
-    markings: tuple[str, ...] = ()
 
 
 class Touched(NamedTuple):
@@ -46,81 +36,60 @@ class Touched(NamedTuple):
     searches: Collection[str] = ()
 
 
+class Translated(NamedTuple):
+    """A proposal. `target`: what it touches, for a person to read; `markings`: of that."""
+
+    tool: str
+    arguments: dict[str, Any]
+    target: str
+    markings: tuple[str, ...] = ()
+    touched: Touched = Touched()
+
+
 def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Collection[str]]) -> Translated:
     """Return the proposal that a call is. An entry's target is null, and so refused, where a call does not say it.
 
     HookLimitError: it names more, or longer, paths and commands than are looked at.
     """
-    if call.built_in is None:
-        if any(workspace.region(path, writes=True) is Region.GUARD for path in touched(call, workspace).writes):
-            return as_entry(call, OUTSIDE, call.tool, GUARD_MARKING)
-        # Somebody else's tool may have the name of an entry.
-        prefix = f"{call.client}." if call.tool in (*Kind, _LISTED, OUTSIDE) else ""
-        return Translated(f"{prefix}{call.tool}", call.arguments, call.tool)
-    kind, names = call.built_in
-    if (targets := _targets(call)) is None:
-        return as_entry(call, kind.value, None)
-    target, region, tool = "\n".join(targets) or call.tool, Region.INSIDE, kind.value
-    if kind is Kind.SHELL:
-        is_idle = all(type(call.arguments[name]) is _IDLE.get(name) for name in call.arguments.keys() - set(names))
-        if is_idle and is_listed(target, commands) and not workspace.has_foreign_repository():
-            tool = _LISTED if runs_as_listed(target, call.cwd) else tool
-        region = Region.GUARD if workspace.names_guard(_line(call)) else Region.INSIDE
-    elif kind in (Kind.READ, Kind.WRITE, Kind.SEARCH):
-        region = max(_regions(kind, [*targets, *_filters(call)], workspace))
-    elif kind is Kind.FETCH and not _WEB.fullmatch(target):
-        region = max(Region.OUTSIDE, workspace.region(target, below=True))
-    markings = (GUARD_MARKING,) if region is Region.GUARD else ()
-    return as_entry(call, tool if region is Region.INSIDE else OUTSIDE, target, *markings)
-
-
-def touched(call: HookCall, workspace: Workspace) -> Touched:
-    """Return the paths that a call names. HookLimitError: they are too many."""
-    if call.built_in is None:
-        paths = {text for text in _texts(call.arguments) if "/" in text or text.startswith(("~", "."))}
-        if len(paths) > _MOST_PATHS:
-            raise HookLimitError(f"{call.tool} has more than {_MOST_PATHS:,} paths")
-        return Touched(paths, paths)
-    kind, targets = call.built_in.kind, _targets(call) or []
-    if kind is Kind.SHELL:
-        words = workspace.words(_line(call))
-        return Touched(words, words)
-    if kind is Kind.WRITE:
-        return Touched(writes=[path for target in targets for path in _written(target)])
-    if kind is Kind.SEARCH:
-        # A search for names reads no file: its pattern is one of its targets, or it has none.
-        is_of_names = "pattern" in call.built_in.arguments or "pattern" not in call.arguments
-        return Touched([*targets, *_filters(call)], searches=() if is_of_names else targets)
-    is_file = kind is Kind.READ or (kind is Kind.FETCH and not _WEB.fullmatch("".join(targets)))
-    return Touched(targets if is_file else ())
-
-
-def _targets(call: HookCall) -> list[str] | None:
-    """Return what the call's arguments name as its targets; None: one is absent or malformed."""
     kind, names = call.built_in or (None, ())
     named = [call.arguments.get(name) or (call.cwd if kind is Kind.SEARCH else None) for name in names]
     given = [each for value in named for each in (value if isinstance(value, list) else [value])]
-    if len(given) > _MOST_PATHS:
+    texts = _texts(call.arguments)
+    paths = {text for text in texts if "/" in text or text.startswith(("~", "."))}
+    if len(given if kind else paths) > _MOST_PATHS:
         raise HookLimitError(f"{call.tool} has more than {_MOST_PATHS:,} paths")
+    if kind is None:
+        if any(workspace.region(path, writes=True) is Region.GUARD for path in paths):
+            return as_entry(call, OUTSIDE, call.tool, GUARD_MARKING)
+        # Somebody else's tool may have the name of an entry.
+        prefix = f"{call.client}." if call.tool in (*Kind, _LISTED, OUTSIDE) else ""
+        return Translated(f"{prefix}{call.tool}", call.arguments, call.tool, (), Touched(paths, paths))
     targets = [each for each in given if isinstance(each, str)]
-    return targets if targets == given else None
-
-
-def _filters(call: HookCall) -> list[str]:
-    """Return the other texts of a search but what it looks for: a filter such as `glob` may name the file it reads."""
-    if call.built_in is None or call.built_in.kind is not Kind.SEARCH:
-        return []
-    return _texts(
-        {name: call.arguments[name] for name in call.arguments.keys() - {*call.built_in.arguments, "pattern"}}
-    )
-
-
-def _line(call: HookCall) -> str:
-    """Return all texts of a command's call: a folder to run in may stand beside the command."""
-    line = "\n".join(_texts(call.arguments))
-    if len(line) > _LONGEST_COMMAND:
-        raise HookLimitError(f"the command has {len(line):,} characters, at most {_LONGEST_COMMAND:,}")
-    return line
+    if targets != given:
+        return as_entry(call, kind.value, None)
+    target, region, tool, touched = "\n".join(targets) or call.tool, Region.INSIDE, kind.value, Touched()
+    rest = {name: value for name, value in call.arguments.items() if name not in names}
+    if kind is Kind.SHELL:
+        # A folder to run in may stand beside the command.
+        words = workspace.words(line := "\n".join(texts))
+        touched, region = Touched(words, words), Region.GUARD if workspace.names_guard(line, words) else region
+        is_idle = all(type(value) is _IDLE.get(name) for name, value in rest.items())
+        if is_idle and is_listed(target, commands) and not workspace.has_foreign_repository():
+            tool = _LISTED if runs_as_listed(target, call.cwd) else tool
+    elif kind is Kind.WRITE:
+        touched = Touched(writes=[path for each in targets for path in _written(each)])
+        region = max(workspace.region(path, writes=True) for path in touched.writes)
+    elif kind is Kind.SEARCH:
+        # Another text than what is looked for, such as `glob`, may name the one file that is read.
+        filters = _texts({**rest, "pattern": None})
+        region = max(_searched(path, workspace) for path in (*targets, *filters))
+        touched = Touched([*targets, *filters], searches=targets if "pattern" in rest else ())
+    elif kind is Kind.READ or (kind is Kind.FETCH and not _WEB.fullmatch(target)):
+        region = max(workspace.region(path, below=kind is Kind.FETCH) for path in targets)
+        touched, region = Touched(targets), region if kind is Kind.READ else max(Region.OUTSIDE, region)
+    markings = (GUARD_MARKING,) if region is Region.GUARD else ()
+    entry = as_entry(call, tool if region is Region.INSIDE else OUTSIDE, target, *markings)
+    return entry._replace(touched=touched)
 
 
 def as_entry(call: HookCall, tool: str, target: str | None, *markings: str) -> Translated:
@@ -130,35 +99,25 @@ def as_entry(call: HookCall, tool: str, target: str | None, *markings: str) -> T
 
 def shown(call: HookCall, translated: Translated, workspace: Workspace) -> str:
     """Return what a person is asked about: the entry, all of the target and other arguments, and where it runs."""
-    names = call.built_in.arguments if call.built_in else ()
     # What the model says about its own call is left out.
-    rest = {name: call.arguments[name] for name in call.arguments if name not in (*names, "description")}
+    names = ("description", *(call.built_in.arguments if call.built_in else ()))
+    rest = {name: call.arguments[name] for name in call.arguments if name not in names}
     text = f"{translated.tool}: {_whole(translated.target, 2_000)}"
-    text += f" with {_whole(json.dumps(rest, ensure_ascii=False), 1_000)}" * bool(rest)
-    return text + f" in {_whole(call.cwd, 200)}" * (call.cwd != str(workspace.root))
+    text += f" with {_whole(json.dumps(rest, ensure_ascii=False), 1_000)}" if rest else ""
+    return text + (f" in {_whole(call.cwd, 200)}" if call.cwd != str(workspace.root) else "")
 
 
 def _whole(text: str, most: int) -> str:
     """Return a text with escapes for what does not print. Of a long one, head and tail and how much is left out."""
-    printed = [each if each.isprintable() else each.encode("unicode_escape").decode() for each in text]
-    escaped = "".join(printed)
-    if len(escaped) <= most:
-        return escaped
-    head, tail = escaped[: most * 2 // 3], escaped[-most // 3 :]
-    return f"{head} [... {len(escaped) - len(head) - len(tail):,} characters left out ...] {tail}"
+    text = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    cut = len(text) - most
+    return text if cut <= 0 else f"{text[: most // 2]} [... {cut:,} characters left out ...] {text[-most // 2 :]}"
 
 
-def _regions(kind: Kind, targets: list[str], workspace: Workspace) -> Iterator[Region]:
-    for target in targets:
-        paths = [target]
-        if kind is Kind.SEARCH:
-            paths = [target.partition("{")[0] or "."]
-            escapes = ".." in re.split(r"[/{},]", target) or re.search(r"[{,][/~]", target)
-            yield Region.OUTSIDE if escapes else Region.INSIDE  # from wherever its pattern begins
-        elif kind is Kind.WRITE:
-            paths = _written(target)
-        for path in paths:
-            yield workspace.region(path, writes=kind is Kind.WRITE, below=kind is Kind.SEARCH)
+def _searched(target: str, workspace: Workspace) -> Region:
+    escapes = ".." in re.split(r"[/{},]", target) or re.search(r"[{,][/~]", target)  # from wherever its pattern begins
+    region = workspace.region(target.partition("{")[0] or ".", below=True)
+    return max(region, Region.OUTSIDE) if escapes else region
 
 
 def _written(target: str) -> list[str]:

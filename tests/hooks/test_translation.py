@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pdp.hooks.call import BuiltIn, HookCall, HookLimitError, Kind, Moment
-from pdp.hooks.translation import Translated, shown, translate
+from pdp.hooks.translation import Touched, Translated, shown, translate
 from pdp.hooks.workspace import Workspace
 
 COMMANDS = {"git": ("status",), "pwd": ()}
@@ -27,7 +27,8 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def translated(work: Path, built_in: BuiltIn | None, arguments: dict[str, Any], tool: str = "Tool") -> Translated:
     call = HookCall("claude-code", Moment.BEFORE, "s1", "c1", tool, arguments, str(work), built_in)
-    return translate(call, Workspace(str(work), work.parent / ".config/hook"), COMMANDS)
+    done = translate(call, Workspace(str(work), work.parent / ".config/hook"), COMMANDS)
+    return done._replace(touched=Touched())
 
 
 def entry(name: str, arguments: dict[str, Any], target: str | None, *markings: str) -> Translated:
@@ -122,7 +123,7 @@ def test_a_listed_command_where_git_would_read_what_an_agent_wrote(work: Path) -
 def test_a_call_beyond_a_bound_is_rejected_with_a_code(
     work: Path, built_in: BuiltIn | None, arguments: dict[str, Any]
 ) -> None:
-    with pytest.raises(HookLimitError, match=r"^hook\.limit_exceeded: .*, at most |more than "):
+    with pytest.raises(HookLimitError, match=r"^hook\.limit_exceeded: .* more than "):
         translated(work, built_in, arguments)
 
 
@@ -154,8 +155,10 @@ def test_a_search_that_filters_for_secrets_needs_a_person(
         ),
         (
             {"command": "echo " + "a" * 3000 + "; rm -r /", "run_in_background": True},
-            f"run_command: echo {'a' * 1328} [... 1,014 characters left out ...] {'a' * 658}; rm -r /"
-            + ' with {"run_in_background": true}',
+            (
+                f"run_command: echo {'a' * 995} [... 1,013 characters left out ...] {'a' * 990}; rm -r /"
+                ' with {"run_in_background": true}'
+            ),
         ),
     ],
 )

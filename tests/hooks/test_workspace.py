@@ -153,7 +153,7 @@ def test_what_is_too_much_to_look_at_is_rejected(person: Path) -> None:
     workspace = Workspace(str(person / "work"), person / ".config/guard/hook")
     for call in (
         lambda: workspace.region("a/" * 300),
-        lambda: workspace.names_guard(" ".join(f"a/{number}" for number in range(5000))),
+        lambda: workspace.words(" ".join(f"a/{number}" for number in range(5000))),
         lambda: [workspace.region("a/" * 200) for _ in range(500)],
         lambda: Workspace("/a" * 300, person),
     ):
@@ -238,12 +238,13 @@ NOT_NAMING = [
 def test_a_command_line_names_what_guards_the_agent(person: Path, line: int) -> None:
     workspace = Workspace(str(person / "work"), person / ".config/guard/hook")
     text = NAMING[line].replace("PERSON", str(person)).replace("/INSTALLED", str(Path(pdp.__file__).parent))
-    assert workspace.names_guard(text)
+    assert workspace.names_guard(text, workspace.words(text))
 
 
 @pytest.mark.parametrize("line", range(len(NOT_NAMING)))
 def test_other_command_lines(person: Path, line: int) -> None:
-    assert not Workspace(str(person / "work"), person / ".config/guard/hook").names_guard(NOT_NAMING[line])
+    workspace = Workspace(str(person / "work"), person / ".config/guard/hook")
+    assert not workspace.names_guard(NOT_NAMING[line], workspace.words(NOT_NAMING[line]))
 
 
 def test_the_settings_of_a_repository_are_not_written_whatever_its_folder_is_called(person: Path) -> None:

@@ -266,9 +266,7 @@ def test_a_rule_that_can_match_nothing_is_shown(hooks: Hooks, person: Path) -> N
     put(person / SETTINGS, registered(CLAUDE, hooks.home))
     put(person.parent / "work/.pdp-hook.yaml", "deny: ['mcp__github__*']\n")
     (only,) = found(CLAUDE, hooks.home, calls=True)
-    assert (
-        f"{person.parent}/work/.pdp-hook.yaml:1:8: `deny[0]` can match nothing: the manifest has no such tool" in only
-    )
+    assert f"{person.parent}/work/.pdp-hook.yaml:1:8: `deny[0]` can match nothing: it is not an entry or a tool" in only
 
 
 @pytest.mark.parametrize("switch", [{"enabled": False}, {"disabled": ["x"]}])
