@@ -30,23 +30,19 @@ if TYPE_CHECKING:
 COMMANDS_FILE: Final = "commands.yaml"
 
 
-def _program(name: str) -> str:
-    if literal_words(name) != (name,):
-        raise FieldError(
-            "can match nothing: it is not the name of a program", "write one word, and its words as a list"
-        )
-    return name
+def _matching(*forms: str) -> AfterValidator:
+    def checked(word: str) -> str:
+        if all((literal_words(form.format(word)) or ())[form.count(" ") :] != (word,) for form in forms):
+            raise FieldError(
+                "can match nothing: it is not one word as a shell reads it", "`*` and `$` are no patterns here"
+            )
+        return word
+
+    return AfterValidator(checked)
 
 
-def _word(word: str) -> str:
-    if all(literal_words(f"x {quote}{word}{quote}") != ("x", word) for quote in ("", "'", '"')):
-        hint = "write the word as it is typed; `*`, `$` and other signs of a shell are never in a listed command"
-        raise FieldError("can match nothing: a shell may read it as something else", hint)
-    return word
-
-
-_Program = Annotated[StrictStr, AfterValidator(_program)]
-_Word = Annotated[StrictStr, AfterValidator(_word)]
+_Program = Annotated[StrictStr, _matching("{}")]
+_Word = Annotated[StrictStr, _matching("x {}", "x '{}'", 'x "{}"')]
 
 
 class HookCommands(RootModel[dict[_Program, tuple[_Word, ...]]]):

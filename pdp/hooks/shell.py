@@ -26,17 +26,14 @@ _GIT: Final = shutil.which("git", path=f"{os.defpath}:/usr/local/bin:/opt/homebr
 # What a repository may say without a question. Any other key, or included file, may name a program for git to start.
 _PLAIN: Final = re.compile(
     r"core\.(repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|autocrlf|eol"
-    r"|safecrlf|quotepath|abbrev|untrackedcache|longpaths|sparsecheckout(cone)?|sharedrepository|commentchar)"
-    r"|remote\..+\.(url|pushurl|fetch|tagopt|prune|gh-resolved)|submodule\.(.+\.)?(url|active)"
-    r"|branch\.(.+\.(remote|merge|rebase|pushremote|description|vscode-merge-base|gh-merge-base)|autosetup\w+|sort)"
-    r"|user\.(name|email|signingkey)|(commit|tag)\.gpgsign|extensions\.(objectformat|worktreeconfig|refstorage)"
-    r"|(advice|color|column|fetch|gc|index|init|pack|pull|push|rebase|rerere|status)\.\w+|lfs\.(.+\.access"
-    r"|repositoryformatversion)|diff\.(algorithm|renames|colormoved|context|noprefix|mnemonicprefix)"
+    r"|quotepath|abbrev|untrackedcache|longpaths|sparsecheckout\w*)|remote\..+\.(url|pushurl|fetch|tagopt|prune)|lfs\..+"
+    r"|submodule\.(.+\.)?(url|active)|branch\..+\.(remote|merge|rebase|pushremote|description|vscode-merge-base)"
+    r"|user\.(name|email|signingkey)|\w+\.gpgsign|extensions\.(objectformat|worktreeconfig|refstorage)|diff\.algorithm"
+    r"|(advice|branch|color|column|fetch|gc|index|init|pack|pull|push|rebase|rerere|status)\.\w+"
 )
-# The person's own settings count, but for drivers that a repository's `.gitattributes` picks, and paths in it.
+# The person's own settings count, but for drivers that `.gitattributes` picks, and programs in the working folder.
 _PICKED: Final = re.compile(
-    r"(filter\.(?!lfs\.).+|diff\..+\.(textconv|command))\n.*|(core\.(hookspath|fsmonitor)|diff\.external)\n(?![/~]|true|false).*",
-    re.DOTALL,
+    r"filter\.(?!lfs\.)|diff\..+\.(textconv|command)\n|(core\.(hookspath|fsmonitor)|diff\.external)\n(?![/~]|true|false)"
 )
 
 
@@ -62,15 +59,13 @@ def runs_as_listed(line: str, cwd: str) -> bool:
     """Return whether a listed line starts only its own program: git starts others where it is configured to."""
     if Path(line.split(maxsplit=1)[0].strip("'\"")).name != "git":
         return True
-    command = [_GIT, "config", "--list", "--show-scope", "-z"]  # reads, and starts nothing
-    home = {"HOME": str(Path.home()), "PATH": os.defpath}
+    command, home = [_GIT, "config", "--list", "--show-scope", "-z"], {"HOME": str(Path.home())}
     try:
-        said = subprocess.run(command, cwd=cwd, env=home, capture_output=True, timeout=2, check=True).stdout  # noqa: S603
+        told = subprocess.run(command, cwd=cwd, env=home, capture_output=True, timeout=2, check=True).stdout  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return False
-    scope, *rest = said.decode(errors="replace").split("\0")
-    entries = zip([scope, *rest[1::2]], rest[::2], strict=False)
+    words = told.decode(errors="replace").split("\0")
     return all(
-        not _PICKED.fullmatch(entry) if scope in ("system", "global") else _PLAIN.fullmatch(entry.partition("\n")[0])
-        for scope, entry in entries
+        not _PICKED.match(entry) if scope in ("system", "global") else _PLAIN.fullmatch(entry.partition("\n")[0])
+        for scope, entry in zip(words[::2], words[1::2], strict=False)
     )

@@ -80,7 +80,7 @@ def test_every_fault_of_a_file_has_its_place(home: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "column", "said"),
     [
-        ("git status: []", 1, "key `git status` can match nothing: it is not the name of a program"),
+        ("git status: []", 1, "key `git status` can match nothing: it is not one word as a shell reads it"),
         ("'g*t': []", 1, "key `g*t` can match nothing"),
         ("then: []", 1, "key `then` can match nothing"),
         ('pytest: ["*", -q]', 10, "`pytest[0]` can match nothing"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 from collections.abc import Iterable
@@ -221,11 +222,13 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (work / "more").write_text('[diff "x"]\n\ttextconv = touch ran; cat\n')
     (work / ".hooks/post-index-change").write_text("#!/bin/sh\ntouch ran\n")
     (work / ".hooks/post-index-change").chmod(0o755)
-    (work / "a").write_text("one\n")
+    for name in ("a", "b"):
+        (work / name).write_text("one\n")
     _git(work, "init -q")
     _git(work, "add .")
     _git(work, "-c user.name=a -c user.email=a@b commit -qm first")
     (work / "a").write_text("two\n")
+    os.utime(work / "b", (1, 1))  # git writes its index anew
     return work
 
 

@@ -36,6 +36,7 @@ _STARTING: Final = re.compile(
     r"(BASH_|LD_|DYLD_|PYTHON|GIT_).*|ENV|SHELLOPTS|BASHOPTS|PS4|ZDOTDIR|PATH|SHELL|CLAUDE_CODE_SHELL|GCONV_PATH"
     r"|(NODE|BUN)_OPTIONS|PAGER"
 )
+_OWN: Final = "environment"
 _AGAIN: Final = "run `pdp hook install` again"
 
 
@@ -54,19 +55,17 @@ def settings_files(client: HookClient) -> list[str]:
     return sorted({name for file in files for name in glob.glob(str(Path.cwd() / file))})  # noqa: PTH207 - absolute
 
 
-def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901 - each file once, all that it says
+def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901, PLR0912 - each file once, all that it says
     """Look for what lets calls pass in the working folder; nothing found: the hook holds."""
     gap, expected, workspace = partial(Gap, client.name), client.entry(home), Workspace(str(Path.cwd()), home)
-    variables, missing, stated = dict(os.environ), set(client.events), dict[str, Any]()
-    for name in filter(_STARTING.fullmatch, os.environ.keys() - {"PATH"}):
-        if _is_within(os.environ[name], workspace):
-            yield gap("environment", f"{name} is in the workspace, and runs in every hook", "take it out")
+    envs, missing, stated = {_OWN: dict(os.environ)}, set(client.events), dict[str, Any]()
+    user = str(client.path("user"))
     for name in settings_files(client):
         if os.access(name, os.W_OK) and workspace.region(name, writes=True) is not Region.GUARD:
             yield gap(name, "agents may write to it", "use the client's usual folder")
         try:
             path, _, value = read_configuration(Path(name))
-            env = {key: str(member) for key, member in value.get("env", {}).items()}
+            envs[name] = {key: str(member) for key, member in value.get("env", {}).items()}
             if client.demands is not None:
                 stated[name] = value.get(client.demands[0], {}).get(client.demands[1])
             entries = [(event, *item) for event, items in value.get(HOOKS, {}).items() for item in enumerate(items)]
@@ -75,10 +74,6 @@ def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901 - each 
         except (UsageError, AttributeError, TypeError) as error:
             yield gap(name, f"{error}", "mend it: the client may drop the whole file")
             continue
-        variables |= env
-        for key in filter(_STARTING.fullmatch, env):
-            if name != str(client.path("user")) or _is_within(env[key], workspace):
-                yield gap(name, f"env: {key} can run other code in every hook", "take it out")
         for switch in [*(each for each in SWITCHES if value.get(each, False) is not False), *["hooksConfig"] * is_off]:
             yield gap(name, f"{switch} turns hooks off", "take it out")
         for event, index, entry in entries:
@@ -91,12 +86,16 @@ def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901 - each 
                 yield gap(name, f"{event}: {shown} is not {json.dumps(expected)}", _AGAIN)
             elif client.events.get(event, Moment.AFTER) is not Moment.AFTER:
                 yield gap(name, f"{event}: another hook may change what ours has seen: {shown}", "take it out")
+    variables = {key: env[key] for env in envs.values() for key in env}
+    for place, name in ((place, name) for place, env in envs.items() for name in filter(_STARTING.fullmatch, env)):
+        if place not in (_OWN, user) or (name != "PATH" and _is_within(envs[place][name], workspace)):
+            yield gap(place, f"{name} can run other code in every hook", "take it out")
     for variable in sorted(variables.keys() & _VARIABLES):
-        yield gap("environment", f"{variable} replaces hooks, or turns them off", "take it out")
+        yield gap(_OWN, f"{variable} replaces hooks, or turns them off", "take it out")
     if client.demands is not None:
         yield from (gap(*each) for each in _unmet(client, *client.demands, stated))
     for event in filter(missing.__contains__, client.events):
-        yield gap(str(client.path("user")), f"{event}: has not our hook", _AGAIN)
+        yield gap(user, f"{event}: has not our hook", _AGAIN)
     if (first := next(iter(client.events))) not in missing:
         yield from (gap("a call", *said) for said in _probes(client, first, client.line(home), variables))
 
@@ -104,13 +103,12 @@ def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901 - each 
 def _unmet(
     client: HookClient, group: str, member: str, since: tuple[int, ...], stated: Mapping[str, Any]
 ) -> Iterator[tuple[str, str, str]]:
-    """Look for what leaves a client's demanded member without effect: a later file may take it back."""
+    """Look for what leaves a demanded member without effect: a later file may take it back."""
+    places = {name for name, each in stated.items() if each not in (None, True)}
+    for place in sorted(places) or [str(client.path("user"))] * (True not in stated.values()):
+        yield place, f"{group}.{member} is not true: `.env` can stop every hook", _AGAIN
     if () != (version := client.version()) < since:
         yield client.name, f"version {version} may not know {group}.{member}", "take a newer one"
-    if True not in stated.values():
-        yield str(client.path("user")), f"{group}.{member} is not true: `.env` can stop every hook", _AGAIN
-    for name in (name for name, each in stated.items() if each is not None and each is not True):
-        yield name, f"{group}.{member} is not true: `.env` can stop every hook", "take it out"
     for folder in {Path.cwd(), *Path.cwd().parents} - {Path.home()}:
         if (file := (folder / client.project).with_name(".env")).exists():
             yield str(file), "the client loads it in spite of the settings", "move it to your home folder"

@@ -189,7 +189,7 @@ def test_variables_that_turn_hooks_off(
         (f"work/{SETTINGS}", {"FOO": "./x.sh"}, None),
         (f"person/{SETTINGS}", {"PATH": "/x:/bin", "PYTHONUNBUFFERED": "1", "GIT_PAGER": "cat"}, None),
         (f"person/{SETTINGS}", {"BASH_ENV": "./x.sh"}, "BASH_ENV"),
-        (f"person/{SETTINGS}", {"PATH": "/bin:WORK/bin"}, "PATH"),
+        (f"person/{SETTINGS}", {"GIT_EXEC_PATH": "/bin:WORK/bin"}, "GIT_EXEC_PATH"),
     ],
 )
 def test_variables_by_which_other_code_starts(
@@ -200,7 +200,7 @@ def test_variables_by_which_other_code_starts(
     target = person.parent / file
     base = registered(CLAUDE, hooks.home) if target == person / SETTINGS else {}
     put(target, {**base, "env": {name: value.replace("WORK", work) for name, value in env.items()}})
-    gap = f"{target}: env: {found_there} can run other code in every hook"
+    gap = f"{target}: {found_there} can run other code in every hook"
     assert found(CLAUDE, hooks.home) == [gap] * bool(found_there)
 
 
@@ -211,7 +211,7 @@ def test_a_variable_of_the_client_that_names_the_workspace(
     monkeypatch.setenv("BASH_ENV", "/usr/share/lmod/init")
     assert found(CLAUDE, hooks.home) == []
     monkeypatch.setenv("BASH_ENV", str(person.parent / "work/x.sh"))
-    assert found(CLAUDE, hooks.home) == ["environment: BASH_ENV is in the workspace, and runs in every hook"]
+    assert found(CLAUDE, hooks.home) == ["environment: BASH_ENV can run other code in every hook"]
 
 
 @pytest.mark.parametrize(
