@@ -26,9 +26,9 @@ _GIT: Final = shutil.which("git", path=f"{os.defpath}:/usr/local/bin:/opt/homebr
 # What a repository may say without a question. Any other key, or included file, may name a program for git to start.
 _PLAIN: Final = re.compile(
     r"core\.(repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|autocrlf|eol"
-    r"|quotepath|abbrev|untrackedcache|longpaths|sparsecheckout\w*)|remote\..+\.(url|pushurl|fetch|tagopt|prune)|lfs\..+"
+    r"|quotepath|abbrev|untrackedcache|longpaths|sparsecheckout\w*)|remote\..+\.(url|pushurl|fetch|tagopt|prune)|\w+\.gpgsign"
     r"|submodule\.(.+\.)?(url|active)|branch\..+\.(remote|merge|rebase|pushremote|description|vscode-merge-base)"
-    r"|user\.(name|email|signingkey)|\w+\.gpgsign|extensions\.(objectformat|worktreeconfig|refstorage)|diff\.algorithm"
+    r"|user\.(name|email|signingkey)|lfs\.(repositoryformatversion|.+\.(access|locksverify))|extensions\.(objectformat|worktreeconfig|refstorage)|diff\.algorithm"
     r"|(advice|branch|color|column|fetch|gc|index|init|pack|pull|push|rebase|rerere|status)\.\w+"
 )
 # The person's own settings count, but for drivers that `.gitattributes` picks, and programs in the working folder.

@@ -63,7 +63,7 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Colle
             return as_entry(call, OUTSIDE, call.tool, GUARD_MARKING)
         # Somebody else's tool may have the name of an entry.
         prefix = f"{call.client}." if call.tool in (*Kind, _LISTED, OUTSIDE) else ""
-        return Translated(f"{prefix}{call.tool}", call.arguments, call.tool, (), Touched(paths, paths))
+        return Translated(f"{prefix}{call.tool}", call.arguments, call.tool, (), Touched(texts, texts))
     targets = [each for each in given if isinstance(each, str)]
     if targets != given:
         return as_entry(call, kind.value, None)
@@ -83,7 +83,7 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Colle
         # Another text than what is looked for, such as `glob`, may name the one file that is read.
         filters = _texts({**rest, "pattern": None})
         region = max(_searched(path, workspace) for path in (*targets, *filters))
-        touched = Touched([*targets, *filters], searches=targets if "pattern" in rest else ())
+        touched = Touched([*targets, *filters], searches=targets if rest and "pattern" not in names else ())
     elif kind is Kind.READ or (kind is Kind.FETCH and not _WEB.fullmatch(target)):
         region = max(workspace.region(path, below=kind is Kind.FETCH) for path in targets)
         touched, region = Touched(targets), region if kind is Kind.READ else max(Region.OUTSIDE, region)
@@ -102,6 +102,7 @@ def shown(call: HookCall, translated: Translated, workspace: Workspace) -> str:
     # What the model says about its own call is left out.
     names = ("description", *(call.built_in.arguments if call.built_in else ()))
     rest = {name: call.arguments[name] for name in call.arguments if name not in names}
+    rest = dict(sorted(rest.items(), key=lambda item: len(str(item[1]))))  # a long one hides no other
     text = f"{translated.tool}: {_whole(translated.target, 2_000)}"
     text += f" with {_whole(json.dumps(rest, ensure_ascii=False), 1_000)}" if rest else ""
     return text + (f" in {_whole(call.cwd, 200)}" if call.cwd != str(workspace.root) else "")

@@ -17,7 +17,7 @@ from pdp.hooks.home import default_home
 _MOST: Final = 4096  # letters of a path; words of a line that are looked at
 _LONGEST: Final = 64 * 1024  # letters of a command
 _MOST_PARTS: Final = 256  # of one path, with the working folder's
-_MOST_LOOKS: Final = 32_768  # parts of all paths of one call: each is looked up on the disk
+_MOST_LOOKS: Final = 65_536  # parts of all paths of one call: each is looked up on the disk
 # From these a client, or git, learns which programs to start.
 _NAMES: Final = (
     r"\.(claude(.json|(?!/worktrees/))|codex|copilot|cursor|gemini|github/+(hooks|copilot|lsp.json|mcp.json)|vscode"
@@ -92,15 +92,16 @@ class Workspace:
         return Region.INSIDE if is_inside and not is_held else Region.OUTSIDE
 
     def words(self, line: str) -> set[str]:
-        """Return the words of a command line that may be paths, other than words made when it runs."""
+        """Return the words of a command line, other than those that are made when it runs."""
         words = {word[:_MOST] for word in re.split(r"[\s;|&<>(){}=,:`\0]+", _plain(line))}
         if len(line) > _LONGEST or len(words) > _MOST:
             raise HookLimitError(f"the command has more than {_LONGEST:,} characters, or {_MOST:,} words")
-        return {word for word in words if "/" in word or word[:1] == "~" or os.path.lexists(f"{self._cwd}/{word}")}
+        return words - {""}
 
     def names_guard(self, line: str, words: set[str]) -> bool:
         """Return whether a command line, or one of its words, names what guards the agent."""
         guarded = (*self._policies, *_INSTALLED)
+        words = {word for word in words if "/" in word or word[:1] == "~" or os.path.lexists(f"{self._cwd}/{word}")}
         paths = (folded(path) for word in words for path in self.readings(word))
         return _NAMED.search(folded(_plain(line))) is not None or any(path.startswith(guarded) for path in paths)
 

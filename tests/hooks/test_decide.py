@@ -411,10 +411,13 @@ class TestRepository:
         for name in ("a.lock", "src/a.py", "notes.txt"):
             (desk.cwd / name).touch()
         (desk.cwd / "link").symlink_to("a.lock")
-        desk.restrict("deny: [Read(./a.lock), 'Edit(src/**)']\nhold: ['Write(*.txt)']\n")
+        desk.restrict("deny: [Read(./a.lock), 'Edit(src/**)', Write(./fresh)]\nhold: ['Write(*.txt)']\n")
         read = [desk.call("Read", file_path=path) for path in ("a.lock", "src/../A.LOCK", f"{desk.cwd}/a.lock", "link")]
         write = [desk.call("Write", file_path=path) for path in ("src/a.py", "SRC/new", "src/deep/b")]
-        shell = [desk.call("Bash", command=command) for command in ("cat a.lock", "tee 'src/x'", "ls >src/a.py")]
+        shell = [
+            desk.call("Bash", command=command)
+            for command in ("cat a.lock", "tee 'src/x'", "ls >src/a.py", "git show HEAD:a.lock", "touch fresh")
+        ]
         search = [
             desk.call("Grep", path=".", pattern="x", glob="a.lock"),
             desk.call("Grep", path="a.lock", pattern="x"),

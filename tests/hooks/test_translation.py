@@ -117,7 +117,7 @@ def test_a_listed_command_where_git_would_read_what_an_agent_wrote(work: Path) -
         (BuiltIn(Kind.READ, ("paths",)), {"paths": ["a"] * 1001}),
         (BuiltIn(Kind.READ, PATH), {"file_path": "/a" * 1000}),
         (BuiltIn(Kind.SHELL, ("command",)), {"command": "pwd" + " " * 65_536}),
-        (BuiltIn(Kind.SHELL, ("command",)), {"command": " ".join(f"/{at}" + "/a" * 108 for at in range(300))}),
+        (BuiltIn(Kind.SHELL, ("command",)), {"command": " ".join(f"/{at}" + "/a" * 108 for at in range(596))}),
     ],
 )
 def test_a_call_beyond_a_bound_is_rejected_with_a_code(
@@ -151,12 +151,12 @@ def test_a_search_that_filters_for_secrets_needs_a_person(
         ({"command": "make", "description": "harmless"}, "run_command: make"),
         (
             {"command": "make", "timeout": 9, "dangerouslyDisableSandbox": True, "workdir": "/x"},
-            'run_command: make with {"timeout": 9, "dangerouslyDisableSandbox": true, "workdir": "/x"}',
+            'run_command: make with {"timeout": 9, "workdir": "/x", "dangerouslyDisableSandbox": true}',
         ),
         (
             {"command": "echo " + "a" * 3000 + "; rm -r /", "run_in_background": True},
             (
-                f"run_command: echo {'a' * 995} [... 1,013 characters left out ...] {'a' * 990}; rm -r /"
+                f"run_command: echo {'a' * 995} [... 1,013 characters left out ...] {'a' * 991}; rm -r /"
                 ' with {"run_in_background": true}'
             ),
         ),
