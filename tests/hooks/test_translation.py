@@ -156,7 +156,7 @@ def test_a_search_that_filters_for_secrets_needs_a_person(
         (
             {"command": "echo " + "a" * 3000 + "; rm -r /", "run_in_background": True},
             (
-                f"run_command: echo {'a' * 995} [... 1,013 characters left out ...] {'a' * 991}; rm -r /"
+                f"run_command: echo {'a' * 995} [... 1,014 characters left out ...] {'a' * 991}; rm -r /"
                 ' with {"run_in_background": true}'
             ),
         ),
