@@ -22,6 +22,8 @@ from pdp.stores.approvals import are_two_tokens, token_marks
 from pdp.stores.remote_calls import CallName, CallState, RemoteCall
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pdp.hooks.home import HookPolicy
     from pdp.session import Session
 
@@ -117,15 +119,14 @@ class _HookQuestion:
         listed = {name: words for name, words in commands.items() if name not in rules.commands_without}
         translated = translate(call, workspace, listed)
         inner = call.tool if call.built_in is None else call.built_in.kind.value
-        found = {"names": {translated.tool, inner if translated.tool == OUTSIDE else translated.tool}}
-        for field, paths in translated.touched._asdict().items():
-            found[field] = (
-                {each for path in paths for each in workspace.names(path)} if rules.deny or rules.hold else set()
-            )
+        found: dict[str, Collection[str]] = {"names": {translated.tool, inner if translated.tool == OUTSIDE else ""}}
+        if rules.deny or rules.hold:
+            for field, paths in translated.touched._asdict().items():
+                found[field] = {each for path in paths for each in workspace.names(path)}
         if any(rule.matches(found) for rule in rules.deny):
             return as_entry(call, OUTSIDE, translated.target, *translated.markings, "repository.denied"), False
-        held = [rule for rule in (*rules.deny, *rules.hold) if rule.may_match_below(found)]
-        return translated, bool(held) or any(rule.matches(found) for rule in rules.hold)
+        is_held = any(rule.matches(found) for rule in rules.hold)
+        return translated, is_held or any(rule.may_match_below(found) for rule in (*rules.deny, *rules.hold))
 
     def _asking(self, translated: Translated) -> tuple[dict[str, Any], Session]:
         # A key that lasts until such a call has begun: it has one approval, and the next one needs another.

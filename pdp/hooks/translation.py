@@ -99,8 +99,8 @@ def as_entry(call: HookCall, tool: str, target: str | None, *markings: str) -> T
 
 def shown(call: HookCall, translated: Translated, workspace: Workspace) -> str:
     """Return what a person is asked about: the entry, all of the target and other arguments, and where it runs."""
-    # What the model says about its own call is left out.
-    names = ("description", *(call.built_in.arguments if call.built_in else ()))
+    kind, names = call.built_in or (None, ())
+    names = (*names, "description") if kind is Kind.SHELL else names  # what the model says about its own call
     rest = {name: call.arguments[name] for name in call.arguments if name not in names}
     rest = dict(sorted(rest.items(), key=lambda item: len(str(item[1]))))  # a long one hides no other
     text = f"{translated.tool}: {_whole(translated.target, 2_000)}"

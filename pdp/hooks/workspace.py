@@ -17,7 +17,7 @@ from pdp.hooks.home import default_home
 _MOST: Final = 4096  # letters of a path; words of a line that are looked at
 _LONGEST: Final = 64 * 1024  # letters of a command
 _MOST_PARTS: Final = 256  # of one path, with the working folder's
-_MOST_LOOKS: Final = 65_536  # parts of all paths of one call: each is looked up on the disk
+_MOST_LOOKS: Final = 32_768  # parts of all paths of one call: each is looked up on the disk
 # From these a client, or git, learns which programs to start.
 _NAMES: Final = (
     r"\.(claude(.json|(?!/worktrees/))|codex|copilot|cursor|gemini|github/+(hooks|copilot|lsp.json|mcp.json)|vscode"
@@ -45,10 +45,9 @@ _SECRET: Final = re.compile(
 
 
 class Region(IntEnum):
-    """What a path touches, the worst last.
+    """What a path touches, the worst last. OUTSIDE: beyond the workspace, or what needs a person in it.
 
-    INSIDE: the workspace. OUTSIDE: what needs a person: beyond the workspace, or in it a file that starts by itself
-    (written), or holds secrets (read). GUARD: what protects the agent's person, or says which programs start.
+    GUARD: what protects the agent's person, or says which programs start.
     """
 
     INSIDE = 0
@@ -78,18 +77,17 @@ class Workspace:
         if not path or len(path) > _MOST or _CONTROL.search(trimmed):
             return Region.OUTSIDE
         paths = self.readings(path)
-        if writes and any(map(_is_repository, {folder for each in paths for folder in Path(each).parents})):
+        if writes and any(map(_is_repository, {each[: at.start()] for each in paths for at in re.finditer("/", each)})):
             return Region.GUARD
-        is_held = False
+        is_inside = all(f"{each}/".startswith(f"{self.root}/") for each in paths)
         for each in map(folded, (*paths, os.path.normpath(Path(self._cwd, path)))):
             is_above = below and any(policy.startswith(each) for policy in self._policies)
             is_written = writes and (_STARTING.search(each) or each.startswith(_INSTALLED))
             if each.startswith(self._policies) or is_above or is_written:
                 return Region.GUARD
             inner = f"/{each.removeprefix(folded(str(self.root))).removeprefix(folded(self._cwd))}"
-            is_held |= bool((_HIDDEN.search(inner) or _STARTED.search(inner)) if writes else _SECRET.search(inner))
-        is_inside = all(self.root in (each, *each.parents) for each in map(Path, paths))
-        return Region.INSIDE if is_inside and not is_held else Region.OUTSIDE
+            is_inside &= not ((_HIDDEN.search(inner) or _STARTED.search(inner)) if writes else _SECRET.search(inner))
+        return Region.INSIDE if is_inside else Region.OUTSIDE
 
     def words(self, line: str) -> set[str]:
         """Return the words of a command line, other than those that are made when it runs."""
@@ -144,9 +142,9 @@ def _is_own(path: Path) -> bool:
         return False
 
 
-def _is_repository(folder: Path) -> bool:
+def _is_repository(folder: str) -> bool:
     """Return whether git keeps its settings in a folder, whatever that is called."""
-    return os.path.lexists(folder / "HEAD") and os.path.lexists(folder / "objects")
+    return os.path.lexists(f"{folder}/HEAD") and os.path.lexists(f"{folder}/objects")
 
 
 def _trimmed(path: str) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pdp.hooks.call import Moment
 
 Scope = Literal["user", "project"]
+Demands = tuple[str, str, tuple[int, ...]]
 HOOKS: Final = "hooks"
 
 
@@ -47,7 +48,7 @@ class HookClient:
     command: str = "command"
     blocks: tuple[str, str | bool, tuple[int, ...]] | None = None
     also: Mapping[str, Any] = field(default_factory=dict)
-    demands: tuple[str, str, tuple[int, ...]] | None = None
+    demands: Demands | None = None
 
     @property
     def events(self) -> Mapping[str, Moment]:
