@@ -91,7 +91,7 @@ def _program(given: Any, info: ValidationInfo) -> str:
 
 
 class RepositoryRules(BaseModel, frozen=True, extra="forbid"):
-    """What the files of a workspace add. `commands_without`: programs of commands.yaml that are not listed here."""
+    """The rules of a workspace. `commands_without`: programs of commands.yaml that are not listed here."""
 
     deny: tuple[Annotated[Rule, PlainValidator(_rule)], ...] = ()
     hold: tuple[Annotated[Rule, PlainValidator(_rule)], ...] = ()

@@ -80,7 +80,7 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Colle
         touched = Touched(writes=[path for each in targets for path in _written(each)])
         region = max(workspace.region(path, writes=True) for path in touched.writes)
     elif kind is Kind.SEARCH:
-        # Another text than what is looked for, such as `glob`, may name the one file that is read.
+        # A filter such as `glob` may name the one file that is read. The pattern names none.
         filters = _texts({**rest, "pattern": None})
         region = max(_searched(path, workspace) for path in (*targets, *filters))
         touched = Touched([*targets, *filters], searches=targets if rest and "pattern" not in names else ())
@@ -109,7 +109,7 @@ def shown(call: HookCall, translated: Translated, workspace: Workspace) -> str:
 
 
 def _whole(text: str, most: int) -> str:
-    """Return a text with escapes for what does not print. Of a long one, head and tail and how much is left out."""
+    """Return a text with its control characters escaped. A long one is cut in the middle, with a mark."""
     text = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
     cut = len(text) - most
     return text if cut <= 0 else f"{text[: most // 2]} [... {cut:,} characters left out ...] {text[-most // 2 :]}"

@@ -45,7 +45,7 @@ _SECRET: Final = re.compile(
 
 
 class Region(IntEnum):
-    """What a path touches, the worst last. OUTSIDE: beyond the workspace, or what needs a person in it.
+    """The kinds of places, the worst last. OUTSIDE: beyond the workspace, or in it and in need of a person.
 
     GUARD: what protects the agent's person, or says which programs start.
     """

@@ -1,4 +1,4 @@
-"""What a repository's own file may say, and what of it can match nothing."""
+"""The rules of a repository's own file: the calls that they match, and the faults of rules that match none."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     _git(work, "add .")
     _git(work, "-c user.name=a -c user.email=a@b commit -qm first")
     (work / "a").write_text("two\n")
-    os.utime(work / "b", (1, 1))  # git writes its index anew
+    os.utime(work / "b", (1, 1))  # git rewrites its index
     return work
 
 

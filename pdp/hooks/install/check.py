@@ -101,7 +101,7 @@ def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901, PLR091
 
 
 def _unmet(client: HookClient, demands: Demands, stated: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Look for what leaves a demanded member without effect: a later file may take it back."""
+    """Yield each reason why a demanded member has no effect: a later file may take it back."""
     group, member, since = demands
     places = {name for name, each in stated.items() if each not in (None, True)}
     for place in sorted(places) or [str(client.path("user"))] * (True not in stated.values()):

@@ -48,7 +48,7 @@ def registered(client: HookClient, home: Path) -> dict[str, Any]:
 
 
 def found(client: HookClient, home: Path, *, calls: bool = False) -> list[str]:
-    """What the check says."""
+    """Return the findings of the check."""
     said = [f"{gap.place}: {gap.message}" for gap in gaps(client, home)]
     return [one for one in said if calls or not one.startswith("a call: ")]
 
