@@ -11,7 +11,7 @@ from pdp.decision import Verdict, new_id
 from pdp.flow.remote.calls import UnknownCallError
 from pdp.flow.stages import not_run
 from pdp.hooks.call import Behaviour, HookAnswer, HookCall, Moment
-from pdp.hooks.rules import read_rules
+from pdp.hooks.rules import repository_rules
 from pdp.hooks.translation import OUTSIDE, Translated, as_entry, shown, translate
 from pdp.hooks.workspace import Workspace
 from pdp.json import canonical, digest, thawed
@@ -115,7 +115,7 @@ class _HookQuestion:
     def _read(self, call: HookCall) -> tuple[Translated, bool]:
         """Return the proposal that the call is, and whether the repository's own file holds it. It looks at files."""
         workspace, commands = self._workspace, self._policy.commands
-        rules = read_rules(workspace.folders, self._pep.manifest.tools, commands)
+        rules = repository_rules(workspace.folders, self._pep.manifest.tools, commands)
         listed = {name: words for name, words in commands.items() if name not in rules.commands_without}
         translated = translate(call, workspace, listed)
         inner = call.tool if call.built_in is None else call.built_in.kind.value

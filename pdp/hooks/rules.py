@@ -35,7 +35,7 @@ _NO_PATH: Final = re.compile(
 _WILD: Final = {"**/": "([^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
-class Rule(NamedTuple):
+class HookRule(NamedTuple):
     """A pattern of `names`, or of paths that a call `reads` or `writes`. `start`: what all these paths begin with."""
 
     about: str
@@ -53,7 +53,7 @@ class Rule(NamedTuple):
         return any(self.start.startswith(each) or (self.is_wild and each.startswith(self.start)) for each in folders)
 
 
-def _rule(given: Any, info: ValidationInfo) -> Rule:
+def _rule(given: Any, info: ValidationInfo) -> HookRule:
     entries, _, folder = cast("_Known", info.context)
     if not isinstance(given, str):
         raise FieldError("must be a string")
@@ -65,10 +65,10 @@ def _rule(given: Any, info: ValidationInfo) -> Rule:
     pattern = re.compile(re.escape(given)) if given in entries or not given.startswith("mcp__") else tools
     if not any(map(pattern.fullmatch, entries)):
         raise FieldError(_NOTHING, nearest(given, entries) or _FORMS)
-    return Rule("names", pattern)
+    return HookRule("names", pattern)
 
 
-def _path_rule(about: str, given: str, folder: Path) -> Rule:
+def _path_rule(about: str, given: str, folder: Path) -> HookRule:
     if not given.isprintable() or _NO_PATH.search(given):
         raise FieldError("can match nothing: it is not a path of a rule", _PATH_FORMS)
     path = given[1:] if given.startswith("//") else os.path.expanduser(given)  # noqa: PTH111 - a text
@@ -80,7 +80,7 @@ def _path_rule(about: str, given: str, folder: Path) -> Rule:
     )
     starts = sorted({folded(os.path.realpath(start)), folded(os.path.normpath(start))})
     pattern = f"({'|'.join(map(re.escape, starts))}){rest if path != start else ''}.*"
-    return Rule(about, re.compile(pattern, re.DOTALL), folded(os.path.realpath(start)), path != start)
+    return HookRule(about, re.compile(pattern, re.DOTALL), folded(os.path.realpath(start)), path != start)
 
 
 def _program(given: Any, info: ValidationInfo) -> str:
@@ -93,12 +93,12 @@ def _program(given: Any, info: ValidationInfo) -> str:
 class RepositoryRules(BaseModel, frozen=True, extra="forbid"):
     """The rules of a workspace. `commands_without`: programs of commands.yaml that are not listed here."""
 
-    deny: tuple[Annotated[Rule, PlainValidator(_rule)], ...] = ()
-    hold: tuple[Annotated[Rule, PlainValidator(_rule)], ...] = ()
+    deny: tuple[Annotated[HookRule, PlainValidator(_rule)], ...] = ()
+    hold: tuple[Annotated[HookRule, PlainValidator(_rule)], ...] = ()
     commands_without: tuple[Annotated[str, PlainValidator(_program)], ...] = ()
 
 
-def read_rules(folders: Iterable[Path], entries: Collection[str], programs: Collection[str]) -> RepositoryRules:
+def repository_rules(folders: Iterable[Path], entries: Collection[str], programs: Collection[str]) -> RepositoryRules:
     """Return what the files of some folders say together. FileFaultsError, UsageError: one is faulty."""
     rules = RepositoryRules()
     for file in filter(os.path.lexists, (folder / REPOSITORY_FILE for folder in folders)):

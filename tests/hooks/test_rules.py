@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pdp.errors import FileFaultsError, UsageError
-from pdp.hooks.rules import RepositoryRules, read_rules
+from pdp.hooks.rules import RepositoryRules, repository_rules
 from pdp.hooks.workspace import Workspace
 
 ENTRIES = ["read_file", "run_command", "search_web", "mcp__github__create_issue", "project.mcp__mail__send"]
@@ -25,7 +25,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def rules(work: Path, text: str | None = None, cwd: str = ".") -> RepositoryRules:
     if text is not None:
         (work / ".pdp-hook.yaml").write_text(text)
-    return read_rules(Workspace(str(work / cwd), work.parent / "policy").folders, ENTRIES, PROGRAMS)
+    return repository_rules(Workspace(str(work / cwd), work.parent / "policy").folders, ENTRIES, PROGRAMS)
 
 
 FAULTS = [

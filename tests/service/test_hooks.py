@@ -143,7 +143,7 @@ async def test_what_is_no_call_is_denied(served: ServedApp, content: bytes, why:
     assert (answered.status_code, answered.json()) == (200, denied(f"the call cannot be decided: {why}"))
 
 
-LARGE = {
+LARGE: dict[str, dict[str, Any]] = {
     "words": {"tool_name": "Bash", "tool_input": {"command": " ".join(f"/{at}" + "/a" * 2040 for at in range(240))}},
     "command": {"tool_name": "Bash", "tool_input": {"command": " ".join(["/a/b"] * 16_000)}},
     "line": {"tool_name": "Bash", "tool_input": {"command": "echo " + "-" * 60_000}},

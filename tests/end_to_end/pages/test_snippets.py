@@ -29,7 +29,7 @@ import yaml
 from pdp.cli.app import app
 from pdp.engine.data import read_data
 from pdp.hooks import starter
-from pdp.hooks.rules import REPOSITORY_FILE, read_rules
+from pdp.hooks.rules import REPOSITORY_FILE, repository_rules
 from pdp.manifest.load import load_effective, load_manifest
 from pdp.project.file import read_project
 from pdp.workbench.gate.gate import read_explanations
@@ -301,7 +301,7 @@ class Page:
         folder = Path(starter.__file__).parent
         entries = load_effective(folder / "manifest.yaml", folder / "governance.yaml").tools
         tools = [*entries, "mcp__github__create_issue", "mcp__jira__create_issue"]
-        rules = read_rules([file.parent], tools, ["git"])
+        rules = repository_rules([file.parent], tools, ["git"])
         assert {name: len(getattr(rules, name)) for name in part} == {name: len(part[name]) for name in part}
 
     def load_tools(self, tools: list[Any], file: Path) -> None:
