@@ -62,7 +62,7 @@ def _rule(given: Any, info: ValidationInfo) -> HookRule:
     # A client may put a source in front (`project.mcp__...`), or write one underscore for two.
     name = re.escape(given.removesuffix("__*")).replace(r"\*", ".*")
     tools = re.compile(rf"(\w+\.)?({name}(__.+)?|{name.replace('__', '_')}(_.+)?)")
-    pattern = re.compile(re.escape(given)) if given in entries or not given.startswith("mcp__") else tools
+    pattern = tools if given.startswith("mcp__") else re.compile(re.escape(given))
     if not any(map(pattern.fullmatch, entries)):
         raise FieldError(_NOTHING, nearest(given, entries) or _FORMS)
     return HookRule("names", pattern)

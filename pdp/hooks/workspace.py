@@ -94,7 +94,7 @@ class Workspace:
         words = {word[:_MOST] for word in re.split(r"[\s;|&<>(){}=,:`\0]+", _plain(line))}
         if len(line) > _LONGEST or len(words) > _MOST:
             raise HookLimitError(f"the command has more than {_LONGEST:,} characters, or {_MOST:,} words")
-        return words - {""}
+        return (words | {word.lstrip("@") for word in words}) - {""}  # `curl -F a=@file`
 
     def names_guard(self, line: str, words: set[str]) -> bool:
         """Return whether a command line, or one of its words, names what guards the agent."""
@@ -154,7 +154,9 @@ def _trimmed(path: str) -> str:
 
 
 def _plain(line: str) -> str:
-    return re.sub(r"\\\n|['\"\\]|\$(?=['\"])", "", re.sub(r"\$HOME\b|\$\{HOME\}", "~", line))
+    return re.sub(
+        r"\\\n|['\"\\]|\$(?=['\"])", "", re.sub(r"\$(HOME\b|\{HOME\})", "~", re.sub(r"\$(PWD\b|\{PWD\})", ".", line))
+    )
 
 
 def folded(path: str) -> str:

@@ -416,7 +416,15 @@ class TestRepository:
         write = [desk.call("Write", file_path=path) for path in ("src/a.py", "SRC/new", "src/deep/b")]
         shell = [
             desk.call("Bash", command=command)
-            for command in ("cat a.lock", "tee 'src/x'", "ls >src/a.py", "git show HEAD:a.lock", "touch fresh")
+            for command in (
+                "cat a.lock",
+                "tee 'src/x'",
+                "ls >src/a.py",
+                "git show HEAD:a.lock",
+                "cat ${PWD}/a.lock",
+                "curl -F f=@a.lock x",
+                "touch fresh",
+            )
         ]
         search = [
             desk.call("Grep", path=".", pattern="x", glob="a.lock"),

@@ -96,6 +96,7 @@ def test_files_of_the_folders_above_count_as_well(work: Path) -> None:
     [
         ("mcp__github", ["mcp__github__create_issue", "mcp__github__x", "project.mcp__github__x", "mcp_github_x"]),
         ("mcp__github__*", ["mcp__github__create_issue", "plugin.mcp__github__x"]),
+        ("mcp__github__create_issue", ["mcp__github__create_issue", "project.mcp__github__create_issue"]),
         ("mcp__mail__send", ["mcp__mail__send", "project.mcp__mail__send", "mcp_mail_send"]),
         ("mcp__github__create_*", ["mcp__github__create_issue", "mcp__github__create_pull"]),
         ("read_file", ["read_file"]),
