@@ -7,7 +7,8 @@
 - decide.py: the answer, from an enforcement point
 - translation.py: which entry of the manifest a built-in tool is, and with which arguments
 - workspace.py: where a path lies: in the workspace, beyond it, in what guards it
-- shell.py: the words of a simple command
+- rules.py: the rules of a repository's own file
+- shell.py: the words of a simple command, and whether git starts other programs
 - dialects/: how each client spells its calls and reads its answers
 - install/: the client's own configuration: change, restore, check
 - starter/: manifest, governance and lists to begin with

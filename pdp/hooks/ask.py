@@ -29,7 +29,8 @@ STATE = "state"  # the folder in HOME for what is written
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _RESIDENT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from pdp.hooks.resident import reside; reside()"
 _LOG = "log"
-_COLD_SECONDS = 1.5  # how long a call waits for a resident process that starts
+# How long a call waits for a resident process that starts, if not 50 s: clients give a hook 60 s, this one 30 s.
+_COLD_SECONDS = {"copilot-cli": 20.0}
 _OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -41,7 +42,7 @@ def ask() -> None:
     """Answer the client, and end the process."""
     try:
         _signal.signal(_signal.SIGALRM, _out_of_time)
-        _signal.setitimer(_signal.ITIMER_REAL, _COLD_SECONDS + WARM_SECONDS + 0.5)
+        _signal.setitimer(_signal.ITIMER_REAL, WARM_SECONDS + 1)
         code, *outputs = _answer(*sys.argv[1:])
     except BaseException as error:  # noqa: BLE001 - whatever it is, the call does not run
         kind = "" if isinstance(error, NoAnswerError) else f"{type(error).__name__}: "
@@ -106,7 +107,6 @@ def peer(connection: _socket.socket) -> tuple[int, int]:
 
 def _answer(client: str, home: str) -> tuple[int, bytes, bytes]:
     """Return exit code, standard output and standard error."""
-    end = time.monotonic() + _COLD_SECONDS
     home = os.path.abspath(home)
     folder = open_folder(home)
     policy = policy_digest(folder)
@@ -116,11 +116,7 @@ def _answer(client: str, home: str) -> tuple[int, bytes, bytes]:
         raise NoAnswerError(f"what the client sent has more than {LARGEST} bytes")
     request = f"{client} {policy} {len(body)}\n".encode() + body
     if (reply := _reply(request)) is None:
-        _start(home)
-        while (reply := _reply(request)) is None:
-            if time.monotonic() > end:
-                raise NoAnswerError(f"the resident process is not ready; try again, or see {home}/{STATE}/{_LOG}")
-            time.sleep(0.01)
+        reply = _first_reply(client, home, request)
     match reply.split(b"\0"):
         case [asked, decided_by, (b"0" | b"2") as code, stdout, stderr, b""] if (code == b"2") == bool(stderr):
             if asked == sha256(request).hexdigest().encode() and decided_by == policy.encode():
@@ -149,19 +145,30 @@ def _reply(request: bytes) -> bytes | None:
     return reply
 
 
-def _start(home: str) -> None:
-    """Start a resident process. Its environment is not this client's: it answers others, too."""
+def _first_reply(client: str, home: str, request: bytes) -> bytes:
+    """Start a resident process, and return what it says. NoAnswerError: it is not ready within the client's time."""
     import pwd  # noqa: PLC0415 - a cold call alone
     import subprocess  # noqa: PLC0415 - likewise
 
+    seconds, started = _COLD_SECONDS.get(client, 50.0), None
+    _signal.setitimer(_signal.ITIMER_REAL, seconds + WARM_SECONDS + 1)
+    end = time.monotonic() + seconds
     with open(os.open(_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _OPEN, 0o600), "ab") as log:
         if log.tell() > LARGEST:
             log.truncate(0)
         command = [sys.executable, "-I", "-c", _RESIDENT, _ROOT, home]
+        # Its environment is not this client's: it answers others, too.
         environment = {"HOME": pwd.getpwuid(os.geteuid()).pw_dir, "PATH": os.defpath}
-        subprocess.Popen(  # noqa: S603 - this interpreter
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
-        )
+        while (reply := _reply(request)) is None:
+            # It ends by this signal where another one has the lock: that one listens soon, or has ended.
+            if started is None or started.poll() == -_signal.SIGALRM:
+                started = subprocess.Popen(  # noqa: S603 - this interpreter
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+                )
+            elif started.poll() or time.monotonic() > end:
+                raise NoAnswerError(f"the resident process is not ready; see {home}/{STATE}/{_LOG}, and try again")
+            time.sleep(0.01)
+    return reply
 
 
 def _out_of_time(*_: object) -> None:

@@ -18,6 +18,15 @@ class HookInputError(PdpError):
     code: ClassVar[str] = "hook.input_invalid"
 
 
+class HookLimitError(PdpError):
+    """A call is too large to look at. The message begins with the code, as it is all that a client shows."""
+
+    code: ClassVar[str] = "hook.limit_exceeded"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"{self.code}: {message}", hint="make a smaller call")
+
+
 class Moment(StrEnum):
     """When a client asks. BEFORE: a tool is about to run; PERMISSION: the person would be asked; AFTER: it has run."""
 

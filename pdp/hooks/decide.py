@@ -11,7 +11,8 @@ from pdp.decision import Verdict, new_id
 from pdp.flow.remote.calls import UnknownCallError
 from pdp.flow.stages import not_run
 from pdp.hooks.call import Behaviour, HookAnswer, HookCall, Moment
-from pdp.hooks.translation import OUTSIDE, Translated, as_entry, translate
+from pdp.hooks.rules import repository_rules
+from pdp.hooks.translation import OUTSIDE, Translated, as_entry, shown, translate
 from pdp.hooks.workspace import Workspace
 from pdp.json import canonical, digest, thawed
 from pdp.manifest.fields import SUBJECT
@@ -21,6 +22,8 @@ from pdp.stores.approvals import are_two_tokens, token_marks
 from pdp.stores.remote_calls import CallName, CallState, RemoteCall
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pdp.hooks.home import HookPolicy
     from pdp.session import Session
 
@@ -71,7 +74,7 @@ class _HookQuestion:
             return HookAnswer(Behaviour.DENY, "the same call may have run just now; look before you make it again")
         if told["verdict"] != Verdict.STEP_UP or approval is None:
             return HookAnswer(Behaviour.DENY, _NOT_FOR_AGENTS if translated.markings else told["answer"]["text"])
-        what = f"{translated.tool}: {' '.join(translated.target.split())[:200]}"
+        what = shown(self._call, translated, self._workspace)
         line = grant_command(self._policy.home / PROJECT_FILE, approval["id"])
         do = f"ask the person to run `{line}` in a terminal of their own, then make exactly the same call again."
         two = are_two_tokens(token_marks(self._person), token_marks(self._claims))
@@ -85,7 +88,7 @@ class _HookQuestion:
         if self._call.call_id is None and self.begun is not None:
             self._name = self._name._replace(id=self.begun)
         # Contents of files are not stored; the digest says which result it was.
-        result = {"digest": digest(canonical(self._call.executed))}
+        result = {"digest": await asyncio.to_thread(lambda: digest(canonical(self._call.executed)))}
         failure = Failure(FailureCode.TOOL_EXECUTION_FAILED, "the client says that the tool has failed")
         execution = Execution(failure=failure) if self._call.failed else Execution(result)
         try:
@@ -103,17 +106,27 @@ class _HookQuestion:
 
     async def _translated(self, call: HookCall) -> Translated:
         """Return the proposal that the call is, as the repository's own file restricts it."""
-        rules = self._workspace.rules(self._pep.manifest.tools)
-        commands = {name: words for name, words in self._policy.commands.items() if name not in rules.commands_without}
-        translated = translate(call, self._workspace, commands)
-        inner = call.tool if call.built_in is None else call.built_in.kind.value
-        entries = {translated.tool, inner if translated.tool == OUTSIDE else translated.tool}
-        if not rules.deny.isdisjoint(entries):
-            return as_entry(call, OUTSIDE, translated.target, *translated.markings, "repository.denied")
+        translated, is_held = await asyncio.to_thread(self._read, call)
         # A hold is for what would be allowed: it never makes an approval of what the policy denies.
-        if not rules.hold.isdisjoint(entries) and (await self._pep.adecide(*self._asking(translated))).allowed:
+        if is_held and (await self._pep.adecide(*self._asking(translated))).allowed:
             return as_entry(call, OUTSIDE, translated.target)
         return translated
+
+    def _read(self, call: HookCall) -> tuple[Translated, bool]:
+        """Return the proposal that the call is, and whether the repository's own file holds it. It looks at files."""
+        workspace, commands = self._workspace, self._policy.commands
+        rules = repository_rules(workspace.folders, self._pep.manifest.tools, commands)
+        listed = {name: words for name, words in commands.items() if name not in rules.commands_without}
+        translated = translate(call, workspace, listed)
+        inner = call.tool if call.built_in is None else call.built_in.kind.value
+        found: dict[str, Collection[str]] = {"names": {translated.tool, inner if translated.tool == OUTSIDE else ""}}
+        if rules.deny or rules.hold:
+            for field, paths in translated.touched._asdict().items():
+                found[field] = {each for path in paths for each in workspace.names(path)}
+        if any(rule.matches(found) for rule in rules.deny):
+            return as_entry(call, OUTSIDE, translated.target, *translated.markings, "repository.denied"), False
+        is_held = any(rule.matches(found) for rule in rules.hold)
+        return translated, is_held or any(rule.may_match_below(found) for rule in (*rules.deny, *rules.hold))
 
     def _asking(self, translated: Translated) -> tuple[dict[str, Any], Session]:
         # A key that lasts until such a call has begun: it has one approval, and the next one needs another.

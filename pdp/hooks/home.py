@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from platformdirs import user_config_path
-from pydantic import RootModel, StrictStr
+from pydantic import AfterValidator, RootModel, StrictStr
 
-from pdp.documents import read_record
+from pdp.documents import FieldError, read_record
 from pdp.errors import UsageError
 from pdp.hooks.ask import NoAnswerError, policy_digest
+from pdp.hooks.shell import literal_words
 from pdp.pep import Pep
 from pdp.project.file import PROJECT_FILE, engine_of_project, manifest_of_project, read_project
 from pdp.project.resources import open_stores, stores_of_pep
@@ -29,7 +30,22 @@ if TYPE_CHECKING:
 COMMANDS_FILE: Final = "commands.yaml"
 
 
-class HookCommands(RootModel[dict[StrictStr, tuple[StrictStr, ...]]]):
+def _matching(*forms: str) -> AfterValidator:
+    def checked(word: str) -> str:
+        if all((literal_words(form.format(word)) or ())[form.count(" ") :] != (word,) for form in forms):
+            raise FieldError(
+                "can match nothing: it is not one word as a shell reads it", "`*` and `$` are no patterns here"
+            )
+        return word
+
+    return AfterValidator(checked)
+
+
+_Program = Annotated[StrictStr, _matching("{}")]
+_Word = Annotated[StrictStr, _matching("x {}", "x '{}'", 'x "{}"')]
+
+
+class HookCommands(RootModel[dict[_Program, tuple[_Word, ...]]]):
     """As of `HookPolicy`."""
 
 

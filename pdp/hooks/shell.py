@@ -1,8 +1,15 @@
-"""The words of a simple command: what a shell runs exactly as it is written, in bash and in its relatives."""
+"""The words of a simple command: what a shell runs exactly as it is written, in bash and in its relatives.
+
+A listed `git` starts further programs where its configuration says so; it runs unasked only where that is plain.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import tree_sitter_bash
@@ -15,6 +22,19 @@ _LINE: Final = re.compile(r"[\w \t\"'+,./:=@-]{1,4096}", re.ASCII)  # nothing el
 _WORD: Final = re.compile(r"([^\s\"'=][^\s\"']*)|'([^']*)'|\"([^\"]*)\"")  # zsh expands a `=` at the start
 _RESERVED: Final = " case coproc do done elif else esac fi for function if in select then time until while "
 _PARSER: Final = Parser(Language(tree_sitter_bash.language()))
+_GIT: Final = shutil.which("git", path=f"{os.defpath}:/usr/local/bin:/opt/homebrew/bin") or "git is missing"
+# What a repository may say without a question. Any other key, or included file, may name a program for git to start.
+_PLAIN: Final = re.compile(
+    r"core\.(repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|autocrlf|eol"
+    r"|quotepath|abbrev|untrackedcache|longpaths|sparsecheckout\w*)|remote\..+\.(url|pushurl|fetch|tagopt|prune)|\w+\.gpgsign"
+    r"|submodule\.(.+\.)?(url|active)|branch\..+\.(remote|merge|rebase|pushremote|description|vscode-merge-base)"
+    r"|user\.(name|email|signingkey)|lfs\.(repositoryformatversion|.+\.(access|locksverify))|extensions\.(objectformat|worktreeconfig|refstorage)|diff\.algorithm"
+    r"|(advice|branch|color|column|fetch|gc|index|init|pack|pull|push|rebase|rerere|status)\.\w+"
+)
+# The person's own settings count, but for drivers that `.gitattributes` picks, and programs in the working folder.
+_PICKED: Final = re.compile(
+    r"filter\.(?!lfs\.)|diff\..+\.(textconv|command)\n|(core\.(hookspath|fsmonitor)|diff\.external)\n(?![/~]|true|false)"
+)
 
 
 def literal_words(line: str) -> tuple[str, ...] | None:
@@ -33,3 +53,19 @@ def is_listed(line: str, commands: Mapping[str, Collection[str]]) -> bool:
     """Return whether a line is one simple command of a listed program, with words that are listed for it."""
     words = literal_words(line)
     return words is not None and words[0] in commands and set(words[1:]) <= set(commands[words[0]])
+
+
+def runs_as_listed(line: str, cwd: str) -> bool:
+    """Return whether a listed line starts only its own program: git starts others where it is configured to."""
+    if Path(line.split(maxsplit=1)[0].strip("'\"")).name != "git":
+        return True
+    command, home = [_GIT, "config", "--list", "--show-scope", "-z"], {"HOME": str(Path.home())}
+    try:
+        told = subprocess.run(command, cwd=cwd, env=home, capture_output=True, timeout=2, check=True).stdout  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return False
+    words = told.decode(errors="replace").split("\0")
+    return all(
+        not _PICKED.match(entry) if scope in ("system", "global") else _PLAIN.fullmatch(entry.partition("\n")[0])
+        for scope, entry in zip(words[::2], words[1::2], strict=False)
+    )

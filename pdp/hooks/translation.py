@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pdp.hooks.call import Kind
-from pdp.hooks.shell import is_listed
+from pdp.hooks.call import HookLimitError, Kind
+from pdp.hooks.shell import is_listed, runs_as_listed
 from pdp.hooks.workspace import Region
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Mapping
 
     from pdp.hooks.call import HookCall
     from pdp.hooks.workspace import Workspace
@@ -27,6 +28,14 @@ _PATCH_LINE: Final = re.compile(_PATCHED.pattern + r"|\*\*\* End of File|(?:@@|[
 _MOST_PATHS: Final = 1_000
 
 
+class Touched(NamedTuple):
+    """The paths that a call names: what it reads, what it writes, and folders that it reads all of."""
+
+    reads: Collection[str] = ()
+    writes: Collection[str] = ()
+    searches: Collection[str] = ()
+
+
 class Translated(NamedTuple):
     """A proposal. `target`: what it touches, for a person to read; `markings`: of that."""
 
@@ -34,36 +43,53 @@ class Translated(NamedTuple):
     arguments: dict[str, Any]
     target: str
     markings: tuple[str, ...] = ()
+    touched: Touched = Touched()
 
 
 def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Collection[str]]) -> Translated:
-    """Return the proposal that a call is. An entry's target is null, and so refused, where a call does not say it."""
+    """Return the proposal that a call is. An entry's target is null, and so refused, where a call does not say it.
+
+    HookLimitError: it names more, or longer, paths and commands than are looked at.
+    """
+    kind, names = call.built_in or (None, ())
+    named = [call.arguments.get(name) or (call.cwd if kind is Kind.SEARCH else None) for name in names]
+    given = [each for value in named for each in (value if isinstance(value, list) else [value])]
     texts = _texts(call.arguments)
-    if call.built_in is None:
-        paths = {text for text in texts if "/" in text or text.startswith(("~", "."))}
-        if len(paths) > _MOST_PATHS or any(workspace.region(path, writes=True) is Region.GUARD for path in paths):
+    paths = {text for text in texts if "/" in text or text.startswith(("~", "."))}
+    if len(given if kind else paths) > _MOST_PATHS:
+        raise HookLimitError(f"{call.tool} has more than {_MOST_PATHS:,} paths")
+    if kind is None:
+        if any(workspace.region(path, writes=True) is Region.GUARD for path in paths):
             return as_entry(call, OUTSIDE, call.tool, GUARD_MARKING)
         # Somebody else's tool may have the name of an entry.
         prefix = f"{call.client}." if call.tool in (*Kind, _LISTED, OUTSIDE) else ""
-        return Translated(f"{prefix}{call.tool}", call.arguments, call.tool)
-    kind, names = call.built_in
-    named = [call.arguments.get(name) or (call.cwd if kind is Kind.SEARCH else None) for name in names]
-    given = [each for value in named for each in (value if isinstance(value, list) else [value])]
+        return Translated(f"{prefix}{call.tool}", call.arguments, call.tool, (), Touched(texts, texts))
     targets = [each for each in given if isinstance(each, str)]
-    if targets != given or len(targets) > _MOST_PATHS:
+    if targets != given:
         return as_entry(call, kind.value, None)
-    target, region, tool = "\n".join(targets) or call.tool, Region.INSIDE, kind.value
+    target, region, tool, touched = "\n".join(targets) or call.tool, Region.INSIDE, kind.value, Touched()
+    rest = {name: value for name, value in call.arguments.items() if name not in names}
     if kind is Kind.SHELL:
-        is_idle = all(type(call.arguments[name]) is _IDLE.get(name) for name in call.arguments.keys() - set(names))
+        # A folder to run in may stand beside the command.
+        words = workspace.words(line := "\n".join(texts))
+        touched, region = Touched(words, words), Region.GUARD if workspace.names_guard(line, words) else region
+        is_idle = all(type(value) is _IDLE.get(name) for name, value in rest.items())
         if is_idle and is_listed(target, commands) and not workspace.has_foreign_repository():
-            tool = _LISTED
-        region = Region.GUARD if workspace.names_guard("\n".join(texts)) else Region.INSIDE
-    elif kind in (Kind.READ, Kind.WRITE, Kind.SEARCH):
-        region = max(_regions(kind, targets, workspace))
-    elif kind is Kind.FETCH and not _WEB.fullmatch(target):
-        region = max(Region.OUTSIDE, workspace.region(target, below=True))
+            tool = _LISTED if runs_as_listed(target, call.cwd) else tool
+    elif kind is Kind.WRITE:
+        touched = Touched(writes=[path for each in targets for path in _written(each)])
+        region = max(workspace.region(path, writes=True) for path in touched.writes)
+    elif kind is Kind.SEARCH:
+        # A filter such as `glob` may name the one file that is read. The pattern names none.
+        filters = _texts({**rest, "pattern": None})
+        region = max(_searched(path, workspace) for path in (*targets, *filters))
+        touched = Touched([*targets, *filters], searches=targets if rest and "pattern" not in names else ())
+    elif kind is Kind.READ or (kind is Kind.FETCH and not _WEB.fullmatch(target)):
+        region = max(workspace.region(path, below=kind is Kind.FETCH) for path in targets)
+        touched, region = Touched(targets), region if kind is Kind.READ else max(Region.OUTSIDE, region)
     markings = (GUARD_MARKING,) if region is Region.GUARD else ()
-    return as_entry(call, tool if region is Region.INSIDE else OUTSIDE, target, *markings)
+    entry = as_entry(call, tool if region is Region.INSIDE else OUTSIDE, target, *markings)
+    return entry._replace(touched=touched)
 
 
 def as_entry(call: HookCall, tool: str, target: str | None, *markings: str) -> Translated:
@@ -71,17 +97,32 @@ def as_entry(call: HookCall, tool: str, target: str | None, *markings: str) -> T
     return Translated(tool, {"tool": call.tool, "input": call.arguments, "target": target}, target or "", markings)
 
 
-def _regions(kind: Kind, targets: list[str], workspace: Workspace) -> Iterator[Region]:
-    for target in targets:
-        paths = [target]
-        if kind is Kind.SEARCH:
-            paths = [target.partition("{")[0] or "."]
-            escapes = ".." in re.split(r"[/{},]", target) or re.search(r"[{,][/~]", target)
-            yield Region.OUTSIDE if escapes else Region.INSIDE  # from wherever its pattern begins
-        elif kind is Kind.WRITE and _PATCH in target:
-            paths = _patched(target.strip().split("\n")) or [""]
-        for path in paths:
-            yield workspace.region(path, writes=kind is Kind.WRITE, below=kind is Kind.SEARCH)
+def shown(call: HookCall, translated: Translated, workspace: Workspace) -> str:
+    """Return what a person is asked about: the entry, all of the target and other arguments, and where it runs."""
+    kind, names = call.built_in or (None, ())
+    names = (*names, "description") if kind is Kind.SHELL else names  # what the model says about its own call
+    rest = {name: call.arguments[name] for name in call.arguments if name not in names}
+    rest = dict(sorted(rest.items(), key=lambda item: len(str(item[1]))))  # a long one hides no other
+    text = f"{translated.tool}: {_whole(translated.target, 2_000)}"
+    text += f" with {_whole(json.dumps(rest, ensure_ascii=False), 1_000)}" if rest else ""
+    return text + (f" in {_whole(call.cwd, 200)}" if call.cwd != str(workspace.root) else "")
+
+
+def _whole(text: str, most: int) -> str:
+    """Return a text with its control characters escaped. A long one is cut in the middle, with a mark."""
+    text = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    cut = len(text) - most
+    return text if cut <= 0 else f"{text[: most // 2]} [... {cut:,} characters left out ...] {text[-most // 2 :]}"
+
+
+def _searched(target: str, workspace: Workspace) -> Region:
+    escapes = ".." in re.split(r"[/{},]", target) or re.search(r"[{,][/~]", target)  # from wherever its pattern begins
+    region = workspace.region(target.partition("{")[0] or ".", below=True)
+    return max(region, Region.OUTSIDE) if escapes else region
+
+
+def _written(target: str) -> list[str]:
+    return (_patched(target.strip().split("\n")) or [""]) if _PATCH in target else [target]
 
 
 def _patched(lines: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Where a path lies: in the workspace, beyond it, in what guards the agent; and what the repository's own file adds."""
+"""Where a path lies: in the workspace, beyond it, or in what guards the agent."""
 
 from __future__ import annotations
 
@@ -7,21 +7,17 @@ import re
 import sys
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from unicodedata import category, normalize
 from urllib.parse import unquote, urlsplit
 
-from pydantic import BaseModel, StrictStr
-
-from pdp.documents import read_record
-from pdp.errors import UsageError
+from pdp.hooks.call import HookLimitError
 from pdp.hooks.home import default_home
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-REPOSITORY_FILE: Final = ".pdp-hook.yaml"
 _MOST: Final = 4096  # letters of a path; words of a line that are looked at
+_LONGEST: Final = 64 * 1024  # letters of a command
+_MOST_PARTS: Final = 256  # of one path, with the working folder's
+_MOST_LOOKS: Final = 32_768  # parts of all paths of one call: each is looked up on the disk
 # From these a client, or git, learns which programs to start.
 _NAMES: Final = (
     r"\.(claude(.json|(?!/worktrees/))|codex|copilot|cursor|gemini|github/+(hooks|copilot|lsp.json|mcp.json)|vscode"
@@ -30,91 +26,113 @@ _NAMES: Final = (
 _STARTING: Final = re.compile("/" + _NAMES.format("") + "/")
 _NAMED: Final = re.compile(r"(?<![\w.-])(-\w*m)?(pdp|" + _NAMES.format("/+(hooks|config)") + r")(?![\w-])")
 _CONTROL: Final = re.compile(r"[\0-\x1f\x7f]")
+# A hidden file configures a program, or starts with one. These do neither, and are written without a question.
+_HIDDEN: Final = re.compile(
+    r"/\.(?!((git|docker|npm|eslint|prettier|stylelint|helm)ignore|(git)?keep|editorconfig|mailmap|claude/worktrees)/)"
+)
+# Files that start without their person and are not hidden: on servers of CI, in editors, in hooks of git.
+_STARTED: Final = re.compile(
+    r"/(jenkinsfile[^/]*|(azure-pipelines|bitbucket-pipelines|appveyor|cloudbuild|buildspec|codemagic|codefresh|bitrise"
+    r"|zuul|wercker|netlify|vercel|lefthook|mise|devfile)[^/]*\.(ya?ml|toml|json)|[^/]+\.(code-workspace|iml"
+    r"|sublime-project)|husky|git-?hooks)/"
+)
+_SECRET: Final = re.compile(
+    r"/(\.(ssh|aws|gnupg|kube)/|(\.(env(?!\.(example|sample|template|dist|defaults?)/)[^/]*|netrc|pgpass|npmrc|pypirc"
+    r"|git-credentials|htpasswd|yarnrc[^/]*)|id_(rsa|dsa|ecdsa|ed25519)[^/.]*|credentials(\.(json|ya?ml|toml|ini))?"
+    r"|[^/]+\.(env|pem|key|p12|pfx|jks|keystore|kdbx|tfvars|tfstate|ppk)|secrets?\.(json|ya?ml|toml|ini)"
+    r"|[^/]*service[-_]?account[^/]*\.json)/$)"
+)
 
 
 class Region(IntEnum):
-    """Where a path lies, the worst last. GUARD: what protects the agent's person, or says which programs start."""
+    """The kinds of places, the worst last. OUTSIDE: beyond the workspace, or in it and in need of a person.
+
+    GUARD: what protects the agent's person, or says which programs start.
+    """
 
     INSIDE = 0
     OUTSIDE = 1
     GUARD = 2
 
 
-class RepositoryRules(BaseModel, frozen=True, extra="forbid"):
-    """What a repository adds: entries that are denied, or held for a person; programs that are not listed."""
-
-    deny: frozenset[StrictStr] = frozenset()
-    hold: frozenset[StrictStr] = frozenset()
-    commands_without: frozenset[StrictStr] = frozenset()
-
-
 class Workspace:
     """The folder in which a client works, and what lies around it. `cwd`: absolute; `home`: of the policy."""
 
     def __init__(self, cwd: str, home: Path) -> None:
+        self._left = _MOST_LOOKS
+        self._spend(cwd)
         folder, person = Path(os.path.realpath(cwd)), Path.home().resolve()
-        self._cwd, self._folders = cwd, [folder, *folder.parents]
+        self._cwd, self.folders = cwd, [folder, *folder.parents]
         # Policies of the gateway lie beside the usual one of hooks.
-        self._policies = tuple(_folded(os.path.realpath(each)) for each in (home, default_home().parent))
+        self._policies = tuple(folded(os.path.realpath(each)) for each in (home, default_home().parent))
         # A folder that is gone is no workspace, and neither is one that holds all of the person's files.
-        own = [each for each in self._folders if folder.is_dir() and not person.is_relative_to(each)]
-        self._root = next((each for each in own if _is_own(each / ".git")), own[0] if own else None)
+        own = [each for each in self.folders if folder.is_dir() and not person.is_relative_to(each)]
+        self.root = next((each for each in own if _is_own(each / ".git")), own[0] if own else None)
 
     def region(self, path: str, *, writes: bool = False, below: bool = False) -> Region:
-        """Return where a path lies. `below`: what lies below it is meant as well."""
-        trimmed = path.strip(" " + "".join(letter for letter in path if not letter.isprintable()))
+        """Return what a path touches. `below`: what lies below it is meant as well. HookLimitError: it is too long."""
+        trimmed = _trimmed(path)
         if trimmed != path.strip(" \t\r\n"):  # some programs take away more at the ends than others, such as U+FEFF
             return max(Region.OUTSIDE, self.region(trimmed, writes=writes, below=below))
         if not path or len(path) > _MOST or _CONTROL.search(trimmed):
             return Region.OUTSIDE
-        paths = self._readings(path)
-        if writes and any(map(_is_repository, {folder for each in paths for folder in Path(each).parents})):
+        paths = self.readings(path)
+        if writes and any(map(_is_repository, {each[: at.start()] for each in paths for at in re.finditer("/", each)})):
             return Region.GUARD
-        for each in map(_folded, (*paths, os.path.normpath(Path(self._cwd, path)))):
+        is_inside = all(f"{each}/".startswith(f"{self.root}/") for each in paths)
+        for each in map(folded, (*paths, os.path.normpath(Path(self._cwd, path)))):
             is_above = below and any(policy.startswith(each) for policy in self._policies)
             is_written = writes and (_STARTING.search(each) or each.startswith(_INSTALLED))
             if each.startswith(self._policies) or is_above or is_written:
                 return Region.GUARD
-        is_inside = all(self._root in (each, *each.parents) for each in map(Path, paths))
+            inner = f"/{each.removeprefix(folded(str(self.root))).removeprefix(folded(self._cwd))}"
+            is_inside &= not ((_HIDDEN.search(inner) or _STARTED.search(inner)) if writes else _SECRET.search(inner))
         return Region.INSIDE if is_inside else Region.OUTSIDE
 
-    def names_guard(self, line: str) -> bool:
-        """Return whether a command line names what guards the agent, other than in words made when it runs."""
-        plain = re.sub(r"\\\n|['\"\\]|\$(?=['\"])", "", re.sub(r"\$HOME\b|\$\{HOME\}", "~", line))
-        words = {word[:_MOST] for word in re.split(r"[\s;|&<>(){}=,:`\0]+", plain)}
-        words = {word for word in words if "/" in word or word[:1] == "~" or os.path.lexists(f"{self._cwd}/{word}")}
-        if _NAMED.search(_folded(plain)) or len(words) > _MOST:
-            return True
+    def words(self, line: str) -> set[str]:
+        """Return the words of a command line, other than those that are made when it runs."""
+        words = {word[:_MOST] for word in re.split(r"[\s;|&<>(){}=,:`\0]+", _plain(line))}
+        if len(line) > _LONGEST or len(words) > _MOST:
+            raise HookLimitError(f"the command has more than {_LONGEST:,} characters, or {_MOST:,} words")
+        return (words | {word.lstrip("@") for word in words}) - {""}  # `curl -F a=@file`
+
+    def names_guard(self, line: str, words: set[str]) -> bool:
+        """Return whether a command line, or one of its words, names what guards the agent."""
         guarded = (*self._policies, *_INSTALLED)
-        return any(_folded(path).startswith(guarded) for word in words for path in self._readings(word))
+        words = {word for word in words if "/" in word or word[:1] == "~" or os.path.lexists(f"{self._cwd}/{word}")}
+        paths = (folded(path) for word in words for path in self.readings(word))
+        return _NAMED.search(folded(_plain(line))) is not None or any(path.startswith(guarded) for path in paths)
 
     def has_foreign_repository(self) -> bool:
         """Return whether git may take a folder for a repository whose settings the agent can have written."""
-        return any(os.path.lexists(each / "HEAD") for each in self._folders if self._root in (each, *each.parents))
+        return any(os.path.lexists(each / "HEAD") for each in self.folders if self.root in (each, *each.parents))
 
-    def rules(self, entries: Collection[str]) -> RepositoryRules:
-        """Return what the files of this and the outer folders say; FileFaultsError, UsageError: one is faulty."""
-        rules = RepositoryRules()
-        for file in (folder / REPOSITORY_FILE for folder in self._folders):
-            if os.path.lexists(file):
-                if file.is_symlink() or not file.is_file():
-                    raise UsageError(f"{file}: is not a regular file", hint="write the rules into the file itself")
-                found = read_record(file, RepositoryRules)
-                for name in sorted(found.deny | found.hold):
-                    if name not in entries and not name.startswith("mcp__"):
-                        raise UsageError(f"{file}: {name!r:.60} is not an entry", hint="name entries of the manifest")
-                rules = RepositoryRules(**{field: names | getattr(rules, field) for field, names in found})
-        return rules
-
-    def _readings(self, path: str) -> list[str]:
-        # Clients and tools read one text as different paths; the worst one counts.
+    def readings(self, path: str) -> set[str]:
+        """Return the paths for which clients and tools may take a text; the worst one counts."""
         texts = {path, path.strip()}
         texts |= {os.path.expanduser(text) for text in texts}  # noqa: PTH111 - without errors
         if path.strip()[:5].lower() == "file:":
             texts |= {unquote(urlsplit(path).path), unquote(path.strip()[5:])}
-        joined = [os.path.join(self._cwd, text) for text in texts]  # noqa: PTH118 - `Path` takes parts away
+        joined = {os.path.join(self._cwd, text) for text in texts}  # noqa: PTH118 - `Path` takes parts away
         # Some programs take `..` away before they follow links, others after.
-        return [os.path.realpath(each) for path in joined for each in (path, os.path.normpath(path))]
+        joined |= set(map(os.path.normpath, joined))
+        self._spend(*joined)
+        return set(map(os.path.realpath, joined))
+
+    def names(self, path: str) -> set[str]:
+        """Return, as `folded`, what a text may name: a file, and the links on the way to it."""
+        path = _trimmed(path)
+        if not path or len(path) > _MOST or _CONTROL.search(path):
+            return set()
+        plain = Path(os.path.normpath(self.folders[0] / os.path.expanduser(path)))  # noqa: PTH111 - without errors
+        link = f"{os.path.realpath(plain.parent)}/{plain.name}"
+        return set(map(folded, (*self.readings(path), str(plain), link)))
+
+    def _spend(self, *paths: str) -> None:
+        parts = [path.count("/") for path in paths]
+        self._left -= sum(parts)
+        if max(parts) > _MOST_PARTS or self._left < 0:
+            raise HookLimitError(f"a path has more than {_MOST_PARTS} parts, or all have more than {_MOST_LOOKS:,}")
 
 
 def _is_own(path: Path) -> bool:
@@ -124,12 +142,24 @@ def _is_own(path: Path) -> bool:
         return False
 
 
-def _is_repository(folder: Path) -> bool:
+def _is_repository(folder: str) -> bool:
     """Return whether git keeps its settings in a folder, whatever that is called."""
-    return os.path.lexists(folder / "HEAD") and os.path.lexists(folder / "objects")
+    return os.path.lexists(f"{folder}/HEAD") and os.path.lexists(f"{folder}/objects")
 
 
-def _folded(path: str) -> str:
+def _trimmed(path: str) -> str:
+    """Return a path without what some programs take away at its ends."""
+    kept = [at for at, letter in enumerate(path) if letter.isprintable() and letter != " "]
+    return path[kept[0] : kept[-1] + 1] if kept else ""
+
+
+def _plain(line: str) -> str:
+    return re.sub(
+        r"\\\n|['\"\\]|\$(?=['\"])", "", re.sub(r"\$(HOME\b|\{HOME\})", "~", re.sub(r"\$(PWD\b|\{PWD\})", ".", line))
+    )
+
+
+def folded(path: str) -> str:
     """Return what a file system that tells fewer names apart may take a path for, with a slash at the end."""
     return (
         "".join(letter for letter in normalize("NFKC", path) if category(letter) != "Cf").casefold().rstrip("/") + "/"
@@ -137,4 +167,4 @@ def _folded(path: str) -> str:
 
 
 _PLACES: Final = [str(Path(__file__).parents[1]), *([sys.prefix] if sys.prefix != sys.base_prefix else [])]
-_INSTALLED: Final = tuple(_folded(os.path.realpath(place)) for place in _PLACES)
+_INSTALLED: Final = tuple(folded(os.path.realpath(place)) for place in _PLACES)

@@ -75,3 +75,20 @@ def test_every_fault_of_a_file_has_its_place(home: Path) -> None:
         f"{file}:1:15: `git[1]` must be a string, not `5`",
         f"{file}:2:5: `ls` must be a list, not `all`",
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "said"),
+    [
+        ("git status: []", 1, "key `git status` can match nothing: it is not one word as a shell reads it"),
+        ("'g*t': []", 1, "key `g*t` can match nothing"),
+        ("then: []", 1, "key `then` can match nothing"),
+        ('pytest: ["*", -q]', 10, "`pytest[0]` can match nothing"),
+        ("pytest: [tests/**]", 10, "`pytest[0]` can match nothing"),
+        ("git: [$HOME]", 7, "`git[0]` can match nothing"),
+        ('git: ["a\'b\\""]', 7, "`git[0]` can match nothing"),
+    ],
+)
+def test_a_command_that_can_match_nothing_is_a_fault(home: Path, line: str, column: int, said: str) -> None:
+    (home / "commands.yaml").write_text(f"{line}\n")
+    assert refusal(home).startswith(f"{home}/commands.yaml:1:{column}: {said}")

@@ -34,7 +34,7 @@ async def test_what_is_held_is_asked_of_the_person(tmp_path: Path) -> None:
 
     write, refused = ToolUse("Bash", {"command": "echo once >> log"}), ToolUse("Bash", {"command": "echo >> other"})
     with hooks_in(tmp_path) as hooks, model([[write], [refused], [write]]) as (url, results):
-        hooks.asked(tool_call(work))
+        hooks.ask(tool_call(work))
         line = f"{sys.executable} -I -S {ask.__file__} claude-code {hooks.home} || exit 2"
         entry = [{"matcher": "*", "hooks": [{"type": "command", "command": line}]}]
         events = ("PreToolUse", "PermissionRequest", "PostToolUse")

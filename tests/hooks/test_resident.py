@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import pwd
@@ -11,6 +12,7 @@ import shutil
 import signal
 import socket
 import sqlite3
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -37,7 +39,7 @@ def hooks(tmp_path: Path) -> Iterator[Hooks]:
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hooks]:
     """Hooks of whose resident process no more is wanted than answers."""
     with hooks_in(tmp_path_factory.mktemp("warm")) as hooks:
-        hooks.asked(b"")
+        hooks.ask(b"")
         yield hooks
 
 
@@ -60,13 +62,35 @@ def waiting() -> int:
 
 def test_calls_at_once_have_one_resident(hooks: Hooks, work: Path) -> None:
     with ThreadPoolExecutor() as threads:
-        answers = list(threads.map(lambda _: hooks.asked(tool_call(work)), range(4)))
+        answers = list(threads.map(lambda _: hooks.ask(tool_call(work)), range(4)))
     assert answers == [PASSED] * 4
     assert len(hooks.residents()) == 1
 
 
+def test_a_first_call_waits_for_a_start_that_takes_long(hooks: Hooks, work: Path) -> None:
+    name = hooks.state / f"{socket_name()}.lock"
+    with name.open("w") as lock, ThreadPoolExecutor() as threads:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as one that has not loaded its policy yet
+        asking = [threads.submit(hooks.ask, tool_call(work) | {"tool_use_id": f"c{count}"}) for count in range(2)]
+        time.sleep(3)
+        assert not any(each.done() for each in asking)
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        assert [each.result() for each in asking] == [PASSED] * 2
+    assert len(hooks.residents()) == 1
+
+
+def test_a_start_that_fails_denies_at_once(hooks: Hooks, tmp_path: Path) -> None:
+    program = tmp_path / "broken/pdp/hooks/ask.py"
+    program.parent.mkdir(parents=True)
+    shutil.copy(hooks.program, program)
+    (tmp_path / "broken/pdp/__init__.py").write_text("raise SystemExit(3)\n")
+    assert Hooks(hooks.home, program).ask(b"{}") == denied(
+        f"the resident process is not ready; see {hooks.state}/log, and try again"
+    )
+
+
 def test_it_has_nothing_of_the_environment_of_the_client_that_started_it(hooks: Hooks, work: Path) -> None:
-    hooks.asked(tool_call(work))
+    hooks.ask(tool_call(work))
     (process,) = hooks.residents()
     variables = dict(line.split("=", 1) for line in Path(f"/proc/{process}/environ").read_text().split("\0") if line)
     assert variables == {"HOME": pwd.getpwuid(os.geteuid()).pw_dir, "PATH": os.defpath}
@@ -111,17 +135,17 @@ def test_an_unknown_client_is_denied(warm: Hooks, work: Path) -> None:
 
 
 def test_one_that_is_killed_is_followed_by_another(hooks: Hooks, work: Path) -> None:
-    hooks.asked(tool_call(work))
+    hooks.ask(tool_call(work))
     (process,) = hooks.residents()
     os.kill(process, signal.SIGKILL)
     assert until(is_gone(process))
     assert (hooks.state / socket_name()).is_socket()
-    assert hooks.asked(tool_call(work)) == PASSED
+    assert hooks.ask(tool_call(work)) == PASSED
     assert len(hooks.residents()) == 2
 
 
 def test_one_that_is_killed_in_a_call_lets_nothing_run(hooks: Hooks, work: Path) -> None:
-    hooks.asked(tool_call(work))
+    hooks.ask(tool_call(work))
     (process,) = hooks.residents()
     os.kill(process, signal.SIGSTOP)
     before = waiting()
@@ -135,28 +159,28 @@ def test_one_that_is_killed_in_a_call_lets_nothing_run(hooks: Hooks, work: Path)
 
 
 def test_one_that_hangs_lets_nothing_run(hooks: Hooks, work: Path) -> None:
-    hooks.asked(tool_call(work))
+    hooks.ask(tool_call(work))
     (process,) = hooks.residents()
     os.kill(process, signal.SIGSTOP)
     assert hooks.ask(tool_call(work)) == denied(
         f"the resident process {process} does not answer: timed out; if that lasts, end it"
     )
     os.kill(process, signal.SIGCONT)
-    assert hooks.asked(tool_call(work) | {"tool_use_id": "c2"}) == PASSED
+    assert hooks.ask(tool_call(work) | {"tool_use_id": "c2"}) == PASSED
 
 
 def test_one_that_is_asked_to_end_does_and_another_follows(hooks: Hooks, work: Path) -> None:
-    hooks.asked(tool_call(work))
+    hooks.ask(tool_call(work))
     (process,) = hooks.residents()
     os.kill(process, signal.SIGTERM)
     assert until(is_gone(process))
-    assert hooks.asked(tool_call(work)) == PASSED
+    assert hooks.ask(tool_call(work)) == PASSED
     assert len(hooks.residents()) == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_calls_while_it_ends_are_decided_or_denied(hooks: Hooks, work: Path, number: signal.Signals) -> None:
-    hooks.asked(tool_call(work))
+    hooks.ask(tool_call(work))
     (process,) = hooks.residents()
     calls = [tool_call(work) | {"tool_use_id": f"n{count}"} for count in range(24)]
     with ThreadPoolExecutor(4) as threads:
@@ -167,27 +191,27 @@ def test_calls_while_it_ends_are_decided_or_denied(hooks: Hooks, work: Path, num
     unanswered = [answer for answer in answers if answer != PASSED]
     assert all((answer.code, answer.out) == (2, "") for answer in unanswered)
     assert all(answer.err.startswith("pdp denies this call: the resident process ") for answer in unanswered)
-    assert hooks.asked(tool_call(work)) == PASSED
+    assert hooks.ask(tool_call(work)) == PASSED
     assert len(hooks.residents()) == 2
 
 
 def test_each_installation_has_its_own_also_after_an_upgrade(hooks: Hooks, work: Path, tmp_path: Path) -> None:
-    hooks.asked(tool_call(work))
+    hooks.ask(tool_call(work))
     other = tmp_path / "other"
     shutil.copytree(ROOT / "pdp", other / "pdp", ignore=shutil.ignore_patterns("__pycache__"))
     (other / "bundles").symlink_to(ROOT / "bundles")
     elsewhere = Hooks(hooks.home, other / "pdp/hooks/ask.py")
-    assert elsewhere.asked(tool_call(work)) == PASSED
+    assert elsewhere.ask(tool_call(work)) == PASSED
     assert len(hooks.residents()) == 2
     os.utime(elsewhere.program)
-    assert elsewhere.asked(tool_call(work)) == PASSED
+    assert elsewhere.ask(tool_call(work)) == PASSED
     assert len(hooks.residents()) == 3
     assert hooks.ask(tool_call(work)) == PASSED
     assert len(hooks.residents()) == 3
 
 
 def test_a_policy_that_is_half_written_denies_with_its_place_until_it_is_whole(hooks: Hooks, work: Path) -> None:
-    hooks.asked(tool_call(work))
+    hooks.ask(tool_call(work))
     for file in (hooks.home / "manifest.yaml", hooks.home / "commands.yaml"):
         whole = file.read_bytes()
         file.write_text("git: [")
@@ -200,14 +224,14 @@ def test_a_policy_that_is_half_written_denies_with_its_place_until_it_is_whole(h
 
 
 def test_a_changed_policy_decides_at_once(hooks: Hooks, work: Path) -> None:
-    assert hooks.asked(tool_call(work)) == PASSED
+    assert hooks.ask(tool_call(work)) == PASSED
     (hooks.home / "commands.yaml").write_text("pwd: []\n")
     assert hooks.ask(tool_call(work) | {"tool_use_id": "c2"}) != PASSED
     assert hooks.ask(tool_call(work, command="pwd") | {"tool_use_id": "c3"}) == PASSED
 
 
 def test_time_that_passes_while_the_policy_is_loaded_lets_nothing_run(hooks: Hooks, work: Path) -> None:
-    hooks.asked(tool_call(work))
+    hooks.ask(tool_call(work))
     (process,) = hooks.residents()
     with sqlite3.connect(hooks.state / "store.db", isolation_level=None) as other:
         other.execute("BEGIN EXCLUSIVE")
@@ -217,7 +241,7 @@ def test_time_that_passes_while_the_policy_is_loaded_lets_nothing_run(hooks: Hoo
         )
         other.execute("ROLLBACK")
     other.close()
-    assert hooks.asked(tool_call(work, command="pwd") | {"tool_use_id": "c2"}) == PASSED
+    assert hooks.ask(tool_call(work, command="pwd") | {"tool_use_id": "c2"}) == PASSED
 
 
 def test_a_store_that_cannot_be_written_lets_nothing_run(hooks: Hooks, work: Path) -> None:
@@ -225,7 +249,7 @@ def test_a_store_that_cannot_be_written_lets_nothing_run(hooks: Hooks, work: Pat
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 
     asked = tool_call(work)
-    assert until(lambda: "is not ready" not in hooks.ask(asked, preexec_fn=no_space).err)
+    hooks.ask(asked, preexec_fn=no_space)
     given = hooks.ask(asked)
     assert (given.code, given.out) == (2, "")
     assert given.err.startswith(f"the call cannot be decided: database sqlite:///{hooks.state}/store.db: ")
@@ -281,7 +305,7 @@ def test_whoever_does_not_speak_as_it_does_gets_nothing_and_stops_nothing(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_another_user_gets_no_answer(hooks: Hooks, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hooks.asked(tool_call(work))
+    hooks.ask(tool_call(work))
     monkeypatch.chdir(hooks.state)
     hooks.state.chmod(0o711)
     Path(socket_name()).chmod(0o777)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 from collections.abc import Iterable
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pdp.hooks.shell import is_listed, literal_words
+from pdp.hooks.shell import is_listed, literal_words, runs_as_listed
 
 LITERAL = {
     "pwd": ("pwd",),
@@ -196,3 +197,74 @@ LISTED = {
 @pytest.mark.parametrize(("line", "listed"), LISTED.items(), ids=LISTED)
 def test_a_listed_command_has_listed_words_alone(line: str, *, listed: bool) -> None:
     assert is_listed(line, COMMANDS) is listed
+
+
+STARTING = {
+    "filter": ["filter.x.clean=touch ran; cat"],
+    "process": ["filter.x.process=touch ran"],
+    "textconv": ["diff.x.textconv=touch ran; cat"],
+    "driver": ["diff.x.command=touch ran; true"],
+    "external": ["diff.external=touch ran; true"],
+    "monitor": ["core.fsmonitor=touch ran; true"],
+    "hooks": ["core.hooksPath=.hooks"],
+    "include": ["include.path=../more"],
+}
+"""Settings of a repository by which git starts a program, in the words of `git config`."""
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path / "person"))
+    work = tmp_path / "work"
+    for folder in (tmp_path / "person", work / ".hooks"):
+        folder.mkdir(parents=True)
+    (work / ".gitattributes").write_text("* filter=x diff=x\n")
+    (work / "more").write_text('[diff "x"]\n\ttextconv = touch ran; cat\n')
+    (work / ".hooks/post-index-change").write_text("#!/bin/sh\ntouch ran\n")
+    (work / ".hooks/post-index-change").chmod(0o755)
+    for name in ("a", "b"):
+        (work / name).write_text("one\n")
+    _git(work, "init -q")
+    _git(work, "add .")
+    _git(work, "-c user.name=a -c user.email=a@b commit -qm first")
+    (work / "a").write_text("two\n")
+    os.utime(work / "b", (1, 1))  # git rewrites its index
+    return work
+
+
+def _git(work: Path, line: str) -> None:
+    subprocess.run(["git", *line.split(" ")], cwd=work, check=True, capture_output=True, timeout=60)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("scope", ["--local", "--worktree", "--global"])
+@pytest.mark.parametrize("settings", STARTING.values(), ids=STARTING)
+def test_git_is_not_listed_where_it_starts_other_programs(settings: list[str], scope: str, repository: Path) -> None:
+    assert runs_as_listed("git diff", str(repository))
+    if scope == "--worktree":
+        _git(repository, "config extensions.worktreeConfig true")
+    for each in settings:
+        name, _, value = each.replace("../more", str(repository / "more")).partition("=")
+        subprocess.run(["git", "config", scope, name, value], cwd=repository, check=True, timeout=60)
+    for command in ("git status", "git diff"):
+        subprocess.run(command.split(), cwd=repository, check=False, capture_output=True, timeout=60)
+    assert (repository / "ran").exists()
+    assert [runs_as_listed(line, str(repository)) for line in ("git diff", "'git' status", "ls")] == [
+        False,
+        False,
+        True,
+    ]
+
+
+@pytest.mark.process
+def test_git_is_listed_in_plain_repositories(repository: Path, tmp_path: Path) -> None:
+    _git(tmp_path, "clone -q work other")
+    _git(tmp_path / "other", "checkout -qb topic --track origin/HEAD")
+    _git(tmp_path / "other", "worktree add -q ../third")
+    for name, value in {"user.name": "a", "core.pager": "delta", "filter.lfs.clean": "git-lfs clean -- %f"}.items():
+        _git(tmp_path, f"config --global {name} {value.replace(' ', '_')}")
+    (tmp_path / "none").mkdir()
+    found = {
+        name: runs_as_listed("git log", str(tmp_path / name)) for name in ("work", "other", "third", "none", "gone")
+    }
+    assert found == {"work": True, "other": True, "third": True, "none": True, "gone": False}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pdp.hooks.call import BuiltIn, HookCall, Kind, Moment
-from pdp.hooks.translation import Translated, translate
+from pdp.hooks.call import BuiltIn, HookCall, HookLimitError, Kind, Moment
+from pdp.hooks.translation import Touched, Translated, shown, translate
 from pdp.hooks.workspace import Workspace
 
 COMMANDS = {"git": ("status",), "pwd": ()}
@@ -26,7 +27,8 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def translated(work: Path, built_in: BuiltIn | None, arguments: dict[str, Any], tool: str = "Tool") -> Translated:
     call = HookCall("claude-code", Moment.BEFORE, "s1", "c1", tool, arguments, str(work), built_in)
-    return translate(call, Workspace(str(work), work.parent / ".config/hook"), COMMANDS)
+    done = translate(call, Workspace(str(work), work.parent / ".config/hook"), COMMANDS)
+    return done._replace(touched=Touched())
 
 
 def entry(name: str, arguments: dict[str, Any], target: str | None, *markings: str) -> Translated:
@@ -93,9 +95,7 @@ def test_entries(work: Path, row: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.SEARCH])
-@pytest.mark.parametrize(
-    "value", [None, 1, "", [], ["a"] * 1000, ["a", 1], [None], {"a": "b"}, [["a"]]], ids=lambda value: repr(value)[:20]
-)
+@pytest.mark.parametrize("value", [None, 1, "", [], ["a", 1], [None], {"a": "b"}, [["a"]]], ids=repr)
 def test_a_call_that_does_not_name_what_it_needs(work: Path, kind: Kind, value: Any) -> None:
     done = translated(work, BuiltIn(kind, ("a", "b")), {"a": "x", "b": value})
     assert (done.arguments["target"], done.target) == (None, "")
@@ -107,6 +107,67 @@ def test_a_listed_command_where_git_would_read_what_an_agent_wrote(work: Path) -
     assert translated(work, BuiltIn(Kind.SHELL, ("command",)), arguments) == entry(
         "run_command", arguments, "git status"
     )
+
+
+@pytest.mark.parametrize(
+    ("built_in", "arguments"),
+    [
+        (None, {"paths": [f"a/{number}" for number in range(1001)]}),
+        (None, {"path": "a/" * 300}),
+        (BuiltIn(Kind.READ, ("paths",)), {"paths": ["a"] * 1001}),
+        (BuiltIn(Kind.READ, PATH), {"file_path": "/a" * 1000}),
+        (BuiltIn(Kind.SHELL, ("command",)), {"command": "pwd" + " " * 65_536}),
+        (BuiltIn(Kind.SHELL, ("command",)), {"command": " ".join(f"/{at}" + "/a" * 108 for at in range(300))}),
+    ],
+)
+def test_a_call_beyond_a_bound_is_rejected_with_a_code(
+    work: Path, built_in: BuiltIn | None, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(HookLimitError, match=r"^hook\.limit_exceeded: .* more than "):
+        translated(work, built_in, arguments)
+
+
+@pytest.mark.parametrize(
+    ("names", "arguments", "tool"),
+    [
+        (("path",), {"pattern": "x", "path": ".", "glob": "*.py"}, "search_files"),
+        (("path",), {"pattern": "process.env", "path": "src"}, "search_files"),
+        (("path",), {"pattern": ".", "path": ".", "glob": ".env*"}, "reach_outside"),
+        (("path",), {"pattern": ".", "path": ".env"}, "reach_outside"),
+        (("path",), {"pattern": ".", "include": "**/*.pem"}, "reach_outside"),
+    ],
+)
+def test_a_search_that_filters_for_secrets_needs_a_person(
+    work: Path, names: tuple[str, ...], arguments: dict[str, Any], tool: str
+) -> None:
+    assert translated(work, BuiltIn(Kind.SEARCH, names), arguments).tool == tool
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"command": "make"}, "run_command: make"),
+        ({"command": "a\nrm -r b\t\x1b[2J\u202eecho"}, "run_command: a\\nrm -r b\\t\\x1b[2J\\u202eecho"),
+        ({"command": "make", "description": "harmless"}, "run_command: make"),
+        (
+            {"command": "make", "timeout": 9, "dangerouslyDisableSandbox": True, "workdir": "/x"},
+            'run_command: make with {"timeout": 9, "workdir": "/x", "dangerouslyDisableSandbox": true}',
+        ),
+        (
+            {"command": "echo " + "a" * 3000 + "; rm -r /", "run_in_background": True},
+            (
+                f"run_command: echo {'a' * 995} [... 1,014 characters left out ...] {'a' * 991}; rm -r /"
+                ' with {"run_in_background": true}'
+            ),
+        ),
+    ],
+)
+def test_a_person_is_shown_the_whole_command_and_its_flags(work: Path, arguments: dict[str, Any], text: str) -> None:
+    built_in = BuiltIn(Kind.SHELL, ("command",))
+    call = HookCall("claude-code", Moment.BEFORE, "s1", "c1", "Bash", arguments, str(work), built_in)
+    done, workspace = translated(work, built_in, arguments), Workspace(str(work), work.parent / ".config/hook")
+    assert shown(call, done, workspace) == text
+    assert shown(replace(call, cwd=str(work / "src")), done, workspace) == f"{text} in {work}/src"
 
 
 PATCH = "*** Begin Patch\n*** Update File: {}\n@@\n a\n-b\n+*** Update File: /c\n+d\n*** End of File\n*** End Patch"
@@ -154,7 +215,6 @@ def test_a_patch_writes_the_files_that_it_names(work: Path, row: int) -> None:
         ({"path": "file://HOME/.config/hook"}, True),
         ({"path": ".git/config"}, True),
         ({"path": "/x/.claude/settings.json"}, True),
-        ({"paths": [f"a/{number}" for number in range(1001)]}, True),
     ],
 )
 def test_another_tool_keeps_its_name_and_arguments(work: Path, arguments: Any, *, is_guard: bool) -> None:

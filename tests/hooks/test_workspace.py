@@ -1,4 +1,4 @@
-"""Where a path lies, however it is spelled, and what the repository's own file adds."""
+"""Where a path lies, however it is spelled."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import pdp
-from pdp.errors import FileFaultsError, UsageError
+from pdp.hooks.call import HookLimitError
 from pdp.hooks.home import default_home
-from pdp.hooks.workspace import Region, RepositoryRules, Workspace
+from pdp.hooks.workspace import Region, Workspace
 
 
 @pytest.fixture
@@ -86,13 +86,29 @@ WRITE_GUARD = [
     *([f"{sys.prefix}/bin/python"] if sys.prefix != sys.base_prefix else []),
 ]  # fmt: skip
 WRITE_INSIDE = [
-    ".github/workflows/x.yml",
-    ".gitignore",
-    ".gitmodules",
-    ".claude/worktrees/a/x",
-    "claude/x",
-    "a.git/config",
-]
+    ".gitignore", "src/.gitkeep", ".editorconfig", ".claude/worktrees/a/x", "claude/x", "a.git/config", "Makefile",
+    "conftest.py", "package.json", "src/jenkins.py", "env", "server.key", "mise.py",
+]  # fmt: skip
+WRITE_ASKS = [
+    ".github/workflows/x.yml", ".github/actions/a/action.yml", ".github/agents/a.md", ".gitlab-ci.yml", ".gitmodules",
+    ".circleci/config.yml", ".travis.yml", ".drone.yml", ".woodpecker/x.yml", ".buildkite/x", ".cirrus.yml",
+    ".teamcity/x", ".semaphore/semaphore.yml", "azure-pipelines.yml", "bitbucket-pipelines.yml", "Jenkinsfile",
+    "ci/Jenkinsfile.release", "appveyor.yml", "cloudbuild.yaml", "buildspec.yml", "zuul.yaml", "netlify.toml",
+    ".husky/pre-commit", ".githooks/pre-commit", "githooks/x", ".pre-commit-config.yaml", "lefthook.yml", ".envrc",
+    ".env", ".env.local", "sub/.env", ".ENV", "mise.toml", ".tool-versions", ".devcontainer/devcontainer.json",
+    ".devcontainer.json", "devfile.yaml", ".idea/workspace.xml", "a.code-workspace", ".zed/tasks.json", ".npmrc",
+    ".yarnrc.yml", ".cargo/config.toml", ".venv/bin/bash", "node_modules/.bin/bash", ".gitattributes", ".exrc",
+    "src/../.env", "work/../.env", ".claude/worktrees/a/.env", "PERSON/work/.env", "PERSON/into/.env", ".\u200benv",
+]  # fmt: skip
+READ_ASKS = [
+    ".env", ".env.production", "sub/.env", ".ENV", "prod.env", ".envrc", "tls/server.key", "cert.pem", "id_ed25519",
+    ".netrc", ".npmrc", ".pypirc", ".aws/credentials", ".ssh/config", "infra/x.tfvars", "credentials.json",
+    "config/secrets.yml", "my-service-account-1.json", "release.jks", "file:.env", "\ufeff.env",
+]  # fmt: skip
+READ_INSIDE = [
+    ".env.example", ".env.sample", "id_rsa.pub", "environment.py", "keys.py", "credentials/store.py", "secrets.py",
+    "src/env", ".github/workflows/x.yml",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("path", INSIDE, ids=ascii)
@@ -118,6 +134,31 @@ def test_what_says_which_programs_start_is_not_written(person: Path, path: int) 
 @pytest.mark.parametrize("path", WRITE_INSIDE)
 def test_what_has_a_similar_name_is_written(person: Path, path: str) -> None:
     assert region(person, path, writes=True) is Region.INSIDE
+
+
+def test_files_that_start_by_themselves_need_a_person_to_be_written(person: Path) -> None:
+    found = {path: region(person, path, writes=True) for path in WRITE_ASKS}
+    assert {path for path, each in found.items() if each is not Region.OUTSIDE} == set()
+
+
+def test_secrets_need_a_person_to_be_read(person: Path) -> None:
+    assert {path for path in READ_ASKS if region(person, path) is not Region.OUTSIDE} == set()
+    assert {path for path in READ_INSIDE if region(person, path) is not Region.INSIDE} == set()
+    (person / "work/plain.txt").symlink_to(".env")
+    assert region(person, "plain.txt") is Region.OUTSIDE
+    assert region(person, "plain.txt", writes=True) is Region.OUTSIDE
+
+
+def test_what_is_too_much_to_look_at_is_rejected(person: Path) -> None:
+    workspace = Workspace(str(person / "work"), person / ".config/guard/hook")
+    for call in (
+        lambda: workspace.region("a/" * 300),
+        lambda: workspace.words(" ".join(f"a/{number}" for number in range(5000))),
+        lambda: [workspace.region("a/" * 200) for _ in range(500)],
+        lambda: Workspace("/a" * 300, person),
+    ):
+        with pytest.raises(HookLimitError, match=r"^hook\.limit_exceeded: "):
+            call()
 
 
 @pytest.mark.parametrize("path", ["~", "/", "..", "~/.config", "~/.config/guard", "out/..", "../.CONFIG"])
@@ -182,7 +223,6 @@ NAMING = [
     "ls file",
     "python /INSTALLED/hooks/ask.py", "cat --file=PERSON/.config/GUARD/hook/x", "cd ~/.config && rm -r pdp",
     "rm -r .CLAUDE",
-    " ".join(f"a/{number}" for number in range(5000)),
 ]  # fmt: skip
 NOT_NAMING = [
     "git status", "make", "grep -r --exclude-dir=.git x", "find . -not -path './.git/*'", "echo tool-pdp",
@@ -198,23 +238,24 @@ NOT_NAMING = [
 def test_a_command_line_names_what_guards_the_agent(person: Path, line: int) -> None:
     workspace = Workspace(str(person / "work"), person / ".config/guard/hook")
     text = NAMING[line].replace("PERSON", str(person)).replace("/INSTALLED", str(Path(pdp.__file__).parent))
-    assert workspace.names_guard(text)
+    assert workspace.names_guard(text, workspace.words(text))
 
 
 @pytest.mark.parametrize("line", range(len(NOT_NAMING)))
 def test_other_command_lines(person: Path, line: int) -> None:
-    assert not Workspace(str(person / "work"), person / ".config/guard/hook").names_guard(NOT_NAMING[line])
+    workspace = Workspace(str(person / "work"), person / ".config/guard/hook")
+    assert not workspace.names_guard(NOT_NAMING[line], workspace.words(NOT_NAMING[line]))
 
 
 def test_the_settings_of_a_repository_are_not_written_whatever_its_folder_is_called(person: Path) -> None:
     shutil.rmtree(person / "work/.git")
-    (person / "work/.git").write_text("gitdir: ./.bare\n")
-    (person / "work/.bare/objects").mkdir(parents=True)
-    assert region(person, ".bare/config", writes=True) is Region.INSIDE
-    (person / "work/.bare/HEAD").touch()
-    assert region(person, ".bare/config", writes=True) is Region.GUARD
-    assert region(person, "src/../.bare/worktrees/a/config.worktree", writes=True) is Region.GUARD
-    assert region(person, ".bare/config") is Region.INSIDE
+    (person / "work/.git").write_text("gitdir: ./bare\n")
+    (person / "work/bare/objects").mkdir(parents=True)
+    assert region(person, "bare/config", writes=True) is Region.INSIDE
+    (person / "work/bare/HEAD").touch()
+    assert region(person, "bare/config", writes=True) is Region.GUARD
+    assert region(person, "src/../bare/worktrees/a/config.worktree", writes=True) is Region.GUARD
+    assert region(person, "bare/config") is Region.INSIDE
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -234,57 +275,3 @@ def test_a_folder_that_git_would_take_for_a_repository(person: Path) -> None:
     assert [found("work"), found("work/src/deep")] == [False, False]
     (person / "work/src/HEAD").symlink_to("gone")
     assert [found("work"), found("work/src/deep"), found("work/src")] == [False, True, True]
-
-
-def rules(person: Path, cwd: str = "work") -> RepositoryRules:
-    return Workspace(str(person / cwd), person / ".config/guard/hook").rules(["read_file", "run_command"])
-
-
-def test_the_rules_of_a_repository_and_of_the_folders_above(person: Path) -> None:
-    assert rules(person) == RepositoryRules()
-    (person / ".pdp-hook.yaml").write_text("deny: [read_file]\n")
-    (person / "work/.pdp-hook.yaml").write_text("{hold: [run_command, mcp__a__b], commands_without: [git]}\n")
-    (person / "work/src/.pdp-hook.yaml").write_text("commands_without: [ls]\n")
-    expected = RepositoryRules(
-        deny=frozenset(["read_file"]),
-        hold=frozenset(["run_command", "mcp__a__b"]),
-        commands_without=frozenset(["git", "ls"]),
-    )
-    assert rules(person, "work/src/deep") == expected
-    assert rules(person, "into/src/deep") == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("allow: [read_file]\n", ":1:1: unknown key `allow`"),
-        ("deny: read_file\n", ":1:7: `deny` must be a list, not `read_file`"),
-        ("deny: [1]\n", ":1:8: "),
-        ("deny: [read_fiel]\n", "'read_fiel' is not an entry"),
-        ("deny: [\n", ":2:1: "),
-        ("- deny\n", ":1:1: "),
-    ],
-)
-def test_a_faulty_file_has_its_place(person: Path, text: str, said: str) -> None:
-    file = person / "work/.pdp-hook.yaml"
-    file.write_text(text)
-    with pytest.raises((FileFaultsError, UsageError)) as caught:
-        rules(person)
-    assert str(caught.value).startswith(str(file))
-    assert said in str(caught.value)
-
-
-@pytest.mark.parametrize("kind", ["link", "folder", "fifo", "lost"])
-def test_a_file_that_is_none(person: Path, kind: str) -> None:
-    file = person / "work/.pdp-hook.yaml"
-    match kind:
-        case "link":
-            file.symlink_to(person / ".config/guard/hook/session.yaml")
-        case "folder":
-            file.mkdir()
-        case "fifo":
-            os.mkfifo(file)
-        case _:
-            file.symlink_to("gone")
-    with pytest.raises(UsageError, match="is not a regular file"):
-        rules(person)

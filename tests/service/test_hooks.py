@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
+import time
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
@@ -101,7 +104,9 @@ async def test_nothing_is_in_a_workspace_that_is_not_here(served: ServedApp, cwd
     read = {"tool_name": "Read", "tool_input": {"file_path": f"{cwd}/a"}}
     assert await post(agent, bash(cwd, "", "c-1", **read)) == {}
     gone = await post(agent, bash(f"{cwd}/gone", "", "c-2", **read))
-    assert gone["hookSpecificOutput"]["permissionDecisionReason"].startswith(f"reach_outside: {cwd}/a is held: ")
+    assert gone["hookSpecificOutput"]["permissionDecisionReason"].startswith(
+        f"reach_outside: {cwd}/a in {cwd}/gone is held: "
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,6 +141,41 @@ async def test_what_is_no_call_is_denied(served: ServedApp, content: bytes, why:
     client = served.client([Scope.PROPOSE], AGENT)
     answered = await client.post("/v1/hooks/claude-code", content=content, headers={"Content-Type": "application/json"})
     assert (answered.status_code, answered.json()) == (200, denied(f"the call cannot be decided: {why}"))
+
+
+LARGE: dict[str, dict[str, Any]] = {
+    "words": {"tool_name": "Bash", "tool_input": {"command": " ".join(f"/{at}" + "/a" * 2040 for at in range(240))}},
+    "command": {"tool_name": "Bash", "tool_input": {"command": " ".join(["/a/b"] * 16_000)}},
+    "line": {"tool_name": "Bash", "tool_input": {"command": "echo " + "-" * 60_000}},
+    "paths": {"tool_name": "mcp__x__y", "tool_input": {"paths": [f"/{at}" + "/a" * 250 for at in range(1000)]}},
+    "blanks": {"tool_name": "Read", "tool_input": {"file_path": "".join(map(chr, range(0xE000, 0xF8FF))) * 40}},
+    "deep": {"tool_name": "Read", "tool_input": {"file_path": "/a" * 2000}},
+    "folder": {"cwd": "/a" * 2000},
+    "content": {"tool_name": "Write", "tool_input": {"file_path": "a", "content": "a/b " * 240_000}},
+    "patch": {"tool_name": "Write", "tool_input": {"file_path": "*** Begin Patch\n" + "+a\n" * 200_000}},
+    "result": {"hook_event_name": "PostToolUse", "tool_response": {"stdout": "a" * 980_000}},
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+async def test_a_large_request_does_not_hold_up_others(served: ServedApp, cwd: str, name: str) -> None:
+    """The loop's thread never computes for 0.2 s at a time, as /healthz would have to wait so long."""
+    agent = served.client([Scope.PROPOSE], AGENT)
+    await post(agent, bash(cwd, "git status", "c-1"))
+    ticks = [time.thread_time()]
+
+    async def tick() -> None:
+        while True:
+            await asyncio.sleep(0)
+            ticks.append(time.thread_time())
+
+    ticking = asyncio.create_task(tick())
+    answered = await post(agent, bash(cwd, "git status", "c-2") | LARGE[name])
+    ticking.cancel()
+    assert max(after - before for before, after in itertools.pairwise(ticks)) < 0.2
+    if name in ("words", "command", "paths", "deep", "folder"):
+        reason = answered["hookSpecificOutput"]["permissionDecisionReason"]
+        assert reason.startswith("the call cannot be decided: hook.limit_exceeded: ")
 
 
 async def test_another_client_is_denied(served: ServedApp, cwd: str) -> None:

@@ -25,13 +25,18 @@ from pdp.hooks.workspace import Region, Workspace
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pdp.hooks.install.clients import HookClient
+    from pdp.hooks.install.clients import Demands, HookClient
 
 SWITCHES: Final = ("disableAllHooks", "allowManagedHooksOnly", "strictPluginOnlyCustomization")
 _VARIABLES: Final = ("CLAUDE_CODE_SHELL_PREFIX", "CLAUDE_CODE_SIMPLE", "CLAUDE_CODE_PERSONAL_HOOKS_OFF")
 _DENIED, _ALLOWED = "pdp hook uninstall claude-code", "pwd"
 _DENY, _WHY = 2, "REASON"
-_TRIES: Final = 9  # a resident process that only starts allows nothing, and takes long on a busy machine
+# By these a shell, a loader or an interpreter starts other code, and git or a client another program.
+_STARTING: Final = re.compile(
+    r"(BASH_|LD_|DYLD_|PYTHON|GIT_).*|ENV|SHELLOPTS|BASHOPTS|PS4|ZDOTDIR|PATH|SHELL|CLAUDE_CODE_SHELL|GCONV_PATH"
+    r"|(NODE|BUN)_OPTIONS|PAGER"
+)
+_OWN: Final = "environment"
 _AGAIN: Final = "run `pdp hook install` again"
 
 
@@ -50,16 +55,19 @@ def settings_files(client: HookClient) -> list[str]:
     return sorted({name for file in files for name in glob.glob(str(Path.cwd() / file))})  # noqa: PTH207 - absolute
 
 
-def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901 - each file once, all that it says
+def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901, PLR0912 - each file once, all that it says
     """Look for what lets calls pass in the working folder; nothing found: the hook holds."""
     gap, expected, workspace = partial(Gap, client.name), client.entry(home), Workspace(str(Path.cwd()), home)
-    variables, missing = dict(os.environ), set(client.events)
+    envs, missing, stated = {_OWN: dict(os.environ)}, set(client.events), dict[str, Any]()
+    user = str(client.path("user"))
     for name in settings_files(client):
         if os.access(name, os.W_OK) and workspace.region(name, writes=True) is not Region.GUARD:
             yield gap(name, "agents may write to it", "use the client's usual folder")
         try:
             path, _, value = read_configuration(Path(name))
-            variables |= {key: str(member) for key, member in value.get("env", {}).items()}
+            envs[name] = {key: str(member) for key, member in value.get("env", {}).items()}
+            if client.demands is not None:
+                stated[name] = value.get(client.demands[0], {}).get(client.demands[1])
             entries = [(event, *item) for event, items in value.get(HOOKS, {}).items() for item in enumerate(items)]
             config = value.get("hooksConfig", {})  # of Gemini CLI
             is_off = config.get("enabled", True) is not True or bool(config.get("disabled"))
@@ -78,12 +86,37 @@ def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901 - each 
                 yield gap(name, f"{event}: {shown} is not {json.dumps(expected)}", _AGAIN)
             elif client.events.get(event, Moment.AFTER) is not Moment.AFTER:
                 yield gap(name, f"{event}: another hook may change what ours has seen: {shown}", "take it out")
+    variables = {key: env[key] for env in envs.values() for key in env}
+    for place, name in ((place, name) for place, env in envs.items() for name in filter(_STARTING.fullmatch, env)):
+        if place not in (_OWN, user) or (name != "PATH" and _is_within(envs[place][name], workspace)):
+            yield gap(place, f"{name} can run other code in every hook", "take it out")
     for variable in sorted(variables.keys() & _VARIABLES):
-        yield gap("environment", f"{variable} replaces hooks, or turns them off", "take it out")
+        yield gap(_OWN, f"{variable} replaces hooks, or turns them off", "take it out")
+    if client.demands is not None:
+        yield from (gap(*each) for each in _unmet(client, client.demands, stated))
     for event in filter(missing.__contains__, client.events):
-        yield gap(str(client.path("user")), f"{event}: has not our hook", _AGAIN)
+        yield gap(user, f"{event}: has not our hook", _AGAIN)
     if (first := next(iter(client.events))) not in missing:
         yield from (gap("a call", *said) for said in _probes(client, first, client.line(home), variables))
+
+
+def _unmet(client: HookClient, demands: Demands, stated: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield each reason why a demanded member has no effect: a later file may take it back."""
+    group, member, since = demands
+    places = {name for name, each in stated.items() if each not in (None, True)}
+    for place in sorted(places) or [str(client.path("user"))] * (True not in stated.values()):
+        yield place, f"{group}.{member} is not true: `.env` can stop every hook", _AGAIN
+    if () != (version := client.version()) < since:
+        yield client.name, f"version {version} may not know {group}.{member}", "take a newer one"
+    for folder in {Path.cwd(), *Path.cwd().parents} - {Path.home()}:
+        if (file := (folder / client.project).with_name(".env")).exists():
+            yield str(file), "the client loads it in spite of the settings", "move it to your home folder"
+
+
+def _is_within(value: str, workspace: Workspace) -> bool:
+    """Return whether a variable names a place in the workspace, one of several perhaps."""
+    places = (Path(os.path.realpath(each)) for each in value.split(":") if "/" in each or os.path.lexists(each))
+    return any(workspace.root in (place, *place.parents) for place in places)
 
 
 def _is_trusted(client: HookClient, path: str, event: str, index: int, entry: Mapping[str, Any]) -> bool:
@@ -118,10 +151,7 @@ def _probes(client: HookClient, event: str, line: str, variables: dict[str, str]
         return Output(done.returncode, done.stdout, done.stderr.strip())
 
     allowed = dialect.write(HookAnswer(Behaviour.PASS), Moment.BEFORE)
-    for _ in range(_TRIES):
-        if (answer := ended(_ALLOWED))[:2] == allowed[:2]:
-            break
-    else:
+    if (answer := ended(_ALLOWED))[:2] != allowed[:2]:
         yield f"{event}: `{_ALLOWED}` is not allowed: {answer}", "do what it says"
     denied, (code, out, said) = dialect.write(HookAnswer(Behaviour.DENY, _WHY), Moment.BEFORE), ended(_DENIED)
     pattern = re.escape(denied.stdout).replace(_WHY, ".+")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pdp.hooks.call import Moment
 
 Scope = Literal["user", "project"]
+Demands = tuple[str, str, tuple[int, ...]]
 HOOKS: Final = "hooks"
 
 
@@ -35,6 +36,7 @@ class HookClient:
         in_groups: whether handlers stand in groups with a matcher. command: the member of a handler for its line.
         blocks: the member that makes a failed hook deny, and the first version that knows it.
         also: members that its settings have beside hooks.
+        demands: a member that must be true, by the object it is in, and the first version that is known to have it.
     """
 
     name: str
@@ -46,6 +48,7 @@ class HookClient:
     command: str = "command"
     blocks: tuple[str, str | bool, tuple[int, ...]] | None = None
     also: Mapping[str, Any] = field(default_factory=dict)
+    demands: Demands | None = None
 
     @property
     def events(self) -> Mapping[str, Moment]:
@@ -69,7 +72,7 @@ class HookClient:
         """Return what stands below each event, without a time: after one, some clients let the call run."""
         handler: dict[str, Any] = {"type": "command", self.command: self.line(home)}
         # A member that the installed version does not know may void the hook.
-        if self.blocks is not None and self._version() >= self.blocks[2]:
+        if self.blocks is not None and self.version() >= self.blocks[2]:
             handler |= {self.blocks[0]: self.blocks[1]}
         return {"matcher": "*", HOOKS: [handler]} if self.in_groups else handler
 
@@ -78,7 +81,7 @@ class HookClient:
         line = handler.get(self.command)
         return isinstance(line, str) and "pdp/hooks/ask.py" in line
 
-    def _version(self) -> tuple[int, ...]:
+    def version(self) -> tuple[int, ...]:
         """Return the version that is installed; where it is unknown, lower than any."""
         program = shutil.which(self.name.partition("-")[0]) or ""
         try:
@@ -102,7 +105,9 @@ CLIENTS: Final[Mapping[str, HookClient]] = MappingProxyType({client.name: client
         blocks=("failClosed", True, ()), also={"version": 1},
     ),
     HookClient(
-        "gemini-cli", ".gemini/settings.json", ".gemini/settings.json", others=("/etc/gemini-cli/settings.json",)
+        "gemini-cli", ".gemini/settings.json", ".gemini/settings.json",
+        # Else it loads `.env` of the folder, and runs hooks by a shell that BASH_ENV in there can stop.
+        others=("/etc/gemini-cli/*.json",), demands=("advanced", "ignoreLocalEnv", (0, 42)),
     ),
     HookClient(
         "copilot-cli", ".copilot/hooks/pdp.json", ".github/hooks/pdp.json", "COPILOT_HOME", (".github/hooks/*.json",),

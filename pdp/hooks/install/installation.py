@@ -102,12 +102,12 @@ def installation(client: HookClient, file: Path, home: Path) -> SettingsChange:
         raise UsageError(f"{file}: {HOOKS} must have lists by event", hint="mend it: the client drops it as it is")
     entry = client.entry(home)
     added = {event: [*hooks.get(event, []), entry] for event in client.events}
-    changed = {**client.also, **value, HOOKS: {**hooks, **added}}
+    changed = _demanding({**client.also, **value, HOOKS: {**hooks, **added}}, client, stated=True)
     after = content if changed == value else _rendered(changed)
-    bare = _bare(value, client)
+    record = _recorded(_place(home, path))
+    bare = _bare(value, client, record)
     original = content if bare == value else _rendered(bare)
     made = [str(folder) for folder in path.parents if not folder.exists()]
-    record = _recorded(_place(home, path))
     stored = None if original is None else original.decode("latin-1")
     if record is not None and (record.written == _digest(content) or record.original == stored):
         stored, made = record.original, made + record.made
@@ -118,8 +118,8 @@ def installation(client: HookClient, file: Path, home: Path) -> SettingsChange:
 def removal(client: HookClient, file: Path, home: Path) -> SettingsChange:
     """Return what undoes an installation. UsageError: the file was changed since, and cannot be changed now."""
     path, content, value = read_configuration(file, own=True)
-    bare = _bare(value, client)
     record = _recorded(_place(home, path))
+    bare = _bare(value, client, record)
     if record is not None and record.written == _digest(content):
         original = None if record.original is None else record.original.encode("latin-1")
         return SettingsChange(file, path, content, original, "becomes what it was")
@@ -169,9 +169,24 @@ def without_ours(value: Any, client: HookClient) -> Any:
     return left if left or not value else None
 
 
-def _bare(value: dict[str, Any], client: HookClient) -> dict[str, Any]:
+def _bare(value: dict[str, Any], client: HookClient, record: _Record | None) -> dict[str, Any]:
     rest = without_ours(value.get(HOOKS), client)
-    return {**value, HOOKS: rest} if rest is not None else {name: value[name] for name in value if name != HOOKS}
+    bare = {**value, HOOKS: rest} if rest is not None else {name: value[name] for name in value if name != HOOKS}
+    if client.demands is None or record is None:
+        return bare
+    was = json.loads((record.original or "").encode("latin-1").strip() or b"{}")
+    return _demanding(bare, client, stated=was.get(client.demands[0], {}).get(client.demands[1]))
+
+
+def _demanding(value: dict[str, Any], client: HookClient, *, stated: Any) -> dict[str, Any]:
+    """Return settings with the member that the client must have as stated; None: without it."""
+    if client.demands is None:
+        return value
+    group, member, _ = client.demands
+    if not isinstance(value.get(group, {}), dict):
+        raise UsageError(f"{group} must be an object", hint="mend it: the client drops it as it is")
+    inner = {name: each for name, each in {**value.get(group, {}), member: stated}.items() if each is not None}
+    return {**value, group: inner} if inner else {name: value[name] for name in value if name != group}
 
 
 def _rendered(value: dict[str, Any]) -> bytes:

