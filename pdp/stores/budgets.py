@@ -4,8 +4,9 @@
                              ├── release ──> as if it had never been
                              └── neither: nobody knows; it counts, and is listed when the tool cannot run any more
 
-What is reserved counts in the window that it was reserved in, whenever its tool ends. A budget's time never goes back:
-where a clock does, what has counted before counts on.
+What is reserved counts in the window that it was reserved in, whenever its tool ends. A clock that is wrong for a while
+frees nothing: an amount counts for each caller until that caller's clock has passed its end, and stays stored for
+`GRACE` seconds after it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import orjson
 
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pdp.stores.approvals import Transaction
+
+GRACE: Final = 2 * 86_400.0
+"""For how many seconds an amount stays stored after its end: a clock may be ahead by as much and empty no budget."""
 
 
 class OpenReservation(NamedTuple):
@@ -85,7 +90,7 @@ class BudgetStore(Protocol):
         """Return what is neither committed nor released, and whose tool cannot run any more."""
 
     def prune(self, now: float) -> int:
-        """Forget the budgets that hold nothing any more, and return how many."""
+        """Forget the budgets whose amounts all ended more than `GRACE` seconds ago, and return how many."""
 
 
 class _Amount(NamedTuple):
@@ -99,18 +104,23 @@ class _Amount(NamedTuple):
 
 @dataclass(slots=True)
 class _Budget:
-    """One sum: its amounts by the id of their reservation, in the order in which they end."""
+    """One sum: its amounts by the id of their reservation, in the order in which they end. `used` is all of them."""
 
     latest: float
     used: int = 0
     currency: str | None = None
     amounts: dict[str, _Amount] = field(default_factory=dict)
 
-    def at(self, now: float) -> None:
-        """Forget what counts no more."""
+    def at(self, now: float, grace: float = GRACE) -> None:
+        """Forget the amounts that ended more than `grace` seconds ago."""
         self.latest = max(self.latest, now)
-        while (oldest := next(iter(self.amounts.items()), None)) and oldest[1].ends <= self.latest:
+        while (oldest := next(iter(self.amounts.items()), None)) and oldest[1].ends <= self.latest - grace:
             self.used -= self.amounts.pop(oldest[0]).reservation.amount
+
+    def counting(self, now: float) -> int:
+        """Return the sum of the amounts that have not ended at `now`."""
+        over = takewhile(lambda amount: amount.ends <= now, self.amounts.values())
+        return self.used - sum(amount.reservation.amount for amount in over)
 
 
 class MemoryBudgets:
@@ -130,7 +140,8 @@ class MemoryBudgets:
             if budget is None:
                 return Spent(0)
             budget.at(now)
-            return Spent(budget.used, next((amount.ends for amount in budget.amounts.values()), None), budget.currency)
+            ends = next((amount.ends for amount in budget.amounts.values() if amount.ends > now), None)
+            return Spent(budget.counting(now), ends, budget.currency)
 
     def reserve(
         self,
@@ -147,14 +158,14 @@ class MemoryBudgets:
         """
         with self._lock:
             if len(self._reserved) >= CAPACITY:
-                self.prune(now)
+                self._prune(now, grace=0)
                 if len(self._reserved) >= CAPACITY:
                     raise StoreFullError(f"{CAPACITY} calls count in budgets in memory", hint="use a database")
             opened = [(self._budgets.setdefault(take.budget, _Budget(now)), take) for take in takes]
             for budget, take in opened:
                 budget.at(now)
-                mixed = budget.used and budget.currency != take.currency
-                if mixed or budget.used + take.amount > take.cap:
+                used = budget.counting(now)
+                if (used and budget.currency != take.currency) or used + take.amount > take.cap:
                     return False
             for budget, take in opened:
                 budget.used += take.amount
@@ -191,10 +202,13 @@ class MemoryBudgets:
             ]
 
     def prune(self, now: float) -> int:
-        """Forget the budgets that hold nothing any more, and return how many."""
+        """Forget the budgets whose amounts all ended more than `GRACE` seconds ago, and return how many."""
+        return self._prune(now, GRACE)
+
+    def _prune(self, now: float, grace: float) -> int:
         with self._lock:
             for budget in self._budgets.values():
-                budget.at(now)
+                budget.at(now, grace)
             over = [name for name, budget in self._budgets.items() if not budget.amounts]
             for name in over:
                 del self._budgets[name]

@@ -11,7 +11,7 @@ import pytest
 from pdp.contract.budgets import MOST, RUN_SECONDS, Spent, Take, Window
 from pdp.errors import StoreError, StoreFullError
 from pdp.stores import budgets as module
-from pdp.stores.budgets import BudgetStore, MemoryBudgets, OpenReservation
+from pdp.stores.budgets import GRACE, BudgetStore, MemoryBudgets, OpenReservation
 from pdp.stores.sql.budgets import SqlBudgets
 from tests.support.postgres import DATABASES, new_store
 
@@ -117,11 +117,21 @@ def test_what_ends_after_its_window_changes_nothing(budgets: BudgetStore) -> Non
 def test_a_clock_that_goes_back_frees_nothing(budgets: BudgetStore) -> None:
     assert reserve(budgets, "r", take(60))
     assert reserve(budgets, "s", take(100), now=NOON + 3600)
-    for now in (NOON - DAY, NOON, NOON + 3600):
-        assert used(budgets, now) == 100
+    for now, sum_then in ((NOON - DAY, 160), (NOON, 160), (NOON + 3600, 100)):
+        assert used(budgets, now) == sum_then
         assert not reserve(budgets, "t", take(1), now=now)
     # The window is counted from the latest time that was seen.
-    assert budgets.spent(take(0), NOON) == Spent(100, NOON + 7200)
+    assert budgets.spent(take(0), NOON + 3600) == Spent(100, NOON + 7200)
+
+
+def test_a_clock_that_was_a_day_ahead_empties_no_budget(budgets: BudgetStore) -> None:
+    day = take(100, window=CALENDAR)
+    assert reserve(budgets, "today", day, now=NOON)
+    assert reserve(budgets, "ahead", day, now=NOON + DAY)  # for that process, it is tomorrow
+    assert budgets.prune(NOON + DAY) == 0
+    assert not reserve(budgets, "again", take(1, window=CALENDAR), now=NOON + 1)
+    assert not reserve(budgets, "tomorrow", take(1, window=CALENDAR), now=NOON + DAY + 1)
+    assert reserve(budgets, "after", day, now=NOON + 2 * DAY)
 
 
 def test_what_nobody_knows_counts_and_is_listed(budgets: BudgetStore) -> None:
@@ -161,10 +171,11 @@ def test_a_damaged_budget_is_a_failure(names: str) -> None:
 def test_budgets_that_hold_nothing_are_forgotten(budgets: BudgetStore) -> None:
     assert reserve(budgets, "r", take(10))
     assert reserve(budgets, "s", take(10, budget="b", window=CALENDAR))
-    assert (budgets.prune(NOON), budgets.prune(NOON + 3600), budgets.prune(NOON + 3600)) == (0, 1, 0)
+    later = NOON + GRACE
+    assert [budgets.prune(now) for now in (NOON + 3600, later, later + 3600, later + 3600)] == [0, 0, 1, 0]
     assert used(budgets, asked=take(0, budget="b")) == 10
-    assert budgets.unknown(NOON + DAY) == [OpenReservation("s", '["b"]', 10)]
-    assert (budgets.prune(NOON + DAY), budgets.unknown(NOON + DAY)) == (1, [])
+    assert budgets.unknown(later) == [OpenReservation("s", '["b"]', 10)]
+    assert (budgets.prune(later + DAY), budgets.unknown(later + DAY)) == (1, [])
 
 
 def test_threads_never_take_more_than_is_there(budgets: BudgetStore) -> None:

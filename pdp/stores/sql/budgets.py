@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import bindparam, case, delete, func, insert, or_, select, update
 
 from pdp.contract.budgets import Spent
-from pdp.stores.budgets import OpenReservation
+from pdp.stores.budgets import GRACE, OpenReservation
 from pdp.stores.sql.tables import budgets, dialect_insert, reservations
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def _later(one: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[
 
 
 _OF_BUDGET = reservations.c.budget == budgets.c.id
-_NOW = _later(budgets.c.latest, bindparam("now"))
+_NOW: ColumnElement[Any] = bindparam("now")
 _OVER = select(func.coalesce(func.sum(reservations.c.amount), 0)).where(_OF_BUDGET, reservations.c.ends <= _NOW)
 _FIRST = select(func.min(reservations.c.ends)).where(_OF_BUDGET, reservations.c.ends > _NOW)
 _SPENT = select(
@@ -37,17 +37,18 @@ _SPENT = select(
 ).where(budgets.c.id == bindparam("budget"))  # fmt: skip
 _FORGET = (
     delete(reservations)
-    .where(reservations.c.budget == bindparam("budget"), reservations.c.ends <= bindparam("now"))
+    .where(reservations.c.budget == bindparam("budget"), reservations.c.ends <= bindparam("long_ago"))
     .returning(reservations.c.amount)
 )
-_LEFT = budgets.c.used - bindparam("over")
+_KEPT = budgets.c.used - bindparam("gone")
+_COUNTING = _KEPT - _OVER.scalar_subquery()
 _ADD = (
     update(budgets)
     .where(budgets.c.id == bindparam("budget"))
-    .where(_LEFT + bindparam("amount") <= bindparam("cap"))
-    .where(or_(_LEFT == 0, budgets.c.currency.is_not_distinct_from(bindparam("now_in"))))
+    .where(_COUNTING + bindparam("amount") <= bindparam("cap"))
+    .where(or_(_COUNTING == 0, budgets.c.currency.is_not_distinct_from(bindparam("now_in"))))
     .values(
-        used=_LEFT + bindparam("amount"), currency=bindparam("now_in"), ends=_later(budgets.c.ends, bindparam("until"))
+        used=_KEPT + bindparam("amount"), currency=bindparam("now_in"), ends=_later(budgets.c.ends, bindparam("until"))
     )
 )
 
@@ -117,9 +118,9 @@ class SqlBudgets:
             return [OpenReservation(*row) for row in connection.execute(query)]
 
     def prune(self, now: float) -> int:
-        """Forget the budgets that hold nothing any more, and return how many."""
+        """Forget the budgets whose amounts all ended more than `GRACE` seconds ago, and return how many."""
         with self._database.write() as connection:
-            count = connection.execute(delete(budgets).where(budgets.c.ends <= now)).rowcount
+            count = connection.execute(delete(budgets).where(budgets.c.ends <= now - GRACE)).rowcount
             connection.execute(delete(reservations).where(reservations.c.budget.not_in(select(budgets.c.id))))
         return count
 
@@ -132,11 +133,11 @@ def _take(connection: Connection, take: Take, now: float) -> float:
         index_elements=["id"], set_={"latest": _later(budgets.c.latest, made.excluded.latest)}
     ).returning(budgets.c.latest)
     latest: float = connection.execute(locked).scalar_one()
-    over = sum(connection.execute(_FORGET, {"budget": take.budget, "now": latest}).scalars())
+    gone = sum(connection.execute(_FORGET, {"budget": take.budget, "long_ago": latest - GRACE}).scalars())
     end = take.window.end(latest)
     added = {
-        "budget": take.budget, "over": over, "amount": take.amount, "cap": take.cap, "now_in": take.currency,
-        "until": end,
+        "budget": take.budget, "gone": gone, "amount": take.amount, "cap": take.cap, "now_in": take.currency,
+        "now": now, "until": end,
     }  # fmt: skip
     if connection.execute(_ADD, added).rowcount != 1:
         raise _PassedError
