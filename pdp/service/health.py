@@ -67,13 +67,13 @@ class Readiness:
         }
 
 
-@routes.at("/healthz", "GET")
+@routes.at("/healthz", "GET", "HEAD")
 async def alive(_: Request) -> JSONResponse:
     """Answer, which is all that it says."""
     return JSONResponse({"status": "ok"})
 
 
-@routes.at("/readyz", "GET")
+@routes.at("/readyz", "GET", "HEAD")
 async def ready(request: Request) -> JSONResponse:
     """Answer 200 when calls can be decided and recorded, else 503."""
     answer = await service_of(request).readiness.answer()

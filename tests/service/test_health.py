@@ -33,6 +33,7 @@ async def test_a_service_is_ready_when_engine_and_store_can_be_used(tmp_path: Pa
     async with service(tmp_path, database) as served:
         client = served.client(token="")
         alive, ready = await client.get("/healthz"), await client.get("/readyz")
+        assert [(await client.head(path)).status_code for path in ("/healthz", "/readyz")] == [200, 200]
 
     assert (alive.status_code, alive.json()) == (200, {"status": "ok"})
     assert (ready.status_code, aged(ready.json())) == (
