@@ -49,7 +49,7 @@ _log = logging.getLogger("pdp.approvals")
 
 MOST_OF_A_RUN: Final = 100  # pending approvals of one subject in one run, or in calls without a run
 MOST_OF_A_SUBJECT: Final = 1_000  # and in all
-TURN_SECONDS: Final = 30.0  # how long one step waits for the steps of other threads, before it fails
+TURN_SECONDS: Final = 10.0  # how long one step waits for the steps of other threads, before it fails
 
 _OPEN: Final = frozenset((ApprovalState.PENDING, ApprovalState.GRANTED))
 _ACTION_STATES: Final = {

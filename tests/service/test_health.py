@@ -64,7 +64,7 @@ async def test_tables_of_another_release_are_not_ready(tmp_path: Path, database:
     assert (ready.status_code, ready.json()["status"], ready.json()["store"]) == (
         503,
         "unready",
-        {"status": "unready", "code": "store.schema"},
+        {"status": "unready", "code": "store.schema", "reason": "its tables are of another release"},
     )
 
 
@@ -77,7 +77,10 @@ async def test_an_opa_that_is_not_there_is_not_ready(tmp_path: Path) -> None:
         503,
         {
             "status": "unready",
-            "engine": {"status": "unready", "name": "sidecar", "code": "engine.unavailable"},
+            "engine": {
+                "status": "unready", "name": "sidecar", "code": "engine.unavailable",
+                "reason": "it gives no decision; the log says why",
+            },
             "store": {"status": "ready", "revision": "0003"},
         },
     )
