@@ -78,7 +78,9 @@ async def test_an_opa_that_is_not_there_is_not_ready(tmp_path: Path) -> None:
         {
             "status": "unready",
             "engine": {
-                "status": "unready", "name": "sidecar", "code": "engine.unavailable",
+                "status": "unready",
+                "name": "sidecar",
+                "code": "engine.unavailable",
                 "reason": "it gives no decision; the log says why",
             },
             "store": {"status": "ready", "revision": "0003"},
