@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 routes = Routes()
 
 
-_SECONDS: Final = 2.0  # that engine and store have for an answer
+_SECONDS: Final = 2.0  # in which engine and store have to answer
 _WHY: Final = {"store.schema": "its tables are of another release", "timeout": f"no answer within {_SECONDS:g} s"}
 _log = logging.getLogger("pdp.service")
 

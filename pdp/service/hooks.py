@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 routes = Routes()
 _log: Final = logging.getLogger("pdp.service")
-_ELSEWHERE: Final = f"{os.devnull}/elsewhere"  # no folder can be there, so that every path is outside of it
+_ELSEWHERE: Final = f"{os.devnull}/elsewhere"  # cannot exist: every path of the client is outside of it
 
 
 @routes.at("/v1/hooks/{client}", "POST")

@@ -39,10 +39,10 @@ _log = logging.getLogger("pdp.service")
 _HEAD_SECONDS: Final = 10.0
 _HEAD_BYTES: Final = 64 * 1024
 _GRACE_SECONDS: Final = 20
-_SILENT_SECONDS: Final = 60  # a worker that has not answered for so long is replaced; starting may take as long
+_SILENT_SECONDS: Final = 60  # after which a silent worker is replaced; a start may take as long
 _HEALTH: Final = (b"/healthz", b"/readyz")
-_SPARE: Final = 64  # connections beyond the limit, which are there for health alone
-_OTHER_FILES: Final = 128  # that a process has open beside its connections
+_SPARE: Final = 64  # extra connections, for health alone
+_OTHER_FILES: Final = 128  # open in a process beside its connections
 
 
 class _BoundedHttp(HttpToolsProtocol):
@@ -153,7 +153,7 @@ class _Supervisor(Multiprocess):
                 return
             why = f"killed by {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
             why = why if code is not None else f"no answer for {_SILENT_SECONDS} s"
-            _log.error("worker %s ended: %s; another one starts", worker.pid, why)
+            _log.error("worker %s ended: %s; a new worker starts", worker.pid, why)
             self.processes[at] = Process(self.config, self.sockets)
             self.processes[at].start()
 

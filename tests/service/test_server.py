@@ -127,7 +127,7 @@ def test_a_worker_that_dies_is_replaced_and_all_are_counted_together(tmp_path: P
             for sample in family.samples
         }
         assert counted["pdp_http_requests_total", "/healthz"] == 100
-        assert f"worker {started()[0]} ended: killed by SIGKILL; another one starts" in messages(running)
+        assert f"worker {started()[0]} ended: killed by SIGKILL; a new worker starts" in messages(running)
         running.process.send_signal(signal.SIGTERM)
         assert ended(running) == 0
 

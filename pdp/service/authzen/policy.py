@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pdp.service.settings import AuthzenSettings
 
 UNCHECKED: Final = ("arguments", "resource")
-"""What the policy takes as stated where a question is about no particular call."""
+"""Parts of a question that the policy takes as stated, if it is about no particular call."""
 
 _SHORT: Final = 4096
 _AT_ONCE: Final = 16
@@ -92,7 +92,7 @@ class AccessPolicy:
     def checked(self, request: Request) -> tuple[Request, Decision | None, tuple[str, ...]]:
         """Return a question with what the manifest maps, a DENY if a proposal would be rejected, what is unchecked.
 
-        One without `context.arguments` is about no call, and the policy takes it as stated.
+        A question without `context.arguments` is about no call, and the policy takes it as stated.
         """
         entry, context = self.entry_of(request.action), {**request.context}
         if entry is None or "arguments" not in context:
@@ -201,5 +201,5 @@ def _hold_to(place: str, stated: dict[str, Any], mapping: Mapping[str, Expressio
     for name, each in known.items():
         value = each.evaluate(Variables(arguments=arguments))
         if value is not MISSING and canonical(stated.setdefault(name, value)) != canonical(value):
-            raise PdpError(f"{place}.{name} is another one than the arguments name")
+            raise PdpError(f"{place}.{name} differs from the arguments")
     return len(known) == len(mapping)

@@ -39,7 +39,7 @@ _SQLITE: Final = ("sqlite", "sqlite+pysqlite")
 _READS: Final = "pdp_reads"
 _DURABLE: Final = "pdp_durable"
 _WAIT: Final = "pdp_wait"
-_HELD_SECONDS: Final = 0.1  # how long a step waits after one that has waited in vain, until one does not
+_HELD_SECONDS: Final = 0.1  # that a step waits when the step before it has waited in vain
 _POOL: Final = 8
 
 _opened_by: dict[str, int] = {}
@@ -69,7 +69,7 @@ class Database:
         self._not_durable = engine.execution_options(**{_DURABLE: False})
         self._place = _place_of(url)
         self._direct: sqlite3.Connection | None = None
-        self._is_held = False  # by another process, when this one tried last
+        self._is_held = False  # whether another process held it at the last try
         # SQLite's own waiting is not fair: of several threads that write, one may wait until its time is over.
         self._turn = _turns.setdefault(self._place, threading.RLock()) if self.dialect == "sqlite" else None
 
@@ -123,7 +123,7 @@ class Database:
         """
         with self.write(durable=False) as connection:
             check_schema(connection, self.name)
-            # A change of nothing would not be written, and a full disk not be noticed.
+            # An empty transaction is not written, so it would not notice a full disk.
             connection.execute(versions.insert().values(version_num="check"))
             connection.execute(versions.delete().filter_by(version_num="check"))
         return SCHEMA
