@@ -66,7 +66,8 @@ async def test_a_search_finds_what_an_evaluation_permits(client: httpx.AsyncClie
         known: Any = DIRECTORY["directory"][f"{kind}s"]
         for name in known[body[kind]["type"]]:
             entity = {**body[kind], "id": name}
-            answer = (await client.post("/access/v1/evaluation", json=wire(**{kind: entity}))).json()
+            changes: dict[str, Any] = {kind: entity}
+            answer = (await client.post("/access/v1/evaluation", json=wire(**changes))).json()
             assert answer["decision"] == (entity in found)
 
 
