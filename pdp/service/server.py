@@ -135,7 +135,7 @@ class _Supervisor(Multiprocess):
 
     def keep_subprocess_alive(self) -> None:
         now = time.monotonic()
-        for at, worker in enumerate(self.processes):
+        for at, worker in enumerate(() if self.should_exit.is_set() else self.processes):
             pipe = worker.parent_conn
             if worker.exitcode is None and (worker not in self._heard or pipe.poll()):
                 _ = pipe.poll() and pipe.recv()

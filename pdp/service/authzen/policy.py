@@ -109,8 +109,7 @@ class AccessPolicy:
         return held, None, () if is_whole else UNCHECKED[1:]
 
     def _admitted(self, name: str, context: dict[str, Any]) -> CompiledTool:
-        key = context.get("idempotency_key")
-        session = Session(claims={}, idempotency_key=key if isinstance(key, str) else None)
+        session = Session.read({"claims": {}, "idempotency_key": context.get("idempotency_key")})
         passed = check(Proposal.read({"tool": name, "arguments": context["arguments"]}), session, self._tools)
         if isinstance(passed, Rejected):
             found = passed.rejection

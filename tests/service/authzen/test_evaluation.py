@@ -96,6 +96,8 @@ REJECTED = {
     "another payee": ({"arguments": {**ARGUMENTS, "amount": 20000, "beneficiary_id": "x"}}, "resource.id"),
     "another amount": ({"amount": 5}, "context.amount"),
     "no key": ({"idempotency_key": None}, "idempotency key"),
+    "no text as key": ({"idempotency_key": 7}, "idempotency_key"),
+    "a long key": ({"idempotency_key": "k" * 5000}, "idempotency_key"),
 }
 
 
