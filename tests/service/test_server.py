@@ -110,7 +110,7 @@ def test_a_worker_that_dies_is_replaced_and_all_are_counted_together(tmp_path: P
         assert until(lambda: len(started()) == 2)
         client = running.client(["decide", "audit"])
         with ThreadPoolExecutor(8) as threads:
-            for _ in threads.map(lambda _: httpx.get(f"{running.url}/healthz").raise_for_status(), range(100)):
+            for _ in threads.map(lambda _: client.get("/healthz").raise_for_status(), range(100)):
                 pass
         os.kill(started()[0], signal.SIGKILL)
         assert until(lambda: len(started()) == 3)
