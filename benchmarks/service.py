@@ -37,6 +37,7 @@ _BATCH: Final = 100
 _CALLERS: Final = 16
 _ROUNDS: Final = 20
 _START_SECONDS: Final = 60
+_KEPT_SECONDS: Final = 2.0  # a server closes a connection that is idle for five
 
 app = FastAPI()
 
@@ -48,15 +49,20 @@ async def constant() -> dict[str, bool]:
 
 
 class Connection:
-    """One connection that stays open, and one request that is sent on it again and again."""
+    """One connection, and one request that is sent on it again and again. It is opened again after a pause."""
 
     def __init__(self, port: int, path: str, body: bytes, token: str) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._port = port
+        self._connect()
         self._message = (
             f"POST {path} HTTP/1.1\r\nHost: service\r\nContent-Type: application/json\r\n"
             f"Authorization: Bearer {token}\r\nContent-Length: {len(body)}\r\n\r\n"
         ).encode() + body
+
+    def _connect(self) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", self._port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._used = time.monotonic()
 
     def fileno(self) -> int:
         """Return the socket, for a selector."""
@@ -87,8 +93,13 @@ class Connection:
 
     def ask(self) -> bytes:
         """Send the request and return the body of the answer."""
+        if time.monotonic() - self._used > _KEPT_SECONDS:
+            self._socket.close()
+            self._connect()
         self.send()
-        return self.receive()
+        answer = self.receive()
+        self._used = time.monotonic()
+        return answer
 
 
 class Server:
@@ -122,6 +133,7 @@ def medians(connections: dict[str, Connection], calls: int) -> dict[str, float]:
             connection.ask()
     for _ in range(_ROUNDS):
         for name, connection in connections.items():
+            connection.ask()
             for _ in range(max(1, calls // _ROUNDS)):
                 start = time.perf_counter()
                 connection.ask()
@@ -218,18 +230,21 @@ def service(folder: Path, *, workers: int = 1) -> Iterator[Server]:
                                   "log_level": "warning"}))  # fmt: skip
     with _process([pdp, "serve", "--config", str(config)], port, folder / "service.log", dict(os.environ)) as process:
         server = Server(port, process, "/access/v1/evaluation", orjson.dumps(evaluation()), token)
-        if orjson.loads(server.connection().ask()).get("decision") is not True:
-            raise RuntimeError("the service does not allow the example's wire")
+        batch = orjson.loads(server.connection("/access/v1/evaluations", _batch()).ask())["evaluations"]
+        if [orjson.loads(server.connection().ask()), *batch] != [{"decision": True}] * (1 + _BATCH):
+            raise RuntimeError("the service does not allow the example's wires, or adds to its answer")
         yield server
 
 
 def _batch() -> bytes:
     one = evaluation()
-    # A hundred different wires.
+    # A hundred different wires, each of them allowed as the one is.
     wires = [
-        {"resource": one["resource"] | {"id": f"bene-{number}"},
-         "context": one["context"] | {"arguments": one["context"]["arguments"] | {"beneficiary_id": f"bene-{number}"}}}
-        for number in range(_BATCH)
+        {"resource": one["resource"] | {"id": payee},
+         "context": one["context"] | {
+             "arguments": one["context"]["arguments"] | {"beneficiary_id": payee}, "looked_up_beneficiary": payee,
+         }}
+        for payee in (f"bene-{number}" for number in range(_BATCH))
     ]  # fmt: skip
     return orjson.dumps({"subject": one["subject"], "action": one["action"], "evaluations": wires})
 

@@ -338,15 +338,25 @@ class Pep:
         parts = self._parts
         return await adrive(call(_received(parts, to_run=True, **ids), proposal, session, parts), parts.engine)
 
-    async def abegin(self, remote: CallName, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> dict[str, Any]:
+    async def abegin(
+        self,
+        remote: CallName,
+        proposal: Any,
+        session: Any,
+        *,
+        proposer: Mapping[str, Any] | None = None,
+        **ids: Unpack[CallIds],
+    ) -> dict[str, Any]:
         """Decide a proposal whose tool another enforcement point runs, see `pdp.flow.remote.calls`.
 
         What comes back is plain JSON; docs/service.md has its form. On ALLOW, all that the run needs is reserved.
+        `proposer`: the claims of the token that proposes; whoever they name does not approve the call.
         """
         from pdp.flow.remote.calls import begin  # noqa: PLC0415 - only services
 
         parts = self._parts
-        return await adrive(begin(remote, _received(parts, to_run=True, **ids), proposal, session, parts), parts.engine)
+        received = _received(parts, to_run=True, **ids)._replace(proposer=proposer or {})
+        return await adrive(begin(remote, received, proposal, session, parts), parts.engine)
 
     async def afinish(self, remote: CallName, execution: Execution) -> dict[str, Any]:
         """Take what a call that was begun came to, see there."""

@@ -49,7 +49,7 @@ _log = logging.getLogger("pdp.approvals")
 
 MOST_OF_A_RUN: Final = 100  # pending approvals of one subject in one run, or in calls without a run
 MOST_OF_A_SUBJECT: Final = 1_000  # and in all
-TURN_SECONDS: Final = 30.0  # how long one step waits for the steps of other threads, before it fails
+TURN_SECONDS: Final = 10.0  # how long one step waits for the steps of other threads, before it fails
 
 _OPEN: Final = frozenset((ApprovalState.PENDING, ApprovalState.GRANTED))
 _ACTION_STATES: Final = {
@@ -88,8 +88,8 @@ class Refusal(StrEnum):
     SAME_TOKEN = (
         "same_token",
         (
-            "whoever approves what their own agent asks needs another token or client than the call's: jti, azp, "
-            "client_id or sid has to differ from the call's, and the client must not be the agent"
+            "it was asked for with this token or client: approve with another one (jti, azp, client_id or sid has to "
+            "differ from the call's, and the client must not be the agent)"
         ),
     )
     NOT_AN_APPROVER = "not_an_approver", "the claims have none of the roles that approve it: {approvers}"
@@ -173,6 +173,7 @@ class Approvals:
         decision_id: str | None = None,
         *,
         claims: Mapping[str, Any] | None = None,
+        proposer: Mapping[str, Any] | None = None,
     ) -> Approval:
         """Return the pending approval of a call (as of `Approval.asked`), opened now if there is none.
 
@@ -180,7 +181,7 @@ class Approvals:
         may take a while, and is asked again when another call has opened one meanwhile. AuditError: that it is opened
         could not be recorded, so it is not; StoreFullError: too many of the subject are pending, in this run or in all.
         """
-        new = Approval.asked(body, entry, reasons, decision_id, claims=claims)
+        new = Approval.asked(body, entry, reasons, decision_id, claims=claims, proposer=proposer)
         while True:
             self._in_time(self.store.list(call_digest=new.call_digest, state=ApprovalState.PENDING), new.opened_at)
             # Lists of our own: whatever sequence a store returns may have no equality.
@@ -258,10 +259,17 @@ class Approvals:
 
         return self._with_action(self._step("withdrawn", approval_id, now, withdrawn))
 
-    def usable(self, call_digest: str, now: str, claims: Mapping[str, Any] | None = None) -> Approval | None:
-        """Return the approval that lets exactly this call, by these claims, through at `now`: the newest."""
+    def usable(
+        self,
+        call_digest: str,
+        now: str,
+        claims: Mapping[str, Any] | None = None,
+        proposer: Mapping[str, Any] | None = None,
+    ) -> Approval | None:
+        """Return the newest approval that lets exactly this call through at `now`; claims as of `Approval.is_for`."""
         granted = reversed(self._in_time(self.store.list(call_digest=call_digest, state=ApprovalState.GRANTED), now))
-        return next((approval for approval in granted if approval.usable(now) and approval.is_for(claims or {})), None)
+        tokens = claims or {}, proposer or {}
+        return next((approval for approval in granted if approval.usable(now) and approval.is_for(*tokens)), None)
 
     def consume(self, approval: Approval, now: str, *, within: Transaction | None = None) -> Approval:
         """Use it up, in the transaction `within` where a store can. Of all that try, in any process, one gets through.
@@ -438,14 +446,20 @@ def _approver(approval: Approval, claims: Any, now: str) -> tuple[Person, tuple[
     if claims.get("act") is not None:
         raise ApprovalRefusedError(approval.id, Refusal.AGENT, approval)
     subject, *agents = approval.requesters
+    marks = token_marks(claims)
+    by_agents, by_person = (token_marks(*({"azp": each.sub} for each in people)) for people in (agents, [person]))
+    is_same = (
+        _have_same("token", marks, approval.token)
+        or _have_same("client", marks, by_agents)
+        or _have_same("client", by_person, approval.token)
+    )
     if any(person.may_be(agent) for agent in agents):
         raise ApprovalRefusedError(approval.id, Refusal.REQUESTER, approval)
     if person.may_be(subject):
         # Two spellings may be one person, who is kept out; only one spelling is certainly this person, who is let in.
         if SUBJECT not in approval.approvers or person != subject:
             raise ApprovalRefusedError(approval.id, Refusal.REQUESTER, approval)
-        marks, by_agent = token_marks(claims), [token_marks({"azp": agent.sub})["client"][0] for agent in agents]
-        if not are_two_tokens(marks, approval.token) or not {*by_agent}.isdisjoint(marks.get("client", ())):
+        if is_same or not are_two_tokens(marks, approval.token):
             raise ApprovalRefusedError(approval.id, Refusal.SAME_TOKEN, approval)
         return person, (SUBJECT,), marks
     held = claims.get("roles")
@@ -455,7 +469,13 @@ def _approver(approval: Approval, claims: Any, now: str) -> tuple[Person, tuple[
     roles = tuple(sorted(set(held) & set(approval.approvers) - {SUBJECT}))
     if not roles:
         raise ApprovalRefusedError(approval.id, Refusal.NOT_AN_APPROVER, approval)
+    if is_same:
+        raise ApprovalRefusedError(approval.id, Refusal.SAME_TOKEN, approval)
     return person, roles, {}
+
+
+def _have_same(kind: str, first: TokenMarks, second: TokenMarks) -> bool:
+    return not {*first.get(kind, ())}.isdisjoint(second.get(kind, ()))
 
 
 def _event(step: str, approval: Approval, who: str, log: AuditLog) -> AuditEvent:

@@ -93,7 +93,7 @@ def find_approval(
 
     def find() -> tuple[Approval | None, Request]:
         now, call_digest = request.context["time"], request.context["call_digest"]
-        approval = approvals.usable(call_digest, now, asked.session.claims)
+        approval = approvals.usable(call_digest, now, asked.session.claims, asked.received.proposer)
         if approval is None:
             approval = _used(asked, checked, call_digest, approvals, stores)
             if approval is None:
@@ -132,6 +132,7 @@ def open_approval(
             stage=partial(staged_action, decided, prepared, stores),
             decision_id=decided.decision.decision_id if decided.decision else None,
             claims=prepared.asked.session.claims,
+            proposer=prepared.asked.received.proposer,
         )
         action = None if approval.action_id is None else stores.actions.get(approval.action_id)
         return decided._replace(approval=approval, action=action)

@@ -57,6 +57,7 @@ class Received(NamedTuple):
         hold: whether a STEP_UP opens an approval though the tool is not to run now.
         transformed: whether the policy has put the proposal in the place of the one made.
         call: what the model proposed, where that is a call in the form of its API.
+        proposer: the claims of the token that proposed it to a service; the session may be somebody else's.
     """
 
     manifest: EffectiveManifest
@@ -70,6 +71,7 @@ class Received(NamedTuple):
     hold: bool = False
     transformed: bool = False
     call: ToolCall | None = None
+    proposer: Mapping[str, Any] = _NOTHING
 
 
 class Asked(NamedTuple):

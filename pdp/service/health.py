@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import JSONResponse, Response
 
@@ -22,10 +23,16 @@ if TYPE_CHECKING:
 routes = Routes()
 
 
+_SECONDS: Final = 2.0  # in which engine and store have to answer
+_WHY: Final = {"store.schema": "its tables are of another release", "timeout": f"no answer within {_SECONDS:g} s"}
+_log = logging.getLogger("pdp.service")
+
+
 class Readiness:
     """Whether all tenants' engines and stores can be used, asked at most once a second, however many want to know.
 
-    A tenant's part is shown where the service has no other: nobody sees what another tenant has.
+    A tenant's part is shown where the service has no other: nobody sees what another tenant has. What hangs is not
+    asked again before it ends.
     """
 
     def __init__(self, tenants: dict[str, Tenant]) -> None:
@@ -34,6 +41,7 @@ class Readiness:
         self._until = 0.0
         self._answer: dict[str, Any] = {}
         self._since: dict[tuple[str, str], float] = {}
+        self._asked: dict[tuple[str, str], asyncio.Task[dict[str, Any]]] = {}
 
     async def answer(self) -> dict[str, Any]:
         """Return `status`, `ready` or `unready`; and of a single tenant `engine`, and `store` with the audit stream."""
@@ -47,16 +55,36 @@ class Readiness:
         return self._answer
 
     async def _part(self, tenant: Tenant) -> dict[str, dict[str, Any]]:
+        checks = {"engine": self._engine, "store": self._store}
+        for name, check in checks.items():
+            if (tenant.name, name) not in self._asked:
+                self._asked[tenant.name, name] = asyncio.create_task(check(tenant))
+        asked = {name: self._asked[tenant.name, name] for name in checks}
+        done, _ = await asyncio.wait(asked.values(), timeout=_SECONDS)
+        for name, task in asked.items():
+            if task in done:
+                del self._asked[tenant.name, name]
+        late = _WHY["timeout"]
         return {
-            "engine": await self._engine(tenant),
-            "store": await asyncio.to_thread(_store, tenant),
+            name: task.result() if task in done else {"status": "unready", "code": f"{name}.timeout", "reason": late}
+            for name, task in asked.items()
         }
+
+    async def _store(self, tenant: Tenant) -> dict[str, Any]:
+        try:
+            return {"status": "ready", "revision": await asyncio.to_thread(tenant.stores.check)}
+        except PdpError as error:
+            _log.error("tenant %s: not ready: %s", tenant.name, error)
+            why = _WHY.get(error.code, "it cannot be written to; the log says why")
+            return {"status": "unready", "code": error.code, "reason": why}
 
     async def _engine(self, tenant: Tenant) -> dict[str, Any]:
         # No request at all: the policy denies it, and says which one it is.
         decision = await tenant.pep.engine.adecide_body(b"{}")
         if decision.bundle_revision is None:
-            return {"status": "unready", "name": tenant.pep.engine.name, "code": decision.reasons[0].code}
+            code, why = decision.reasons[0].code, "it gives no decision; the log says why"
+            _log.error("tenant %s: not ready: %s", tenant.name, decision.reasons[0].text)
+            return {"status": "unready", "name": tenant.pep.engine.name, "code": code, "reason": why}
         since = self._since.setdefault((tenant.name, decision.bundle_revision), time.time())
         return {
             "status": "ready",
@@ -67,13 +95,13 @@ class Readiness:
         }
 
 
-@routes.at("/healthz", "GET")
+@routes.at("/healthz", "GET", "HEAD")
 async def alive(_: Request) -> JSONResponse:
     """Answer, which is all that it says."""
     return JSONResponse({"status": "ok"})
 
 
-@routes.at("/readyz", "GET")
+@routes.at("/readyz", "GET", "HEAD")
 async def ready(request: Request) -> JSONResponse:
     """Answer 200 when calls can be decided and recorded, else 503."""
     answer = await service_of(request).readiness.answer()
@@ -99,10 +127,3 @@ async def audit_page(request: Request) -> Response:
     last = rows[-1].seq if rows else after
     events = ",".join(row.line for row in rows)
     return Response(f'{{"events":[{events}],"last":{last}}}', media_type="application/json")
-
-
-def _store(tenant: Tenant) -> dict[str, Any]:
-    try:
-        return {"status": "ready", "revision": tenant.stores.check()}
-    except PdpError as error:
-        return {"status": "unready", "code": error.code}

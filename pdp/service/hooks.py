@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from starlette.responses import JSONResponse, Response
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 routes = Routes()
 _log: Final = logging.getLogger("pdp.service")
+_ELSEWHERE: Final = f"{os.devnull}/elsewhere"  # cannot exist: every path of the client is outside of it
 
 
 @routes.at("/v1/hooks/{client}", "POST")
@@ -40,6 +43,9 @@ async def hook(request: Request, client: str) -> Response:
         who = await caller(request, Scope.PROPOSE)
         call = CLAUDE_CODE.read(await read_object(request))
         moment = call.moment
+        # No answer tells which other folders are on this machine.
+        if not await asyncio.to_thread(_is_within, call.cwd, who.tenant.settings.workspaces):
+            call = replace(call, cwd=_ELSEWHERE)
         folder = who.tenant.settings.project.parent
         file = folder / COMMANDS_FILE
         commands = (await asyncio.to_thread(read_record, file, HookCommands)).root if file.exists() else {}
@@ -53,3 +59,8 @@ async def hook(request: Request, client: str) -> Response:
             Behaviour.DENY, f"the call cannot be decided: {error if isinstance(error, PdpError) else ''}"
         )
     return JSONResponse(http_body(given, moment))
+
+
+def _is_within(cwd: str, folders: tuple[Path, ...]) -> bool:
+    here = Path(os.path.realpath(cwd))
+    return any(here.is_relative_to(os.path.realpath(each)) for each in folders)

@@ -10,7 +10,7 @@ import orjson
 import yaml
 from starlette.responses import Response
 
-from pdp.service.requests import caller
+from pdp.service.requests import caller, service_of
 from pdp.service.routing import Routes
 
 if TYPE_CHECKING:
@@ -29,12 +29,16 @@ def openapi_document() -> dict[str, Any]:
 
 
 @cache
-def _encoded() -> bytes:
-    return orjson.dumps(openapi_document())
+def _encoded(page: int) -> bytes:
+    document = openapi_document()
+    for path in ("/v1/audit", "/v1/approvals"):
+        limit = next(each for each in document["paths"][path]["get"]["parameters"] if each["name"] == "limit")
+        limit["schema"]["maximum"] = page
+    return orjson.dumps(document)
 
 
 @routes.at("/openapi.json", "GET")
 async def document(request: Request) -> Response:
     """Answer with the document, to whoever has a valid token."""
     await caller(request)
-    return Response(_encoded(), media_type="application/json")
+    return Response(_encoded(service_of(request).settings.limits.page), media_type="application/json")

@@ -56,7 +56,8 @@ async def propose(request: Request) -> Response:
         evaluation = await who.tenant.pep.adecide(body["proposal"], session, **ids)
         return _decided({**as_answer(evaluation), "id": call_id})
     name = CallName(call_id, who.principal.id, digest(canonical([who.principal.id, {**body, "id": call_id}])))
-    return _decided(await who.tenant.pep.abegin(name, body["proposal"], session, **ids))
+    proposer = who.principal.claims
+    return _decided(await who.tenant.pep.abegin(name, body["proposal"], session, proposer=proposer, **ids))
 
 
 @routes.at("/v1/proposals/{call_id}/result", "POST")

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import signal
 import socket
 import ssl
 import sys
+import time
 from contextlib import ExitStack
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
+from uvicorn.supervisors.multiprocess import Process
 
 from pdp.errors import EngineError, UsageError
 from pdp.service.app import HttpApp, Service
@@ -31,24 +34,40 @@ if TYPE_CHECKING:
 
     from pdp.service.settings import ServiceSettings
 
+_log = logging.getLogger("pdp.service")
+
 _HEAD_SECONDS: Final = 10.0
 _HEAD_BYTES: Final = 64 * 1024
 _GRACE_SECONDS: Final = 20
+_SILENT_SECONDS: Final = 60  # after which a silent worker is replaced; a start may take as long
+_HEALTH: Final = (b"/healthz", b"/readyz")
+_SPARE: Final = 64  # extra connections, for health alone
+_OTHER_FILES: Final = 128  # open in a process beside its connections
 
 
 class _BoundedHttp(HttpToolsProtocol):
     """HTTP/1.1 of one connection. A request whose head is not whole in 10 s, or longer than 64 KiB, ends it.
 
-    When the process is told to end, `ending` in the application's state is set: what waits answers then.
+    When a process has all the connections that it may have, a new one ends the one that has been without a request for
+    longest. Where all have one, requests for health are still answered. When the process is told to end, `ending` in
+    the application's state is set: what waits answers then.
     """
 
+    _idle: ClassVar[dict[_BoundedHttp, None]] = {}  # connections of this process without a request, the oldest first
     _in_head = False
     _head_bytes = 0
+    _fields_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._head_timer = self.loop.call_later(_HEAD_SECONDS, transport.close)
+        self._idle[self] = None
+        over, oldest = len(self.connections) - (self.config.limit_concurrency or 0), next(iter(self._idle))
+        if over >= (0 if oldest is not self else _SPARE):
+            del self._idle[oldest]
+            self.connections.discard(oldest)
+            oldest.transport.close()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -62,26 +81,81 @@ class _BoundedHttp(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._in_head = True
+        self._fields_bytes = 0
         super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + len(": \r\n"))
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._head_bytes = 0
         self._end_timer()
+        self._idle.pop(self, None)
+        self.limit_concurrency = None if self.url in _HEALTH else self.config.limit_concurrency
         super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.transport.is_closing() and self.cycle.response_complete:
+            self._idle[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_timer()
+        self._idle.pop(self, None)
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
         self.app_state["ending"].set()
         super().shutdown()
 
+    def _count(self, size: int) -> None:
+        # Many short fields of a long head may come at once.
+        self._fields_bytes += size
+        if self._fields_bytes > _HEAD_BYTES:
+            raise ValueError("the head is too long")  # the server answers 400 and closes the connection
+
     def _end_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+
+class _Supervisor(Multiprocess):
+    """Replaces workers that end, and logs why. A worker may take a minute to start, or to answer."""
+
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
+        super().__init__(config, sockets)
+        self._heard: dict[Process, float] = {}
+
+    def keep_subprocess_alive(self) -> None:
+        now = time.monotonic()
+        for at, worker in enumerate(() if self.should_exit.is_set() else self.processes):
+            pipe = worker.parent_conn
+            if worker.exitcode is None and (worker not in self._heard or pipe.poll()):
+                _ = pipe.poll() and pipe.recv()
+                pipe.send(b"ping")
+                self._heard[worker] = now
+            code = worker.exitcode
+            if code is None and now - self._heard[worker] < _SILENT_SECONDS:
+                continue
+            worker.kill()
+            worker.join()
+            self._heard.pop(worker, None)
+            if code == STARTUP_FAILURE:
+                _log.error("worker %s could not start, so the service ends: its log lines say why", worker.pid)
+                self.should_exit.set()
+                return
+            why = f"killed by {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
+            why = why if code is not None else f"no answer for {_SILENT_SECONDS} s"
+            _log.error("worker %s ended: %s; a new worker starts", worker.pid, why)
+            self.processes[at] = Process(self.config, self.sockets)
+            self.processes[at].start()
 
 
 def check_service(settings: ServiceSettings) -> None:
@@ -136,12 +210,13 @@ def serve_until_ended(
             server_header=False,
             limit_concurrency=_most_connections(settings),
             timeout_graceful_shutdown=_GRACE_SECONDS,
+            timeout_worker_healthcheck=_SILENT_SECONDS,
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
         )
         if settings.workers > 1:
             os.environ[WORKERS_FOLDER] = ended.enter_context(TemporaryDirectory(prefix="pdp-metrics-"))
-            supervisor = Multiprocess(config, sockets=[bound])
+            supervisor = _Supervisor(config, sockets=[bound])
             supervisor.run()
             is_failed = STARTUP_FAILURE in (worker.exitcode for worker in supervisor.processes)
         else:
@@ -172,7 +247,8 @@ def _most_connections(settings: ServiceSettings) -> int:
     """Return how many connections one process has, with the files that it may open raised to the system's limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return settings.limits.connections
+    most = settings.limits.connections
+    return most if hard == resource.RLIM_INFINITY else min(most, max(hard - _OTHER_FILES - _SPARE, 1))
 
 
 def _check_tls(settings: ServiceSettings) -> None:

@@ -108,7 +108,10 @@ class AuthzenSettings(_Part):
 
 
 class TenantSettings(_Part):
-    """One tenant: its project file, and where its approvals, keys and audit stream are stored."""
+    """One tenant: its project file, and where its approvals, keys and audit stream are stored.
+
+    `workspaces`: folders of this machine in which clients of http hooks work.
+    """
 
     project: ProjectPath
     store: ProjectStore
@@ -117,6 +120,7 @@ class TenantSettings(_Part):
     accept_unknown_opa: bool = False
     audit_key_file: ProjectPath | None = None
     webhooks: tuple[WebhookSettings, ...] = ()
+    workspaces: tuple[ProjectPath, ...] = ()
     authzen: AuthzenSettings | None = None
 
     def model_post_init(self, _: Any) -> None:

@@ -33,10 +33,15 @@ TokenMarks = dict[str, tuple[str, ...]]
 """Digests of what tells a token from another: its id, its client, its session; what is not stated is left out."""
 
 
-def token_marks(claims: Mapping[str, Any]) -> TokenMarks:
-    """Return the marks of the token that has these claims."""
+def token_marks(*tokens: Mapping[str, Any]) -> TokenMarks:
+    """Return the marks of the tokens that have these claims."""
     stated = {
-        kind: {digest(value.encode("utf-8", "surrogatepass")) for name in names if (value := _text(claims.get(name)))}
+        kind: {
+            digest(value.encode("utf-8", "surrogatepass"))
+            for claims in tokens
+            for name in names
+            if (value := _text(claims.get(name)))
+        }
         for kind, names in _TOKEN_CLAIMS.items()
     }
     return {kind: tuple(sorted(digests)) for kind, digests in stated.items() if digests}
@@ -85,14 +90,15 @@ class Approval:
 
     Attributes:
         call_digest: the call that it is for, and no other: all of the request but time, request ids and approval.
-        requesters: the subject and every agent that acts for it; none of them may grant.
+        requesters: the subject, every agent that acts for it, and whoever proposed the call to a service with their
+            own token; none of them may grant.
         approvers: the roles of which an approver has one; `$subject`: or is the subject; empty: nobody can grant.
         body: the decided request as canonical JSON, which is what an approver is shown.
         reasons: the codes that asked for it.
         closed_at, closed_by: when and by whom it was denied, withdrawn or used; `why`: the reason they gave.
         action_id: the action that was staged for the call, where it has effects.
         task: what those who decide were told (pattern 7): queue or principal, rationale, evidence, sla.
-        token: the token of the call, where the subject may grant, who needs another one.
+        token: the tokens of the call: of its session, and of the request to a service. A grant needs another one.
     """
 
     id: str
@@ -131,19 +137,22 @@ class Approval:
         decision_id: str | None = None,
         *,
         claims: Mapping[str, Any] | None = None,
+        proposer: Mapping[str, Any] | None = None,
     ) -> Self:
         """Return the new, pending approval of a call, opened at the `context.time` of its decided request, `body`.
 
         The tool's effective entry says who approves, how many of them, and until when. The subject is among them only
-        where an agent acts, and never for commit-high. `claims`: those of the call's session.
+        where an agent acts, and never for commit-high. `claims`: those of the call's session; `proposer`: those of the
+        token that proposed it to a service, which may speak for other subjects.
         """
         request = orjson.loads(body)
         subject, context = request["subject"], request["context"]
-        requesters = tuple(_requesters(subject, context.get("agent")))
+        requesters = list(_requesters(subject, context.get("agent")))
         agents = [person.sub for person in requesters[1:]]
         approvers = entry.approval.approvers or ()
         if not agents or entry.effect_class is EffectClass.COMMIT_HIGH:
             approvers = tuple(role for role in approvers if role != SUBJECT)
+        requesters += [person for person in _proposers(proposer or {}) if person not in requesters]
         # Rounded down: an approval may end a little too early, and never too late.
         ends = datetime.fromisoformat(context["time"]).timestamp() + int(duration_seconds(entry.approval.expires))
         return cls(
@@ -155,7 +164,7 @@ class Approval:
             action=request["action"]["name"],
             subject=subject["id"],
             agent=context.get("agent") or (agents[0] if agents else None),
-            requesters=requesters,
+            requesters=tuple(requesters),
             manifest_digest=request["action"]["properties"]["manifest_digest"],
             approvers=tuple(approvers),
             quorum=entry.approval.quorum,
@@ -166,7 +175,7 @@ class Approval:
             idempotency_key=context.get("idempotency_key"),
             run_id=context.get("run_id"),
             decision_id=decision_id,
-            token=token_marks(claims or {}) if SUBJECT in approvers else {},
+            token=token_marks(claims or {}, proposer or {}),
         )
 
     @property
@@ -198,9 +207,16 @@ class Approval:
             and self.opened_at <= now < self.expires_at
         )
 
-    def is_for(self, claims: Mapping[str, Any]) -> bool:
-        """Return whether a call with these claims may use it: the subject's own grant has to be by another token."""
-        return all(are_two_tokens(grant.token, token_marks(claims)) for grant in self.grants if SUBJECT in grant.roles)
+    def is_for(self, claims: Mapping[str, Any], proposer: Mapping[str, Any]) -> bool:
+        """Return whether a call with these claims, proposed by that token, may use it.
+
+        Nobody proposes what they have granted themselves; the subject may, by another token than the one that granted.
+        """
+        marks, people = token_marks(claims, proposer), [*_proposers(proposer)]
+        return all(
+            are_two_tokens(grant.token, marks) if SUBJECT in grant.roles else not any(map(grant.person.may_be, people))
+            for grant in self.grants
+        )
 
     def as_context(self, now: str) -> dict[str, Any]:
         """Return what the policy sees of it as `context.approval`; `age_seconds` is counted to `now`."""
@@ -266,6 +282,11 @@ def _requesters(subject: dict[str, Any], agent: str | None) -> Iterator[Person]:
         if _text(actor.get("sub")):
             yield Person(_text(actor.get("iss")), actor["sub"])
         actor = actor.get("act")
+
+
+def _proposers(claims: Mapping[str, Any]) -> Iterator[Person]:
+    if sub := _text(claims.get("sub")):
+        yield from _requesters({"id": sub, "properties": claims}, None)
 
 
 def _text(value: object) -> str | None:

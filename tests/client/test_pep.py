@@ -81,7 +81,7 @@ def shown(evaluation: Evaluation) -> dict[str, Any]:
         "call": evaluation.call,
         "replayed": evaluation.replayed,
         "approval": approval and replace(
-            approval, id="", body=b"", opened_at="", expires_at="", action_id="", decision_id=""
+            approval, id="", body=b"", opened_at="", expires_at="", action_id="", decision_id="", token={}
         ),
         "action": action and (action.kind, action.target, action.state, action.payload_digest),
     }  # fmt: skip

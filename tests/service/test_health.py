@@ -33,6 +33,7 @@ async def test_a_service_is_ready_when_engine_and_store_can_be_used(tmp_path: Pa
     async with service(tmp_path, database) as served:
         client = served.client(token="")
         alive, ready = await client.get("/healthz"), await client.get("/readyz")
+        assert [(await client.head(path)).status_code for path in ("/healthz", "/readyz")] == [200, 200]
 
     assert (alive.status_code, alive.json()) == (200, {"status": "ok"})
     assert (ready.status_code, aged(ready.json())) == (
@@ -63,7 +64,7 @@ async def test_tables_of_another_release_are_not_ready(tmp_path: Path, database:
     assert (ready.status_code, ready.json()["status"], ready.json()["store"]) == (
         503,
         "unready",
-        {"status": "unready", "code": "store.schema"},
+        {"status": "unready", "code": "store.schema", "reason": "its tables are of another release"},
     )
 
 
@@ -76,7 +77,12 @@ async def test_an_opa_that_is_not_there_is_not_ready(tmp_path: Path) -> None:
         503,
         {
             "status": "unready",
-            "engine": {"status": "unready", "name": "sidecar", "code": "engine.unavailable"},
+            "engine": {
+                "status": "unready",
+                "name": "sidecar",
+                "code": "engine.unavailable",
+                "reason": "it gives no decision; the log says why",
+            },
             "store": {"status": "ready", "revision": "0003"},
         },
     )

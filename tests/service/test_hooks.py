@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import re
 import time
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
@@ -35,7 +36,8 @@ def tenant(tmp_path: Path) -> dict[str, Any]:
     for name, content in starter_files("alice").items():
         if name != "approver.yaml":
             (tmp_path / "project" / name).write_bytes(content)
-    return tenant_on(empty_database("sqlite", tmp_path), project=tmp_path / "project" / "pdp.yaml")
+    named = {"project": tmp_path / "project" / "pdp.yaml", "workspaces": [str(tmp_path / "work")]}
+    return tenant_on(empty_database("sqlite", tmp_path), **named)
 
 
 @pytest.fixture
@@ -107,6 +109,22 @@ async def test_nothing_is_in_a_workspace_that_is_not_here(served: ServedApp, cwd
     assert gone["hookSpecificOutput"]["permissionDecisionReason"].startswith(
         f"reach_outside: {cwd}/a in {cwd}/gone is held: "
     )
+
+
+async def test_no_answer_tells_which_folders_are_on_the_services_machine(
+    served: ServedApp, cwd: str, tmp_path: Path
+) -> None:
+    agent, answers = served.client([Scope.PROPOSE], AGENT), []
+    (tmp_path / "other" / ".git").mkdir(parents=True)
+    (tmp_path / "other" / ".pdp-hook.yaml").write_text("deny: [read_file]\n")
+    (Path(cwd) / "link").symlink_to(tmp_path / "other")
+    for number, folder in enumerate((tmp_path / "other", f"{cwd}/link", tmp_path / "none", "/")):
+        read = {"tool_name": "Read", "tool_input": {"file_path": "src/a"}}
+        answer = await post(agent, bash(str(folder), "", f"c-{number}", **read))
+        said = answer["hookSpecificOutput"]["permissionDecisionReason"].replace(f" in {folder} ", " in FOLDER ")
+        answers.append(re.sub("[0-9a-f]{32}", "ID", said))
+    assert len(set(answers)) == 1
+    assert answers[0].startswith("reach_outside: src/a in FOLDER is held: ")
 
 
 @pytest.mark.parametrize(
@@ -192,8 +210,8 @@ async def test_a_faulty_list_of_commands_denies(served: ServedApp, tmp_path: Pat
 
 @pytest.mark.process
 def test_claude_code_asks_a_service(tmp_path: Path, tenant: dict[str, Any], cwd: str) -> None:
-    store = tenant.pop("store")
-    with running_service(tmp_path, url=store, tenant={"project": str(tenant["project"])}) as running:
+    store, tenant = tenant.pop("store"), {**tenant, "project": str(tenant["project"])}
+    with running_service(tmp_path, url=store, tenant=tenant) as running:
         http = {
             "type": "http", "url": f"{running.url}/v1/hooks/claude-code",
             "headers": {"Authorization": "Bearer $PDP_HOOK_TOKEN"}, "allowedEnvVars": ["PDP_HOOK_TOKEN"],

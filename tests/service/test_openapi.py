@@ -60,7 +60,7 @@ STORY = (
     Step("agent", "post", "/v1/proposals", "plan"),
     Step("agent", "post", "/v1/proposals", "decided"),
     Step("agent", "post", "/v1/proposals", "to_withdraw"),
-    Step("agent", "post", "/v1/approvals/{approval_id}/withdraw", "nothing"),
+    Step("agent", "post", "/v1/approvals/{approval_id}/withdraw", "withdrawn"),
     Step("agent", "post", "/v1/proposals", "to_deny"),
     Step("supervisor", "post", "/v1/approvals/{approval_id}/deny", "denied"),
     Step("agent", "post", "/v1/proposals", "step_up"),

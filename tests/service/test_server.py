@@ -43,6 +43,10 @@ def logged(running: RunningService) -> list[dict[str, Any]]:
     return [json.loads(line) for line in running.log.read_text().splitlines()]
 
 
+def messages(running: RunningService) -> list[str]:
+    return [line["message"] for line in logged(running)]
+
+
 def ended(running: RunningService) -> int:
     return running.process.wait(PATIENCE)
 
@@ -106,7 +110,7 @@ def test_a_worker_that_dies_is_replaced_and_all_are_counted_together(tmp_path: P
         assert until(lambda: len(started()) == 2)
         client = running.client(["decide", "audit"])
         with ThreadPoolExecutor(8) as threads:
-            for _ in threads.map(lambda _: httpx.get(f"{running.url}/healthz").raise_for_status(), range(100)):
+            for _ in threads.map(lambda _: client.get("/healthz").raise_for_status(), range(100)):
                 pass
         os.kill(started()[0], signal.SIGKILL)
         assert until(lambda: len(started()) == 3)
@@ -123,6 +127,25 @@ def test_a_worker_that_dies_is_replaced_and_all_are_counted_together(tmp_path: P
             for sample in family.samples
         }
         assert counted["pdp_http_requests_total", "/healthz"] == 100
+        assert f"worker {started()[0]} ended: killed by SIGKILL; a new worker starts" in messages(running)
+        running.process.send_signal(signal.SIGTERM)
+        assert ended(running) == 0
+
+
+SLOW = """
+import sys, time
+
+if "--multiprocessing-fork" in sys.orig_argv:
+    time.sleep(6)
+"""
+
+
+def test_workers_may_start_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path / "sitecustomize.py", SLOW)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with running_service(tmp_path, workers=2) as running:
+        assert until(lambda: sum(message.startswith("Started server") for message in messages(running)) == 2)
+        assert not [message for message in messages(running) if " ended: " in message]
         running.process.send_signal(signal.SIGTERM)
         assert ended(running) == 0
 

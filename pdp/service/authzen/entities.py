@@ -19,6 +19,7 @@ from pdp.session import Session
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pdp.decision import Decision
     from pdp.service.requests import Caller
 
 KEYS: Final = ("subject", "action", "resource", "context")
@@ -29,11 +30,16 @@ _OWN: Final = "without the scope assert, a token asks for its own subject: type 
 
 
 class AccessRequest(NamedTuple):
-    """One question, complete: `body` is what the policy is asked, `stable` the same without times and ids."""
+    """One question, complete: `body` is what the policy is asked, `stable` what was stated, without times and ids.
+
+    `denied`, `unchecked`: as of `AccessPolicy.checked`.
+    """
 
     request: Request
     stable: bytes
     body: bytes
+    denied: Decision | None = None
+    unchecked: tuple[str, ...] = ()
 
 
 class QuestionReader:
@@ -48,8 +54,8 @@ class QuestionReader:
         # With what they were read from, so that nothing else can have its identity.
         self._known: dict[tuple[str, int], tuple[Any, Any, dict[str, Any]]] = {}
 
-    def read(self, stated: Mapping[str, Any]) -> AccessRequest:
-        """Return one question.
+    def read(self, stated: Mapping[str, Any], *, checks: bool = True) -> AccessRequest:
+        """Return one question; with `checks`, as the manifest's entry admits it.
 
         HttpError: 400 for what is missing or mistyped, 403 for somebody else's subject, 413 where those before are
         already 4 MiB. What only the service knows is refused from a caller, unless the policy is not the baseline's,
@@ -62,15 +68,20 @@ class QuestionReader:
         context = stated_object(stated, "context")
         whole = {"action": action[2], "context": context, "resource": resource[2], "subject": subject[2]}
         stable = body = canonical(whole)
-        if self._caller.tenant.access.is_baseline:
+        request, policy = Request(subject[1], action[1], resource[1], context), self._caller.tenant.access
+        denied: Decision | None = None
+        unchecked: tuple[str, ...] = ()
+        if policy.is_baseline:
             for name in _RESERVED.intersection(context):
                 raise HttpError(400, f"context.{name} is the service's to state", hint="leave it out")
+            if checks:
+                request, denied, unchecked = policy.checked(request)
             filled = {"approval": None, "call_digest": digest(stable), "time": self._time}
-            whole["context"] = context = {"request_id": self._request_id, **context, **filled}
-            body = canonical(whole)
+            request = request._replace(context={"request_id": self._request_id, **request.context, **filled})
+            body = canonical(request.as_json())
         self._bytes += len(body)
         try:
-            return AccessRequest(Request(subject[1], action[1], resource[1], context), stable, bounded(body))
+            return AccessRequest(request, stable, bounded(body), denied, unchecked)
         except JsonValueError as error:
             raise HttpError(400, str(error), hint="send less") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,12 +51,17 @@ async def evaluate_all(
         return await evaluate(caller, body, request_id, settings)
     defaults = {name: body[name] for name in KEYS if name in body}
     reader = QuestionReader(caller, await caller.tenant.access.directory(), request_id)
-    read: list[AccessRequest | HttpError] = []
-    for item in items:
-        try:
-            read.append(reader.read({**defaults, **item}))
-        except HttpError as error:
-            read.append(error)
+
+    def read_all() -> list[AccessRequest | HttpError]:
+        found: list[AccessRequest | HttpError] = []
+        for item in items:
+            try:
+                found.append(reader.read({**defaults, **item}))
+            except HttpError as error:
+                found.append(error)
+        return found
+
+    read = await asyncio.to_thread(read_all)  # up to 4 MiB, and a check of each
     decided = iter(await decide_all(caller, [asked for asked in read if isinstance(asked, AccessRequest)]))
     answers, events, at = [], [], to_milliseconds(time.time())
     for asked in read:
@@ -77,7 +83,8 @@ async def evaluate_all(
 async def decide_all(caller: Caller, asked: Sequence[AccessRequest]) -> list[AccessAnswer]:
     """Return the policy's answers, held against what the caller can fulfil, and explained."""
     policy = caller.tenant.access
-    answers = await policy.decide([one.body for one in asked]) if asked else []
+    found = iter(await policy.decide([one.body for one in asked if one.denied is None]))
+    answers = [next(found) if one.denied is None else AccessAnswer(one.denied) for one in asked]
     for at, (one, answer) in enumerate(zip(asked, answers, strict=True) if policy.is_baseline else ()):
         decision = fulfillable(answer.decision, one.request.context)
         if decision.verdict is not Verdict.ALLOW:
@@ -113,6 +120,8 @@ def _answer(caller: Caller, asked: AccessRequest, answered: AccessAnswer, url: s
     if answered.decision.reasons:
         context = answer_context(answered.decision, policy.entry_of(asked.request.action), url)
     answer: dict[str, Any] = {"decision": answered.decision.verdict is Verdict.ALLOW}
+    if answer["decision"] and asked.unchecked:
+        context = {**(context or {}), "unchecked": asked.unchecked}
     return {**answer, "context": context} if context else answer
 
 

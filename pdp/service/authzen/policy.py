@@ -8,20 +8,30 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from pdp.audit.chain import keyed_hash
+from pdp.contract.checks import Rejected, check
+from pdp.contract.compiled import CompiledManifest
 from pdp.decision import Decision, Verdict, denied, new_id
-from pdp.engine.protocol import DECISION, Engine, parse_answer
-from pdp.errors import AnswerInvalidError, BundleError, EngineError, UndefinedDocumentError
+from pdp.engine.protocol import DECISION, REQUEST_INVALID, Engine, parse_answer
+from pdp.errors import AnswerInvalidError, BundleError, EngineError, PdpError, UndefinedDocumentError
 from pdp.json import canonical
+from pdp.manifest.expressions.expression import MISSING, Variables, compile_expression
 from pdp.project.resources import engine_of_files
-from pdp.request import RequestedAction
+from pdp.proposal import Proposal
+from pdp.request import Entity, Request, RequestedAction
+from pdp.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from contextlib import ExitStack
 
+    from pdp.contract.compiled import CompiledTool
+    from pdp.manifest.expressions.expression import Expression
     from pdp.manifest.model import Tool
     from pdp.pep import Pep
     from pdp.service.settings import AuthzenSettings
+
+UNCHECKED: Final = ("arguments", "resource")
+"""Parts of a question that the policy takes as stated, if it is about no particular call."""
 
 _AT_ONCE: Final = 16
 _VERDICTS: Final[Mapping[object, Verdict]] = {True: Verdict.ALLOW, False: Verdict.DENY} | {one: one for one in Verdict}
@@ -50,6 +60,7 @@ class AccessPolicy:
         self._searches = {name: getattr(settings, f"{name}_search", None) for name in ("subject", "resource", "action")}
         self.is_baseline = settings is None
         self.seal = keyed_hash(key, b"tool-pdp search page")
+        self._tools = CompiledManifest(pep.manifest)
         self._entries: dict[str, Tool] = {}
         for entry in pep.manifest.tools.values():
             self._entries.setdefault(entry.pdp_action, entry)
@@ -77,6 +88,34 @@ class AccessPolicy:
         tool = action.name if entry is None else entry.name  # the policy denies an action that no entry has
         filled = {"tool": tool, "manifest_version": manifest.version, "manifest_digest": manifest.digest}
         return RequestedAction(action.name, {**filled, **action.properties})
+
+    def checked(self, request: Request) -> tuple[Request, Decision | None, tuple[str, ...]]:
+        """Return a question with what the manifest maps, a DENY if a proposal would be rejected, what is unchecked.
+
+        A question without `context.arguments` is about no call, and the policy takes it as stated.
+        """
+        entry, context = self.entry_of(request.action), {**request.context}
+        if entry is None or "arguments" not in context:
+            return request, None, UNCHECKED
+        resource = {**request.resource.properties, "type": request.resource.type, "id": request.resource.id}
+        try:
+            tool = self._admitted(entry.name, context)
+            own = {"type": compile_expression("tool"), "id": compile_expression(entry.name)}
+            is_whole = _hold_to("resource", resource, tool.resource or own, context["arguments"])
+            _hold_to("context", context, tool.context, context["arguments"])
+        except PdpError as error:
+            return request, denied(REQUEST_INVALID, f"{entry.name}: {error.message}"), UNCHECKED
+        held = request._replace(resource=Entity(resource.pop("type"), resource.pop("id"), resource), context=context)
+        return held, None, () if is_whole else UNCHECKED[1:]
+
+    def _admitted(self, name: str, context: dict[str, Any]) -> CompiledTool:
+        session = Session.read({"claims": {}, "idempotency_key": context.get("idempotency_key")})
+        passed = check(Proposal.read({"tool": name, "arguments": context["arguments"]}), session, self._tools)
+        if isinstance(passed, Rejected):
+            found = passed.rejection
+            raise PdpError("an invariant drops the call" if found is None else f"{found.code}: {found.reason}")
+        context |= {"arguments": passed.proposal.arguments, "idempotency_key": passed.idempotency_key}
+        return passed.tool
 
     async def directory(self) -> Mapping[str, Any]:
         """Return what the policy's data knows of subjects and resources, by type and id; EngineError: no answer."""
@@ -144,3 +183,16 @@ class AccessPolicy:
         if isinstance(error, UndefinedDocumentError) and not self.is_baseline:  # a rule that does not hold
             return AccessAnswer(Decision(Verdict.DENY, (), (), new_id(), None, None))
         return AccessAnswer(denied(error.code, error.message))
+
+
+def _hold_to(place: str, stated: dict[str, Any], mapping: Mapping[str, Expression], arguments: Any) -> bool:
+    """Fill in what the manifest maps from the arguments; return whether that is all that it maps.
+
+    PdpError: something else is stated, or an expression failed.
+    """
+    known = {name: each for name, each in mapping.items() if all(path.variable == "arguments" for path in each.paths)}
+    for name, each in known.items():
+        value = each.evaluate(Variables(arguments=arguments))
+        if value is not MISSING and canonical(stated.setdefault(name, value)) != canonical(value):
+            raise PdpError(f"{place}.{name} differs from the arguments")
+    return len(known) == len(mapping)

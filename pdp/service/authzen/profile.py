@@ -1,6 +1,7 @@
-"""The answer's context: what drafts beside the specification say of reasons, obligations and access requests.
+"""The answer's context: reasons, obligations, and what a STEP_UP needs.
 
-Their names still change (AuthZEN Obligations and Access Request profiles, 2026), and stand in this module alone.
+`obligations` follows the AuthZEN Obligations Profile, a draft. A STEP_UP has a member of our own, `needs_approval`: the
+draft's type `step-up` asks for stronger authentication, and `access_request` for endpoints that are not offered here.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.clock import to_seconds
 from pdp.decision import Verdict, denied
-from pdp.manifest.fields import duration_seconds
 from pdp.obligations.handlers import ObligationError
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ def fulfillable(decision: Decision, context: Mapping[str, Any]) -> Decision:
 def answer_context(decision: Decision, entry: Tool | None, url: str) -> dict[str, Any]:
     """Return `context` of an answer; empty for an ALLOW without obligations.
 
-    A STEP_UP has an obligation of type step-up, and says where an approval is asked for: by a proposal of the call. The
-    draft's own endpoint for that, with its tasks, is not offered.
+    A STEP_UP says who approves, and where an approval is asked for: by a proposal of the call.
     """
     context: dict[str, Any] = {}
     obligations = [
@@ -50,19 +49,15 @@ def answer_context(decision: Decision, entry: Tool | None, url: str) -> dict[str
         if duty.id not in _FULFILLED
     ]
     if decision.verdict is not Verdict.ALLOW:
-        now = time.time()
         words = " ".join(reason.text for reason in decision.reasons)
         context = {
             "verdict": decision.verdict,
             "evaluation_id": decision.decision_id,
-            "evaluated_at": to_seconds(now),
+            "evaluated_at": to_seconds(time.time()),
             "reason_admin": {"403": words},
             "reasons": [reason.as_json() for reason in decision.reasons],
         }
         if decision.verdict is Verdict.STEP_UP and entry is not None:
-            approval = entry.approval
-            needed = {"acr_value": "approval", "approvers": approval.approvers, "quorum": approval.quorum}
-            obligations.append({"id": f"{decision.decision_id}-approval", "type": "step-up", "properties": needed})
-            expires = to_seconds(now + duration_seconds(approval.expires))
-            context["access_request"] = {"endpoint": f"{url}/v1/proposals", "expires_at": expires}
+            needed = {name: getattr(entry.approval, name) for name in ("approvers", "quorum", "expires")}
+            context["needs_approval"] = {**needed, "endpoint": f"{url}/v1/proposals"}
     return {**context, "obligations": obligations} if obligations else context

@@ -18,6 +18,7 @@ from pdp.decision import Verdict
 from pdp.json import canonical
 from pdp.service.authzen.entities import KEYS, QuestionReader, entity_of, read_action, searched_type, stated_object
 from pdp.service.authzen.evaluation import decide_all
+from pdp.service.authzen.policy import UNCHECKED
 from pdp.service.requests import HttpError
 from pdp.service.security.principal import Scope
 
@@ -72,7 +73,7 @@ async def search(
     while at < min(len(left), _ROUNDS * limits.batch) and len(found) < page.limit and time.monotonic() < ends:
         entities = [{**form, "name" if kind == "action" else "id": name} for name in left[at : at + limits.batch]]
         reader = QuestionReader(caller, directory, request_id)
-        asked = [reader.read({**stated, kind: entity}) for entity in entities]
+        asked = [reader.read({**stated, kind: entity}, checks=False) for entity in entities]
         for entity, answer in zip(entities, await decide_all(caller, asked), strict=True):
             if len(found) == page.limit:
                 break
@@ -95,10 +96,11 @@ async def search(
             "outcome": "not_executed",
         }
     )
+    results = {"results": found, **({"context": {"unchecked": UNCHECKED}} if policy.is_baseline else {})}
     if at == len(left):
-        return {"page": {"next_token": ""}, "results": found} if "page" in body else {"results": found}
+        return {"page": {"next_token": ""}, **results} if "page" in body else results
     page = page._replace(after=left[at - 1] if at else page.after, revision=revision)
-    return {"page": {"next_token": _token(page, question, policy.seal)}, "results": found}
+    return {"page": {"next_token": _token(page, question, policy.seal)}, **results}
 
 
 def _asked_page(stated: Mapping[str, Any], most: int, question: bytes, seal: Callable[[bytes], str]) -> _Page:

@@ -23,13 +23,13 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from pdp.errors import StoreError, UsageError
 from pdp.installed import extra
-from pdp.stores.sql.tables import SCHEMA, audit, check_schema, upgrade_schema
+from pdp.stores.sql.tables import SCHEMA, check_schema, upgrade_schema, versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-BUSY_SECONDS: Final = 10  # how long one step waits for another process that holds the database, before it fails
-TURN_SECONDS: Final = 3 * BUSY_SECONDS
+BUSY_SECONDS: Final = 5  # how long one step waits for another process that holds the database, before it fails
+TURN_SECONDS: Final = 2 * BUSY_SECONDS
 """How long one step waits for other threads of its process that use the database, before it fails."""
 
 _HINT: Final = "write sqlite:///path/to/file.db or postgresql://user@host/database"
@@ -38,6 +38,8 @@ _POSTGRESQL: Final = ("postgresql", "postgres", "postgresql+psycopg")
 _SQLITE: Final = ("sqlite", "sqlite+pysqlite")
 _READS: Final = "pdp_reads"
 _DURABLE: Final = "pdp_durable"
+_WAIT: Final = "pdp_wait"
+_HELD_SECONDS: Final = 0.1  # that a step waits when the step before it has waited in vain
 _POOL: Final = 8
 
 _opened_by: dict[str, int] = {}
@@ -67,6 +69,7 @@ class Database:
         self._not_durable = engine.execution_options(**{_DURABLE: False})
         self._place = _place_of(url)
         self._direct: sqlite3.Connection | None = None
+        self._is_held = False  # whether another process held it at the last try
         # SQLite's own waiting is not fair: of several threads that write, one may wait until its time is over.
         self._turn = _turns.setdefault(self._place, threading.RLock()) if self.dialect == "sqlite" else None
 
@@ -120,7 +123,9 @@ class Database:
         """
         with self.write(durable=False) as connection:
             check_schema(connection, self.name)
-            connection.execute(audit.delete().where(audit.c.seq < 0))
+            # An empty transaction is not written, so it would not notice a full disk.
+            connection.execute(versions.insert().values(version_num="check"))
+            connection.execute(versions.delete().filter_by(version_num="check"))
         return SCHEMA
 
     def joined(self, within: object) -> AbstractContextManager[Connection]:
@@ -184,12 +189,16 @@ class Database:
         self._check_process()
         if turn is not None and not turn.acquire(timeout=TURN_SECONDS):
             raise StoreError(f"database {self.name}: other threads hold it", hint="another process may hold it as well")
+        if turn is not None and self._is_held:
+            engine = engine.execution_options(**{_WAIT: _HELD_SECONDS})
         try:
             with engine.begin() as connection:
+                self._is_held = self._is_held and turn is None
                 yield connection
         except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as error:
             # The driver's words alone: SQLAlchemy's hold the statement's parameters too.
             driver = getattr(error, "orig", None) if isinstance(error, SQLAlchemyError) else error
+            self._is_held |= getattr(driver, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
             words = str(driver or type(error).__name__).strip().split("\n")[0]
             raise StoreError(f"database {self.name}: {words}", hint=_HELD_HINT) from error
         finally:
@@ -250,10 +259,10 @@ def _engine(url: URL) -> Engine:
     bounds = {
         "connect_timeout": BUSY_SECONDS,
         # The last one frees what a stopped process has locked: the server ends its transaction.
-        "options": f"-c lock_timeout={milliseconds} -c statement_timeout={2 * milliseconds}"
-        f" -c idle_in_transaction_session_timeout={2 * milliseconds}",
+        "options": f"-c lock_timeout={milliseconds} -c statement_timeout={4 * milliseconds}"
+        f" -c idle_in_transaction_session_timeout={4 * milliseconds}",
         # A server, or a network, that is not there any more: psycopg itself has no deadline.
-        "tcp_user_timeout": 2 * milliseconds,
+        "tcp_user_timeout": 4 * milliseconds,
     }
     stated = {name: value for name, value in bounds.items() if name not in url.query}
     # A connection to a server may have been lost since its last use; a file is always there.
@@ -289,6 +298,7 @@ def _begin_sqlite(connection: Connection) -> None:
     if not options.get(_READS):
         # By the driver alone, as half of a small transaction's time would else be SQLAlchemy's.
         driver: Any = connection.connection.driver_connection
+        driver.execute(f"PRAGMA busy_timeout = {1000 * options.get(_WAIT, BUSY_SECONDS):.0f}")
         driver.execute(f"PRAGMA synchronous = {'FULL' if options.get(_DURABLE, True) else 'NORMAL'}")
         driver.execute("BEGIN IMMEDIATE")
 

@@ -19,6 +19,7 @@ from pdp.installed import extra
 
 SCHEMA: Final = "0003"  # the revision of the tables below: the newest under `migrations/versions`
 VERSIONS: Final = "pdp_schema"  # the table in which Alembic stores the revision
+versions = table(VERSIONS, column("version_num"))
 _MIGRATIONS: Final = Path(__file__).with_name("migrations")
 _LOCK: Final = 0x7064705F64620001  # a number that no other program takes a lock of PostgreSQL with
 
@@ -105,7 +106,7 @@ def revision_of(connection: Connection) -> str | None:
     """Return the revision of the tables, such as `0003`; None when there are none of ours."""
     if not inspect(connection).has_table(VERSIONS):
         return None
-    revision: str | None = connection.execute(select(column("version_num")).select_from(table(VERSIONS))).scalar()
+    revision: str | None = connection.execute(select(versions)).scalar()
     return revision
 
 

@@ -82,6 +82,44 @@ async def test_who_may_not_is_refused(tmp_path: Path) -> None:
         assert (await served.client(["approve"], APPROVER).get(path)).json()["state"] == "pending"
 
 
+async def test_who_proposes_for_another_subject_grants_neither_by_that_token_nor_as_that_person(tmp_path: Path) -> None:
+    supervisor = {**APPROVER, "iss": "https://id.example", "azp": "desk"}
+    other = {**APPROVER, "sub": "approver-8", "iss": "https://id.example"}
+    everything = ["propose", "assert", "approve"]
+    async with service(tmp_path) as served:
+        first, again = (served.client(everything, supervisor) for _ in range(2))
+        machine, colleague = served.client(everything, {"sub": "desk"}), served.client(everything, other)
+        free = served.client(everything, {**supervisor, "sub": "officer-123"})
+
+        async def asked(by: httpx.AsyncClient, key: str, **claims: Any) -> dict[str, Any]:
+            facts = {"beneficiary_id": "bene-acme-441", "sanctions_status": "clear"}
+            known = {"facts": facts, "claims": {**OFFICER, **claims}, "idempotency_key": key}
+            answer = await by.post("/v1/proposals", json={"proposal": wire(), "session": known})
+            return dict(answer.json())
+
+        async def granted(by: httpx.AsyncClient, approval_id: str) -> str:
+            answer = await by.post(f"/v1/approvals/{approval_id}/grant")
+            return str(answer.json().get("state") or answer.json()["error"]["code"])
+
+        # The session may state what it likes of its token: who proposed is known from the request's own.
+        own = (await asked(first, "k-1", jti="other", azp="other"))["approval"]["id"]
+        for by, expected in (
+            (first, "approvals.requester"), (again, "approvals.requester"), (machine, "approvals.not_an_approver"),
+            (served.client(["approve"], {**APPROVER, "sub": "desk"}), "approvals.same_token"),
+        ):  # fmt: skip
+            assert await granted(by, own) == expected
+        by_machine = (await asked(machine, "k-2"))["approval"]["id"]
+        assert await granted(first, by_machine) == "approvals.same_token"
+        assert await granted(colleague, by_machine) == "granted"
+        assert await granted(free, (await asked(free, "k-3", sub="officer-9"))["approval"]["id"]) == (
+            "approvals.requester"
+        )
+        # Who grants what others ask does not run it either.
+        assert await granted(colleague, own) == "granted"
+        assert (await asked(colleague, "k-1", jti="other", azp="other"))["verdict"] == "STEP_UP"
+        assert (await asked(again, "k-1", jti="other", azp="other"))["begun"] is True
+
+
 async def test_who_proposes_sees_their_own_alone(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
         own, others = await opened(served), await opened(served, claims=CLERK)

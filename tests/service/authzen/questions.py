@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.support.payments import BUNDLE, EXAMPLE
+from tests.support.payments import ARGUMENTS, BUNDLE, EXAMPLE
 from tests.support.service import OFFICER
 
 SCOPED = {"scopes": sorted(OFFICER["emts"]), "limits": OFFICER["limits"]}
@@ -35,11 +35,12 @@ DIRECTORY = {
 
 
 def wire(amount: float = 20000, **changes: Any) -> dict[str, Any]:
-    """The officer's question about a wire."""
+    """The officer's question about a wire, to the resource that it is about."""
+    payee = (changes.get("resource") or {}).get("id") or PAYEE["id"]
     context = {
-        "arguments": {"amount": amount, "beneficiary_id": "bene-acme-441"},
+        "arguments": {**ARGUMENTS, "amount": amount, "beneficiary_id": payee},
         "sanctions_status": "clear",
-        "looked_up_beneficiary": "bene-acme-441",
+        "looked_up_beneficiary": payee,
         "idempotency_key": "idm-4a2b",
     }
     return {"subject": ME, "action": WIRE, "resource": PAYEE, "context": context, **changes}

@@ -12,7 +12,7 @@ from pdp.decision import Decision, Verdict
 from pdp.json import canonical
 from tests.service.authzen.conftest import events, lose_the_stream
 from tests.service.authzen.questions import ME, PAYEE, SCOPED, WIRE, wire
-from tests.support.payments import REMEDY
+from tests.support.payments import ARGUMENTS, REMEDY
 from tests.support.service import OFFICER, ServedApp
 
 EVALUATION = "/access/v1/evaluation"
@@ -64,7 +64,7 @@ async def test_an_allow_is_true_and_nothing_else_and_is_recorded_before_the_answ
     }  # fmt: skip
 
 
-async def test_a_step_up_is_false_with_reason_obligation_and_where_an_approval_is_asked_for(
+async def test_a_step_up_is_false_with_reason_and_where_an_approval_is_asked_for(
     client: httpx.AsyncClient,
 ) -> None:
     answer = (await client.post(EVALUATION, json=wire(47500))).json()
@@ -78,19 +78,65 @@ async def test_a_step_up_is_false_with_reason_obligation_and_where_an_approval_i
             "evaluated_at": context["evaluated_at"],
             "reason_admin": {"403": f"limits.exceeded: {EXCEEDED['message']} {REMEDY}"},
             "reasons": [EXCEEDED],
-            "obligations": [
-                {
-                    "id": f"{context['evaluation_id']}-approval",
-                    "type": "step-up",
-                    "properties": {"acr_value": "approval", "approvers": ["payments.approver"], "quorum": 1},
-                }
-            ],
-            "access_request": {
+            "needs_approval": {
+                "approvers": ["payments.approver"],
+                "quorum": 1,
+                "expires": "PT1H",
                 "endpoint": "http://127.0.0.1:8181/v1/proposals",
-                "expires_at": context["access_request"]["expires_at"],
             },
         },
     }
+
+
+REJECTED = {
+    "mistyped": ({"arguments": {**ARGUMENTS, "amount": 20000, "reference": 7}}, "arguments.reference"),
+    "undeclared": ({"arguments": {**ARGUMENTS, "amount": 20000, "note": "x"}}, "'note'"),
+    "missing": ({"arguments": {"amount": 20000, "beneficiary_id": "bene-acme-441"}}, "source_account"),
+    "no object": ({"arguments": []}, "arguments"),
+    "another payee": ({"arguments": {**ARGUMENTS, "amount": 20000, "beneficiary_id": "x"}}, "resource.id"),
+    "another amount": ({"amount": 5}, "context.amount"),
+    "no key": ({"idempotency_key": None}, "idempotency key"),
+    "no text as key": ({"idempotency_key": 7}, "idempotency_key"),
+    "a long key": ({"idempotency_key": "k" * 5000}, "idempotency_key"),
+}
+
+
+@pytest.mark.parametrize("name", REJECTED)
+async def test_a_call_that_a_proposal_would_be_rejected_for_is_false(
+    served: ServedApp, client: httpx.AsyncClient, name: str
+) -> None:
+    changes, place = REJECTED[name]
+    body = wire()
+    body["context"] |= changes
+
+    answer = (await client.post(EVALUATION, json=body)).json()
+    batch = (await client.post(EVALUATIONS, json={**wire(), "evaluations": [{"context": body["context"]}, {}]})).json()
+
+    [reason] = answer["context"]["reasons"]
+    assert (answer["decision"], reason["code"]) == (False, "decision.request_invalid")
+    assert reason["message"].startswith("initiate_wire: ")
+    assert place in reason["message"]
+    assert [item["decision"] for item in batch["evaluations"]] == [False, True]
+    assert [event["verdict"] for event in events(served)] == ["DENY", "DENY", "ALLOW"]
+
+
+async def test_a_permit_without_arguments_says_that_they_were_not_checked(client: httpx.AsyncClient) -> None:
+    lookup = {"subject": ME, "action": {"name": "lookup_beneficiary"}, "resource": PAYEE}
+    unchecked = {"decision": True, "context": {"unchecked": ["arguments", "resource"]}}
+
+    assert (await client.post(EVALUATION, json=lookup)).json() == unchecked
+    arguments = {"payee_name": "Acme", "invoice_ref": "INV-1"}
+    whole = {**lookup, "resource": {"type": "tool", "id": "lookup_beneficiary"}, "context": {"arguments": arguments}}
+    assert (await client.post(EVALUATION, json=whole)).json() == {"decision": True}
+    assert not (await client.post(EVALUATION, json=whole | {"resource": PAYEE})).json()["decision"]
+
+
+async def test_what_the_manifest_maps_is_filled_in(client: httpx.AsyncClient) -> None:
+    body = wire(47500)
+    body["context"]["amount"] = 47500
+
+    stated = (await client.post(EVALUATION, json=body)).json()["context"]["reasons"]
+    assert (await client.post(EVALUATION, json=wire(47500))).json()["context"]["reasons"] == stated == [EXCEEDED]
 
 
 async def test_without_assert_the_subject_is_the_tokens_own_with_the_claims_properties(served: ServedApp) -> None:

@@ -43,7 +43,9 @@ def _what(**changes: Any) -> dict[str, Any]:
 
 async def _results(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Any:
     answer = await client.post(path, json=body)
-    assert (answer.status_code, list(answer.json())) == (200, ["results"])
+    # A search is about no particular call, and says so.
+    context = {"unchecked": ["arguments", "resource"]}
+    assert (answer.status_code, answer.json()) == (200, {"results": answer.json()["results"], "context": context})
     return answer.json()["results"]
 
 
@@ -64,7 +66,8 @@ async def test_a_search_finds_what_an_evaluation_permits(client: httpx.AsyncClie
         known: Any = DIRECTORY["directory"][f"{kind}s"]
         for name in known[body[kind]["type"]]:
             entity = {**body[kind], "id": name}
-            answer = (await client.post("/access/v1/evaluation", json={**body, kind: entity})).json()
+            changes: dict[str, Any] = {kind: entity}
+            answer = (await client.post("/access/v1/evaluation", json=wire(**changes))).json()
             assert answer["decision"] == (entity in found)
 
 
@@ -127,12 +130,12 @@ async def test_pages_hold_together_what_one_answer_would(client: httpx.AsyncClie
     second = (await client.post(RESOURCE, json=_which(page={"token": token}))).json()
     third = (await client.post(RESOURCE, json=_which(page={"token": second["page"]["next_token"], "limit": 1}))).json()
 
-    assert list(first) == ["page", "results"]
+    assert list(first) == ["page", "results", "context"]
     assert [first["results"], second["results"], third] == [
-        PAYEES[:1], PAYEES[1:], {"page": {"next_token": ""}, "results": []},
+        PAYEES[:1], PAYEES[1:], {"page": {"next_token": ""}, "results": [], "context": first["context"]},
     ]  # fmt: skip
     whole = (await client.post(RESOURCE, json=_which(page={}))).json()
-    assert whole == {"page": {"next_token": ""}, "results": PAYEES}
+    assert whole == {"page": {"next_token": ""}, "results": PAYEES, "context": first["context"]}
     nothing = (await client.post(RESOURCE, json=_which(page={"limit": 0}))).json()
     assert (nothing["results"], nothing["page"]["next_token"] != "") == ([], True)
 

@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import httpx
@@ -147,6 +147,31 @@ def test_a_connection_that_is_slow_is_ended(running: RunningService) -> None:
         "nothing": none, "header": none, "second request": {b"200"}, "body": late, "chunk": late,
         "chunk size": late,
     }  # fmt: skip
+
+
+def test_a_head_of_many_fields_that_comes_at_once_is_refused(running: RunningService) -> None:
+    with connected(running) as connection:
+        connection.sendall(GET + b"X-Field: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n" * 1_200 + b"\r\n")
+        assert answered(connection).startswith(b"HTTP/1.1 400 ")
+
+
+def test_connections_without_a_request_make_room_and_health_is_always_answered(tmp_path: Path) -> None:
+    with running_service(tmp_path, limits={"connections": 40}) as running, ExitStack() as owned:
+        client = running.client()
+        assert client.get("/readyz").status_code == 200
+        for content in (b"", b"GET /healthz HTTP/1.1\r\nHost: ", GET + b"\r\n"):
+            for _ in range(60):
+                owned.enter_context(connected(running)).sendall(content)
+            assert httpx.get(f"{running.url}/readyz").status_code == 200
+            assert httpx.get(f"{running.url}/openapi.json", headers=client.headers).status_code == 200
+        # Streams by a token are requests that are open: no connection is taken from them.
+        opened = head(running, "/v1/approvals/events").replace(b"POST", b"GET", 1)
+        for _ in range(40):
+            stream = owned.enter_context(connected(running))
+            stream.sendall(opened)
+            assert stream.recv(16).startswith(b"HTTP/1.1 ")
+        assert httpx.get(f"{running.url}/openapi.json", headers=client.headers).status_code == 503
+        assert [httpx.get(f"{running.url}{path}").status_code for path in ("/healthz", "/readyz")] == [200, 200]
 
 
 def test_a_head_is_bounded_behind_a_request_that_is_open(running: RunningService) -> None:

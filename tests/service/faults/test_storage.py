@@ -13,11 +13,12 @@ import httpx
 import pytest
 
 from tests.service.faults.test_reuse import SENT, proposed
-from tests.support import PATIENCE
+from tests.support import PATIENCE, until
 from tests.support.service import APPROVER, RunningService, running_service
 
 pytestmark = pytest.mark.process
 
+WHY = ("no answer within 2 s", "it cannot be written to; the log says why")
 REQUEST = {
     "subject": {"type": "user", "id": "officer-123", "properties": {"scopes": ["payments.lookup"]}},
     "action": {"name": "lookup_beneficiary"},
@@ -79,9 +80,14 @@ class Prepared:
         ]
         assert set(found) <= {503, (200, "DENY")}, [answer.text for answer in answers]
         assert self.agent.get("/healthz").json() == {"status": "ok"}
+        answer = self.agent.get("/readyz")
+        assert (answer.status_code, answer.json()["store"]["status"]) == (503, "unready")
+        assert answer.json()["store"]["code"] in ("store.timeout", "store.unavailable")
+        assert answer.json()["store"]["reason"] in WHY
 
     def works(self) -> None:
         """What had been prepared is still there, and is used once."""
+        assert until(lambda: self.agent.get("/readyz").status_code == 200)
         assert self.agent.get(f"/v1/approvals/{self.approval}").json()["state"] == "granted"
         assert self.agent.post("/access/v1/evaluation", json=REQUEST).json()["decision"] is True
         answer = self.agent.post(f"/v1/proposals/{self.begun}/result", json=SENT)
