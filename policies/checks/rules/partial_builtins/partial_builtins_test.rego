@@ -170,10 +170,10 @@ _known := {
 
 # Numbers for which a type is not enough.
 _numbers := {
-	"a divisor": {"body": "1 / input.context.a == x", "found": {"`/` fails where `input.context.a` is zero"}},
-	"a divisor of zero": {"body": "1 / 0 == x", "found": {"`/` fails where `0` is zero"}},
-	"a divisor that is written out": {"body": "1 / 2 == x", "found": set()},
-	"a dividend": {"body": "input.context.a / 2 == x", "found": {"`/` fails where `input.context.a` is no number"}},
+	"a divisor": {"body": "1 % input.context.a == x", "found": {"`%` fails where `input.context.a` is zero"}},
+	"a divisor of zero": {"body": "1 % 0 == x", "found": {"`%` fails where `0` is zero"}},
+	"a divisor that is written out": {"body": "1 % 2 == x", "found": set()},
+	"a dividend": {"body": "input.context.a % 2 == x", "found": {"`%` fails where `input.context.a` is no number"}},
 	"an offset": {
 		"body": "substring(\"abc\", count(x), 1) == x",
 		"found": {"`count` fails where `x` is no array or object or set or string", "`substring` fails where `count(…)` is below zero"},
@@ -290,7 +290,7 @@ _hints := {
 	"concat(\"\", input.subject.properties.limits)": "ask first, earlier in the same body: `is_array(input.subject.properties.limits)`",
 	"concat(\"\", data.directory.a)": "ask first, earlier in the same body: `is_array(data.directory.a)`",
 	"concat(\"\", [x | some x in y])": "ask `is_string` of each element where the elements are collected",
-	"1 / 0": "write the number out",
+	"1 % 0": "write the number out",
 }
 
 test_hints[element] if {
