@@ -1,9 +1,8 @@
 # METADATA
 # title: Comparing and calculating
 # description: |
-#   The one place where attributes are compared and calculated with. Rego orders values of different types ("25000" > 5
-#   holds), so everything has to be a number first. `+ - * / %`, `sum`, `product` and `round` of decimals give other results
-#   in WebAssembly than in OPA; these functions are exact on both. With anything but numbers they are undefined.
+#   Rego orders values of different types ("25000" > 5 holds), and `+ - * / %` of decimals differ between OPA and WebAssembly.
+#   These functions ask for numbers, and are exact on both. With anything else they are undefined.
 package authz.lib.number
 
 import data.authz.lib.decimal

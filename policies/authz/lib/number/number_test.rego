@@ -85,6 +85,7 @@ test_nothing_is_calculated_with_other_types if {
 # Beyond these bounds a number has no value.
 test_bounds if {
 	number.product([to_number("1e300"), 0.5])
+	number.equal(number.sum([number.product([to_number("1e299"), 1]), 0.5, -0.5]), to_number("1e299"))
 	not number.product([to_number("1e300"), 10])
 	tiny := to_number("1e-300")
 	number.product([tiny, tiny, tiny, tiny])

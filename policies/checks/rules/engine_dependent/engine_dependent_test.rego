@@ -11,7 +11,7 @@ _numbers := {
 	"an attribute": {"body": "input.context.a + 1 == x", "found": _no_whole("+", "input.context.a")},
 	"on the right": {"body": "1 * input.context.a == x", "found": _no_whole("*", "input.context.a")},
 	"a decimal": {"body": "1 + 0.1 == x", "found": _no_whole("+", "0.1")},
-	"a whole number written as a decimal": {"body": "1 + 2.0 == x", "found": _no_whole("+", "2.0")},
+	"a whole number written as a decimal": {"body": "1 + 7.0 == x", "found": _no_whole("+", "7.0")},
 	"written out": {"body": "1 + 2 == x", "found": set()},
 	"a remainder": {"body": "input.context.a % 2 == x", "found": _no_whole("%", "input.context.a")},
 	"a count": {"body": "count(x) - 1 == y", "found": set()},

@@ -5,7 +5,8 @@
 #   lost. So an argument's type has to be known, or be checked by a guard (`is_string(x)` and the like) that stands
 #   earlier in the same body, or in one around it. `data.checks.lib.types` says what counts as known.
 #   A divisor and an offset have to be numbers that are written out, and a divisor not zero.
-#   Not seen: what a rule of `data.authz.lib` holds, and whether an attribute is there at all. A guard inside a function of one's own does not count: repeat it where the builtin stands.
+#   Not seen: what a rule of `data.authz.lib` holds, and whether an attribute is there at all. A guard inside a function of one's
+#   own does not count: repeat it where the builtin stands.
 package checks.rules.partial_builtins
 
 import data.checks.lib.bindings
