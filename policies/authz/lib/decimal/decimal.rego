@@ -75,10 +75,7 @@ _whole(text) := sum([units |
 ])
 
 # Leading zeros are no JSON.
-_piece(sign, digits) := to_number(concat("", [sign, bare])) if {
-	bare := trim_left(digits, "0")
-	bare != ""
-} else := 0
+_piece(sign, digits) := to_number(concat("", [sign, object.get({"": "0"}, bare, bare)])) if bare := trim_left(digits, "0")
 
 _starts := [0, 250, 500, 750, 1000, 1250]
 
