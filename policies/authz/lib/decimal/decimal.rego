@@ -1,9 +1,8 @@
 # METADATA
 # title: Decimals
 # description: |
-#   Exact decimals for `data.authz.lib.number`. OPA calculates with binary floats of 64 bits, WebAssembly with decimals, so
-#   their results differ. Whole numbers are exact on both, of any size, and so is a number's text. A decimal is therefore
-#   handled as a whole number of `units`, of which 10 to the power of `scale` make one.
+#   Exact decimals for `data.authz.lib.number`. Whole numbers of any size are exact on both engines, and so is the text of a
+#   number. So a decimal is handled as a whole number of `units`, of which 10 to the power of `scale` make one.
 package authz.lib.decimal
 
 # The units and the scale of a number, however it is spelled. Undefined for other types.
@@ -16,7 +15,7 @@ parsed(x) := {"units": _whole(digits) * ten(max([0 - scale, 0])), "scale": max([
 }
 
 # So many units as a number. Undefined from 10 to the power of 300, and with more than 1,200 decimals.
-number(units, scale) := to_number(concat("", [_sign(units < 0), before, after])) if {
+number(units, scale) := to_number(concat("", [_signs[units < 0], before, after])) if {
 	scale <= 1200
 	digits := trim_left($"{units}", "-")
 	padded := concat("", [substring(_zeros, 0, max([(scale + 1) - count(digits), 0])), digits])
@@ -61,6 +60,7 @@ rounded(x, decimals) := number((units + carried) * sign, value.scale) if {
 }
 
 _all(list) := values if {
+	is_array(list)
 	values := [parsed(x) | some x in list]
 	count(values) == count(list)
 }
@@ -70,16 +70,16 @@ _whole(text) := sum([units |
 	digits := trim_left(text, "+-0")
 	some start in _starts
 	start < count(digits)
-	piece := _piece(_sign(startswith(text, "-")), substring(digits, start, 250))
+	piece := _piece(_signs[startswith(text, "-")], substring(digits, start, 250))
 	units := piece * ten(max([(count(digits) - start) - 250, 0]))
 ])
 
 # Leading zeros are no JSON.
 _piece(sign, digits) := to_number(concat("", [sign, object.get({"": "0"}, bare, bare)])) if bare := trim_left(digits, "0")
 
-_starts := [0, 250, 500, 750, 1000, 1250]
+_signs := {true: "-", false: ""}
 
-_sign(negative) := {true: "-", false: ""}[negative]
+_starts := [0, 250, 500, 750, 1000, 1250]
 
 _hundred := "0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000"
 

@@ -74,6 +74,8 @@ test_calculated[name] if {
 
 test_nothing_is_calculated_with_other_types if {
 	not number.sum([1, "1"])
+	not number.sum({1, 2})
+	not number.product(7)
 	not number.difference(null, 1)
 	not number.product([true, 2])
 	not number.percentage("10", 1)

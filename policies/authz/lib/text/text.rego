@@ -2,10 +2,10 @@
 package authz.lib.text
 
 # The text in small letters.
-lowercase(text) := concat("", [object.get(_small, letter, lower(letter)) | some letter in split(text, "")])
+lowercase(text) := concat("", [object.get(_small, letter, lower(letter)) | some letter in split(text, "")]) if is_string(text)
 
 # The text in capital letters.
-uppercase(text) := concat("", [object.get(_capital, letter, upper(letter)) | some letter in split(text, "")])
+uppercase(text) := concat("", [object.get(_capital, letter, upper(letter)) | some letter in split(text, "")]) if is_string(text)
 
 _small := {capital: _smalls[at] | some at, capital in _capitals}
 

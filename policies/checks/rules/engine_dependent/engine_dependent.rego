@@ -1,8 +1,8 @@
 # METADATA
 # title: Engine-dependent results
 # description: |
-#   OPA calculates with binary floats, WebAssembly with decimals: only whole numbers are the same on both. What is known to be
-#   one, `data.checks.lib.types` says. Sets, and numbers in texts, have another order or form on each engine as well.
+#   OPA calculates with binary floats, WebAssembly with decimals: only whole numbers are the same on both, as far as
+#   `data.checks.lib.types` knows. The order of sets and the form of values in templates differ as well.
 package checks.rules.engine_dependent
 
 import data.checks.lib.bindings
@@ -19,7 +19,7 @@ findings contains modules.finding(file, call.node, message, hint) if {
 	place := bindings.at(concern.tree, call.rule, call.path)
 	[indices, wanted, hint] := _wanted[call.name]
 	some index in indices
-	not _proven(wanted, call.arguments[index], place)
+	depends(call, index, place)
 	shown := object.get({"plus": "+", "minus": "-", "mul": "*", "rem": "%"}, call.name, call.name)
 	message := $"the result of `{shown}` depends on the engine: `{terms.shown(call.arguments[index])}` is no {wanted}"
 }
@@ -33,6 +33,13 @@ findings contains modules.finding(file, template, message, hint) if {
 	not types.proven({"string", "boolean", "null", "whole number"}, term, bindings.at(concern.tree, rule, path))
 	message := $"the text of this template depends on the engine: `{terms.shown(term)}` is no text or whole number"
 	hint := "put the value into the reason's details, or ask first, earlier in the same body: `is_string(x)`"
+}
+
+# This argument makes the result of a call depend on the engine.
+depends(call, index, place) if {
+	[indices, wanted, _] := _wanted[call.name]
+	index in indices
+	not _proven(wanted, call.arguments[index], place)
 }
 
 _term(written) := {"type": "call", "value": written} if {

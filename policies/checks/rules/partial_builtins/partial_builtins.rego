@@ -13,6 +13,7 @@ import data.checks.lib.bindings
 import data.checks.lib.modules
 import data.checks.lib.terms
 import data.checks.lib.types
+import data.checks.rules.engine_dependent
 
 # METADATA
 # title: Findings
@@ -22,6 +23,7 @@ findings contains finding if {
 	some call in terms.calls[file]
 	place := bindings.at(concern.tree, call.rule, call.path)
 	some index, declared in input.builtins[call.name].args
+	not engine_dependent.depends(call, index, place)
 	[what, hint] := _problem(call, index, declared, place)
 	finding := modules.finding(file, call.node, $"`{_shown(call.name)}` fails where {what}", hint)
 }
