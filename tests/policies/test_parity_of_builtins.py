@@ -253,8 +253,8 @@ def test_calculations_are_exact(opa: Path, tmp_path: Path) -> None:
         cases.append({**numbers, "decimals": values.random.randint(0, 6)})
     with both_engines(opa, tmp_path, f"{ANSWERS}_answer(case) := {{{members}}}\n") as ask:
         for case, pair in zip(cases, ask(cases), strict=True):
-            exact = [Decimal(canonical(case[name]).decode()) for name in "abc"]
-            expected = [_expected(*exact, case["decimals"])]
+            a, b, c = (Decimal(canonical(case[name]).decode()) for name in "abc")
+            expected = [_expected(a, b, c, case["decimals"])]
             assert pair == (expected, expected), case
 
 
