@@ -254,7 +254,7 @@ def test_calculations_are_exact(opa: Path, tmp_path: Path) -> None:
     with both_engines(opa, tmp_path, f"{ANSWERS}_answer(case) := {{{members}}}\n") as ask:
         for case, pair in zip(cases, ask(cases), strict=True):
             a, b, c = (Decimal(canonical(case[name]).decode()) for name in "abc")
-            expected = [_expected(a, b, c, case["decimals"])]
+            expected = [_expected(a, b, c, int(case["decimals"]))]
             assert pair == (expected, expected), case
 
 
