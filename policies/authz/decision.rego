@@ -9,6 +9,7 @@ import data.authz.lib.approval
 import data.authz.lib.reason
 import data.authz.lib.shape
 import data.authz.planning
+import rego.v2
 
 # METADATA
 # title: Decision

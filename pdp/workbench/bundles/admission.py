@@ -7,6 +7,7 @@ those of `policies/checks`, which is Rego about Rego.
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from collections import defaultdict
@@ -114,6 +115,7 @@ class StagedPolicies:
             "scenario_codes": None if scenario_codes is None else sorted(set(scenario_codes)),
             "records": self.names.records(self.request),
             "values": self.names.values(),
+            "integers": self.names.integers(),
             "rules": sorted(
                 {
                     f"data.{package_of(tree)}.{_name(rule)}"
@@ -130,7 +132,8 @@ class StagedPolicies:
         if not checks:
             raise UsageError(f"{policies / 'checks'}: no checks of policies", hint="install tool-pdp again")
         with Evaluator(self.opa, checks, {}) as evaluator:
-            answer = evaluator.query(_FINDINGS, orjson.dumps(document), "--strict-builtin-errors")
+            # orjson refuses integers of more than 64 bits, which Rego may have.
+            answer = evaluator.query(_FINDINGS, json.dumps(document).encode(), "--strict-builtin-errors")
         findings = answer["result"][0]["expressions"][0]["value"]
         faults = [
             _fault_at(checked[item["file"]], item["line"], item["column"], item["message"], item["hint"])

@@ -14,10 +14,13 @@ from pdp.manifest.schema.compile import closed_schema
 from pdp.manifest.schema.walk import SchemaNode, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from enum import StrEnum
 
+_ARGUMENTS: Final = "input.context.arguments"
 _RESOURCE: Final = ("type", "id")
+_DEEPEST: Final = 8
+_INTEGER: Final = frozenset(("integer",))
 _ENTRY: Final = "data.authz.lib.manifest.entry"
 _ENTRY_MEMBERS: Final = {
     _ENTRY: (*FOR_POLICY, "contract"),
@@ -73,6 +76,14 @@ class KnownNames:
             values |= dict.fromkeys((f"{_ENTRY}.pdp_action", "input.action.name"), actions)
         return values
 
+    def integers(self) -> list[str]:
+        """Return the paths of arguments that are whole numbers in every tool; without tools, all arguments."""
+        if not self.tools:
+            return [_ARGUMENTS]
+        nodes = [walk(closed_schema(tool.schema_)) for tool in self.tools]
+        paths = {path for node in nodes for path in _integers(node, ())}
+        return sorted(".".join((_ARGUMENTS, *path)) for path in paths if all(_is_whole(node, path) for node in nodes))
+
     def _extended(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the schema of the request with what the tools' mappings and arguments add to it, closed."""
         parts = request["properties"]
@@ -100,6 +111,29 @@ def _of_value(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict) or not value:
         return {}
     return _closed({name: _of_value(part) for name, part in value.items()})
+
+
+def _integers(node: SchemaNode, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield where a schema has integers; `*` is an item of a list. Schemas may refer to themselves without end."""
+    if node.kinds == _INTEGER:
+        yield at
+    for form in node.alternatives if len(at) < _DEEPEST else ():
+        for name, part in (*form.properties.items(), *((("*", form.items),) if form.items else ())):
+            yield from _integers(part, (*at, name))
+
+
+def _is_whole(node: SchemaNode, path: tuple[str, ...]) -> bool:
+    """Whether nothing but an integer may stand at a path of a value, if anything does."""
+    if not path:
+        return node.kinds == _INTEGER
+    for form in node.alternatives:
+        if form.kinds is None or path[0] in form.conditional:
+            return False
+        if ("array" if path[0] == "*" else "object") in form.kinds:
+            part = form.items if path[0] == "*" else form.properties.get(path[0], form.members)
+            if part is None or (part.alternatives and not _is_whole(part, path[1:])):
+                return False
+    return True
 
 
 def _any(names: Iterable[str]) -> dict[str, Any]:

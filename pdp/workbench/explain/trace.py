@@ -18,7 +18,7 @@ from pdp.errors import EngineTimeoutError, UsageError
 from pdp.workbench.opa.evaluation import Evaluator
 from pdp.workbench.opa.program import WITHOUT_OPA
 from pdp.workbench.opa.rules import RuleSite, rule_sites
-from pdp.workbench.opa.syntax import nodes
+from pdp.workbench.opa.syntax import is_not, nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -151,7 +151,8 @@ class _Stream:
 
     def _condition(self, position: int, depth: int) -> Condition:
         event = self._events[position]
-        query, place, negated = event["QueryID"], event["Location"], event["Node"].get("negated", False)
+        query, place = event["QueryID"], event["Location"]
+        negated = event["Node"].get("negated", False) or is_not(event["Node"])
         module, row = self._modules[place["file"]], place["row"]
         within = self._evaluated_for(position)
         # OPA takes a condition apart; its parts have the condition's line.

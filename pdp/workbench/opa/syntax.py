@@ -52,6 +52,10 @@ def parse_modules(opa: Path, modules: Mapping[str, Module]) -> dict[str, Node]:
 def _tree(opa: Path, path: str, module: Module) -> Node:
     with tempfile.TemporaryDirectory(prefix="pdp-parse-") as folder:
         tree: Node = OpaTool(opa, Path(folder), {path: module}).parse(path)
+    for node in nodes(tree):
+        # With `import rego.v2`, OPA writes a negation as a body. One expression gets the older form: `negated`.
+        if is_not(node) and not node["terms"]["explicit_body"]:
+            node |= {**node["terms"]["body"][0], "location": node["location"], "negated": True}
     return tree
 
 
@@ -126,6 +130,12 @@ def is_some(expression: Node) -> bool:
 def is_every(expression: Node) -> bool:
     """Whether it is an `every`."""
     return isinstance(expression["terms"], dict) and "domain" in expression["terms"]
+
+
+def is_not(expression: Node) -> bool:
+    """Whether it is a negation in the form of `rego.v2`."""
+    terms = expression.get("terms")
+    return isinstance(terms, dict) and terms.get("type") == "not"
 
 
 def declared(expression: Node) -> set[str]:

@@ -20,6 +20,25 @@ _TIMEOUT: Final = 120
 # Where METADATA stands for all of the user's packages; a user's own file has another name.
 _APPLIED: Final = "custom/.schemas.rego"
 _UNDEFINED: Final = "undefined function "
+_PURE: Final = "policies are pure, and the same on both engines: let time and facts come through the request"
+_WRITTEN: Final = {"div": "div (`/`)", "internal.print": "print"}
+# What to write instead of a builtin that is not admitted, by how its name begins.
+_INSTEAD: Final = {
+    "div": "compare products, `number.product([a, b])`, or use `number.percentage(amount, percent)`",
+    "ceil floor round": "use `number.rounded(x, decimals)` of `data.authz.lib.number`",
+    "bits.": "give each flag an attribute of its own",
+    "glob. regex. re_match": "patterns belong into the argument's schema in the manifest: `pattern: ^...$`",
+    "format_int json.marshal sprintf strings.render yaml.marshal": (
+        'put the values into the reason\'s details: `reason.new(rego.metadata.rule(), {"amount": amount})`'
+    ),
+    "internal.print trace": "print in unit tests alone, and remove it here",
+    "numbers.range": "write the numbers out as a list, or iterate over a list with `some i, x in list`",
+    "indexof_n replace strings.": 'compare parts: `split(x, ",")`, `contains`, `startswith`, `endswith`, `trim`',
+    "json.filter json.patch json.remove object.": "use `object.get`, `object.filter`, `object.remove`, `object.union`",
+    "json. yaml. graphql. io. crypto. base64 hex. urlquery. uri. net. semver. units.": (
+        "let the application read the value and pass what it means as a fact; `context:` in the governance file maps it"
+    ),
+}
 _NOWHERE: Final = "undefined ref: "
 _RECURSIVE: Final = (
     "no rule may need itself: take one of these references out; "
@@ -151,10 +170,8 @@ class OpaTool:
         if message.startswith(_UNDEFINED):
             name = message.removeprefix(_UNDEFINED)
             if name in self._builtins():
-                return (
-                    f"the builtin {name} is not admitted in policies",
-                    "policies are pure, and the same on both engines: let time and facts come through the request",
-                )
+                hint = next((hint for names, hint in _INSTEAD.items() if name.startswith(tuple(names.split()))), _PURE)
+                return f"the builtin {_WRITTEN.get(name, name)} is not admitted in policies", hint
             return f"unknown function {name}", "check its spelling, and that its package is imported"
         for staged, module in self._modules.items():
             message = message.replace(staged, str(module.file))

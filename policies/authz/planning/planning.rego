@@ -13,6 +13,7 @@ package authz.planning
 
 import data.authz.lib.reason
 import data.authz.lib.shape
+import rego.v2
 
 # METADATA
 # title: Plan's shape invalid

@@ -172,13 +172,22 @@ desk.rego:14:2: `<=` compares values of any type: `input.context.amount` may be 
      ^
     hint: use `number.at_most(a, b)` of `data.authz.lib.number`, and a function under `not` for the opposite""",
     ),
-    "negated_calls": (
+    "negations": (
         PACKAGE + DENY.replace("BODY", '"pii" in input.context.a\n\tnot "open" in input.context.desk'),
         """\
-desk.rego:15:16: where `input.context.desk` is absent, this `not` is undefined, and the rule says nothing
-     not "open" in input.context.desk
-                   ^
-    hint: put the call into a function and negate that: `not _f(x)`, with `_f(x) if` and the call""",
+desk.rego:4:1: `not` without `import rego.v2`: where an attribute in it is absent, the rule says nothing
+    package custom.concerns.desk
+    ^
+    hint: add the line `import rego.v2` below the package""",
+    ),
+    "engine_dependent": (
+        PACKAGE + DENY.replace("BODY", "input.context.arguments.amount == 2 * 0.1"),
+        """\
+desk.rego:14:36: the result of `*` depends on the engine: `0.1` is no whole number
+     input.context.arguments.amount == 2 * 0.1
+                                       ^
+    hint: use `number.product([a, b])` of `data.authz.lib.number`, or ask first, earlier in the same body: \
+`number.whole(x)`""",
     ),
     "mixed_members": (
         PACKAGE + DENY.replace("BODY", 'input.context.desk in {"open", input.resource.id}'),

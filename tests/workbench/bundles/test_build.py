@@ -188,6 +188,7 @@ def faults(opa: Path, folder: Path, *more: Path) -> list[tuple[str, str, str | N
     ]
 
 
+IN_DETAILS = 'put the values into the reason\'s details: `reason.new(rego.metadata.rule(), {"amount": amount})`'
 NOT_ADMITTED = "policies are pure, and the same on both engines: let time and facts come through the request"
 
 
@@ -217,7 +218,7 @@ LOST_HINT = (
             {"late.rego": LATE},
             [
                 ("late.rego:3:15", "the builtin time.now_ns is not admitted in policies", NOT_ADMITTED),
-                ("late.rego:5:18", "the builtin sprintf is not admitted in policies", NOT_ADMITTED),
+                ("late.rego:5:18", "the builtin sprintf is not admitted in policies", IN_DETAILS),
                 ("late.rego:7:16", "unknown function fetched", "check its spelling, and that its package is imported"),
             ],
         ),

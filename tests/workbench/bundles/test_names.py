@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -10,6 +11,7 @@ from pdp.cli.commands.check import check
 from pdp.errors import FileFaultsError
 from pdp.manifest.load import load_effective
 from pdp.workbench.bundles.build import compile_bundle
+from pdp.workbench.bundles.names import KnownNames
 from pdp.workbench.opa.modules import baseline_policies_path
 from tests.support.payments import EXAMPLE
 
@@ -104,6 +106,28 @@ RIGHT = [
     "data.directory.documents[input.resource.id].restricted == true",
     "some row in data.settings.desk.rows\n\trow.a == 1",
 ]
+
+
+def test_arguments_that_are_whole_by_every_schema() -> None:
+    integer = {"type": "integer"}
+    one = {
+        "n": integer,
+        "m": integer,
+        "ns": {"type": "array", "items": integer},
+        "o": {"type": "object", "properties": {"p": integer}},
+    }
+    other = {"n": {"type": ["integer", "string"]}, "m": {"enum": [1, 2]}}
+
+    def whole(*schemas: dict[str, Any]) -> list[str]:
+        tools = [SimpleNamespace(schema_={"type": "object", **schema}) for schema in schemas]
+        return KnownNames(cast("Any", tools)).integers()
+
+    at = "input.context.arguments"
+    assert whole({"properties": one}) == [f"{at}.m", f"{at}.n", f"{at}.ns.*", f"{at}.o.p"]
+    assert whole({"properties": one}, {"properties": other}) == [f"{at}.m", f"{at}.ns.*", f"{at}.o.p"]
+    assert whole({"properties": one}, {"properties": {}, "additionalProperties": True}) == []
+    assert whole({"properties": {"self": {"$ref": "#"}, "n": integer}})[:1] == [f"{at}.n"]
+    assert KnownNames().integers() == [at]
 
 
 def concern(folder: Path, body: str) -> Path:

@@ -9,6 +9,7 @@ import data.authz.lib.approval
 import data.authz.lib.limits
 import data.authz.lib.manifest
 import data.authz.lib.reason
+import rego.v2
 
 # METADATA
 # title: Approval required

@@ -12,6 +12,7 @@ import data.authz.lib.manifest
 import data.authz.lib.reason
 import data.authz.lib.resource
 import data.authz.lib.subject
+import rego.v2
 
 # METADATA
 # title: Agent exceeded
@@ -30,13 +31,13 @@ _exceeds(agent, what) if count(_lacking(agent, what)) > 0
 
 _lacking(agent, "scopes") := sort({scope |
 	some scope in manifest.entry.scopes
-	not _holds(agent, "scopes", scope)
+	not scope in agent.scopes
 })
 
 _lacking(agent, "clearances") := sort({marking |
 	some marking in resource.markings
 	_ = agent.clearances
-	not _holds(agent, "clearances", marking)
+	not marking in agent.clearances
 })
 
 _exceeds(agent, "entitlements") if {
@@ -47,9 +48,5 @@ _exceeds(agent, "entitlements") if {
 
 _exceeds(agent, "purposes") if {
 	_ = agent.purposes
-	not _for_its_purpose(agent)
+	not input.context.purpose in agent.purposes
 }
-
-_holds(agent, attribute, value) if value in agent[attribute]
-
-_for_its_purpose(agent) if input.context.purpose in agent.purposes

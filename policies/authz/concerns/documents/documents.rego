@@ -10,6 +10,7 @@ package authz.concerns.documents
 import data.authz.lib.entitlement
 import data.authz.lib.manifest
 import data.authz.lib.reason
+import rego.v2
 
 # METADATA
 # title: Not entitled

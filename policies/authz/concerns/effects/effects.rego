@@ -11,6 +11,7 @@ package authz.concerns.effects
 import data.authz.lib.manifest
 import data.authz.lib.purpose
 import data.authz.lib.reason
+import rego.v2
 
 # METADATA
 # title: Gate satisfied

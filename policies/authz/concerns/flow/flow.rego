@@ -10,6 +10,7 @@ package authz.concerns.flow
 import data.authz.lib.flow
 import data.authz.lib.manifest
 import data.authz.lib.reason
+import rego.v2
 
 # METADATA
 # title: Unknown
@@ -24,21 +25,21 @@ deny contains reason.new(rego.metadata.rule(), {}) if {
 
 deny contains finding if {
 	some finding in _findings
-	_asks(finding)
+	_codes[finding.code]
 	_refuses
 }
 
 # Data must not leave to an address that nobody has named: whoever approves could not know whose it is.
 deny contains finding if {
 	some finding in _findings
-	_asks(finding)
+	_codes[finding.code]
 	finding.details.markings
 	finding.details.sources == ["model"]
 }
 
 step_up contains finding if {
 	some finding in _findings
-	_asks(finding)
+	_codes[finding.code]
 }
 
 # METADATA
@@ -47,13 +48,14 @@ step_up contains finding if {
 # custom:
 #   code: flow.watched
 obligations contains {"id": "note", "on": "ALLOW", "parameters": {"codes": codes}} if {
-	codes := sort({finding.code | some finding in _findings; not _asks(finding)})
+	codes := sort({finding.code | some finding in _findings; not _codes[finding.code]})
 	count(codes) > 0
 }
 
-_asks(finding) if _codes[finding.code]
-
-_codes contains $"flow.{rule}" if some rule in _profiles[manifest.entry.flow.profile]
+_codes contains $"flow.{rule}" if {
+	some rule in _profiles[manifest.entry.flow.profile]
+	is_string(rule)
+}
 
 _codes contains $"flow.{rule}" if some rule in manifest.entry.flow.rules
 

@@ -7,6 +7,7 @@ package authz.concerns.idempotency
 
 import data.authz.lib.manifest
 import data.authz.lib.reason
+import rego.v2
 
 # METADATA
 # title: Idempotency key missing

@@ -8,6 +8,7 @@ package authz.concerns.manifest
 import data.authz.lib.manifest
 import data.authz.lib.reason
 import data.authz.lib.subject
+import rego.v2
 
 # METADATA
 # title: Mismatch

@@ -10,6 +10,7 @@ package authz.concerns.markings
 import data.authz.lib.manifest
 import data.authz.lib.reason
 import data.authz.lib.resource
+import rego.v2
 
 # METADATA
 # title: Not cleared
@@ -20,7 +21,7 @@ import data.authz.lib.resource
 deny contains reason.new(rego.metadata.rule(), {"missing": sort(missing)}) if {
 	missing := {marking |
 		some marking in resource.markings
-		not _cleared(marking)
+		not marking in input.subject.properties.clearances
 	}
 	count(missing) > 0
 }
@@ -34,7 +35,7 @@ deny contains reason.new(rego.metadata.rule(), {"missing": sort(missing)}) if {
 deny contains reason.new(rego.metadata.rule(), {"markings": sort(refused)}) if {
 	refused := {marking |
 		some marking in resource.markings
-		not _allowed(marking)
+		not marking in manifest.entry.markings
 	}
 	count(refused) > 0
 }
@@ -59,14 +60,6 @@ obligations contains {"id": "mark_result", "on": "ALLOW", "parameters": {"markin
 	count(resource.markings) > 0
 }
 
-_inherited if manifest.entry.pattern == "search"
+_inherited if manifest.entry.pattern in {"search", "aggregation"}
 
-_inherited if manifest.entry.pattern == "aggregation"
-
-_inherited if input.resource.type == "corpus"
-
-_inherited if input.resource.type == "document"
-
-_cleared(marking) if marking in input.subject.properties.clearances
-
-_allowed(marking) if marking in manifest.entry.markings
+_inherited if input.resource.type in {"corpus", "document"}

@@ -7,6 +7,7 @@ package authz.concerns.provenance
 
 import data.authz.lib.manifest
 import data.authz.lib.reason
+import rego.v2
 
 # METADATA
 # title: Provenance missing

@@ -8,6 +8,7 @@ package authz.concerns.purposes
 import data.authz.lib.manifest
 import data.authz.lib.purpose
 import data.authz.lib.reason
+import rego.v2
 
 # METADATA
 # title: Purpose missing

@@ -7,6 +7,7 @@ package authz.concerns.scopes
 
 import data.authz.lib.manifest
 import data.authz.lib.reason
+import rego.v2
 
 # METADATA
 # title: Scope missing
@@ -17,10 +18,7 @@ import data.authz.lib.reason
 deny contains reason.new(rego.metadata.rule(), {"missing": missing}) if {
 	missing := [scope |
 		some scope in manifest.entry.scopes
-		not _held(scope)
+		not scope in input.subject.properties.scopes
 	]
 	count(missing) > 0
 }
-
-# A function of its own: `not scope in input.a.b` is undefined, not true, where the attribute is absent.
-_held(scope) if scope in input.subject.properties.scopes

@@ -11,6 +11,7 @@ import data.authz.lib.manifest
 import data.authz.lib.number
 import data.authz.lib.shape
 import data.authz.lib.subject
+import rego.v2
 
 # The request carries an approval of exactly this call, young enough, granted by enough people of the right roles; where
 # the entry names `$subject` among them, also by the person whose own agent makes the call.

@@ -8,6 +8,7 @@
 package authz.lib.flow
 
 import data.authz.lib.manifest
+import rego.v2
 
 # Labels are in use, so that the request has to say where its values came from.
 in_use if manifest.entry.flow
@@ -59,7 +60,7 @@ anchored if input.context.flow.anchored
 anchored if input.context.flow.intended
 
 # The call may change something. Without an effect class it may.
-writes if not _reads
+writes if not manifest.entry.effect_class in {"pure", "read-internal", "read-external"}
 
 # Arguments that say where data goes, but for the user's own domains. To fetch an address is to send to it, unless it
 # is fetched as somebody else wrote it: then nothing of the run can be in it.
@@ -80,9 +81,6 @@ leaking := _read - _admitted
 _read contains marking if some marking in input.context.flow.markings
 
 _admitted contains marking if some marking in manifest.entry.admits
-
-# A rule of its own: where the class is absent, a negated lookup would be undefined.
-_reads if {"pure", "read-internal", "read-external"}[manifest.entry.effect_class]
 
 _vouched if {
 	count(values) > 0

@@ -10,12 +10,13 @@ package authz.lib.limits
 import data.authz.lib.manifest
 import data.authz.lib.number
 import data.authz.lib.subject
+import rego.v2
 
 # Limits whose argument is not a number of at least zero, and cumulative ones of which it is not known what is spent, or
 # that cannot be counted for this call.
 invalid contains {"limit": limit.limit, "argument": limit.argument} if {
 	some limit in _of_one_call
-	not _numeric(limit.argument)
+	not number.at_most(0, input.context.arguments[limit.argument])
 }
 
 invalid contains {"limit": limit.limit, "problem": problem} if {
@@ -74,8 +75,6 @@ _total(spent) := spent.amount if spent.amount == 0
 else := spent.total
 
 _shown(name) := [spent | some spent in input.context.spent; spent.limit == name]
-
-_numeric(argument) if number.at_most(0, input.context.arguments[argument])
 
 _held(name) := min({object.get(stated, name, null) | some stated in _stated})
 

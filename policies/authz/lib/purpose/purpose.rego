@@ -6,6 +6,7 @@
 package authz.lib.purpose
 
 import data.authz.lib.manifest
+import rego.v2
 
 # The call states a purpose.
 stated if {

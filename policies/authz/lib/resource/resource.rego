@@ -9,6 +9,7 @@ package authz.lib.resource
 
 import data.authz.lib.manifest
 import data.authz.lib.shape
+import rego.v2
 
 # The markings that request and directory state, together; a document has its corpus's too. Where neither states any
 # (absent, which is not empty) they are unknown, and count as all that the tool may touch.
@@ -65,10 +66,8 @@ _readable if {
 # Whatever is no text, is the name of no corpus.
 _dangling(record) if {
 	corpus := record.corpus
-	not _in_directory(corpus)
+	not is_object(data.directory.corpora[corpus])
 }
-
-_in_directory(corpus) if is_object(data.directory.corpora[corpus])
 
 default _directory := {}
 

@@ -6,11 +6,6 @@
 package checks.lib.request
 
 # METADATA
-# title: Required
-# description: This attribute is in every request.
-required(path) if _required[path]
-
-# METADATA
 # title: Type
 # description: The one type of an attribute where it is there; undefined when that is not known.
 type(path) := _required[path]

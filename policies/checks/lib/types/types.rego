@@ -5,7 +5,7 @@
 #   of their results, the parts of the request that its shape fixes, rules of the package that hold one of these, and
 #   guards: `is_string(x)` and the like that stand earlier in the same body, or in one around it. What comes from
 #   `data.authz.lib`, `data.config` and `data.manifests` is trusted: the baseline and the build have checked it.
-#   Everything else is unknown, arguments of functions included.
+#   Everything else is unknown, arguments of functions included. `whole number` is a type, too.
 package checks.lib.types
 
 import data.checks.lib.bindings
@@ -156,8 +156,22 @@ _value(wanted, term, _) if {
 	kind in wanted
 }
 
-_value(_, term, place) if {
+_value(wanted, term, _) if {
+	"whole number" in wanted
+	_whole(term)
+}
+
+_whole(term) if {
+	term.type == "number"
+	not contains($"{term.value}", ".")
+}
+
+# What these are given is checked where they stand.
+_whole(term) if terms.operator(term.value[0]) in {"abs", "count", "indexof", "minus", "mul", "plus", "product", "rem", "sum"}
+
+_value(wanted, term, place) if {
 	term.type == "call"
+	wanted != {"whole number"}
 	_trusted(terms.imported(terms.parts(term.value[0]), place.tree))
 }
 
@@ -272,6 +286,13 @@ _known(wanted, reading, _) if {
 
 _known(_, reading, _) if _trusted(reading)
 
+# Arguments that the schemas call integers; without a manifest, all arguments.
+_known(wanted, reading, _) if {
+	"whole number" in wanted
+	some path in input.integers
+	startswith($"{terms.dotted(reading)}.", $"{path}.")
+}
+
 _known(wanted, reading, place) if _asked(wanted, reading, place)
 
 _asked(wanted, reading, place) if {
@@ -304,7 +325,7 @@ _loose(reading) if {
 
 _guarded(wanted, expression) := expression.terms[1] if {
 	is_array(expression.terms)
-	guards[terms.operator(expression.terms[0])] in wanted
+	guards[terms.operator(expression.terms[0])] in (wanted | {"whole number" | "number" in wanted})
 }
 
 # METADATA
@@ -318,6 +339,7 @@ guards := {
 	"is_object": "object",
 	"is_set": "set",
 	"is_string": "string",
+	"number.whole": "whole number",
 }
 
 _trusted(reading) if {

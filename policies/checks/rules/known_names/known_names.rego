@@ -83,7 +83,7 @@ findings contains modules.finding(file, expression, message, hint) if {
 	walk(concern.tree.rules, [_, expression])
 	expression["with"]
 	message := "`with` in a concern, under which no name is checked"
-	hint := "let the rule read the request and the data as they are; tests may use `with`"
+	hint := "`with` is for tests alone: give what differs to a function as its argument"
 }
 
 findings contains modules.finding(file, concern.tree["package"], message, "leave it out: the build applies the schemas") if {
@@ -105,6 +105,7 @@ _reads := [{"file": file, "tree": concern.tree, "rule": rule, "path": path, "nod
 	some rule in concern.tree.rules
 	walk(rule, [path, node])
 	is_object(node)
+	not "with" in path
 	some read in _paths(node)
 ]
 

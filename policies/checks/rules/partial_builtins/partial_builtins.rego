@@ -4,15 +4,16 @@
 #   A builtin that meets a wrong type fails the decision in OPA and is silently undefined in WebAssembly, where a denial is
 #   lost. So an argument's type has to be known, or be checked by a guard (`is_string(x)` and the like) that stands
 #   earlier in the same body, or in one around it. `data.checks.lib.types` says what counts as known.
-#   A divisor, an offset, a base and a shift have to be numbers that are written out, and a divisor not zero.
-#   Not seen: fractions where a builtin wants whole numbers (`%`, `bits`), what a rule of `data.authz.lib` holds, and whether
-#   an attribute is there at all. A guard inside a function of one's own does not count: repeat it where the builtin stands.
+#   A divisor and an offset have to be numbers that are written out, and a divisor not zero.
+#   Not seen: what a rule of `data.authz.lib` holds, and whether an attribute is there at all. A guard inside a function of one's
+#   own does not count: repeat it where the builtin stands.
 package checks.rules.partial_builtins
 
 import data.checks.lib.bindings
 import data.checks.lib.modules
 import data.checks.lib.terms
 import data.checks.lib.types
+import data.checks.rules.engine_dependent
 
 # METADATA
 # title: Findings
@@ -22,6 +23,7 @@ findings contains finding if {
 	some call in terms.calls[file]
 	place := bindings.at(concern.tree, call.rule, call.path)
 	some index, declared in input.builtins[call.name].args
+	not engine_dependent.depends(call, index, place)
 	[what, hint] := _problem(call, index, declared, place)
 	finding := modules.finding(file, call.node, $"`{_shown(call.name)}` fails where {what}", hint)
 }
@@ -63,12 +65,8 @@ _elements_hint(term, guard) := concat("", [
 
 # Arguments for which a type is not enough.
 _domains := {
-	"div": {"index": 1, "fault": "is zero", "admits": "nonzero"},
 	"rem": {"index": 1, "fault": "is zero", "admits": "nonzero"},
 	"substring": {"index": 1, "fault": "is below zero", "admits": "any"},
-	"format_int": {"index": 1, "fault": "is no base", "admits": "any"},
-	"bits.lsh": {"index": 1, "fault": "is below zero", "admits": "any"},
-	"bits.rsh": {"index": 1, "fault": "is below zero", "admits": "any"},
 }
 
 _written(term, "any") if term.type == "number"

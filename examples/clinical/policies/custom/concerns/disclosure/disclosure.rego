@@ -7,6 +7,7 @@
 package custom.concerns.disclosure
 
 import data.authz.lib.reason
+import rego.v2
 
 # METADATA
 # title: Patient in view

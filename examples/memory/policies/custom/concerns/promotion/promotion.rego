@@ -7,6 +7,7 @@ package custom.concerns.promotion
 
 import data.authz.lib.number
 import data.authz.lib.reason
+import rego.v2
 
 # METADATA
 # title: Not supported

@@ -8,6 +8,7 @@ package custom.concerns.scoring
 
 import data.authz.lib.number
 import data.authz.lib.reason
+import rego.v2
 
 # METADATA
 # title: Scores unset
@@ -35,7 +36,7 @@ _ceiling := ceiling if {
 	sources := {source | some source in input.context.arguments.source_ids}
 	ceilings := [ceiling | some ceiling in data.settings.memory.ceilings]
 	counted := min([count(sources), count(ceilings)])
-	is_number(counted)
+	number.whole(counted)
 	ceiling := ceilings[counted - 1]
 	is_number(ceiling)
 }

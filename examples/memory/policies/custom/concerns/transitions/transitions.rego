@@ -6,6 +6,7 @@
 package custom.concerns.transitions
 
 import data.authz.lib.reason
+import rego.v2
 
 # METADATA
 # title: Transition forbidden

@@ -6,6 +6,7 @@
 package custom.concerns.beneficiary
 
 import data.authz.lib.reason
+import rego.v2
 
 # METADATA
 # title: Not looked up

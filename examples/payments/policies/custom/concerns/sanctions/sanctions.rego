@@ -6,6 +6,7 @@
 package custom.concerns.sanctions
 
 import data.authz.lib.reason
+import rego.v2
 
 # METADATA
 # title: Beneficiary not clear

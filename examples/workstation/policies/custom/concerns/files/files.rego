@@ -6,6 +6,7 @@
 package custom.concerns.files
 
 import data.authz.lib.reason
+import rego.v2
 
 # METADATA
 # title: Outside

@@ -6,6 +6,7 @@
 package custom.concerns.duties
 
 import data.authz.lib.number
+import rego.v2
 
 # METADATA
 # title: Capped

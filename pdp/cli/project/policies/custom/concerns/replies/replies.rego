@@ -6,6 +6,7 @@
 package custom.concerns.replies
 
 import data.authz.lib.reason
+import rego.v2
 
 # METADATA
 # title: Recipient not allowed
