@@ -56,7 +56,7 @@ _VERBS: Final = tuple(
     frozenset(stems.split())
     for stems in (
         "add append arrang book creat insert mak new plan schedul set",
-        "answer email forward mail messag post publish repl send shar tell writ",
+        "answer email forward mail messag post publish repli reply send shar tell writ",
         "cancel clear delet discard drop eras remov revok",
         "adjust alter amend chang edit modifi modify mov renam reschedul set updat",
         "buy order pay purchas reserv transfer wir",
@@ -147,6 +147,7 @@ class Tracker:
         beside = self._beside(listed) if len(roles) > 1 else {}
         asked = [lookup.ask(leaf, roles.get(name), beside.get(name, ())) for name, leaf in listed]
         labels, lookup.sources = store.read(run, lookup.ids, now)
+        lookup.unknown = (*_MODEL, UNTRUSTED) if labels.full else _MODEL
         if session.plan and labels.plan is None and not labels.tainted:
             pinned = RunLabels(plan=tuple(_planned(session.plan)))
             store.write(run, pinned, {}, now)
@@ -157,10 +158,13 @@ class Tracker:
         for argument in asked:
             value = argument.asked.value
             sources, calls = lookup.origin(argument.asked, argument.role, argument.leaf.path)
-            if len(value) >= SHORTEST and GOOD.isdisjoint(sources):
-                # What only computes in a tainted run may decode what a stranger wrote.
-                lowered = lowered or UNTRUSTED in sources or (self._is_pure and labels.tainted)
-                if "model" in sources:
+            counts = argument.role in _TARGETS or len(value or str(argument.leaf.value)) >= SHORTEST
+            if counts and GOOD.isdisjoint(sources):
+                is_model = "model" in sources
+                # In a tainted run the model's words may be a stranger's, and what only computes may decode them.
+                is_steered = self._is_pure or (is_model and not lookup.anchors(argument, sources, share=1))
+                lowered = lowered or UNTRUSTED in sources or (labels.tainted and is_steered)
+                if is_model:
                     unknown.add(value)
             anchored = anchored or lookup.anchors(argument, sources)
             if argument.role is not None:
@@ -245,14 +249,15 @@ def _leads_on(prose: Iterable[str], echoes: Iterable[str | float], flow: CallFlo
 
 
 class _Lookup:
-    """The sources of the values of one call; `ids` are those to read into `sources`."""
+    """The sources of the values of one call; `ids` are read into `sources`, `unknown` are those of all other values."""
 
-    __slots__ = ("_facts", "_home", "_run_ids", "_stems", "_tool", "_tool_words", "ids", "prompt", "sources")
+    __slots__ = ("_facts", "_home", "_run_ids", "_stems", "_tool", "_tool_words", "ids", "prompt", "sources", "unknown")
 
     def __init__(self, ids: RunIds, session: Session, stems: tuple[str, ...], words: frozenset[str], tool: str) -> None:
         self.prompt = prompt_of(tuple(session.prompt))
         self.ids: list[str] = []
         self.sources: Mapping[str, Origin] = {}
+        self.unknown: tuple[str, ...] = _MODEL
         self._run_ids, self._tool, self._stems, self._tool_words = ids, tool, stems, words
         self._home = session.home_domains
         self._facts = {normal(leaf.value) for leaf in leaf_values(session.facts)}
@@ -298,8 +303,8 @@ class _Lookup:
         if not sources and asked.host is not None:
             # An address that nobody wrote as a whole: whoever knows its host, a part of it is the model's.
             sources, calls = self._known(asked.host, role)
-            sources.add("model")
-        return sorted(sources or _MODEL), [{"tool": tool, "call": call} for tool, call in sorted(calls)]
+            sources.update(self.unknown)
+        return sorted(sources or self.unknown), [{"tool": tool, "call": call} for tool, call in sorted(calls)]
 
     def _known(self, asked: _Asked, role: str | None, path: str = "") -> tuple[set[str], set[tuple[str, str]]]:
         sources, calls = set(), set()
@@ -327,7 +332,7 @@ class _Lookup:
         """Return whether a tool is about what this one is about: their names share a noun."""
         return not set(self._stems[1:]).isdisjoint(_stems(tool)[1:])
 
-    def anchors(self, argument: _Argument, sources: list[str]) -> bool:
+    def anchors(self, argument: _Argument, sources: list[str], share: float = _ANCHORING) -> bool:
         """Return whether an argument holds the user's words: it is one, or most of its own words are theirs."""
         value = argument.asked.value
         # A word of the tool's own, such as a kind of attachment, stands in many prompts.
@@ -336,7 +341,7 @@ class _Lookup:
         if not isinstance(argument.leaf.value, str) or argument.leaf.value.isalnum():
             return False
         words = {word for word in WORD.findall(argument.leaf.value.casefold()) if len(word) > SHORTEST}
-        return len(words) > 1 and len(words & self.prompt.words) >= _ANCHORING * len(words)
+        return len(words) > 1 and len(words & self.prompt.words) >= share * len(words)
 
 
 @lru_cache(1024)

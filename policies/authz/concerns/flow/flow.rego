@@ -165,18 +165,19 @@ _findings contains reason.new(rego.metadata.rule(), object.union(_of(sink), {"ma
 _findings contains reason.new(rego.metadata.rule(), {}) if {
 	_tainted_write
 	manifest.entry.destructive
-	not _names_target
+	not _asked_for
 }
 
-_names_target if {
-	some target in flow.targets
-	flow.named(target)
+_asked_for if {
+	input.context.flow.intended
+	flow.aimed_by_user
 }
 
-_names_target if {
+_asked_for if {
+	input.context.flow.intended
 	count(flow.targets) == 0
-	some argument in flow.arguments
-	flow.named(argument)
+	some value in flow.values
+	flow.named(value)
 }
 
 # METADATA
