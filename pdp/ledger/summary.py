@@ -139,7 +139,7 @@ class Tracker:
     def call_flow(self, arguments: Mapping[str, Any], session: Session, store: LedgerStore, now: float) -> CallFlow:
         """Return what the ledger says of a call; `session` has a `run_id`. Errors as of `LedgerStore.read`."""
         run, ids = _run(store.key, session.caller, session.run_id or "")
-        lookup, roles = _Lookup(ids, session, self._stems, self._own_words, self._entry.name), self._roles
+        lookup, roles = _Lookup(ids, session, self._stems, self._own_words, self._entry), self._roles
         leaves = (
             (name, leaf) for name, value in arguments.items() for leaf in leaf_values(value, pointer(name), self._names)
         )
@@ -157,7 +157,7 @@ class Tracker:
         lowered, anchored = next(leaves, None) is not None, False
         for argument in asked:
             value = argument.asked.value
-            sources, calls = lookup.origin(argument.asked, argument.role, argument.leaf.path)
+            sources, calls = lookup.origin(argument.asked, argument.role, argument.leaf)
             counts = argument.role in _TARGETS or len(value or str(argument.leaf.value)) >= SHORTEST
             if counts and GOOD.isdisjoint(sources):
                 is_model = "model" in sources
@@ -251,14 +251,29 @@ def _leads_on(prose: Iterable[str], echoes: Iterable[str | float], flow: CallFlo
 class _Lookup:
     """The sources of the values of one call; `ids` are read into `sources`, `unknown` are those of all other values."""
 
-    __slots__ = ("_facts", "_home", "_run_ids", "_stems", "_tool", "_tool_words", "ids", "prompt", "sources", "unknown")
+    __slots__ = (
+        "_destroys",
+        "_facts",
+        "_home",
+        "_run_ids",
+        "_stems",
+        "_tool",
+        "_tool_words",
+        "ids",
+        "prompt",
+        "sources",
+        "unknown",
+    )
 
-    def __init__(self, ids: RunIds, session: Session, stems: tuple[str, ...], words: frozenset[str], tool: str) -> None:
+    def __init__(
+        self, ids: RunIds, session: Session, stems: tuple[str, ...], words: frozenset[str], entry: Tool
+    ) -> None:
         self.prompt = prompt_of(tuple(session.prompt))
         self.ids: list[str] = []
         self.sources: Mapping[str, Origin] = {}
         self.unknown: tuple[str, ...] = _MODEL
-        self._run_ids, self._tool, self._stems, self._tool_words = ids, tool, stems, words
+        self._run_ids, self._tool, self._stems, self._tool_words = ids, entry.name, stems, words
+        self._destroys = bool(entry.destructive)
         self._home = session.home_domains
         self._facts = {normal(leaf.value) for leaf in leaf_values(session.facts)}
 
@@ -295,9 +310,11 @@ class _Lookup:
         path = argument.leaf.path
         return {"path": path, "role": role, "sources": sources, "from": calls, "home": home, "links": links_of}
 
-    def origin(self, asked: _Asked, role: str | None, path: str = "") -> tuple[list[str], list[dict[str, str]]]:
+    def origin(
+        self, asked: _Asked, role: str | None, leaf: Leaf | None = None
+    ) -> tuple[list[str], list[dict[str, str]]]:
         """Return the sources of a value, sorted, and the calls that brought it."""
-        sources, calls = self._known(asked, role, path)
+        sources, calls = self._known(asked, role, leaf)
         if asked.endorsed in self.sources:
             sources.add("endorsed")
         if not sources and asked.host is not None:
@@ -306,10 +323,12 @@ class _Lookup:
             sources.update(self.unknown)
         return sorted(sources or self.unknown), [{"tool": tool, "call": call} for tool, call in sorted(calls)]
 
-    def _known(self, asked: _Asked, role: str | None, path: str = "") -> tuple[set[str], set[tuple[str, str]]]:
+    def _known(
+        self, asked: _Asked, role: str | None, leaf: Leaf | None = None
+    ) -> tuple[set[str], set[tuple[str, str]]]:
         sources, calls = set(), set()
         value = asked.value
-        if self.prompt.says(value) and self._can_name(value, role, path):
+        if self.prompt.says(value) and self._can_name(value, role, leaf):
             sources.add("prompt")
         if value and value in self._facts:
             sources.add("fact")
@@ -321,11 +340,14 @@ class _Lookup:
                 calls.add((source.tool, source.call))
         return sources, calls
 
-    def _can_name(self, value: str, role: str | None, path: str) -> bool:
+    def _can_name(self, value: str, role: str | None, leaf: Leaf | None) -> bool:
         """Return whether a value names something, also a small number: of what the argument or tool is called after."""
-        if role == "value" or names_something(value):
+        if leaf is not None and role == "value":
+            # A new password must be no word that happens to be among the user's.
+            return not self._destroys or self.prompt.spells(str(leaf.value))
+        if names_something(value):
             return True
-        nouns = {*_stems(path), *self._stems[1:]} - {"number"}
+        nouns = {*_stems(leaf.path if leaf is not None else ""), *self._stems[1:]} - {"number"}
         return role in _TARGETS and is_numeric(value) and self.prompt.numbers(value, nouns)
 
     def _is_of_kind(self, tool: str) -> bool:

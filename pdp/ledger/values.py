@@ -90,6 +90,7 @@ _FUNCTION_WORD: Final = re.compile(
     "them|then|there|these|they|this|those|through|too|two|until|use|very|want|was|way|were|what|when|where|which|while|"
     "who|why|will|with|would|write|yes|you|your"
 )
+_NO_WORD: Final = re.compile(r"\S*(?:\d|(?<=\w)(?:[^\w\s'\u2019](?=\w)|[A-Z]))\S*")  # such as 1j1l, ab-c or newPin
 WORD: Final = re.compile(r"[^\W\d_]{3,}")
 
 
@@ -280,12 +281,12 @@ def _times(text: str) -> Iterator[str]:
 class Prompt:
     """The user's own words, ready to be searched. Immutable."""
 
-    __slots__ = ("_dates", "_numbers", "_text", "_times", "_values", "words")
+    __slots__ = ("_dates", "_numbers", "_text", "_times", "_values", "_written", "words")
 
     def __init__(self, texts: Iterable[str]) -> None:
         # A full stop before a capital letter ends a sentence, and no host.
         whole = _SENTENCE.sub(". ", "\n".join(texts))
-        shown = folded(whole)
+        self._written, shown = whole, folded(whole)
         plain = shown.casefold()
         self._text = f" {' '.join(plain.split())} "
         self._values = frozenset((*within(whole), *within(shown)))
@@ -320,6 +321,15 @@ class Prompt:
     def names(self, value: str) -> bool:
         """Return whether the user wrote this value, and it is one that can name something."""
         return names_something(value) and self.says(value)
+
+    def spells(self, text: str) -> bool:
+        """Return whether the user wrote a text in this case, and in quotes where it could be a word of theirs."""
+        if _MOMENT.fullmatch(text.lower()):
+            return True
+        if _NO_WORD.fullmatch(text):
+            return text in self._written or not any(map(str.isalpha, text))
+        quoted = rf"[\"'`\u2018\u201c\u00ab]{re.escape(text)}[\"'`\u2019\u201d\u00bb]"
+        return re.search(quoted, self._written) is not None
 
     def numbers(self, value: str, stems: Iterable[str]) -> bool:
         """Return whether the user wrote a number as that of a thing, by the stem of its noun: `ticket 7`, `file #7`."""
