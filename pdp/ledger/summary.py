@@ -162,7 +162,7 @@ class Tracker:
             if counts and GOOD.isdisjoint(sources):
                 is_model = "model" in sources
                 # In a tainted run the model's words may be a stranger's, and what only computes may decode them.
-                is_steered = self._is_pure or (is_model and not lookup.anchors(argument, sources, share=1))
+                is_steered = self._is_pure or (is_model and lookup.steers(argument))
                 lowered = lowered or UNTRUSTED in sources or (labels.tainted and is_steered)
                 if is_model:
                     unknown.add(value)
@@ -353,6 +353,15 @@ class _Lookup:
     def _is_of_kind(self, tool: str) -> bool:
         """Return whether a tool is about what this one is about: their names share a noun."""
         return not set(self._stems[1:]).isdisjoint(_stems(tool)[1:])
+
+    def steers(self, argument: _Argument) -> bool:
+        """Return whether a read that the model asks with this value may answer what a stranger wanted found.
+
+        Small numbers and the tool's own words are settings, such as the size of a page, unless they pick a record.
+        """
+        value = argument.asked.value
+        is_setting = value in self._tool_words or (is_numeric(value) and not names_something(value))
+        return (argument.role in _TARGETS or not is_setting) and not self.anchors(argument, [], share=1)
 
     def anchors(self, argument: _Argument, sources: list[str], share: float = _ANCHORING) -> bool:
         """Return whether an argument holds the user's words: it is one, or most of its own words are theirs."""

@@ -90,7 +90,9 @@ _FUNCTION_WORD: Final = re.compile(
     "them|then|there|these|they|this|those|through|too|two|until|use|very|want|was|way|were|what|when|where|which|while|"
     "who|why|will|with|would|write|yes|you|your"
 )
-_NO_WORD: Final = re.compile(r"\S*(?:\d|(?<=\w)(?:[^\w\s'\u2019](?=\w)|[A-Z]))\S*")  # such as 1j1l, ab-c or newPin
+_NO_WORD: Final = re.compile(
+    r"(?=\w)\S*(?:\d|(?<=\w)(?:[^\w\s'\u2019](?=\w)|[A-Z]))\S*(?<=\w)"
+)  # such as 1j1l, ab-c or newPin
 WORD: Final = re.compile(r"[^\W\d_]{3,}")
 
 
@@ -329,7 +331,7 @@ class Prompt:
         if _NO_WORD.fullmatch(text):
             return text in self._written or not any(map(str.isalpha, text))
         quoted = rf"[\"'`\u2018\u201c\u00ab]{re.escape(text)}[\"'`\u2019\u201d\u00bb]"
-        return re.search(quoted, self._written) is not None
+        return text == text.strip() and re.search(quoted, self._written) is not None
 
     def numbers(self, value: str, stems: Iterable[str]) -> bool:
         """Return whether the user wrote a number as that of a thing, by the stem of its noun: `ticket 7`, `file #7`."""
