@@ -45,6 +45,7 @@ GOOD: Final = frozenset(("prompt", "fact", "trusted", "created", "named", "endor
 """Sources whose word counts."""
 
 _MODEL: Final = ("model",)
+_NO_LEAF: Final = Leaf("", "")
 _ANCHORING: Final = 0.75
 """The share of an argument's words that are the user's where the argument holds the user's words."""
 _ADDRESSES: Final = ("url", "address")
@@ -252,18 +253,9 @@ class _Lookup:
     """The sources of the values of one call; `ids` are read into `sources`, `unknown` are those of all other values."""
 
     __slots__ = (
-        "_destroys",
-        "_facts",
-        "_home",
-        "_run_ids",
-        "_stems",
-        "_tool",
-        "_tool_words",
-        "ids",
-        "prompt",
-        "sources",
+        "_destroys", "_facts", "_home", "_run_ids", "_stems", "_tool", "_tool_words", "ids", "prompt", "sources",
         "unknown",
-    )
+    )  # fmt: skip
 
     def __init__(
         self, ids: RunIds, session: Session, stems: tuple[str, ...], words: frozenset[str], entry: Tool
@@ -310,9 +302,7 @@ class _Lookup:
         path = argument.leaf.path
         return {"path": path, "role": role, "sources": sources, "from": calls, "home": home, "links": links_of}
 
-    def origin(
-        self, asked: _Asked, role: str | None, leaf: Leaf | None = None
-    ) -> tuple[list[str], list[dict[str, str]]]:
+    def origin(self, asked: _Asked, role: str | None, leaf: Leaf = _NO_LEAF) -> tuple[list[str], list[dict[str, str]]]:
         """Return the sources of a value, sorted, and the calls that brought it."""
         sources, calls = self._known(asked, role, leaf)
         if asked.endorsed in self.sources:
@@ -323,9 +313,7 @@ class _Lookup:
             sources.update(self.unknown)
         return sorted(sources or self.unknown), [{"tool": tool, "call": call} for tool, call in sorted(calls)]
 
-    def _known(
-        self, asked: _Asked, role: str | None, leaf: Leaf | None = None
-    ) -> tuple[set[str], set[tuple[str, str]]]:
+    def _known(self, asked: _Asked, role: str | None, leaf: Leaf = _NO_LEAF) -> tuple[set[str], set[tuple[str, str]]]:
         sources, calls = set(), set()
         value = asked.value
         if self.prompt.says(value) and self._can_name(value, role, leaf):
@@ -340,14 +328,14 @@ class _Lookup:
                 calls.add((source.tool, source.call))
         return sources, calls
 
-    def _can_name(self, value: str, role: str | None, leaf: Leaf | None) -> bool:
+    def _can_name(self, value: str, role: str | None, leaf: Leaf) -> bool:
         """Return whether a value names something, also a small number: of what the argument or tool is called after."""
-        if leaf is not None and role == "value":
+        if role == "value":
             # A new password must be no word that happens to be among the user's.
             return not self._destroys or self.prompt.spells(str(leaf.value))
         if names_something(value):
             return True
-        nouns = {*_stems(leaf.path if leaf is not None else ""), *self._stems[1:]} - {"number"}
+        nouns = {*_stems(leaf.path), *self._stems[1:]} - {"number"}
         return role in _TARGETS and is_numeric(value) and self.prompt.numbers(value, nouns)
 
     def _is_of_kind(self, tool: str) -> bool:

@@ -90,9 +90,8 @@ _FUNCTION_WORD: Final = re.compile(
     "them|then|there|these|they|this|those|through|too|two|until|use|very|want|was|way|were|what|when|where|which|while|"
     "who|why|will|with|would|write|yes|you|your"
 )
-_NO_WORD: Final = re.compile(
-    r"(?=\w)\S*(?:\d|(?<=\w)(?:[^\w\s'\u2019](?=\w)|[A-Z]))\S*(?<=\w)"
-)  # such as 1j1l, ab-c or newPin
+# A word with a digit, a sign or a capital in it, such as 1j1l, ab-c or newPin.
+_NO_WORD: Final = re.compile(r"(?=\w)\S*(?:\d|(?<=\w)(?:[^\w\s'\u2019](?=\w)|[A-Z]))\S*(?<=\w)")
 WORD: Final = re.compile(r"[^\W\d_]{3,}")
 
 

@@ -140,7 +140,7 @@ _findings contains reason.new(rego.metadata.rule(), _of(object.union(argument, l
 	_tainted_write
 	some argument in flow.arguments
 	some link in argument.links
-	not flow.known(link)
+	not flow.stated(link)
 }
 
 # METADATA
