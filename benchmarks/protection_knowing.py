@@ -58,7 +58,7 @@ _SHOP_RULES: Final[dict[str, dict[str, Any]]] = {
 def with_shop(manifest: dict[str, Any], governance: dict[str, Any]) -> None:
     """Add the shop to a suite, and take the schema of its results from each read without labels of fields."""
     for name, properties in SHOP.items():
-        entry = {"name": name, "description": "Part of a shop"}
+        entry: dict[str, Any] = {"name": name, "description": "Part of a shop"}
         entry["schema"] = {"type": "object", "properties": properties, "required": [*properties]}
         if name != "order_item":
             entry["result_schema"] = {

@@ -242,8 +242,8 @@ def effective(suite: str, profile: str, *, has_shop: bool = False) -> EffectiveM
                 del rules[label]
             if profile == "today" and action in _HEAVY:
                 rules |= {"effect_class": "commit-high", "idempotency": {"required": True}}
-    texts = {"manifest_text": json.dumps(manifest).encode(), "governance_text": json.dumps(governance).encode()}
-    return load_effective(_EXAMPLES / f"{suite}.json", path, **texts)
+    texts = [json.dumps(document).encode() for document in (manifest, governance)]
+    return load_effective(_EXAMPLES / f"{suite}.json", path, manifest_text=texts[0], governance_text=texts[1])
 
 
 def _filled(value: Any, texts: dict[str, str]) -> Any:

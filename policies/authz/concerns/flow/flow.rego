@@ -158,10 +158,10 @@ _findings contains reason.new(rego.metadata.rule(), object.union(_of(sink), {"ma
 
 # METADATA
 # title: Destructive
-# description: This cannot be taken back, and your words do not name what it is aimed at.
+# description: This cannot be taken back, and your words do not ask for it, or do not name all that it is aimed at.
 # custom:
 #   code: flow.destructive
-#   remedy: Name what is to go in your own words, or approve it.
+#   remedy: Ask for it and name what is to go in your own words, or approve it.
 _findings contains reason.new(rego.metadata.rule(), {}) if {
 	_tainted_write
 	manifest.entry.destructive

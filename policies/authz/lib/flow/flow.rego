@@ -35,6 +35,7 @@ known(item) if {
 	_has(item, {"party"})
 	_carries_messages
 	input.context.flow.intended
+	input.context.flow.anchored
 }
 
 # A source whose word counts names the value, whatever else the call has.

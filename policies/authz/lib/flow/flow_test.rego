@@ -102,15 +102,16 @@ test_near_a_source if {
 	not flow.composed(fixture.argument("object", sort(fixture.near("model"))))
 	every source in ["prompt", "fact", "trusted", "created", "named", "endorsed", "party"] {
 		item := fixture.argument("object", sort(fixture.near(source)))
-		not _known(item, {"intended": true})
+		not _known(item, {"intended": true, "anchored": true})
 		not flow.named(item)
 	}
 }
 
-# A party counts as the recipient of a message that the user asked for, whatever words the call holds.
+# A party counts as the recipient of a message that the user asked for and that holds their words.
 test_a_party[name] if {
 	some name, case in {
-		"what they ask for": {"flow": {"intended": true}, "known": true},
+		"both": {"flow": {"intended": true, "anchored": true}, "known": true},
+		"what they ask for": {"flow": {"intended": true}, "known": false},
 		"the user's words": {"flow": {"anchored": true}, "known": false},
 		"a value of the user's": {"flow": {"arguments": [fixture.argument("value", ["prompt"])]}, "known": false},
 		"an object of the user's": {"flow": {"arguments": [fixture.argument("object", ["prompt"])]}, "known": false},
@@ -132,9 +133,9 @@ test_no_party[name] if {
 		"what needs approval": {"effect_class": "commit-high"},
 		"no roles": {"roles": {}},
 	}
-	not _known_to(object.union(object.remove(_message, object.keys(entry)), entry), _party, {"intended": true})
+	not _known_to(object.union(object.remove(_message, object.keys(entry)), entry), _party, {"intended": true, "anchored": true})
 	every field in ["effect_class", "roles"] {
-		not _known_to(object.remove(_message, [field]), _party, {"intended": true})
+		not _known_to(object.remove(_message, [field]), _party, {"intended": true, "anchored": true})
 	}
 }
 
