@@ -69,7 +69,8 @@ def worse(now: Mapping[str, Figures], committed: Mapping[str, Figures]) -> list[
         f"{where}: {name} was {committed[where][name]} and is {value}"
         for where, figures in now.items()
         for name, value in figures.items()
-        if (value < committed[where][name] if name in _MORE_IS_BETTER else value > committed[where][name])
+        if name in committed.get(where, {})
+        and (value < committed[where][name] if name in _MORE_IS_BETTER else value > committed[where][name])
     ]
 
 
