@@ -24,6 +24,7 @@ DRAFTS = {
 }
 OLDEST = next(iter(DRAFTS))
 # Every draft checks the formats of 2020-12 here: the original as well.
+WHY = {}
 CHECKS = {name: compile_schema({"format": name}).is_valid for name in FORMATS}
 TEXTS = ("", "a", "abc", "x-1", "2026-01-01", "ann@example.com", "1.5")
 NAMES = ("a", "b", "c", "id")
@@ -38,7 +39,7 @@ small = st.integers(0, 3)
 # What is referred to has no references: the validators do not end where a schema refers to itself in place.
 TARGETS = (
     "#/definitions/one", "#/$defs/two", "#/properties/a", "#/properties/list/items/0",
-    "#/properties/list/additionalItems", "#/properties/object/dependencies/a", "#/properties/a~1b%20c",
+    "#/properties/list/additionalItems", "#/properties/object/dependencies/a", "#/properties/a~1b",
 )  # fmt: skip
 
 
@@ -104,7 +105,7 @@ def schemas(draw: st.DrawFn, uri: str) -> Json:
         **draw(tree), "$schema": uri, "type": "object",
         "definitions": {"one": draw(leaf)}, "$defs": {"two": draw(leaf)},
         "properties": {
-            "a": draw(leaf), "b": draw(tree), "c": draw(references), "a/b c": draw(leaf),
+            "a": draw(leaf), "b": draw(tree), "c": draw(references), "a/b": draw(leaf),
             "list": {"type": "array", **listed}, "object": {"dependencies": {"a": draw(leaf)}},
         },
     }  # fmt: skip
@@ -114,11 +115,11 @@ def schemas(draw: st.DrawFn, uri: str) -> Json:
 def test_a_value_passes_the_translation_exactly_where_it_passes_the_original(uri: str) -> None:
     compared = [0, 0]
 
-    @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
         schemas(uri),
         st.lists(
-            st.dictionaries(st.sampled_from((*NAMES, "list", "object", "a/b c")), values), min_size=4, max_size=12
+            st.dictionaries(st.sampled_from((*NAMES, "list", "object", "a/b")), values), min_size=4, max_size=12
         ),
     )
     def compare(schema: Json, arguments: list[Json]) -> None:
@@ -130,11 +131,11 @@ def test_a_value_passes_the_translation_exactly_where_it_passes_the_original(uri
             read = translated(schema)
             copy = compile_schema(read.schema)
         except UsageError as error:
-            compared[1] += 1
+            compared[1] += 1; WHY[str(error)[:60]] = WHY.get(str(error)[:60], 0) + 1
             return
         for value in arguments:
             compared[0] += 1
-            assert copy.is_valid(value) == original.is_valid(value), (value, schema, read)
+            compared.append(original.is_valid(value)); assert copy.is_valid(value) == original.is_valid(value), (value, schema, read)
 
     compare()
-    print(compared)
+    print(compared[:2], sum(compared[2:]), WHY)
