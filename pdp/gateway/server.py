@@ -104,7 +104,7 @@ class Gateway:
             declared = self._routes[name][1]["inputSchema"]
             if thawed(manifest.tools[name].schema_) == translated(declared).schema:
                 tool["inputSchema"] = declared  # else a person has narrowed it
-        self._said: set[str] = set()
+        self._hidden: dict[str, set[str]] = {}
         self._pending = Pending(settings, opened["approvals"], opened["remote_calls"])
         self._calls: set[asyncio.Task[Evaluation]] = set()
         self._ids: dict[Any, None] = {}
@@ -228,16 +228,13 @@ class Gateway:
         same = unchanged(pinned, tools or ())
         self._engine.unchanged -= {self._public(upstream.name, name) for name in pinned}
         self._engine.unchanged |= {self._public(upstream.name, name) for name in same}
-        declared = declarations(tools or ())
-        for name in sorted(({tool.name for tool in tools or ()} | pinned.keys()) - same):
-            is_new = name not in pinned
-            why = left_out(declared.get(name)) if is_new else "it is not as it is pinned; see pdp mcp-gateway pin"
-            line = (
-                f"server {upstream.name}: tool {name:.200} is left out: {why or 'it is new; see pdp mcp-gateway pin'}"
-            )
-            if line not in self._said:
-                self._said.add(line)
-                _log.warning("%s", line)
+        hidden = ({tool.name for tool in tools or ()} | pinned.keys()) - same
+        for name in sorted(hidden - self._hidden.get(upstream.name, set())):
+            why: str | None = "it is not as it is pinned"
+            if name not in pinned:
+                why = left_out(declarations(tools or ()).get(name)) or "it is new"
+            _log.warning("server %s: tool %.200r is left out: %s; see pdp mcp-gateway pin", upstream.name, name, why)
+        self._hidden[upstream.name] = hidden
         if not tools or same:
             return ""
         return f"server {upstream.name} has {len(tools)} tools, and none can be used: its gateway's log says why"

@@ -118,9 +118,7 @@ def test_a_value_passes_the_translation_exactly_where_it_passes_the_original(uri
     @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
         schemas(uri),
-        st.lists(
-            st.dictionaries(st.sampled_from((*NAMES, "list", "object", "a/b")), values), min_size=4, max_size=12
-        ),
+        st.lists(st.dictionaries(st.sampled_from((*NAMES, "list", "object", "a/b")), values), min_size=4, max_size=12),
     )
     def compare(schema: Json, arguments: list[Json]) -> None:
         try:
@@ -131,11 +129,13 @@ def test_a_value_passes_the_translation_exactly_where_it_passes_the_original(uri
             read = translated(schema)
             copy = compile_schema(read.schema)
         except UsageError as error:
-            compared[1] += 1; WHY[str(error)[:60]] = WHY.get(str(error)[:60], 0) + 1
+            compared[1] += 1
+            WHY[str(error)[:60]] = WHY.get(str(error)[:60], 0) + 1
             return
         for value in arguments:
             compared[0] += 1
-            compared.append(original.is_valid(value)); assert copy.is_valid(value) == original.is_valid(value), (value, schema, read)
+            compared.append(original.is_valid(value))
+            assert copy.is_valid(value) == original.is_valid(value), (value, schema, read)
 
     compare()
     print(compared[:2], sum(compared[2:]), WHY)
