@@ -52,7 +52,6 @@ async def test_each_tool_of_a_public_server_is_shown_as_it_is_declared_and_impor
     assert (done.code, done.json["tools"]) == (0, [each["name"] for each in tools])
 
 
-@pytest.mark.parametrize("name", SERVERS)
 def command(name: str, folder: Path) -> list[str]:
     """What starts an installed server, in the version that was recorded; else the test is skipped."""
     if not (installed := os.environ.get("PDP_MCP_SERVERS")):
@@ -71,6 +70,7 @@ def command(name: str, folder: Path) -> list[str]:
     return [str(program), *([str(folder)] if name == "filesystem" else [])]
 
 
+@pytest.mark.parametrize("name", SERVERS)
 async def test_a_live_server_is_shown_as_it_lists_itself(tmp_path: Path, name: str) -> None:
     """See docs/testing.md: PDP_MCP_SERVERS names the folder with the pinned servers."""
     world = World(tmp_path)

@@ -14,6 +14,7 @@ from pdp.errors import UsageError
 from pdp.execution.failures import ToolUnavailableError
 from pdp.flow.preview import Visibility
 from pdp.json import canonical, digest
+from pdp.manifest.foreign.dialects import translated
 from pdp.manifest.schema.drift import drift
 from pdp.session import Session
 
@@ -98,7 +99,10 @@ class ToolGuard:
             known = (name, canonical(schema))
             if entry is None or known in self._checked:
                 continue
-            found = drift(entry.schema_, schema)
+            try:
+                found = drift(entry.schema_, translated(schema).schema)
+            except UsageError as error:
+                found = [error.message]
             faults += [f"{name}: {line}" for line in found]
             if not found:
                 self._checked.add(known)
