@@ -116,7 +116,7 @@ def test_a_value_passes_the_translation_exactly_where_it_passes_the_original(uri
     names = st.sampled_from((*NAMES, "list", "object", "a/b"))
     outcomes = set[bool]()
 
-    @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
     @given(schemas(uri), st.lists(st.dictionaries(names, values), min_size=4, max_size=12))
     def compare(schema: Json, arguments: list[Json]) -> None:
         try:
@@ -127,7 +127,11 @@ def test_a_value_passes_the_translation_exactly_where_it_passes_the_original(uri
             read = translated(schema).schema
         except UsageError:  # what it leads to is gone, or `contains` means something else
             assume(False)
-        assert read_schema(read, {}, ("schema",), root_object=False)[1] == []
+        # `dependencies` beside its successors stays, and is a fault of the manifest.
+        faults = [
+            at for at in read_schema(read, {}, ("schema",), root_object=False)[1] if "dependencies" not in at.path
+        ]
+        assert faults == []
         copy = compile_schema(read)
         for value in arguments:
             assert copy.is_valid(value) == original.is_valid(value), (value, schema, read)

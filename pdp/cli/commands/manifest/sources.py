@@ -57,7 +57,8 @@ def scan(
 def draft(kind: _Kind, source: _Source, output: _Output = None, as_json: AsJson = False) -> None:
     """Write a first manifest of what a server, a document, an application or a client exposes; nothing is overwritten.
 
-    Strictest first: each call is denied until somebody has reviewed the lines marked `review`. Exit code: 0 written, 1
+    Strictest first: each call is denied until somebody has reviewed the lines marked `review`. What governance has to
+    accept is written beside it, as NAME.governance.yaml. Exit code: 0 written, 1
     written without tools that no manifest can have, 2 bad usage, or a source that cannot be read.
     """
     rules = None if output is None else output.with_suffix(f".governance{output.suffix}")
