@@ -290,8 +290,8 @@ def _scopes(claims: dict[str, Any]) -> list[str]:
         held |= {name for name, granted in entitlements.items() if granted is True}
     if isinstance(scope, str):
         held |= {name for name in scope.split(" ") if name}
-    for name in held.intersection(entitlements if isinstance(entitlements, dict) else ()):
-        if entitlements[name] is False:
+    for name in held if isinstance(entitlements, dict) else ():
+        if (entitlements or {}).get(name) is False:
             _say_ignored(name)
     return sorted(held)
 

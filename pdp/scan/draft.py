@@ -72,8 +72,7 @@ def drafted_manifest(tools: Sequence[ExposedTool]) -> DraftManifest:
                 made.read.setdefault(note, []).append(tool.name)
     text = f"{_HEAD}{'' if made.tools else ' []'}\n{''.join(lines)}"
     made = made._replace(manifest=text, governance=f"{_ACCEPTED}{accepted}\n" if accepted else "")
-    texts = {"manifest_text": text.encode(), "governance_text": (made.governance or "actions: {}").encode()}
-    load_both("the draft", "its governance", programs=False, **texts)
+    _load(text, made.governance)
     return made
 
 
@@ -113,11 +112,15 @@ def _comment(*texts: str) -> str:
     return "; ".join(written_value(text)[1:-1] for text in texts)
 
 
-def _fault(entry: str, governance: str = "actions: {}") -> str:
+def _load(manifest: str, governance: str) -> None:
+    rules = (governance or "actions: {}").encode()
+    load_both("the draft", "its rules", programs=False, manifest_text=manifest.encode(), governance_text=rules)
+
+
+def _fault(entry: str, governance: str = "") -> str:
     """Return why no manifest can have an entry, and what to do; empty: one can."""
-    texts = {"manifest_text": f"{_HEAD}\n{entry}".encode(), "governance_text": governance.encode()}
     try:
-        load_both("the draft", "its governance", programs=False, **texts)
+        _load(f"{_HEAD}\n{entry}", governance)
     except FileFaultsError as error:
         return "; ".join([*dict.fromkeys(fault.message for fault in error.faults), error.faults[0].hint or ""])
     except PdpError as error:
