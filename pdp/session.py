@@ -9,9 +9,10 @@ look alike are one person.
 
 from __future__ import annotations
 
+import logging
 import re
 import unicodedata
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import orjson
@@ -26,6 +27,7 @@ from pdp.request import Entity
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+_log = logging.getLogger("pdp.pep")
 _FROM_CLAIMS: Final = ("clearances", "roles", "limits", "entitlements", "iss")
 LONGEST_TEXT: Final = 1024
 LONGEST_PROMPT: Final = 256 * 1024  # all of its texts together; what is longer is a document, and no words of a user
@@ -288,4 +290,12 @@ def _scopes(claims: dict[str, Any]) -> list[str]:
         held |= {name for name, granted in entitlements.items() if granted is True}
     if isinstance(scope, str):
         held |= {name for name in scope.split(" ") if name}
+    for name in held if isinstance(entitlements, dict) else ():
+        if (entitlements or {}).get(name) is False:
+            _say_ignored(name)
     return sorted(held)
+
+
+@lru_cache(1000)  # each of them is said once
+def _say_ignored(scope: str) -> None:
+    _log.warning("a claim was ignored: emts: %.128r is false, and the claim scope grants it", scope)

@@ -31,6 +31,16 @@ def test_scopes_come_from_entitlements_and_scope(claims: dict[str, Any], scopes:
     assert session(**claims).subject.properties == {"scopes": scopes}
 
 
+def test_a_false_entitlement_beside_the_same_scope_is_said_to_be_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    claims = {"sub": "ann", "emts": {"notes.wipe": False, "notes.read": True}, "scope": "notes.wipe notes.read"}
+    for _ in range(2):
+        assert Session(claims=claims).subject.properties["scopes"] == ["notes.read", "notes.wipe"]
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "a claim was ignored: emts: 'notes.wipe' is false, and the claim scope grants it"
+    ]
+
+
 def test_the_subject_has_what_the_claims_say_and_nothing_else() -> None:
     act = {"sub": "agent:payments", "scopes": ["a"], "act": {"sub": "agent:inner"}}
     given = session(

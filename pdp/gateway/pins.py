@@ -19,6 +19,7 @@ from pdp.errors import EngineError, FileFaultsError, UsageError
 from pdp.gateway.mapping import GET_PROMPT, READ_RESOURCE
 from pdp.gateway.upstream import ASKING, Upstream
 from pdp.json import canonical
+from pdp.manifest.foreign.dialects import translated
 from pdp.manifest.load import load_effective
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def read_pinned(settings: GatewaySettings) -> Pins:
 async def survey(settings: GatewaySettings) -> tuple[Pins, list[str]]:
     """Ask each server what it declares; return what can be pinned, and in lines what cannot, and why.
 
-    UpstreamError, UnreachableError: a server does not say.
+    UpstreamError, UnreachableError: a server does not say. UsageError: one has tools, and none can be pinned.
     """
     pins, refused = Pins(), []
     for server, stated in settings.servers.items():
@@ -114,12 +115,24 @@ async def survey(settings: GatewaySettings) -> tuple[Pins, list[str]]:
         finally:
             await upstream.close()
         found = declarations(tools)
-        faults = {tool.name: _fault(found.get(tool.name)) for tool in tools}
+        faults = {tool.name: left_out(found.get(tool.name)) for tool in tools}
         refused += [f"{server}: tool {name} is left out: {fault}" for name, fault in faults.items() if fault]
+        if faults and all(faults.values()):
+            message = "\n".join((*refused, f"{server}: none of its {len(faults)} tools can be pinned"))
+            raise UsageError(message, hint="the lines above say why; take the server out, or use another version of it")
         pins[server] = {name: at for name, at in found.items() if not faults[name]}
         if instructions:
             pins[server][INSTRUCTIONS] = {"text": instructions}
     return pins, refused
+
+
+def readings(pins: Pins) -> list[str]:
+    """Return what of schemas is read in another way or dropped, and of which tools, as lines."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for server, name, tool in ((server, *each) for server, tools in pins.items() for each in tools.items()):
+        for note in translated(tool["inputSchema"]).notes:
+            names.setdefault((server, note), []).append(name)
+    return [f"{server}: {note}: {', '.join(tools)}" for (server, note), tools in names.items()]
 
 
 def pins_difference(old: Pins, new: Pins) -> list[str]:
@@ -155,15 +168,17 @@ def write_private(files: Mapping[Path, str]) -> None:
         replace_file(path, text.encode(), mode=0o600)
 
 
-def _fault(tool: Mapping[str, Any] | None) -> str | None:
-    """Return why a manifest cannot have a tool as it is declared, such as a schema that leads elsewhere."""
+def left_out(tool: Mapping[str, Any] | None) -> str | None:
+    """Return why a manifest cannot have a tool as it is declared, and what to do; None: it can."""
     if tool is None:
-        return "two tools have this name"
+        return "two tools have this name; ask its author to rename one"
     rules = f"{_starter('governance.yaml')}  {written_value(tool['name'])}: *held\n"
     try:
         load_effective("declared", "held", manifest_text=_manifest([tool]).encode(), governance_text=rules.encode())
     except FileFaultsError as error:
-        return error.faults[0].message
+        return f"{error.faults[0].message}; {error.faults[0].hint or 'ask its author to change it'}"
+    except UsageError as error:
+        return f"{error.message}; {error.hint}"
     return None
 
 
@@ -171,8 +186,8 @@ def _manifest(tools: Iterable[Mapping[str, Any]]) -> str:
     """Return the text of a manifest: of what servers say of their tools, nothing about effects."""
     text = _starter("manifest.yaml")
     for tool in tools:
-        name, description = tool["name"], tool.get("description") or tool["name"]
-        text += f"- {written_value({'name': name, 'description': description, 'schema': tool['inputSchema']})}\n"
+        stated = {key: tool[key] for key in ("name", "description") if key in tool}
+        text += f"- {written_value(stated | {'schema': translated(tool['inputSchema']).schema})}\n"
     return text
 
 

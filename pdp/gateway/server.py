@@ -36,10 +36,12 @@ from pdp.execution.failures import ToolError
 from pdp.flow.preview import Visibility
 from pdp.gateway.mapping import GET_PROMPT, NEW, READ_RESOURCE
 from pdp.gateway.pending import DENIED, Pending
-from pdp.gateway.pins import INSTRUCTIONS, PinnedEngine, read_pinned, unchanged
+from pdp.gateway.pins import INSTRUCTIONS, PinnedEngine, declarations, left_out, read_pinned, unchanged
 from pdp.gateway.principal import Callers, Verifier
 from pdp.gateway.upstream import ASKING, Asking, Upstream, UpstreamError
+from pdp.json import thawed
 from pdp.manifest.exports import export_tools
+from pdp.manifest.foreign.dialects import translated
 from pdp.pep import Pep
 from pdp.project.file import engine_of_project, manifest_of_project, read_project
 from pdp.project.resources import open_stores, stores_of_pep
@@ -116,6 +118,13 @@ class Gateway:
         once = {name for name, (_, at) in self._routes.items() if at.get("annotations", {}).get("readOnlyHint")}
         once |= {name for name, entry in manifest.tools.items() if not (entry.effect_class and entry.has_effects)}
         self._pep = Pep(manifest, self._engine, audit=audit, tools=known, keyless=once, **opened)
+        exported = export_tools((manifest.tools[name] for name in self._routes if name in manifest.tools), "mcp")
+        self._shown_as = {tool["name"]: self._routes[tool["name"]][1] | tool for tool in exported}
+        for name, tool in self._shown_as.items():
+            declared = self._routes[name][1]["inputSchema"]
+            if thawed(manifest.tools[name].schema_) == translated(declared).schema:
+                tool["inputSchema"] = declared  # else a person has narrowed it
+        self._hidden: dict[str, set[str]] = {}
         self._pending = Pending(settings, opened["approvals"], opened["remote_calls"])
         self._max_result, self._shared = settings.max_result, settings.http is not None or manifest.tracks_flow
         self._calls: set[asyncio.Task[Evaluation]] = set()
@@ -159,16 +168,15 @@ class Gateway:
 
     def _schema(self, name: str) -> Any:
         """Return the schema that says which headers mirror which arguments of a call: they have to agree."""
-        tool = self._pep.manifest.tools.get(name)
-        return None if tool is None else tool.schema_
+        return self._shown_as[name]["inputSchema"] if name in self._shown_as else None
 
     async def _list_tools(self, ctx: Context, _: Any) -> dict[str, Any]:
-        await asyncio.gather(*map(self._verify, self._upstreams.values()))
+        lost = [fault for fault in await asyncio.gather(*map(self._verify, self._upstreams.values())) if fault]
+        if lost and self._engine.unchanged.isdisjoint(self._routes):
+            raise MCPError(types.INTERNAL_ERROR, "; ".join(lost))
         visible = await self._pep.avisible_tools(self._callers.session(ctx))
-        names = [name for name in self._routes if visible.get(name, Visibility.NEVER) is not Visibility.NEVER]
-        tools = export_tools([self._pep.manifest.tools[name] for name in names], "mcp")
-        named = [(tool["name"], tool) for tool in tools]
-        return {"tools": [{**self._live[name], **self._routes[name][1], **at} for name, at in named], **_ENVELOPE}
+        names = [name for name in self._shown_as if visible.get(name, Visibility.NEVER) is not Visibility.NEVER]
+        return {"tools": [{**self._live[name], **self._shown_as[name]} for name in names], **_ENVELOPE}
 
     async def _list(self, kind: str, tool: str, ctx: Context, _: Any) -> dict[str, Any]:
         visible = await self._pep.avisible_tools(self._callers.session(ctx))
@@ -288,8 +296,11 @@ class Gateway:
             _log.warning("%s", error.message)
             return None
 
-    async def _verify(self, upstream: Upstream) -> None:
-        """Ask a server what it declares now; of one that does not say, no tool is as it is pinned."""
+    async def _verify(self, upstream: Upstream) -> str:
+        """Ask a server what it declares now; of one that does not say, no tool is as it is pinned.
+
+        Return that it has tools and none can be used; empty where that is not so.
+        """
         tools = await self._listed(upstream, "tools")
         upstream.changed |= tools is None
         for each in map(_as_json, tools or ()):
@@ -298,8 +309,16 @@ class Gateway:
         same = unchanged(pinned, tools or ())
         self._engine.unchanged -= {self._public(upstream.name, name) for name in pinned}
         self._engine.unchanged |= {self._public(upstream.name, name) for name in same}
-        for name in sorted(({tool.name for tool in tools or ()} | pinned.keys()) - same):
-            _log.warning("server %s: tool %.200r is not as it is pinned, and hidden", upstream.name, name)
+        hidden = ({tool.name for tool in tools or ()} | pinned.keys()) - same
+        for name in sorted(hidden - self._hidden.get(upstream.name, set())):
+            why: str | None = "it is not as it is pinned"
+            if name not in pinned:
+                why = left_out(declarations(tools or ()).get(name)) or "it is new"
+            _log.warning("server %s: tool %.200r is left out: %s; see pdp mcp-gateway pin", upstream.name, name, why)
+        self._hidden[upstream.name] = hidden
+        if not tools or same:
+            return ""
+        return f"server {upstream.name} has {len(tools)} tools, and none can be used: its gateway's log says why"
 
     async def _forward(self, upstream: Upstream, tool: Mapping[str, Any], /, **arguments: Any) -> dict[str, Any]:
         params = types.CallToolRequestParams(name=tool["name"], arguments=arguments)

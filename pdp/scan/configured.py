@@ -58,4 +58,8 @@ def toolkit_tools(file: str) -> Exposure:
     if not isinstance(tools, dict) or "agent_control_specification_version" not in value or value.get("extends"):
         message = f"{file}: no manifest of the Agent Governance Toolkit, or one that `extends` others"
         raise UsageError(message, hint="name the whole manifest, as its engine gets it")
+    if "tools" not in value:
+        raise UsageError(
+            f"{file}: states no `tools`: nothing can be imported", hint="name the tools there, each by a key"
+        )
     return Exposure([ExposedTool(name, file, notes=(f"declared with {at}",)) for name, at in tools.items()], [])

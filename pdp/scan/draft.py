@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.documents import written_value
-from pdp.errors import FileFaultsError
+from pdp.errors import FileFaultsError, PdpError
 from pdp.manifest.fields import READ_CLASSES, EffectClass
-from pdp.manifest.load import load_manifest
+from pdp.manifest.load import load_both
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,24 +22,43 @@ _HEAD: Final = (
 )
 
 
+_ACCEPTED: Final = (
+    "# Drafted: review each line. What these tools break of docs/patterns.md, and why it is accepted.\nactions:"
+)
+_RULE: Final = re.compile(r"\((not_a_tool\.\w+)\)")
+
+
 class DraftManifest(NamedTuple):
-    """The text of a manifest, the names of its tools, and what no manifest can have, with the reason."""
+    """The text of a manifest and the names of its tools.
+
+    `left_out`: what no manifest can have, with the reason and what to do. `governance`: the text of the governance file
+    that the manifest needs to load; empty where it needs none. `read`: what of schemas was read in another way or
+    dropped, and the tools.
+    """
 
     manifest: str
     tools: list[str]
     left_out: list[tuple[str, str]]
+    governance: str
+    read: dict[str, list[str]]
 
 
 def drafted_manifest(tools: Sequence[ExposedTool]) -> DraftManifest:
     """Return a manifest that loads, and by which no call is allowed before somebody has changed it."""
-    times, made, lines = Counter(tool.name for tool in tools), DraftManifest("", [], []), []
+    times, made, lines, accepted = Counter(tool.name for tool in tools), DraftManifest("", [], [], "", {}), [], ""
     for tool in tools:
-        text = _entry(tool)
-        fault = "more than one tool has this name" if times[tool.name] > 1 else _fault(text)
-        if fault and "not_a_tool" in fault:
+        text, accepts = _entry(tool), ""
+        fault = tool.fault or ("more than one tool has this name; rename all but one" if times[tool.name] > 1 else "")
+        fault = fault or _fault(text)
+        if "not_a_tool" in fault:
             # Without a class it waits for a person all the same.
-            text = _entry(tool, f"without an effect class, as it would not load: {fault}")
-            fault = _fault(text)
+            classless = _entry(tool, f"without an effect class, as it would not load: {fault}")
+            if not (refused := _fault(classless)):
+                text, fault = classless, ""
+            elif rules := _RULE.findall(refused):
+                reasons = written_value(dict.fromkeys([*_RULE.findall(fault), *rules], "its source says no more"))
+                accepts = f"\n  {written_value(tool.name)}: {{accepts: {reasons}}}"
+                fault = _fault(text, _ACCEPTED + accepts)
         if tool.denied:
             lines.append(f"# Not here, and so denied: {_comment(tool.name, *tool.notes)}\n")
         elif fault:
@@ -47,9 +67,13 @@ def drafted_manifest(tools: Sequence[ExposedTool]) -> DraftManifest:
         else:
             made.tools.append(tool.name)
             lines.append(text)
+            accepted += accepts
+            for note in tool.read:
+                made.read.setdefault(note, []).append(tool.name)
     text = f"{_HEAD}{'' if made.tools else ' []'}\n{''.join(lines)}"
-    load_manifest("the draft", manifest_text=text.encode())
-    return made._replace(manifest=text)
+    made = made._replace(manifest=text, governance=f"{_ACCEPTED}{accepted}\n" if accepted else "")
+    _load(text, made.governance)
+    return made
 
 
 def _entry(tool: ExposedTool, *classless: str) -> str:
@@ -88,10 +112,17 @@ def _comment(*texts: str) -> str:
     return "; ".join(written_value(text)[1:-1] for text in texts)
 
 
-def _fault(entry: str) -> str:
-    """Return why no manifest can have an entry; empty: one can."""
+def _load(manifest: str, governance: str) -> None:
+    rules = (governance or "actions: {}").encode()
+    load_both("the draft", "its rules", programs=False, manifest_text=manifest.encode(), governance_text=rules)
+
+
+def _fault(entry: str, governance: str = "") -> str:
+    """Return why no manifest can have an entry, and what to do; empty: one can."""
     try:
-        load_manifest("the draft", manifest_text=f"{_HEAD}\n{entry}".encode())
+        _load(f"{_HEAD}\n{entry}", governance)
     except FileFaultsError as error:
-        return "; ".join(fault.message for fault in error.faults)
+        return "; ".join([*dict.fromkeys(fault.message for fault in error.faults), error.faults[0].hint or ""])
+    except PdpError as error:
+        return f"{error.message}; {error.hint}"
     return ""

@@ -1,10 +1,11 @@
-"""Tools as their source exposes them: what an MCP server lists, and what a Python application has."""
+"""Tools as their source exposes them: an MCP server, an OpenAPI document, or a Python application."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import json
+import re
 import sys
 from contextlib import redirect_stdout
 from importlib import import_module
@@ -17,10 +18,10 @@ from pdp.client.client import secure_url
 from pdp.documents import read_document, shown_name
 from pdp.errors import PdpError, UsageError
 from pdp.installed import extra
-from pdp.manifest.schema.faults import FORMATS, KEYWORDS, REFUSED_KEYWORDS
-from pdp.manifest.schema.references import with_parts
+from pdp.manifest.foreign.dialects import translated
+from pdp.manifest.foreign.openapi import operations
 
-_KEPT: Final = KEYWORDS.union(REFUSED_KEYWORDS) - {"$schema", "$id"}
+_PARTS: Final = ("name", "inputSchema", "description", "annotations")
 _HINTS: Final = ("readOnlyHint", "destructiveHint", "openWorldHint")
 
 
@@ -28,7 +29,8 @@ class ExposedTool(NamedTuple):
     """A tool that can be called; None is what its source, `where`, does not say.
 
     `reads`: it changes nothing. `destroys`: what it does cannot be taken back. `open_world`: it reaches strangers.
-    `notes`: what a reviewer has to know. `denied`: a rule denies it.
+    `notes`: what a reviewer has to know. `denied`: a rule denies it. `read`: what of its schema was read in another
+    way or dropped. `fault`: why it cannot be read, and what to do; empty where it can.
     """
 
     name: str
@@ -40,6 +42,8 @@ class ExposedTool(NamedTuple):
     open_world: bool | None = None
     notes: tuple[str, ...] = ()
     denied: bool = False
+    read: tuple[str, ...] = ()
+    fault: str = ""
 
 
 class Exposure(NamedTuple):
@@ -49,14 +53,6 @@ class Exposure(NamedTuple):
     switches: list[tuple[str, str]]
 
 
-def plain_schema(schema: Any) -> Any:
-    """Return a schema without what checks nothing: its dialect, and keywords and formats that nobody knows."""
-    if not isinstance(schema, dict):
-        return schema
-    kept = {key: at for key, at in schema.items() if key in _KEPT and (key != "format" or at in [*FORMATS])}
-    return with_parts(kept, lambda part, _: plain_schema(part))
-
-
 def mcp_tools(source: str, content: bytes | None = None) -> Exposure:
     """Return the tools of a server by its URL or its answer to `tools/list`: a file, or `content`. UsageError."""
     if content is None and source.startswith(("http://", "https://")):
@@ -64,16 +60,47 @@ def mcp_tools(source: str, content: bytes | None = None) -> Exposure:
     value = read_document(source, text=content).value
     for key in ("result", "tools"):
         value = value.get(key, value) if isinstance(value, dict) else value
+    return _exposed(source, [_tool(at, source) for at in (value if isinstance(value, list) else [value])])
+
+
+def openapi_tools(file: str) -> Exposure:
+    """Return the operations as tools: `operationId`, or method and path, in snake_case. UsageError: not OpenAPI 3."""
+    try:
+        found = [*operations(read_document(file).value, headers=True)]
+    except UsageError as error:
+        raise UsageError(f"{file}: {error.message}", hint=error.hint) from None
     tools = []
-    for tool in [at if isinstance(at, dict) else {} for at in (value if isinstance(value, list) else [value])]:
-        name, schema, description, said = map(tool.get, ("name", "inputSchema", "description", "annotations"))
-        if not (isinstance(name, str) and isinstance(schema, dict) and isinstance(description, str | None)):
-            hint = "a tool as of tools/list has a name and an inputSchema"
-            raise UsageError(f"{source}: {shown_name(name)} is not a tool", hint=hint)
-        hints = [said.get(key) if isinstance(said, dict) else None for key in _HINTS]
-        reads, destroys, opens = (hint if isinstance(hint, bool) else None for hint in hints)
-        tools.append(ExposedTool(name, source, description, plain_schema(schema), reads, destroys, opens))
+    for at in found:
+        called, is_read = f"{at.method} {at.path}", at.method in ("GET", "HEAD")
+        words = re.sub(r"([a-z0-9])([A-Z])|([A-Z])(?=[A-Z][a-z])", r"\1\3_\2", at.id or called)
+        name, destroys = re.sub(r"[^A-Za-z0-9]+", "_", words).strip("_").lower(), at.method == "DELETE" or None
+        where, schema = f"{file}: {called}", at.schema
+        tools.append(ExposedTool(name, where, at.description, schema, is_read, destroys, read=at.notes, fault=at.fault))
+    return _exposed(file, tools)
+
+
+def _exposed(source: str, tools: list[ExposedTool]) -> Exposure:
+    """Return what is exposed. UsageError: none of it can be read."""
+    if tools and all(tool.fault for tool in tools):
+        fault, _, hint = tools[0].fault.partition("; ")
+        raise UsageError(f"{source}: {shown_name(tools[0].name)}: {fault}", hint=hint or None)
     return Exposure(tools, [])
+
+
+def _tool(value: Any, source: str) -> ExposedTool:
+    """Return a tool as of `tools/list`."""
+    name, schema, description, said = map((value if isinstance(value, dict) else {}).get, _PARTS)
+    if not (isinstance(name, str) and isinstance(schema, dict) and isinstance(description, str | None)):
+        fault = "it is not a tool; a tool as of tools/list has a name and an inputSchema"
+        return ExposedTool(name if isinstance(name, str) else f"{value!r:.60}", source, fault=fault)
+    hints = [said.get(key) if isinstance(said, dict) else None for key in _HINTS]
+    reads, destroys, opens = (hint if isinstance(hint, bool) else None for hint in hints)
+    made = ExposedTool(name, source, description, None, reads, destroys, opens)
+    try:
+        read = translated(schema)
+    except UsageError as error:
+        return made._replace(fault=f"{error.message}; {error.hint}")
+    return made._replace(schema=read.schema, read=read.notes)
 
 
 def asked_tools(*command: str, timeout: float = 120) -> Exposure:
@@ -114,22 +141,28 @@ def application_tools(spec: str) -> Exposure:
             value = attrgetter(name)(import_module(module))
             found = getattr(value, "tools", value)
             members = found.items() if isinstance(found, dict) else [(None, tool) for tool in found]
-            tools = [_python_tool(at, tool, spec) for at, tool in members]
+            found = _exposed(spec, [_python_tool(at, tool, spec) for at, tool in members])
+    except UsageError:
+        raise
     except (Exception, SystemExit) as error:
         hint = "name MODULE:OBJECT: a list or dict of functions or tools, or what has it as `tools`"
         raise UsageError(f"{spec}: {type(error).__name__}: {error}", hint=hint) from error
     finally:
         sys.path.remove("")
-    return Exposure(tools, [(spec, "debug is on: it shows its state")] * (getattr(value, "debug", False) is True))
+    return Exposure(found.tools, [(spec, "debug is on: it shows its state")] * (getattr(value, "debug", False) is True))
 
 
 def _python_tool(key: Any, tool: Any, where: str) -> ExposedTool:
-    schema: Any = getattr(tool, "tool_call_schema", None) or getattr(tool, "args_schema", None)
-    if schema is None and inspect.isroutine(tool):
-        declared = {"name": tool.__name__, "description": inspect.getdoc(tool)}
-        schema = TypeAdapter(tool).json_schema()
-    else:
-        declared = {"name": tool.name, "description": tool.description}
-        schema = schema.model_json_schema() if hasattr(schema, "model_json_schema") else schema
-    content = json.dumps({**declared, "name": key or declared["name"], "inputSchema": schema})
-    return mcp_tools(where, content.encode()).tools[0]
+    try:
+        schema: Any = getattr(tool, "tool_call_schema", None) or getattr(tool, "args_schema", None)
+        if schema is None and inspect.isroutine(tool):
+            name, description = tool.__name__, inspect.getdoc(tool)
+            schema = TypeAdapter(tool).json_schema()
+        else:
+            name, description = tool.name, tool.description
+            schema = schema.model_json_schema() if hasattr(schema, "model_json_schema") else schema
+        written = json.dumps({"name": key or name, "description": description, "inputSchema": schema})
+        return _tool(read_document(where, text=written.encode()).value, where)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - it is the application's code, and its types
+        fault = f"{type(error).__name__}: {error}; see that it is a function or a tool with a schema"
+        return ExposedTool(str(key or getattr(tool, "__name__", tool)), where, fault=fault)

@@ -39,6 +39,8 @@ def findings(exposure: Exposure, manifest: EffectiveManifest) -> Iterator[ScanFi
         if entry is None:
             yield ScanFinding("undeclared", *at, "is not in the manifest", "declare it, or take it out")
             continue
+        if tool.fault:
+            yield ScanFinding("drift", *at, f"cannot be compared: {tool.fault}", "correct the tool, or take it out")
         if times[tool.name] > 1:
             yield ScanFinding("undeclared", *at, "is there more than once", "rename all but one")
         for line in drift(entry.schema_, tool.schema) if tool.schema is not None else ():

@@ -171,12 +171,18 @@ async def test_what_cannot_be_pinned_is_left_out_and_said(tmp_path: Path) -> Non
     )  # fmt: skip
     _, left_out = await world.pin()
     assert left_out == [
-        "one: tool twice is left out: two tools have this name",
-        "one: tool mcp_read_resource is left out: tool `mcp_read_resource` is stated twice, first as number 1",
-        "one: tool elsewhere is left out: $ref leads out of the file: http://127.0.0.1:9/schema.json",
+        "one: tool twice is left out: two tools have this name; ask its author to rename one",
+        (
+            "one: tool mcp_read_resource is left out: tool `mcp_read_resource` is stated twice, first as number 1; "
+            "rename or remove one"
+        ),
+        (
+            "one: tool elsewhere is left out: $ref leads out of the schema, or nowhere: http://127.0.0.1:9/schema.json"
+            "; ask its author to change it"
+        ),
         (
             "one: tool odd name is left out: `name` must be a name of letters, digits and `_ . : / -`, at most 128 "
-            "characters, not `odd name`"
+            "characters, not `odd name`; ask its author to change it"
         ),
     ]
     async with world.client() as client:

@@ -90,7 +90,6 @@ def test_what_looks_like_something_else_stays_a_text(text: str) -> None:
 
 
 LEFT_OUT = {
-    "anything": {"type": "object", "properties": {"x": {}}},
     "no object": {"type": "array"},
     "no schema": {"type": "objects"},
     "remote": {"type": "object", "properties": {"x": {"$ref": "https://example.com/x.json#/y"}}},
@@ -111,6 +110,36 @@ def test_what_no_manifest_can_have_is_left_out_and_found_by_scan(name: str) -> N
     assert [at["tool"] for at in pdp("scan", "-m", "made.yaml", "mcp", "tools.json", "--json").json["findings"]] == [
         "odd"
     ]
+
+
+def test_a_tool_that_cannot_be_read_is_left_out_alone_and_says_what_to_do() -> None:
+    ahead = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^(?!x)a$"}}}
+    code, tools, _ = imported(
+        {"name": "odd", "inputSchema": ahead}, {"inputSchema": 1}, {"name": "ok", "inputSchema": OBJECT}
+    )
+
+    assert (code, [tool["name"] for tool in tools]) == (1, ["ok"])
+    assert pdp("manifest", "import", "mcp", "tools.json").err == (
+        "left out: 'odd': the pattern `^(?!x)a$` cannot be checked in linear time; ask its author to change it: no "
+        "look-around, or `maxLength`, `enum` or `const` beside it\n"
+        "left out: \"{'inputSchema': 1}\": it is not a tool; a tool as of tools/list has a name and an inputSchema\n"
+    )
+
+
+def test_what_has_to_be_accepted_is_drafted_and_taken_into_the_project() -> None:
+    anything = {"type": "object", "properties": {"x": {}, "o": {"type": "object", "additionalProperties": True}}}
+    write("tools.json", [{"name": "read_any", "inputSchema": anything}, {"name": "ok", "inputSchema": OBJECT}])
+    done = pdp("manifest", "import", "mcp", "tools.json", "-o", "made.yaml")
+
+    assert (done.code, done.out) == (
+        0, "made.yaml: review it, then: pdp init --from made.yaml --governance made.governance.yaml\n",
+    )  # fmt: skip
+    (accepted,) = read_document("made.governance.yaml").value["actions"].items()
+    assert accepted == ("read_any", {"accepts": {"not_a_tool.untyped": "its source says no more"}})
+    scanned = pdp("scan", "mcp", "tools.json", "-m", "made.yaml", "-g", "made.governance.yaml")
+    assert (scanned.code, scanned.out) == (0, "tools: 2, findings: 0\n")
+    assert pdp("init", "new", "--from", "made.yaml", "--governance", "made.governance.yaml").code == 0
+    assert pdp("manifest", "lint", "made.yaml", "-g", "new/governance.yaml").code == 0
 
 
 def test_of_a_name_that_two_tools_have_none_is_there() -> None:
@@ -181,8 +210,8 @@ BROKEN: dict[str, tuple[str, Any]] = {
     "openapi: content of nothing": ("openapi", parameter(content={})),
     "openapi: a schema of a list": ("openapi", parameter(schema=[1])),
     "openapi: a name of a number": ("openapi", document(parameters=[{"name": 1, "in": "query", "schema": {}}])),
-    "openapi: an id of a number": ("openapi", document(operationId=1)),
     "openapi: a body of a list": ("openapi", document(requestBody={"content": {"application/json": []}})),
+    "agt: no tools": ("agt", {"agent_control_specification_version": "0.3"}),
     "agt: another": ("agt", {"tools": {}}),
     "agt: in parts": ("agt", {"agent_control_specification_version": "0.3", "extends": ["x"], "tools": {}}),
     "agt: tools of a list": ("agt", {"agent_control_specification_version": "0.3", "tools": []}),
@@ -212,6 +241,15 @@ def test_a_source_that_is_broken_is_an_error_that_names_it(name: str) -> None:
     assert (done.code, done.out) == (2, "")
     assert source.partition(".")[0] in done.err.splitlines()[0], done.err
     assert "Traceback" not in done.err
+
+
+def test_swagger_is_said_to_be_swagger() -> None:
+    write("source.json", {"swagger": "2.0", "paths": {}})
+
+    assert pdp("manifest", "import", "openapi", "source.json").err.splitlines() == [
+        "error: source.json: Swagger 2.0 is not read, only OpenAPI 3",
+        "    hint: convert it to OpenAPI 3, for example with swagger2openapi",
+    ]
 
 
 def test_what_a_module_prints_is_no_part_of_the_answer() -> None:

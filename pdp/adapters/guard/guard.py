@@ -15,6 +15,7 @@ from pdp.errors import UsageError
 from pdp.execution.failures import ToolUnavailableError
 from pdp.flow.preview import Visibility
 from pdp.json import canonical, digest
+from pdp.manifest.foreign.dialects import translated
 from pdp.manifest.schema.drift import drift, tool_defaults
 from pdp.session import Session
 
@@ -104,10 +105,16 @@ class ToolGuard:
             entry, shown = self.manifest.tools.get(name), canonical(schema)
             if entry is None or self._checked.get(name) == shown:
                 continue
-            defaults = tool_defaults(name, entry.schema_, schema)
+            defaults: dict[str, Any] = {}
+            try:
+                declared = translated(schema).schema
+                defaults = tool_defaults(name, entry.schema_, declared)
+                found = drift(entry.schema_, declared, defaults)
+            except UsageError as error:
+                found = [error.message]
             for pep in (self._pep, self._apep):
                 pep._parts.tools.defaults[name] = defaults  # noqa: SLF001 - made here
-            faults += (found := [f"{name}: {line}" for line in drift(entry.schema_, schema, defaults)])
+            faults += (found := [f"{name}: {line}" for line in found])
             self._left_out.discard(name)
             if not found:
                 self._checked[name] = shown

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.errors import UsageError
-from pdp.manifest.schema.references import resolve
+from pdp.manifest.foreign.openapi import operations
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -17,7 +16,6 @@ OPEN: Final = ""
 
 _METHODS: Final = frozenset(("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE", "WEBSOCKET"))
 _SEGMENT: Final = re.compile(r"\{([A-Za-z_]\w*)\}|[^{}]*")
-_IN_CALLS: Final = ("path", "query")
 
 
 class Route(NamedTuple):
@@ -72,44 +70,12 @@ class ToolRoutes:
 def tools_of_openapi(document: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
     """Return the routes of an OpenAPI 3 document with their `operationId`, and of each the schema of its arguments.
 
-    UsageError: it is none.
+    UsageError: it is not one, or an operation cannot be read.
     """
-    try:
-        own = json.loads(json.dumps(document).replace("#/components/schemas/", "#/$defs/"))
-        own["$defs"] = own.get("components", {}).get("schemas", {})
-        return _of_paths(own)
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise UsageError(f"not an OpenAPI 3 document: {error!r:.200}", hint="check it with a validator") from None
-
-
-def _of_paths(document: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
-    routes, schemas = {}, {}
-    for path, item in document["paths"].items():
-        for method, operation in item.items():
-            if method.upper() in _METHODS and "operationId" in operation:
-                parameters = [*item.get("parameters", ()), *operation.get("parameters", ())]
-                routes[f"{method.upper()} {path}"] = operation["operationId"]
-                schemas[operation["operationId"]] = _schema(document, parameters, operation.get("requestBody"))
-    return routes, schemas
-
-
-def _schema(document: dict[str, Any], parameters: list[Any], body: Any) -> dict[str, Any]:
-    properties: dict[str, Any] = {}
-    required: list[str] = []
-    for parameter in (_target(document, each) for each in parameters):
-        if parameter["in"] in _IN_CALLS:
-            properties[parameter["name"]] = parameter["schema"]
-            required += [parameter["name"]] * bool(parameter.get("required"))
-    for kind, media in _target(document, body or {}).get("content", {}).items():
-        if kind == "application/json":
-            whole = _target(document, media["schema"])
-            properties |= whole.get("properties", {})
-            required += whole.get("required", ())
-    return {"type": "object", "properties": properties, "required": required, "$defs": document["$defs"]}
-
-
-def _target(document: dict[str, Any], value: Any) -> Any:
-    return _target(document, resolve(document, value["$ref"])) if "$ref" in value else value
+    tools = [each for each in operations(document, headers=False) if each.id is not None]
+    for fault in (f"{each.id}: {each.fault}" for each in tools if each.fault):
+        raise UsageError(fault, hint="correct the document, or name the routes without it")
+    return {f"{at.method} {at.path}": str(at.id) for at in tools}, {str(at.id): at.schema for at in tools}
 
 
 def _route(text: str, tool: str) -> Route:

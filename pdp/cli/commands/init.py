@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from pdp import __version__
-from pdp.cli.options import AsJson, command_app, file_argument, file_option
+from pdp.cli.options import AsJson, Governance, command_app, file_argument, file_option
 from pdp.cli.output import print_answer, write_text
 from pdp.errors import UsageError
 
@@ -25,19 +25,21 @@ def init(
     source: Annotated[
         Path | None, file_option("--from", metavar="MANIFEST", help="A manifest that exists: draft a project for it.")
     ] = None,
+    governance: Governance = None,
     as_json: AsJson = False,
 ) -> None:
     """Start a project: manifest, governance, a concern of your own with its test, data, scenarios, CI.
 
-    With --from, governance, a session and scenarios are drafted for a manifest of yours, to be reviewed. Nothing is
-    overwritten. Exit code: 0 made, 2 a file is there already, or cannot be written.
+    With --from, governance, a session and scenarios are drafted for a manifest of yours, to be reviewed; what a
+    --governance file states is taken over. Nothing is overwritten. Exit code: 0 made, 2 a file is there already, or
+    cannot be written.
     """
     if source is None:
         files = project_files()
     else:
         from pdp.workbench.scenarios.draft import drafted_project  # noqa: PLC0415 - it decides, with an engine
 
-        files = drafted_project(source, os.path.relpath(source, folder))
+        files = drafted_project(source, os.path.relpath(source, folder), governance)
     there = [name for name in files if os.path.lexists(folder / name)]
     if there:
         raise UsageError(

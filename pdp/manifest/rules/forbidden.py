@@ -72,7 +72,7 @@ def forbidden_findings(entry: Tool, staged: Iterable[str], *, sound: bool, decid
     found = [*_untyped(entry, changes=changes)] if sound else []
     if decided:
         found += [*_other_class(entry), *_direct_access(entry), *_unstaged(entry, staged)]
-    if changes:
+    if changes and sound:
         found += _free_text(entry)
     return [finding for finding in found if finding.rule not in (entry.accepts or ())]
 

@@ -29,6 +29,8 @@ _BOUNDS: Final = (
     (("array",), ("minItems",), ("maxItems",)),
     (("object",), ("minProperties",), ("maxProperties",)),
 )
+# Steps of reading one schema; 10,000 take about 0.2 s.
+_MOST_WORK: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +101,13 @@ def doubts(tool: Tool, rules: ActionRules | None = None, *, sound: bool, labelle
     """
     yield from label_doubts(tool) if labelled else ()
     for field, schema in (("schema", tool.schema_), ("result_schema", tool.result_schema)):
-        for path, why in _impossible(walk(schema), (field,)) if sound and schema is not None else ():
+        root = walk(schema)
+        for path, why in _impossible(root, (field,)) if sound and schema is not None else ():
             hint = "correct it: every call, or every result, that has this is refused"
             yield Finding(path, f"no value fits this schema: {why}", hint, warning=True)
+        if root.work >= _MOST_WORK:
+            hint = "use fewer alternatives of references, or check by hand that each part admits a value"
+            yield Finding((field,), "this schema unfolds too far to be checked to its end", hint, warning=True)
     named = (rules.approval.approvers if rules and rules.approval else None) or ()
     if SUBJECT in named and SUBJECT not in (tool.approval.approvers or ()):
         message = f"`{SUBJECT}` is without effect: the manifest names approvers, and who approves is named by both"
@@ -116,7 +122,7 @@ def _impossible(root: SchemaNode, place: Path) -> Iterator[tuple[Path, str]]:
     """Yield where no value fits in any alternative, and why; what is within is left alone, `False` says so itself."""
     pending = deque(((place, root),))
     seen: set[SchemaNode] = set()
-    while pending:
+    while pending and root.work < _MOST_WORK:
         at, node = pending.popleft()
         if node in seen or False in node.parts:
             continue

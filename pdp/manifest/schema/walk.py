@@ -81,6 +81,11 @@ class SchemaNode:
         return self._walker.all_of(self.parts)
 
     @property
+    def work(self) -> int:
+        """How much work it was so far to read the whole that it is part of."""
+        return self._walker.work
+
+    @property
     def kinds(self) -> frozenset[str] | None:
         """The types that a value may have; None: any."""
         kinds: frozenset[str] = frozenset()
@@ -117,6 +122,7 @@ class _Walker:
         self._nodes: dict[frozenset[int], SchemaNode] = {}  # each keeps its parts, and so their ids, alive
         self._known: dict[int, tuple[Alternative, ...]] = {}
         self._open: set[int] = set()
+        self.work = 0  # schemas read, and forms joined
 
     def node(self, *parts: Any) -> SchemaNode:
         distinct = {id(part): part for part in parts}
@@ -145,6 +151,7 @@ class _Walker:
         if id(schema) in self._open or depth > _DEEPEST:
             return (Alternative(rest={"allOf": ([schema],)}),)
         self._open.add(id(schema))
+        self.work += 1
         own = self._own(schema)
         for part in (*_stated(schema, "if", "then", "else"), *_mapping(schema, "dependentSchemas").values()):
             for form in self._read(part, depth + 1):
@@ -204,6 +211,7 @@ class _Walker:
 
     def _both(self, form: Alternative, other: Alternative) -> Alternative | None:
         """Return what keeps to both; None where nothing does."""
+        self.work += 1
         types = _common(form.types, other.types)
         values = form.values if other.values is None else other.values
         if form.values is not None and other.values is not None:

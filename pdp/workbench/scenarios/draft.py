@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from pdp.decision import Verdict
+from pdp.documents import read_document
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import UsageError
 from pdp.manifest.effective import EffectiveManifest, effective_tool
 from pdp.manifest.fields import EffectClass, RiskTier
-from pdp.manifest.load import load_effective, load_manifest
+from pdp.manifest.load import load_both, load_effective
 from pdp.pep import Pep
 from pdp.project.file import PROJECT_FILE
 from pdp.workbench.neighbours.proposals import example_arguments
@@ -32,12 +33,18 @@ LIMIT: Final = 100
 """What the session's subject may do of whatever is limited."""
 
 
-def drafted_project(manifest: Path, named: str) -> dict[str, str]:
-    """Return the files of a project for the manifest in a file, by their names; the project calls it `named`."""
-    declared = load_manifest(manifest)
+def drafted_project(manifest: Path, named: str, governance_file: Path | None = None) -> dict[str, str]:
+    """Return the files of a project for the manifest in a file, by their names; the project calls it `named`.
+
+    The drafted governance keeps the actions that `governance_file` states.
+    """
+    declared, _ = load_both(manifest, governance_file, programs=False)
     if not declared.tools:
         raise UsageError(f"{manifest}: no tool to decide about", hint="declare one")
-    stated = {tool.action: rules for tool in declared.tools if (rules := _rules(tool))}
+    given = {} if governance_file is None else read_document(governance_file).value.get("actions", {})
+    stated = {
+        tool.action: rules for tool in declared.tools if (rules := {**_rules(tool), **given.get(tool.action, {})})
+    }
     governance = _yaml({"actions": stated}, "Drafted: review each line. Who may call what, and who approves it")
     effective = load_effective(manifest, "governance.yaml", governance_text=governance.encode())
     session = _session(effective)

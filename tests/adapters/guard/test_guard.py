@@ -15,6 +15,7 @@ from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
 from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
 from pdp.documents import read_document
 from pdp.errors import UsageError
+from pdp.json import thawed
 from pdp.manifest.load import load_effective, load_manifest
 from pdp.testing.conformance.cases import CASES
 from pdp.testing.conformance.run import run
@@ -88,6 +89,15 @@ def test_what_is_asked_before_runs_nothing_and_has_its_approval(pep: Pep) -> Non
 
     assert [each.kind for each in asked] == [OutcomeKind.HELD, OutcomeKind.RAN]
     assert (ran.kind, ran.value) == (OutcomeKind.RAN, {"payee": "a", "amount": 5})
+
+
+def test_a_schema_of_another_draft_is_compared_by_what_it_means(pep: Pep) -> None:
+    declared = thawed(pep.manifest.tools["read_note"].schema_)
+    draft = {**declared, "$schema": "http://json-schema.org/draft-07/schema#", "definitions": {}, "odd": 1}
+
+    ToolGuard(pep, SESSION).check({"read_note": draft})
+    with pytest.raises(UsageError, match="draft-03"):
+        ToolGuard(pep, SESSION).check({"read_note": {"$schema": "http://json-schema.org/draft-03/schema#"}})
 
 
 def test_a_session_that_cannot_be_made_is_a_denial(pep: Pep) -> None:

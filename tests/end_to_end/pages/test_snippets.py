@@ -120,6 +120,7 @@ NOT_RUN = {
     ("docs/hooks.md", "installs packages"),
     ("docs/operations.md", "needs Docker"),
     ("docs/service.md", "asks a server"),
+    ("docs/testing.md", "installs packages"),
     ("docs/service.md", "needs the store of a service"),
     ("docs/service.md", "takes minutes"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +99,21 @@ def test_a_recursive_schema_is_read_once(tmp_path: Path) -> None:
     assert found == [("manifest", "no value fits this schema: no constant is left of `enum`, `const` and `type`")]
 
 
-def test_a_schema_that_unfolds_without_end_is_read_as_far_as_it_is_read_elsewhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize("field", ["schema", "result_schema"])
+def test_a_schema_that_unfolds_without_end_is_said_so_within_a_second(tmp_path: Path, field: str) -> None:
     part = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"$ref": "#/properties/a"}]}}}
     schema = {"type": "object", "properties": {"a": part, "next": {"allOf": [{"$ref": "#/properties/a"}, part]}}}
+    manifest, warnings = tmp_path / "manifest.json", list[Fault]()
+    manifest.write_bytes(orjson.dumps({**HEAD, "tools": [tool(**{field: schema})]}))
+    load_effective(manifest)  # what is only imported the first time
 
-    assert doubts(tmp_path, [tool(result_schema=schema)]) == []
+    begin = time.process_time()
+    load_effective(manifest, warnings=warnings)
+
+    assert time.process_time() - begin < 1
+    assert [each.message for each in warnings if "unfolds" in each.message] == [
+        "this schema unfolds too far to be checked to its end"
+    ]
 
 
 def test_a_doubt_is_shown_where_the_part_stands(tmp_path: Path) -> None:

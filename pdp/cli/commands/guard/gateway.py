@@ -112,12 +112,12 @@ def _told_to_the_client() -> Iterator[None]:
 
 def _pin(settings: GatewaySettings, question: str = "") -> tuple[list[str], list[str]]:
     """Show the difference and what is left out, on standard error, ask, pin, and return both."""
-    from pdp.gateway.pins import install, pins_difference, read_pinned, survey  # noqa: PLC0415 - likewise
+    from pdp.gateway.pins import install, pins_difference, read_pinned, readings, survey  # noqa: PLC0415 - likewise
 
     old = read_pinned(settings) if settings.pins.exists() else {}
     new, left_out = asyncio.run(survey(settings))
     difference = pins_difference(old, new)
-    for line in (*difference, *left_out):
+    for line in (*difference, *readings(new), *left_out):
         complain(line)
     if question and old != new:
         typer.confirm(question, abort=True, err=True)

@@ -14,9 +14,8 @@ from pdp.cli.output import complain, print_answer, write_text
 from pdp.errors import UsageError
 from pdp.scan.configured import configured_tools, toolkit_tools
 from pdp.scan.draft import drafted_manifest
-from pdp.scan.exposed import Exposure, application_tools, asked_tools, mcp_tools
+from pdp.scan.exposed import Exposure, application_tools, asked_tools, mcp_tools, openapi_tools
 from pdp.scan.findings import findings
-from pdp.scan.openapi import openapi_tools
 
 app = command_app()
 
@@ -58,19 +57,30 @@ def scan(
 def draft(kind: _Kind, source: _Source, output: _Output = None, as_json: AsJson = False) -> None:
     """Write a first manifest of what a server, a document, an application or a client exposes; nothing is overwritten.
 
-    Strictest first: each call is denied until somebody has reviewed the lines marked `review`. Exit code: 0 written, 1
+    Strictest first: each call is denied until somebody has reviewed the lines marked `review`. What governance has to
+    accept is written beside it, as NAME.governance.yaml. Exit code: 0 written, 1
     written without tools that no manifest can have, 2 bad usage, or a source that cannot be read.
     """
-    if output is not None and lexists(output):
-        raise UsageError(f"{output}: is there already, and nothing is overwritten", hint="name a new file")
+    rules = None if output is None else output.with_suffix(f".governance{output.suffix}")
+    for file in filter(None, (output, rules)):
+        if lexists(file):
+            raise UsageError(f"{file}: is there already, and nothing is overwritten", hint="name a new file")
     made = drafted_manifest(_exposure(kind, source).tools)
+    for note, names in made.read.items():
+        complain(f"{note}: {', '.join(names)}")
     for name, why in made.left_out:
         complain(f"left out: {name!r:.200}: {why}")
-    lines = [f"{output}: review it, then: pdp init --from {output}"]
-    if output is not None:
+    if not made.tools and not made.left_out:
+        complain(f"{source[0]}: exposes no tool")
+    lines, options = made.manifest.splitlines(), ""
+    if made.governance and rules is None:
+        complain(f"it loads with this governance file:\n{made.governance}")
+    if output is not None and rules is not None:
         write_text(output, made.manifest)
-    elif not as_json:
-        lines = made.manifest.splitlines()
+        if made.governance:
+            write_text(rules, made.governance)
+            options = f" --governance {rules}"
+        lines = [f"{output}: review it, then: pdp init --from {output}{options}"]
     print_answer(made._asdict(), lines, as_json=as_json)
     raise typer.Exit(bool(made.left_out))
 

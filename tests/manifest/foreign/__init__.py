@@ -1,0 +1,1 @@
+"""Schemas and documents that are not of this project's own files."""
