@@ -35,6 +35,11 @@ _numbers := {
 	},
 	"a sum": {"body": "sum([x | some x in input.a]) == z", "found": _depends("sum", "a comprehension", "list of whole numbers")},
 	"a sum of counts": {"body": "sum([n | some x in input.a; n := count(x)]) == z", "found": set()},
+	"a sum of a rule's set": {"body": "sum(_counts) == z", "found": set()},
+	"a sum of a rule's set with an attribute": {
+		"body": "sum(_amounts) == z",
+		"found": _depends("sum", "_amounts", "list of whole numbers"),
+	},
 	"a product of decimals": {"body": "product([2, 0.5]) == z", "found": _depends("product", "a list", "list of whole numbers")},
 }
 
@@ -64,7 +69,7 @@ _templates := {
 }
 
 _messages(body, known) := fixture.messages(found) if {
-	rules := concat("", ["import data.authz.lib.number\n\n_two := 2\n\n_half := 0.5\n\ndeny contains r if {\n\t", body, "\n}"])
+	rules := concat("", ["import data.authz.lib.number\n\n_two := 2\n\n_half := 0.5\n\n_counts contains count(x) if some x in input.a\n\n_amounts contains x if some x in input.a\n\ndeny contains r if {\n\t", body, "\n}"])
 	modules := fixture.checked([fixture.concern(rules, [])])
 	found := engine_dependent.findings with input as object.union(modules, {"integers": known})
 }
