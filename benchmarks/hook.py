@@ -51,10 +51,10 @@ def main() -> int:
             os.kill(process, signal.SIGKILL)
             until(is_gone(process))
             begun = time.perf_counter()
-            asked(hooks.asked)  # again where it was denied, and then all of it counts
+            asked(hooks.ask)  # again where it was denied, and then all of it counts
             return time.perf_counter() - begun
 
-        asked(hooks.asked)
+        asked(hooks.ask)
         colds = [cold() for _ in range(3 if quick else 11)]
         cases = {
             "/bin/true": lambda: _run("/bin/true"),

@@ -19,7 +19,7 @@ _PROMPT = Prompt(["Cancel the 'Team lunch' and read what Bob wrote"])
 def _reading(result: Any, effect: str = "read-internal", **labels: Any) -> tuple[dict[str, str], list[str]]:
     """Return the labels of a result's values, as a tool labels them that states these, and the texts of strangers."""
     entry = {"name": "read_it", "schema": {"type": "object"}, "effect_class": effect, "result": labels or None}
-    named = {"anyOf": [{"properties": {key: {} for key in _FIELDS}}, {}]}
+    named: dict[str, Any] = {"anyOf": [{"properties": {key: {} for key in _FIELDS}}, {}]}
     declared = DeclaredTool.model_validate({**entry, "result_schema": named})
     return ResultReader(effective_tool(declared, None)).read(result, _PROMPT)
 

@@ -102,9 +102,9 @@ def test_a_recursive_schema_is_read_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("field", ["schema", "result_schema"])
 def test_a_schema_that_unfolds_without_end_is_said_so_within_a_second(tmp_path: Path, field: str) -> None:
     part = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"$ref": "#/properties/a"}]}}}
-    schema = {"type": "object", "properties": {"a": part, "next": {"allOf": [{"$ref": "#/properties/a"}, part]}}}
+    schema: Any = {"type": "object", "properties": {"a": part, "next": {"allOf": [{"$ref": "#/properties/a"}, part]}}}
     manifest, warnings = tmp_path / "manifest.json", list[Fault]()
-    manifest.write_bytes(orjson.dumps({**HEAD, "tools": [tool(**{field: schema})]}))
+    manifest.write_bytes(orjson.dumps({**HEAD, "tools": [{**tool(), field: schema}]}))
     load_effective(manifest)  # what is only imported the first time
 
     begin = time.process_time()
