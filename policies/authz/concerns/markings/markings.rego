@@ -60,6 +60,10 @@ obligations contains {"id": "mark_result", "on": "ALLOW", "parameters": {"markin
 	count(resource.markings) > 0
 }
 
-_inherited if manifest.entry.pattern in {"search", "aggregation"}
+_inherited if manifest.entry.pattern == "search"
 
-_inherited if input.resource.type in {"corpus", "document"}
+_inherited if manifest.entry.pattern == "aggregation"
+
+_inherited if input.resource.type == "corpus"
+
+_inherited if input.resource.type == "document"
