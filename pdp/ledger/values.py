@@ -146,8 +146,8 @@ def names_something(value: str) -> bool:
 def links(text: str) -> list[str]:
     """Return the links, hosts, mail addresses and accounts in a text, each once, as a program shows or decodes them."""
     found: dict[str, str] = {}
-    shown = folded(text)
-    for form in dict.fromkeys((shown, folded(unescape(unquote(shown))))):
+    shown = normalized(text)
+    for form in dict.fromkeys((shown, normalized(unescape(unquote(shown))))):
         patterns = [_LINK, _HOST] if "." in form or "/" in form else [_LINK]
         if "@" in form:
             patterns.append(_MAIL)
@@ -160,7 +160,7 @@ def links(text: str) -> list[str]:
     return list(found.values())
 
 
-def folded(text: str) -> str:
+def normalized(text: str) -> str:
     """Return a text with one form for each letter, digit, blank and dot, and without characters that are not shown."""
     text = _HIDDEN.sub("", text)
     if text.isascii():
@@ -287,7 +287,7 @@ class Prompt:
     def __init__(self, texts: Iterable[str]) -> None:
         # A full stop before a capital letter ends a sentence, and no host.
         whole = _SENTENCE.sub(". ", "\n".join(texts))
-        self._written, shown = whole, folded(whole)
+        self._written, shown = whole, normalized(whole)
         plain = shown.casefold()
         self._text = f" {' '.join(plain.split())} "
         self._values = frozenset((*within(whole), *within(shown)))
