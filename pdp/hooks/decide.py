@@ -121,8 +121,9 @@ class _HookQuestion:
         inner = call.tool if call.built_in is None else call.built_in.kind.value
         found: dict[str, Collection[str]] = {"names": {translated.tool, inner if translated.tool == OUTSIDE else ""}}
         if rules.deny or rules.hold:
-            for field, paths in translated.touched._asdict().items():
-                found[field] = {each for path in paths for each in workspace.names(path)}
+            touched = translated.touched._asdict()
+            names = {path: workspace.names(path) for path in {each for paths in touched.values() for each in paths}}
+            found |= {field: {each for path in paths for each in names[path]} for field, paths in touched.items()}
         if any(rule.matches(found) for rule in rules.deny):
             return as_entry(call, OUTSIDE, translated.target, *translated.markings, "repository.denied"), False
         is_held = any(rule.matches(found) for rule in rules.hold)

@@ -27,11 +27,12 @@ _FORMS: Final = "write an entry, mcp__SERVER, mcp__SERVER__TOOL, Read(PATH), Edi
 _PATH_FORMS: Final = (
     "write a path from this folder (./a), your home (~/a) or the root (//a), with a few `*`, `**` or `?`"
 )
-_PATHS: Final = re.compile(r"(Read|Edit|Write)\((.*)\)", re.DOTALL)
+_PATHS: Final = re.compile(r"(Read|Edit|Write)\(\s*(.*?)\s*\)", re.DOTALL)
 # More wildcards than these would take long to match.
 _NO_PATH: Final = re.compile(
     r"[\[\]{}\\]|^!|^/(?!/)|^~(?!/)|[*?].*/\.\.?(/|$)|^[./ ]*$|(\*\*.*){3}|(\*[^/*]+){2}\*|\*{3}"
 )
+_MOST_WILD: Final = 3
 _WILD: Final = {"**/": "([^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
@@ -63,6 +64,8 @@ def _rule(given: Any, info: ValidationInfo) -> HookRule:
     name = re.escape(given.removesuffix("__*")).replace(r"\*", ".*")
     tools = re.compile(rf"(\w+\.)?({name}(__.+)?|{name.replace('__', '_')}(_.+)?)")
     pattern = tools if given.startswith("mcp__") else re.compile(re.escape(given))
+    if given.count("*") > _MOST_WILD:
+        raise FieldError(f"has more than {_MOST_WILD} `*`, which take long to match", "write several rules")
     if not any(map(pattern.fullmatch, entries)):
         raise FieldError(_NOTHING, nearest(given, entries) or _FORMS)
     return HookRule("names", pattern)

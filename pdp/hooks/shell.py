@@ -23,17 +23,18 @@ _WORD: Final = re.compile(r"([^\s\"'=][^\s\"']*)|'([^']*)'|\"([^\"]*)\"")  # zsh
 _RESERVED: Final = " case coproc do done elif else esac fi for function if in select then time until while "
 _PARSER: Final = Parser(Language(tree_sitter_bash.language()))
 _GIT: Final = shutil.which("git", path=f"{os.defpath}:/usr/local/bin:/opt/homebrew/bin") or "git is missing"
-# What a repository may say without a question. Any other key, or included file, may name a program for git to start.
+# Keys that a repository may set without a question. Any other key, or included file, may name a program for git to
+# start; a submodule has a configuration of its own, which git reads as well.
 _PLAIN: Final = re.compile(
     r"core\.(repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|autocrlf|eol"
     r"|quotepath|abbrev|untrackedcache|longpaths|sparsecheckout\w*)|remote\..+\.(url|pushurl|fetch|tagopt|prune)|\w+\.gpgsign"
-    r"|submodule\.(.+\.)?(url|active)|branch\..+\.(remote|merge|rebase|pushremote|description|vscode-merge-base)"
+    r"|branch\..+\.(remote|merge|rebase|pushremote|description|vscode-merge-base)"
     r"|user\.(name|email|signingkey)|lfs\.(repositoryformatversion|.+\.(access|locksverify))|extensions\.(objectformat|worktreeconfig|refstorage)|diff\.algorithm"
-    r"|(advice|branch|color|column|fetch|gc|index|init|pack|pull|push|rebase|rerere|status)\.\w+"
+    r"|(advice|branch|color|column|fetch|gc|index|init|pack|pull|push|rebase|rerere|status)\.\w+(?<!hook)"
 )
 # The person's own settings count, but for drivers that `.gitattributes` picks, and programs in the working folder.
 _PICKED: Final = re.compile(
-    r"filter\.(?!lfs\.)|diff\..+\.(textconv|command)\n|(core\.(hookspath|fsmonitor)|diff\.external)\n(?![/~]|true|false)"
+    r"filter\.(?!lfs\.)|(diff|merge)\..+\.(textconv|command|driver)\n|(core\.(hookspath|fsmonitor)|diff\.external)\n(?![/~]|true|false)"
 )
 
 

@@ -25,6 +25,8 @@ _NAMES: Final = (
 )
 _STARTING: Final = re.compile("/" + _NAMES.format("") + "/")
 _NAMED: Final = re.compile(r"(?<![\w.-])(-\w*m)?(pdp|" + _NAMES.format("/+(hooks|config)") + r")(?![\w-])")
+# With its quotes, which may have spaces within.
+_SHELL_WORD: Final = re.compile(r"""(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|[^\s;|&<>()'"\\])+""", re.DOTALL)
 _CONTROL: Final = re.compile(r"[\0-\x1f\x7f]")
 # A hidden file configures a program, or starts with one. These do neither, and are written without a question.
 _HIDDEN: Final = re.compile(
@@ -72,9 +74,9 @@ class Workspace:
     def region(self, path: str, *, writes: bool = False, below: bool = False) -> Region:
         """Return what a path touches. `below`: what lies below it is meant as well. HookLimitError: it is too long."""
         trimmed = _trimmed(path)
-        if trimmed != path.strip(" \t\r\n"):  # some programs take away more at the ends than others, such as U+FEFF
+        if trimmed != path.strip(" \t\r\n"):
             return max(Region.OUTSIDE, self.region(trimmed, writes=writes, below=below))
-        if not path or len(path) > _MOST or _CONTROL.search(trimmed):
+        if not trimmed:
             return Region.OUTSIDE
         paths = self.readings(path)
         if writes and any(map(_is_repository, {each[: at.start()] for each in paths for at in re.finditer("/", each)})):
@@ -91,10 +93,13 @@ class Workspace:
 
     def words(self, line: str) -> set[str]:
         """Return the words of a command line, other than those that are made when it runs."""
-        words = {word[:_MOST] for word in re.split(r"[\s;|&<>(){}=,:`\0]+", _plain(line))}
+        words = set(re.split(r"[\s;|&<>(){}=,:`\0]+", _plain(line)))
         if len(line) > _LONGEST or len(words) > _MOST:
             raise HookLimitError(f"the command has more than {_LONGEST:,} characters, or {_MOST:,} words")
-        return (words | {word.lstrip("@") for word in words}) - {""}  # `curl -F a=@file`
+        quoted = {_plain(word) for word in _SHELL_WORD.findall(line)}
+        words |= quoted | {re.split("[=:]", word, maxsplit=1)[-1] for word in quoted}
+        words |= {re.sub(r"^(-\w)?(.*@)?", "", word, flags=re.DOTALL) for word in words}  # `-ffile`, `-d@file`
+        return {word if len(word) <= _MOST else os.path.normpath(word)[:_MOST] for word in words} - {""}
 
     def names_guard(self, line: str, words: set[str]) -> bool:
         """Return whether a command line, or one of its words, names what guards the agent."""
@@ -121,8 +126,7 @@ class Workspace:
 
     def names(self, path: str) -> set[str]:
         """Return, as `folded`, what a text may name: a file, and the links on the way to it."""
-        path = _trimmed(path)
-        if not path or len(path) > _MOST or _CONTROL.search(path):
+        if not (path := _trimmed(path)):
             return set()
         plain = Path(os.path.normpath(self.folders[0] / os.path.expanduser(path)))  # noqa: PTH111 - without errors
         link = f"{os.path.realpath(plain.parent)}/{plain.name}"
@@ -148,14 +152,17 @@ def _is_repository(folder: str) -> bool:
 
 
 def _trimmed(path: str) -> str:
-    """Return a path without what some programs take away at its ends."""
+    """Return a path without the characters that some programs remove; empty if it is longer than any path."""
     kept = [at for at, letter in enumerate(path) if letter.isprintable() and letter != " "]
-    return path[kept[0] : kept[-1] + 1] if kept else ""
+    path = _CONTROL.sub("", path[kept[0] : kept[-1] + 1]) if kept else ""
+    return path if len(os.path.normpath(path)) <= _MOST else ""
 
 
 def _plain(line: str) -> str:
     return re.sub(
-        r"\\\n|['\"\\]|\$(?=['\"])", "", re.sub(r"\$(HOME\b|\{HOME\})", "~", re.sub(r"\$(PWD\b|\{PWD\})", ".", line))
+        r"\\\n|['\"\\]|\$(?=['\"])",
+        "",
+        re.sub(r"\$(HOME\b|\{HOME\})", "~", re.sub(r"\$(PWD\b|\{PWD\})|~\+", ".", line)),
     )
 
 

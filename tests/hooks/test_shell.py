@@ -257,6 +257,17 @@ def test_git_is_not_listed_where_it_starts_other_programs(settings: list[str], s
 
 
 @pytest.mark.process
+def test_git_is_not_listed_where_a_submodule_can_start_programs(repository: Path, tmp_path: Path) -> None:
+    _git(tmp_path, "clone -q work other")
+    _git(repository, f"-c protocol.file.allow=always submodule --quiet add {tmp_path}/other sub")
+    subprocess.run(["git", "config", "filter.x.clean", "touch ran; cat"], cwd=repository / "sub", check=True)
+    (repository / "sub/a").write_text("two\n")
+    _git(repository, "status")
+    assert (repository / "sub/ran").exists()
+    assert not runs_as_listed("git status", str(repository))
+
+
+@pytest.mark.process
 def test_git_is_listed_in_plain_repositories(repository: Path, tmp_path: Path) -> None:
     _git(tmp_path, "clone -q work other")
     _git(tmp_path / "other", "checkout -qb topic --track origin/HEAD")

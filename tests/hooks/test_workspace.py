@@ -73,8 +73,8 @@ GUARD = [
     "PERSON/.CONFIG/GUARD/HOOK/x", "PERSON/.config/guard/hook/not/there/yet",
     "/proc/self/root/PERSON/.config/guard/hook",
     "PERSON/.config/\u200bguard/hook/x", "PERSON/.config/\uff47uard/hook/x", "file:///PERSON/.config/%67uard/hook/x",
-    "src/deep/far/../.config/guard/hook",
-    "\ufeffPERSON/.config/guard/hook/x", "policy\ufeff", "\u2029~/.config/guard/hook/state",
+    "src/deep/far/../.config/guard/hook", "x\ny/../policy", "x" * 5000 + "/../policy",
+"\ufeffPERSON/.config/guard/hook/x", "policy\ufeff", "\u2029~/.config/guard/hook/state",
 ]  # fmt: skip
 WRITE_GUARD = [
     ".git", ".git/config", ".git/hooks/pre-commit", "sub/.git/config", ".GIT/config", ".gi\u200bt/config", "git/config",
