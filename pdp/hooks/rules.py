@@ -42,7 +42,6 @@ class HookRule(NamedTuple):
     about: str
     pattern: re.Pattern[str]
     start: str = ""
-    is_wild: bool = False
 
     def matches(self, found: Mapping[str, Collection[str]]) -> bool:
         """Return whether the rule is about a call, of which the names and the paths as `folded` are given."""
@@ -51,7 +50,7 @@ class HookRule(NamedTuple):
     def may_match_below(self, found: Mapping[str, Collection[str]]) -> bool:
         """Return whether a call searches a folder in which there may be a file that it must not read."""
         folders = found["searches"] if self.about == "reads" else ()
-        return any(self.start.startswith(each) or (self.is_wild and each.startswith(self.start)) for each in folders)
+        return any(self.start.startswith(each) or each.startswith(self.start) for each in folders)
 
 
 def _rule(given: Any, info: ValidationInfo) -> HookRule:
@@ -83,7 +82,7 @@ def _path_rule(about: str, given: str, folder: Path) -> HookRule:
     )
     starts = sorted({folded(os.path.realpath(start)), folded(os.path.normpath(start))})
     pattern = f"({'|'.join(map(re.escape, starts))}){rest if path != start else ''}.*"
-    return HookRule(about, re.compile(pattern, re.DOTALL), folded(os.path.realpath(start)), path != start)
+    return HookRule(about, re.compile(pattern, re.DOTALL), folded(os.path.realpath(start)))
 
 
 def _program(given: Any, info: ValidationInfo) -> str:

@@ -27,6 +27,7 @@ _WEB: Final = re.compile(r"https?://[\w.-]+(:[0-9]+)?([/?#][!-~]*)?", re.ASCII |
 _PATCH: Final = "*** Begin Patch"
 _PATCHED: Final = re.compile(r"\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+)")
 _PATCH_LINE: Final = re.compile(_PATCHED.pattern + r"|\*\*\* End of File|(?:@@|[ +-]).*|")
+_BLANK: Final = "\u115f\u1160\u2800\u3164\uffa0"  # letters and signs that look like spaces
 _MOVED: Final = "*** Move to: "
 _PATCHES: Final = ("command", "input")  # the arguments of a tool that writes by a patch
 _MOST_PATHS: Final = 1_000
@@ -59,7 +60,9 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Colle
     """
     kind, names = call.built_in or (None, ())
     named = [(name, call.arguments.get(name) or (call.cwd if kind is Kind.SEARCH else None)) for name in names]
-    given = [(name, each) for name, value in named for each in (value if isinstance(value, list) else [value])]
+    given: list[tuple[str, Any]] = [
+        (name, each) for name, value in named for each in (value if isinstance(value, list) else [value])
+    ]
     texts = _texts([*call.arguments.values()])
     lines = {text for text in texts if "\n" not in text.strip()}
     paths = {text for text in lines if "/" in text or text.startswith(("~", "."))}
@@ -117,8 +120,10 @@ def shown(call: HookCall, translated: Translated, workspace: Workspace) -> str:
 
 
 def _whole(text: str, most: int) -> str:
-    """Return a text with its control characters escaped. A long one is cut in the middle, with a mark."""
-    text = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    """Return a text with the characters escaped that cannot be seen. A long one is cut in the middle, with a mark."""
+    text = "".join(
+        each if each.isprintable() and each not in _BLANK else each.encode("unicode_escape").decode() for each in text
+    )
     cut = len(text) - most
     return text if cut <= 0 else f"{text[: most // 2]} [... {cut:,} characters left out ...] {text[-most // 2 :]}"
 

@@ -32,16 +32,17 @@ _CONTROL: Final = re.compile(r"[\0-\x1f\x7f]")
 _HIDDEN: Final = re.compile(
     r"/\.(?!((git|docker|npm|eslint|prettier|stylelint|helm)ignore|(git)?keep|editorconfig|mailmap|claude/worktrees)/)"
 )
-# Files that start without their person and are not hidden: on servers of CI, in editors, in hooks of git.
+# Files that start without their person and are not hidden: on servers of CI, in editors, in hooks of git, by direnv.
 _STARTED: Final = re.compile(
     r"/(jenkinsfile[^/]*|(azure-pipelines|bitbucket-pipelines|appveyor|cloudbuild|buildspec|codemagic|codefresh|bitrise"
-    r"|zuul|wercker|netlify|vercel|lefthook|mise|devfile)[^/]*\.(ya?ml|toml|json)|[^/]+\.(code-workspace|iml"
+    r"|zuul|wercker|netlify|vercel|amplify|heroku|lefthook|captainhook|grumphp|prek|mise|devfile|flake|shell|devenv"
+    r"|devbox)([^a-z/][^/]*)?\.(ya?ml|toml|json|nix)|[^/]+\.(code-workspace|iml"
     r"|sublime-project)|husky|git-?hooks)/"
 )
 _SECRET: Final = re.compile(
     r"/(\.(ssh|aws|gnupg|kube)/|(\.(env(?!\.(example|sample|template|dist|defaults?)/)[^/]*|netrc|pgpass|npmrc|pypirc"
-    r"|git-credentials|htpasswd|yarnrc[^/]*)|id_(rsa|dsa|ecdsa|ed25519)[^/.]*|credentials(\.(json|ya?ml|toml|ini))?"
-    r"|[^/]+\.(env|pem|key|p12|pfx|jks|keystore|kdbx|tfvars|tfstate|ppk)|secrets?\.(json|ya?ml|toml|ini)"
+    r"|git-credentials|htpasswd|dockercfg|vault-token|yarnrc[^/]*)|id_(rsa|dsa|ecdsa|ed25519)[^/.]*|credentials(\.(json|ya?ml|toml|ini))?"
+    r"|[^/]+\.(env|pem|key|p12|pfx|jks|keystore|kdbx|tfvars|tfstate|ppk|ovpn)|kubeconfig[^/]*|secrets?\.(json|ya?ml|toml|ini)"
     r"|[^/]*service[-_]?account[^/]*\.json)/$)"
 )
 

@@ -187,6 +187,7 @@ def test_the_paths_that_a_rule_sees(work: Path, built_in: BuiltIn | None, argume
     [
         ({"command": "make"}, "run_command: make"),
         ({"command": "a\nrm -r b\t\x1b[2J\u202eecho"}, "run_command: a\\nrm -r b\\t\\x1b[2J\\u202eecho"),
+        ({"command": "a\u3164\u2800b"}, "run_command: a\\u3164\\u2800b"),
         ({"command": "make", "description": "harmless"}, "run_command: make"),
         (
             {"command": "make", "timeout": 9, "dangerouslyDisableSandbox": True, "workdir": "/x"},

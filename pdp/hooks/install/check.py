@@ -34,7 +34,7 @@ _DENY, _WHY = 2, "REASON"
 # By these a shell, a loader or an interpreter starts other code, and git or a client another program.
 _STARTING: Final = re.compile(
     r"(BASH_|LD_|DYLD_|PYTHON|GIT_).*|ENV|SHELLOPTS|BASHOPTS|PS4|ZDOTDIR|PATH|SHELL|CLAUDE_CODE_SHELL|GCONV_PATH"
-    r"|(NODE|BUN)_OPTIONS|PAGER"
+    r"|(NODE|BUN)_OPTIONS|OPENSSL_(CONF|MODULES|ENGINES)|PAGER"
 )
 _OWN: Final = "environment"
 _AGAIN: Final = "run `pdp hook install` again"
@@ -86,12 +86,14 @@ def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901, PLR091
                 yield gap(name, f"{event}: {shown} is not {json.dumps(expected)}", _AGAIN)
             elif client.events.get(event, Moment.AFTER) is not Moment.AFTER:
                 yield gap(name, f"{event}: another hook may change what ours has seen: {shown}", "take it out")
-    variables = {key: env[key] for env in envs.values() for key in env}
-    for place, name in ((place, name) for place, env in envs.items() for name in filter(_STARTING.fullmatch, env)):
-        if place not in (_OWN, user) or (name != "PATH" and _is_within(envs[place][name], workspace)):
+    variables = dict(os.environ)
+    for place, name in ((place, name) for place, env in envs.items() for name in env):
+        if name in _VARIABLES:
+            yield gap(place, f"{name} replaces hooks, or turns them off", "take it out")
+        if not _STARTING.fullmatch(name):
+            variables[name] = envs[place][name]  # the others would start code of the workspace in the calls below
+        elif place not in (_OWN, user) or (name != "PATH" and _is_within(envs[place][name], workspace)):
             yield gap(place, f"{name} can run other code in every hook", "take it out")
-    for variable in sorted(variables.keys() & _VARIABLES):
-        yield gap(_OWN, f"{variable} replaces hooks, or turns them off", "take it out")
     if client.demands is not None:
         yield from (gap(*each) for each in _unmet(client, client.demands, stated))
     for event in filter(missing.__contains__, client.events):
