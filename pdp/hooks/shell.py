@@ -50,23 +50,20 @@ def literal_words(line: str) -> tuple[str, ...] | None:
     return words if len(words) == len(nodes) > 0 and f" {words[0]} " not in _RESERVED else None
 
 
-def is_listed(line: str, commands: Mapping[str, Collection[str]]) -> bool:
-    """Return whether a line is one simple command of a listed program, with words that are listed for it."""
+def is_listed(line: str, commands: Mapping[str, Collection[str]], cwd: str) -> bool:
+    """Return whether a line is one simple command of listed words that starts no program but its own."""
     words = literal_words(line)
-    return words is not None and words[0] in commands and set(words[1:]) <= set(commands[words[0]])
-
-
-def runs_as_listed(line: str, cwd: str) -> bool:
-    """Return whether a listed line starts only its own program: git starts others where it is configured to."""
-    if Path(line.split(maxsplit=1)[0].strip("'\"")).name != "git":
+    if words is None or words[0] not in commands or not set(words[1:]) <= set(commands[words[0]]):
+        return False
+    if Path(words[0]).name != "git":
         return True
     command, home = [_GIT, "config", "--list", "--show-scope", "-z"], {"HOME": str(Path.home())}
     try:
         told = subprocess.run(command, cwd=cwd, env=home, capture_output=True, timeout=2, check=True).stdout  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return False
-    words = told.decode(errors="replace").split("\0")
+    entries = told.decode(errors="replace").split("\0")
     return all(
         not _PICKED.match(entry) if scope in ("system", "global") else _PLAIN.fullmatch(entry.partition("\n")[0])
-        for scope, entry in zip(words[::2], words[1::2], strict=False)
+        for scope, entry in zip(entries[::2], entries[1::2], strict=False)
     )

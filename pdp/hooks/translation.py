@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.hooks.call import HookLimitError, Kind
-from pdp.hooks.shell import is_listed, runs_as_listed
+from pdp.hooks.shell import is_listed
 from pdp.hooks.workspace import Region
 
 if TYPE_CHECKING:
@@ -28,11 +28,7 @@ _PATCH: Final = "*** Begin Patch"
 _PATCHED: Final = re.compile(r"\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+)")
 _PATCH_LINE: Final = re.compile(_PATCHED.pattern + r"|\*\*\* End of File|(?:@@|[ +-]).*|")
 _BLANK: Final = "\u115f\u1160\u2800\u3164\uffa0"  # letters and signs that look like spaces
-_MOVED: Final = "*** Move to: "
 _PATCHES: Final = ("command", "input")  # the arguments of a tool that writes by a patch
-_MOST_PATHS: Final = 1_000
-_MOST_FOLDERS: Final = 8
-_MOST_BESIDE: Final = 1_000  # letters
 
 
 class Touched(NamedTuple):
@@ -66,8 +62,6 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Colle
     texts = _texts([*call.arguments.values()])
     lines = {text for text in texts if "\n" not in text.strip()}
     paths = {text for text in lines if "/" in text or text.startswith(("~", "."))}
-    if len(given if kind else paths) > _MOST_PATHS:
-        raise HookLimitError(f"{call.tool} has more than {_MOST_PATHS:,} paths")
     if kind is None:
         if any(workspace.region(path, writes=True) is Region.GUARD for path in paths):
             return as_entry(call, OUTSIDE, call.tool, GUARD_MARKING)
@@ -82,12 +76,12 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Colle
     if kind is Kind.SHELL:
         touched, region = _run("\n".join(texts), rest, workspace)
         is_idle = all(type(value) is _IDLE.get(name) for name, value in rest.items())
-        if is_idle and is_listed(target, commands) and not workspace.has_foreign_repository():
-            tool = _LISTED if runs_as_listed(target, call.cwd) else tool
+        if is_idle and not workspace.has_foreign_repository() and is_listed(target, commands, call.cwd):
+            tool = _LISTED
     elif kind is Kind.WRITE:
         written = [path for name, each in given for path in (_patched(each) if name in _PATCHES else [each])]
         # A file that a patch moves can be read under its new name.
-        touched = Touched(written if _MOVED in target else (), written)
+        touched = Touched(written if "*** Move to: " in target else (), written)
         regions = [workspace.region(path, writes=True) for path in touched.writes]
         region = max(*regions, *map(workspace.region, touched.reads), Region.INSIDE)
     elif kind is Kind.SEARCH:
@@ -133,10 +127,8 @@ def _run(line: str, rest: dict[str, Any], workspace: Workspace) -> tuple[Touched
     words = workspace.words(line)
     beside = {name: value for name, value in rest.items() if name != _DESCRIPTION}
     folders = _texts([*beside.values()])
-    if len(folders) > _MOST_FOLDERS or len(json.dumps(beside)) > _MOST_BESIDE:
-        raise HookLimitError(
-            f"other arguments than the command have more than {_MOST_FOLDERS} texts, or {_MOST_BESIDE:,} letters"
-        )
+    if len(folders) > 8 or len(json.dumps(beside)) > 1_000:  # noqa: PLR2004 - the message says it
+        raise HookLimitError("other arguments than the command have more than 8 texts, or 1,000 letters")
     paths = words | {os.path.join(folder, word) for folder in folders for word in words}  # noqa: PTH118 - texts
     return Touched(paths, paths), Region.GUARD if workspace.names_guard(line, words) else Region.INSIDE
 
@@ -155,7 +147,7 @@ def _patched(patch: str) -> list[str]:
     lines = patch.strip().split("\n")
     found = [match[1] for line in lines if (match := _PATCHED.fullmatch(line.strip()))]
     known = all(_PATCH_LINE.fullmatch(line) for line in lines[1:-1])
-    known = known and lines[0] == _PATCH and lines[-1] == "*** End Patch" and len(found) <= _MOST_PATHS
+    known = known and lines[0] == _PATCH and lines[-1] == "*** End Patch"
     return found if known and found else [""]
 
 

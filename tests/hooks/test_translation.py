@@ -119,9 +119,9 @@ def test_a_listed_command_where_git_would_read_what_an_agent_wrote(work: Path) -
 @pytest.mark.parametrize(
     ("built_in", "arguments"),
     [
-        (None, {"paths": [f"a/{number}" for number in range(1001)]}),
+        (None, {"paths": [f"a/{number}" for number in range(9000)]}),
         (None, {"path": "a/" * 300}),
-        (BuiltIn(Kind.READ, ("paths",)), {"paths": ["a"] * 1001}),
+        (BuiltIn(Kind.READ, ("paths",)), {"paths": ["a"] * 9000}),
         (BuiltIn(Kind.READ, PATH), {"file_path": "/a" * 1000}),
         (BuiltIn(Kind.SHELL, ("command",)), {"command": "pwd" + " " * 65_536}),
         (BuiltIn(Kind.SHELL, ("command",)), {"command": "pwd", "off": True, **{f"a{at}": 1 for at in range(200)}}),
@@ -227,7 +227,6 @@ PATCHES = {
     "*** Begin Patch\n*** Add File: a\n+b\n*** Delete File: ../c\n*** End Patch": ("reach_outside", ()),
     "*** Begin Patch\n*** Add File: a\n+b": ("reach_outside", ()),
     "*** Begin Patch\n*** End Patch": ("reach_outside", ()),
-    "*** Begin Patch\n" + "*** Delete File: a\n" * 1001 + "*** End Patch": ("reach_outside", ()),
     PATCH.format("server.key"): ("write_file", ()),
     PATCH.format("server.key\n*** Move to: a.txt"): ("reach_outside", ()),
     "*** Begin Patch": ("reach_outside", ()),
