@@ -31,7 +31,7 @@ COMMANDS_FILE: Final = "commands.yaml"
 
 
 def _word(word: str, *lines: str) -> str:
-    """Return a word that is the last one of a command line; FieldError: of none."""
+    """Return a word if a shell reads it as the last word of one of the lines. FieldError: it does not."""
     if all((literal_words(line) or ())[-1:] != (word,) for line in lines):
         raise FieldError(
             "can match nothing: it is not one word as a shell reads it", "`*` and `$` are no patterns here"

@@ -1,6 +1,6 @@
-"""The words of a simple command: what a shell runs exactly as it is written, in bash and in its relatives.
+"""Simple commands, which bash and its relatives run exactly as they are written, and the list of those that may run.
 
-A listed `git` starts further programs where its configuration says so; it runs unasked only where that is plain.
+Git starts other programs if its configuration names them, so a listed `git` needs a plain configuration.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _PLAIN: Final = re.compile(
     r"|user\.(name|email|signingkey)|lfs\.(repositoryformatversion|.+\.(access|locksverify))|extensions\.(objectformat|worktreeconfig|refstorage)|diff\.algorithm"
     r"|(advice|branch|color|column|fetch|gc|index|init|pack|pull|push|rebase|rerere|status)\.\w+(?<!hook)"
 )
-# The person's own settings count, but for drivers that `.gitattributes` picks, and programs in the working folder.
+# Trust the person's own settings, except drivers that `.gitattributes` can pick and programs in the working folder.
 _PICKED: Final = re.compile(
     r"filter\.(?!lfs\.)|(diff|merge)\..+\.(textconv|command|driver)\n|(core\.(hookspath|fsmonitor)|diff\.external)\n(?![/~]|true|false)"
 )
 
 
 def literal_words(line: str) -> tuple[str, ...] | None:
-    """Return the words of a line that is one simple command of literal words; None: it is more, or may be more."""
+    """Return the words of a line that is one simple command of literal words, or None for any other line."""
     root = _PARSER.parse(line.encode()).root_node if _LINE.fullmatch(line) else None
     if root is None or root.has_error or [node.type for node in root.children] != ["command"]:
         return None

@@ -1,4 +1,4 @@
-"""Which entry of the manifest a client's built-in tool is, and with which arguments: one manifest for all clients."""
+"""Translate a client's call into a proposal for an entry of the manifest, so that all clients share one manifest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OUTSIDE: Final = "reach_outside"
 GUARD_MARKING: Final = "guard.own"
 _LISTED: Final = "run_listed_command"
 _DESCRIPTION: Final = "description"  # what the model says about its own command
-# What else a listed command may come with; anything else may change how, where or with which rights it runs.
+# Arguments that do not change how, where or with which rights a listed command runs.
 _IDLE: Final = {_DESCRIPTION: str, "timeout": int, "timeout_ms": int}
 _WEB: Final = re.compile(r"https?://[\w.-]+(:[0-9]+)?([/?#][!-~]*)?", re.ASCII | re.IGNORECASE)
 _PATCH: Final = "*** Begin Patch"
@@ -32,7 +32,7 @@ _PATCHES: Final = ("command", "input")  # the arguments of a tool that writes by
 
 
 class Touched(NamedTuple):
-    """The paths that a call names: what it reads, what it writes, and folders that it reads all of."""
+    """The paths that a call names: files to read, files to write, and folders to search as a whole."""
 
     reads: Collection[str] = ()
     writes: Collection[str] = ()
@@ -40,7 +40,7 @@ class Touched(NamedTuple):
 
 
 class Translated(NamedTuple):
-    """A proposal. `target`: what it touches, for a person to read; `markings`: of that."""
+    """A proposal. `target`: the path, URL or command, for a person to read; `markings`: those of the target."""
 
     tool: str
     arguments: dict[str, Any]
@@ -50,22 +50,21 @@ class Translated(NamedTuple):
 
 
 def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Collection[str]]) -> Translated:
-    """Return the proposal that a call is. An entry's target is null, and so refused, where a call does not say it.
+    """Return the proposal for a call. An entry's target is null if the call does not name one: the schema refuses it.
 
-    HookLimitError: it names more, or longer, paths and commands than are looked at.
+    HookLimitError: the call exceeds a bound of paths, commands or arguments.
     """
     kind, names = call.built_in or (None, ())
-    named = [(name, call.arguments.get(name) or (call.cwd if kind is Kind.SEARCH else None)) for name in names]
-    given: list[tuple[str, Any]] = [
-        (name, each) for name, value in named for each in (value if isinstance(value, list) else [value])
-    ]
+    absent = call.cwd if kind is Kind.SEARCH else None
+    named: list[tuple[str, Any]] = [(name, call.arguments.get(name) or absent) for name in names]
+    given = [(name, each) for name, value in named for each in (value if isinstance(value, list) else [value])]
     texts = _texts([*call.arguments.values()])
     lines = {text for text in texts if "\n" not in text.strip()}
     paths = {text for text in lines if "/" in text or text.startswith(("~", "."))}
     if kind is None:
         if any(workspace.region(path, writes=True) is Region.GUARD for path in paths):
             return as_entry(call, OUTSIDE, call.tool, GUARD_MARKING)
-        # Somebody else's tool may have the name of an entry.
+        # A server's tool may have the name of an entry.
         prefix = f"{call.client}." if call.tool in (*Kind, _LISTED, OUTSIDE) else ""
         return Translated(f"{prefix}{call.tool}", call.arguments, call.tool, (), Touched(lines, lines))
     targets = [each for _, each in given if isinstance(each, str)]
@@ -103,7 +102,7 @@ def as_entry(call: HookCall, tool: str, target: str | None, *markings: str) -> T
 
 
 def shown(call: HookCall, translated: Translated, workspace: Workspace) -> str:
-    """Return what a person is asked about: the entry, all of the target and other arguments, and where it runs."""
+    """Return the text that a person approves: entry, target, other arguments, and the folder if it is not the root."""
     kind, names = call.built_in or (None, ())
     names = (*names, _DESCRIPTION) if kind is Kind.SHELL else names
     rest = {name: call.arguments[name] for name in call.arguments if name not in names}
@@ -114,16 +113,14 @@ def shown(call: HookCall, translated: Translated, workspace: Workspace) -> str:
 
 
 def _whole(text: str, most: int) -> str:
-    """Return a text with the characters escaped that cannot be seen. A long one is cut in the middle, with a mark."""
-    text = "".join(
-        each if each.isprintable() and each not in _BLANK else each.encode("unicode_escape").decode() for each in text
-    )
+    """Return a text with invisible characters escaped. A long text is cut in the middle, with a mark."""
+    text = "".join(each if each.isprintable() and each not in _BLANK else ascii(each)[1:-1] for each in text)
     cut = len(text) - most
     return text if cut <= 0 else f"{text[: most // 2]} [... {cut:,} characters left out ...] {text[-most // 2 :]}"
 
 
 def _run(line: str, rest: dict[str, Any], workspace: Workspace) -> tuple[Touched, Region]:
-    """Return what a command line touches. `rest`: the other arguments, one of which may be the folder to run in."""
+    """Return the paths that a command line names. `rest`: other arguments; one may name the folder to run in."""
     words = workspace.words(line)
     beside = {name: value for name, value in rest.items() if name != _DESCRIPTION}
     folders = _texts([*beside.values()])
@@ -137,13 +134,13 @@ def _searched(target: str, workspace: Workspace) -> Region:
     # Each alternative in braces may name a file.
     start, _, rest = target.partition("{")
     pieces = [start, *(start + piece.lstrip("/") for piece in re.split("[{},]", rest))]
-    escapes = ".." in re.split(r"[/{},]", target) or re.search(r"[{,][/~]", target)  # from wherever its pattern begins
+    escapes = ".." in re.split(r"[/{},]", target) or re.search(r"[{,][/~]", target)  # the folder of its pattern
     region = max(workspace.region(piece or ".", below=True) for piece in pieces)
     return max(region, Region.OUTSIDE) if escapes else region
 
 
 def _patched(patch: str) -> list[str]:
-    """Return the files that a patch names; an empty name if a line is not of its grammar: readers may differ."""
+    """Return the files that a patch names, or an empty name if a line is not in its grammar."""
     lines = patch.strip().split("\n")
     found = [match[1] for line in lines if (match := _PATCHED.fullmatch(line.strip()))]
     known = all(_PATCH_LINE.fullmatch(line) for line in lines[1:-1])

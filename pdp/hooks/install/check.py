@@ -31,7 +31,7 @@ SWITCHES: Final = ("disableAllHooks", "allowManagedHooksOnly", "strictPluginOnly
 _VARIABLES: Final = ("CLAUDE_CODE_SHELL_PREFIX", "CLAUDE_CODE_SIMPLE", "CLAUDE_CODE_PERSONAL_HOOKS_OFF")
 _DENIED, _ALLOWED = "pdp hook uninstall claude-code", "pwd"
 _DENY, _WHY = 2, "REASON"
-# By these a shell, a loader or an interpreter starts other code, and git or a client another program.
+# Variables by which a shell, a loader, an interpreter, git or a client starts other code.
 _STARTING: Final = re.compile(
     r"(BASH_|LD_|DYLD_|PYTHON|GIT_).*|ENV|SHELLOPTS|BASHOPTS|PS4|ZDOTDIR|PATH|SHELL|CLAUDE_CODE_SHELL|GCONV_PATH"
     r"|(NODE|BUN)_OPTIONS|OPENSSL_(CONF|MODULES|ENGINES)|PAGER"
@@ -91,7 +91,7 @@ def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901, PLR091
         if name in _VARIABLES:
             yield gap(place, f"{name} replaces hooks, or turns them off", "take it out")
         if not _STARTING.fullmatch(name):
-            variables[name] = envs[place][name]  # the others would start code of the workspace in the calls below
+            variables[name] = envs[place][name]  # others could start code of the workspace in the probes
         elif place not in (_OWN, user) or (name != "PATH" and _is_within(envs[place][name], workspace)):
             yield gap(place, f"{name} can run other code in every hook", "take it out")
     if client.demands is not None:
