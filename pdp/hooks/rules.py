@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 REPOSITORY_FILE: Final = ".pdp-hook.yaml"
 _NOTHING: Final = "can match nothing: it is not an entry or a tool of the manifest"
 _FORMS: Final = "write an entry, mcp__SERVER, mcp__SERVER__TOOL, Read(PATH), Edit(PATH) or Write(PATH)"
-_PATH_FORMS: Final = (
-    "write a path from this folder (./a), your home (~/a) or the root (//a), with a few `*`, `**` or `?`"
-)
+_PATH_FORMS: Final = "write a path from this folder (./a), your home (~/a) or the root (//a), with few wildcards"
 _PATHS: Final = re.compile(r"(Read|Edit|Write)\(\s*(.*?)\s*\)", re.DOTALL)
 # More wildcards than these would take long to match.
 _NO_PATH: Final = re.compile(

@@ -92,8 +92,8 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Colle
         region = max(workspace.region(path, below=kind is Kind.FETCH) for path in targets)
         touched, region = Touched(targets), region if kind is Kind.READ else max(Region.OUTSIDE, region)
     markings = (GUARD_MARKING,) if region is Region.GUARD else ()
-    entry = as_entry(call, tool if region is Region.INSIDE else OUTSIDE, target, *markings)
-    return entry._replace(touched=touched)
+    tool = tool if region is Region.INSIDE else OUTSIDE
+    return as_entry(call, tool, target, *markings)._replace(touched=touched)
 
 
 def as_entry(call: HookCall, tool: str, target: str | None, *markings: str) -> Translated:

@@ -70,7 +70,7 @@ class Workspace:
         self._policies = tuple(folded(os.path.realpath(each)) for each in (home, default_home().parent))
         # A folder that is gone is no workspace, and neither is one that holds all of the person's files.
         own = [each for each in self.folders if folder.is_dir() and not person.is_relative_to(each)]
-        self.root = next((each for each in own if _is_own(each / ".git")), own[0] if own else None)
+        self.root = next((each for each in own if _is_own(f"{each}/.git")), own[0] if own else None)
 
     def region(self, path: str, *, writes: bool = False, below: bool = False) -> Region:
         """Return the region of a path. `below`: all files below it count as well. HookLimitError: it is too long."""
@@ -139,11 +139,8 @@ class Workspace:
             raise HookLimitError(f"a path has more than {_MOST_PARTS} parts, or all have more than {_MOST_LOOKS:,}")
 
 
-def _is_own(path: Path) -> bool:
-    try:
-        return path.lstat().st_uid == os.geteuid()
-    except OSError:
-        return False
+def _is_own(path: str) -> bool:
+    return os.path.lexists(path) and os.lstat(path).st_uid == os.geteuid()
 
 
 def _is_repository(folder: str) -> bool:
