@@ -60,8 +60,8 @@ def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Colle
     given = [(name, each) for name, value in named for each in (value if isinstance(value, list) else [value])]
     texts = _texts([*call.arguments.values()])
     lines = {text for text in texts if "\n" not in text.strip()}
-    paths = {text for text in lines if "/" in text or text.startswith(("~", "."))}
     if kind is None:
+        paths = {text for text in lines if re.search("^[~.]|/", text) or os.path.lexists(f"{call.cwd}/{text}")}
         if any(workspace.region(path, writes=True) is Region.GUARD for path in paths):
             return as_entry(call, OUTSIDE, call.tool, GUARD_MARKING)
         # A server's tool may have the name of an entry.

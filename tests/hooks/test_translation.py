@@ -23,6 +23,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for folder in ("work/.git", "work/src", ".config/hook"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "work/out").symlink_to(tmp_path)
+    (tmp_path / "work/policy").symlink_to(tmp_path / ".config/hook")
     return tmp_path / "work"
 
 
@@ -254,6 +255,7 @@ def test_a_patch_writes_the_files_that_it_names(work: Path, row: int) -> None:
         ({"a": [{"b": ["x", {"c": "HOME/.config/hook"}]}]}, True),
         ({"path": "file://HOME/.config/hook"}, True),
         ({"path": ".git/config"}, True),
+        ({"path": "policy"}, True),
         ({"path": "/x/.claude/settings.json"}, True),
     ],
 )
