@@ -19,7 +19,7 @@ class HookInputError(PdpError):
 
 
 class HookLimitError(PdpError):
-    """A call is too large to look at. The message begins with the code, as it is all that a client shows."""
+    """A call exceeds a bound. The message begins with the code, because clients show the message alone."""
 
     code: ClassVar[str] = "hook.limit_exceeded"
 

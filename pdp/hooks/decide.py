@@ -105,15 +105,15 @@ class _HookQuestion:
         return _PASS
 
     async def _translated(self, call: HookCall) -> Translated:
-        """Return the proposal that the call is, as the repository's own file restricts it."""
+        """Return the proposal for the call, as restricted by the repository's own rules."""
         translated, is_held = await asyncio.to_thread(self._read, call)
-        # A hold is for what would be allowed: it never makes an approval of what the policy denies.
+        # Only an allowed call is held: a hold must not let a person approve a call that the policy denies.
         if is_held and (await self._pep.adecide(*self._asking(translated))).allowed:
             return as_entry(call, OUTSIDE, translated.target)
         return translated
 
     def _read(self, call: HookCall) -> tuple[Translated, bool]:
-        """Return the proposal that the call is, and whether the repository's own file holds it. It looks at files."""
+        """Return the proposal for the call, and whether the repository's own rules hold it. It reads files."""
         workspace, commands = self._workspace, self._policy.commands
         rules = repository_rules(workspace.folders, self._pep.manifest.tools, commands)
         listed = {name: words for name, words in commands.items() if name not in rules.commands_without}
@@ -121,8 +121,9 @@ class _HookQuestion:
         inner = call.tool if call.built_in is None else call.built_in.kind.value
         found: dict[str, Collection[str]] = {"names": {translated.tool, inner if translated.tool == OUTSIDE else ""}}
         if rules.deny or rules.hold:
-            for field, paths in translated.touched._asdict().items():
-                found[field] = {each for path in paths for each in workspace.names(path)}
+            touched = translated.touched._asdict()
+            names = {path: workspace.names(path) for path in {each for paths in touched.values() for each in paths}}
+            found |= {field: {each for path in paths for each in names[path]} for field, paths in touched.items()}
         if any(rule.matches(found) for rule in rules.deny):
             return as_entry(call, OUTSIDE, translated.target, *translated.markings, "repository.denied"), False
         is_held = any(rule.matches(found) for rule in rules.hold)

@@ -30,19 +30,17 @@ if TYPE_CHECKING:
 COMMANDS_FILE: Final = "commands.yaml"
 
 
-def _matching(*forms: str) -> AfterValidator:
-    def checked(word: str) -> str:
-        if all((literal_words(form.format(word)) or ())[form.count(" ") :] != (word,) for form in forms):
-            raise FieldError(
-                "can match nothing: it is not one word as a shell reads it", "`*` and `$` are no patterns here"
-            )
-        return word
-
-    return AfterValidator(checked)
+def _word(word: str, *lines: str) -> str:
+    """Return a word if a shell reads it as the last word of one of the lines. FieldError: it does not."""
+    if all((literal_words(line) or ())[-1:] != (word,) for line in lines):
+        raise FieldError(
+            "can match nothing: it is not one word as a shell reads it", "`*` and `$` are no patterns here"
+        )
+    return word
 
 
-_Program = Annotated[StrictStr, _matching("{}")]
-_Word = Annotated[StrictStr, _matching("x {}", "x '{}'", 'x "{}"')]
+_Program = Annotated[StrictStr, AfterValidator(lambda word: _word(word, word))]
+_Word = Annotated[StrictStr, AfterValidator(lambda word: _word(word, f"x '{word}'", f'x "{word}"'))]
 
 
 class HookCommands(RootModel[dict[_Program, tuple[_Word, ...]]]):

@@ -1,4 +1,4 @@
-"""Rules of a repository's own file, `.pdp-hook.yaml`: calls that are denied or held, programs that are not listed.
+"""Rules of `.pdp-hook.yaml`, a repository's own file: it denies or holds calls, and takes programs off the list.
 
 A rule that can match nothing is a fault of the file, and a faulty file denies every call.
 """
@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 REPOSITORY_FILE: Final = ".pdp-hook.yaml"
 _NOTHING: Final = "can match nothing: it is not an entry or a tool of the manifest"
 _FORMS: Final = "write an entry, mcp__SERVER, mcp__SERVER__TOOL, Read(PATH), Edit(PATH) or Write(PATH)"
-_PATH_FORMS: Final = (
-    "write a path from this folder (./a), your home (~/a) or the root (//a), with a few `*`, `**` or `?`"
-)
-_PATHS: Final = re.compile(r"(Read|Edit|Write)\((.*)\)", re.DOTALL)
+_PATH_FORMS: Final = "write a path from this folder (./a), your home (~/a) or the root (//a), with few wildcards"
+_PATHS: Final = re.compile(r"(Read|Edit|Write)\(\s*(.*?)\s*\)", re.DOTALL)
 # More wildcards than these would take long to match.
 _NO_PATH: Final = re.compile(
     r"[\[\]{}\\]|^!|^/(?!/)|^~(?!/)|[*?].*/\.\.?(/|$)|^[./ ]*$|(\*\*.*){3}|(\*[^/*]+){2}\*|\*{3}"
@@ -36,21 +34,20 @@ _WILD: Final = {"**/": "([^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 class HookRule(NamedTuple):
-    """A pattern of `names`, or of paths that a call `reads` or `writes`. `start`: what all these paths begin with."""
+    """A pattern of names, or of paths that a call reads or writes. `start`: the prefix of all these paths."""
 
     about: str
     pattern: re.Pattern[str]
     start: str = ""
-    is_wild: bool = False
 
     def matches(self, found: Mapping[str, Collection[str]]) -> bool:
-        """Return whether the rule is about a call, of which the names and the paths as `folded` are given."""
+        """Return whether the rule matches a call with these names and `folded` paths."""
         return any(map(self.pattern.fullmatch, found[self.about]))
 
     def may_match_below(self, found: Mapping[str, Collection[str]]) -> bool:
-        """Return whether a call searches a folder in which there may be a file that it must not read."""
+        """Return whether a call searches a folder that may contain a file of this rule."""
         folders = found["searches"] if self.about == "reads" else ()
-        return any(self.start.startswith(each) or (self.is_wild and each.startswith(self.start)) for each in folders)
+        return any(self.start.startswith(each) or each.startswith(self.start) for each in folders)
 
 
 def _rule(given: Any, info: ValidationInfo) -> HookRule:
@@ -63,6 +60,8 @@ def _rule(given: Any, info: ValidationInfo) -> HookRule:
     name = re.escape(given.removesuffix("__*")).replace(r"\*", ".*")
     tools = re.compile(rf"(\w+\.)?({name}(__.+)?|{name.replace('__', '_')}(_.+)?)")
     pattern = tools if given.startswith("mcp__") else re.compile(re.escape(given))
+    if given.count("*") > 3:  # noqa: PLR2004 - the message says it
+        raise FieldError("has more than 3 `*`, which take long to match", "write several rules")
     if not any(map(pattern.fullmatch, entries)):
         raise FieldError(_NOTHING, nearest(given, entries) or _FORMS)
     return HookRule("names", pattern)
@@ -72,15 +71,14 @@ def _path_rule(about: str, given: str, folder: Path) -> HookRule:
     if not given.isprintable() or _NO_PATH.search(given):
         raise FieldError("can match nothing: it is not a path of a rule", _PATH_FORMS)
     path = given[1:] if given.startswith("//") else os.path.expanduser(given)  # noqa: PTH111 - a text
-    # A name without a folder is meant wherever it is, as in .gitignore; and so is all below a path.
+    # A name without a folder counts in every folder, as in .gitignore. A path covers all files below it.
     path = str(folder / path) if "/" in path.rstrip("/") else f"{folder}/**/{path}"
     start = re.split(r"/(?=[^/]*[*?])", path, maxsplit=1)[0]
     rest = "".join(
         _WILD.get(part, re.escape(part)) for part in re.split(r"(\*\*/|\*\*|\*|\?)", folded(path[len(start) + 1 :]))
     )
-    starts = sorted({folded(os.path.realpath(start)), folded(os.path.normpath(start))})
-    pattern = f"({'|'.join(map(re.escape, starts))}){rest if path != start else ''}.*"
-    return HookRule(about, re.compile(pattern, re.DOTALL), folded(os.path.realpath(start)), path != start)
+    start_pattern = re.escape(real := folded(os.path.realpath(start)))
+    return HookRule(about, re.compile(f"{start_pattern}{rest if path != start else ''}.*", re.DOTALL), real)
 
 
 def _program(given: Any, info: ValidationInfo) -> str:
@@ -91,7 +89,7 @@ def _program(given: Any, info: ValidationInfo) -> str:
 
 
 class RepositoryRules(BaseModel, frozen=True, extra="forbid"):
-    """The rules of a workspace. `commands_without`: programs of commands.yaml that are not listed here."""
+    """The rules of a workspace. `commands_without`: programs that commands.yaml lists and this workspace does not."""
 
     deny: tuple[Annotated[HookRule, PlainValidator(_rule)], ...] = ()
     hold: tuple[Annotated[HookRule, PlainValidator(_rule)], ...] = ()
@@ -99,7 +97,7 @@ class RepositoryRules(BaseModel, frozen=True, extra="forbid"):
 
 
 def repository_rules(folders: Iterable[Path], entries: Collection[str], programs: Collection[str]) -> RepositoryRules:
-    """Return what the files of some folders say together. FileFaultsError, UsageError: one is faulty."""
+    """Return the rules of the files in some folders, joined. FileFaultsError, UsageError: a file is faulty."""
     rules = RepositoryRules()
     for file in filter(os.path.lexists, (folder / REPOSITORY_FILE for folder in folders)):
         if file.is_symlink() or not file.is_file():

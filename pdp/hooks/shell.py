@@ -1,6 +1,6 @@
-"""The words of a simple command: what a shell runs exactly as it is written, in bash and in its relatives.
+"""Simple commands, which bash and its relatives run exactly as they are written, and the list of those that may run.
 
-A listed `git` starts further programs where its configuration says so; it runs unasked only where that is plain.
+Git starts other programs if its configuration names them, so a listed `git` needs a plain configuration.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ _WORD: Final = re.compile(r"([^\s\"'=][^\s\"']*)|'([^']*)'|\"([^\"]*)\"")  # zsh
 _RESERVED: Final = " case coproc do done elif else esac fi for function if in select then time until while "
 _PARSER: Final = Parser(Language(tree_sitter_bash.language()))
 _GIT: Final = shutil.which("git", path=f"{os.defpath}:/usr/local/bin:/opt/homebrew/bin") or "git is missing"
-# What a repository may say without a question. Any other key, or included file, may name a program for git to start.
+# Keys that a repository may set without a question. Any other key, or included file, may name a program for git to
+# start; a submodule has a configuration of its own, which git reads as well.
 _PLAIN: Final = re.compile(
     r"core\.(repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|autocrlf|eol"
     r"|quotepath|abbrev|untrackedcache|longpaths|sparsecheckout\w*)|remote\..+\.(url|pushurl|fetch|tagopt|prune)|\w+\.gpgsign"
-    r"|submodule\.(.+\.)?(url|active)|branch\..+\.(remote|merge|rebase|pushremote|description|vscode-merge-base)"
+    r"|branch\..+\.(remote|merge|rebase|pushremote|description|vscode-merge-base)"
     r"|user\.(name|email|signingkey)|lfs\.(repositoryformatversion|.+\.(access|locksverify))|extensions\.(objectformat|worktreeconfig|refstorage)|diff\.algorithm"
-    r"|(advice|branch|color|column|fetch|gc|index|init|pack|pull|push|rebase|rerere|status)\.\w+"
+    r"|(advice|branch|color|column|fetch|gc|index|init|pack|pull|push|rebase|rerere|status)\.\w+(?<!hook)"
 )
-# The person's own settings count, but for drivers that `.gitattributes` picks, and programs in the working folder.
+# Trust the person's own settings, except drivers that `.gitattributes` can pick and programs in the working folder.
 _PICKED: Final = re.compile(
-    r"filter\.(?!lfs\.)|diff\..+\.(textconv|command)\n|(core\.(hookspath|fsmonitor)|diff\.external)\n(?![/~]|true|false)"
+    r"filter\.(?!lfs\.)|(diff|merge)\..+\.(textconv|command|driver)\n|(core\.(hookspath|fsmonitor)|diff\.external)\n(?![/~]|true|false)"
 )
 
 
 def literal_words(line: str) -> tuple[str, ...] | None:
-    """Return the words of a line that is one simple command of literal words; None: it is more, or may be more."""
+    """Return the words of a line that is one simple command of literal words, or None for any other line."""
     root = _PARSER.parse(line.encode()).root_node if _LINE.fullmatch(line) else None
     if root is None or root.has_error or [node.type for node in root.children] != ["command"]:
         return None
@@ -49,23 +50,20 @@ def literal_words(line: str) -> tuple[str, ...] | None:
     return words if len(words) == len(nodes) > 0 and f" {words[0]} " not in _RESERVED else None
 
 
-def is_listed(line: str, commands: Mapping[str, Collection[str]]) -> bool:
-    """Return whether a line is one simple command of a listed program, with words that are listed for it."""
+def is_listed(line: str, commands: Mapping[str, Collection[str]], cwd: str) -> bool:
+    """Return whether a line is one simple command of listed words that starts no program but its own."""
     words = literal_words(line)
-    return words is not None and words[0] in commands and set(words[1:]) <= set(commands[words[0]])
-
-
-def runs_as_listed(line: str, cwd: str) -> bool:
-    """Return whether a listed line starts only its own program: git starts others where it is configured to."""
-    if Path(line.split(maxsplit=1)[0].strip("'\"")).name != "git":
+    if words is None or words[0] not in commands or not set(words[1:]) <= set(commands[words[0]]):
+        return False
+    if Path(words[0]).name != "git":
         return True
     command, home = [_GIT, "config", "--list", "--show-scope", "-z"], {"HOME": str(Path.home())}
     try:
         told = subprocess.run(command, cwd=cwd, env=home, capture_output=True, timeout=2, check=True).stdout  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return False
-    words = told.decode(errors="replace").split("\0")
+    entries = told.decode(errors="replace").split("\0")
     return all(
         not _PICKED.match(entry) if scope in ("system", "global") else _PLAIN.fullmatch(entry.partition("\n")[0])
-        for scope, entry in zip(words[::2], words[1::2], strict=False)
+        for scope, entry in zip(entries[::2], entries[1::2], strict=False)
     )

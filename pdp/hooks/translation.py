@@ -1,13 +1,14 @@
-"""Which entry of the manifest a client's built-in tool is, and with which arguments: one manifest for all clients."""
+"""Translate a client's call into a proposal for an entry of the manifest, so that all clients share one manifest."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.hooks.call import HookLimitError, Kind
-from pdp.hooks.shell import is_listed, runs_as_listed
+from pdp.hooks.shell import is_listed
 from pdp.hooks.workspace import Region
 
 if TYPE_CHECKING:
@@ -19,17 +20,19 @@ if TYPE_CHECKING:
 OUTSIDE: Final = "reach_outside"
 GUARD_MARKING: Final = "guard.own"
 _LISTED: Final = "run_listed_command"
-# What else a listed command may come with; anything else may change how, where or with which rights it runs.
-_IDLE: Final = {"description": str, "timeout": int, "timeout_ms": int}
+_DESCRIPTION: Final = "description"  # what the model says about its own command
+# Arguments that do not change how, where or with which rights a listed command runs.
+_IDLE: Final = {_DESCRIPTION: str, "timeout": int, "timeout_ms": int}
 _WEB: Final = re.compile(r"https?://[\w.-]+(:[0-9]+)?([/?#][!-~]*)?", re.ASCII | re.IGNORECASE)
 _PATCH: Final = "*** Begin Patch"
 _PATCHED: Final = re.compile(r"\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+)")
 _PATCH_LINE: Final = re.compile(_PATCHED.pattern + r"|\*\*\* End of File|(?:@@|[ +-]).*|")
-_MOST_PATHS: Final = 1_000
+_BLANK: Final = "\u115f\u1160\u2800\u3164\uffa0"  # letters and signs that look like spaces
+_PATCHES: Final = ("command", "input")  # the arguments of a tool that writes by a patch
 
 
 class Touched(NamedTuple):
-    """The paths that a call names: what it reads, what it writes, and folders that it reads all of."""
+    """The paths that a call names: files to read, files to write, and folders to search as a whole."""
 
     reads: Collection[str] = ()
     writes: Collection[str] = ()
@@ -37,7 +40,7 @@ class Touched(NamedTuple):
 
 
 class Translated(NamedTuple):
-    """A proposal. `target`: what it touches, for a person to read; `markings`: of that."""
+    """A proposal. `target`: the path, URL or command, for a person to read; `markings`: those of the target."""
 
     tool: str
     arguments: dict[str, Any]
@@ -47,49 +50,50 @@ class Translated(NamedTuple):
 
 
 def translate(call: HookCall, workspace: Workspace, commands: Mapping[str, Collection[str]]) -> Translated:
-    """Return the proposal that a call is. An entry's target is null, and so refused, where a call does not say it.
+    """Return the proposal for a call. An entry's target is null if the call does not name one: the schema refuses it.
 
-    HookLimitError: it names more, or longer, paths and commands than are looked at.
+    HookLimitError: the call exceeds a bound of paths, commands or arguments.
     """
     kind, names = call.built_in or (None, ())
-    named = [call.arguments.get(name) or (call.cwd if kind is Kind.SEARCH else None) for name in names]
-    given = [each for value in named for each in (value if isinstance(value, list) else [value])]
-    texts = _texts(call.arguments)
-    paths = {text for text in texts if "/" in text or text.startswith(("~", "."))}
-    if len(given if kind else paths) > _MOST_PATHS:
-        raise HookLimitError(f"{call.tool} has more than {_MOST_PATHS:,} paths")
+    absent = call.cwd if kind is Kind.SEARCH else None
+    named: list[tuple[str, Any]] = [(name, call.arguments.get(name) or absent) for name in names]
+    given = [(name, each) for name, value in named for each in (value if isinstance(value, list) else [value])]
+    texts = _texts([*call.arguments.values()])
+    lines = {text for text in texts if "\n" not in text.strip()}
     if kind is None:
+        paths = {text for text in lines if re.search("^[~.]|/", text) or os.path.lexists(f"{call.cwd}/{text}")}
         if any(workspace.region(path, writes=True) is Region.GUARD for path in paths):
             return as_entry(call, OUTSIDE, call.tool, GUARD_MARKING)
-        # Somebody else's tool may have the name of an entry.
+        # A server's tool may have the name of an entry.
         prefix = f"{call.client}." if call.tool in (*Kind, _LISTED, OUTSIDE) else ""
-        return Translated(f"{prefix}{call.tool}", call.arguments, call.tool, (), Touched(texts, texts))
-    targets = [each for each in given if isinstance(each, str)]
-    if targets != given:
+        return Translated(f"{prefix}{call.tool}", call.arguments, call.tool, (), Touched(lines, lines))
+    targets = [each for _, each in given if isinstance(each, str)]
+    if len(targets) < len(given):
         return as_entry(call, kind.value, None)
     target, region, tool, touched = "\n".join(targets) or call.tool, Region.INSIDE, kind.value, Touched()
     rest = {name: value for name, value in call.arguments.items() if name not in names}
     if kind is Kind.SHELL:
-        # A folder to run in may stand beside the command.
-        words = workspace.words(line := "\n".join(texts))
-        touched, region = Touched(words, words), Region.GUARD if workspace.names_guard(line, words) else region
+        touched, region = _run("\n".join(texts), rest, workspace)
         is_idle = all(type(value) is _IDLE.get(name) for name, value in rest.items())
-        if is_idle and is_listed(target, commands) and not workspace.has_foreign_repository():
-            tool = _LISTED if runs_as_listed(target, call.cwd) else tool
+        if is_idle and not workspace.has_foreign_repository() and is_listed(target, commands, call.cwd):
+            tool = _LISTED
     elif kind is Kind.WRITE:
-        touched = Touched(writes=[path for each in targets for path in _written(each)])
-        region = max(workspace.region(path, writes=True) for path in touched.writes)
+        written = [path for name, each in given for path in (_patched(each) if name in _PATCHES else [each])]
+        # A file that a patch moves can be read under its new name.
+        touched = Touched(written if "*** Move to: " in target else (), written)
+        regions = [workspace.region(path, writes=True) for path in touched.writes]
+        region = max(*regions, *map(workspace.region, touched.reads), Region.INSIDE)
     elif kind is Kind.SEARCH:
         # A filter such as `glob` may name the one file that is read. The pattern names none.
-        filters = _texts({**rest, "pattern": None})
+        filters = _texts([rest[name] for name in rest if name != "pattern"])
         region = max(_searched(path, workspace) for path in (*targets, *filters))
         touched = Touched([*targets, *filters], searches=targets if rest and "pattern" not in names else ())
     elif kind is Kind.READ or (kind is Kind.FETCH and not _WEB.fullmatch(target)):
         region = max(workspace.region(path, below=kind is Kind.FETCH) for path in targets)
         touched, region = Touched(targets), region if kind is Kind.READ else max(Region.OUTSIDE, region)
     markings = (GUARD_MARKING,) if region is Region.GUARD else ()
-    entry = as_entry(call, tool if region is Region.INSIDE else OUTSIDE, target, *markings)
-    return entry._replace(touched=touched)
+    tool = tool if region is Region.INSIDE else OUTSIDE
+    return as_entry(call, tool, target, *markings)._replace(touched=touched)
 
 
 def as_entry(call: HookCall, tool: str, target: str | None, *markings: str) -> Translated:
@@ -98,9 +102,9 @@ def as_entry(call: HookCall, tool: str, target: str | None, *markings: str) -> T
 
 
 def shown(call: HookCall, translated: Translated, workspace: Workspace) -> str:
-    """Return what a person is asked about: the entry, all of the target and other arguments, and where it runs."""
+    """Return the text that a person approves: entry, target, other arguments, and the folder if it is not the root."""
     kind, names = call.built_in or (None, ())
-    names = (*names, "description") if kind is Kind.SHELL else names  # what the model says about its own call
+    names = (*names, _DESCRIPTION) if kind is Kind.SHELL else names
     rest = {name: call.arguments[name] for name in call.arguments if name not in names}
     rest = dict(sorted(rest.items(), key=lambda item: len(str(item[1]))))  # a long one hides no other
     text = f"{translated.tool}: {_whole(translated.target, 2_000)}"
@@ -109,30 +113,41 @@ def shown(call: HookCall, translated: Translated, workspace: Workspace) -> str:
 
 
 def _whole(text: str, most: int) -> str:
-    """Return a text with its control characters escaped. A long one is cut in the middle, with a mark."""
-    text = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    """Return a text with invisible characters escaped. A long text is cut in the middle, with a mark."""
+    text = "".join(each if each.isprintable() and each not in _BLANK else ascii(each)[1:-1] for each in text)
     cut = len(text) - most
     return text if cut <= 0 else f"{text[: most // 2]} [... {cut:,} characters left out ...] {text[-most // 2 :]}"
 
 
+def _run(line: str, rest: dict[str, Any], workspace: Workspace) -> tuple[Touched, Region]:
+    """Return the paths that a command line names. `rest`: other arguments; one may name the folder to run in."""
+    words = workspace.words(line)
+    beside = {name: value for name, value in rest.items() if name != _DESCRIPTION}
+    folders = _texts([*beside.values()])
+    if len(folders) > 8 or len(json.dumps(beside)) > 1_000:  # noqa: PLR2004 - the message says it
+        raise HookLimitError("other arguments than the command have more than 8 texts, or 1,000 letters")
+    paths = words | {os.path.join(folder, word) for folder in folders for word in words}  # noqa: PTH118 - texts
+    return Touched(paths, paths), Region.GUARD if workspace.names_guard(line, words) else Region.INSIDE
+
+
 def _searched(target: str, workspace: Workspace) -> Region:
-    escapes = ".." in re.split(r"[/{},]", target) or re.search(r"[{,][/~]", target)  # from wherever its pattern begins
-    region = workspace.region(target.partition("{")[0] or ".", below=True)
+    # Each alternative in braces may name a file.
+    start, _, rest = target.partition("{")
+    pieces = [start, *(start + piece.lstrip("/") for piece in re.split("[{},]", rest))]
+    escapes = ".." in re.split(r"[/{},]", target) or re.search(r"[{,][/~]", target)  # the folder of its pattern
+    region = max(workspace.region(piece or ".", below=True) for piece in pieces)
     return max(region, Region.OUTSIDE) if escapes else region
 
 
-def _written(target: str) -> list[str]:
-    return (_patched(target.strip().split("\n")) or [""]) if _PATCH in target else [target]
-
-
-def _patched(lines: list[str]) -> list[str]:
-    """Return the files that a patch names; none where a line is not of its grammar: another reader may see others."""
+def _patched(patch: str) -> list[str]:
+    """Return the files that a patch names, or an empty name if a line is not in its grammar."""
+    lines = patch.strip().split("\n")
     found = [match[1] for line in lines if (match := _PATCHED.fullmatch(line.strip()))]
     known = all(_PATCH_LINE.fullmatch(line) for line in lines[1:-1])
-    known = known and lines[0] == _PATCH and lines[-1] == "*** End Patch" and len(found) <= _MOST_PATHS
-    return found if known else []
+    known = known and lines[0] == _PATCH and lines[-1] == "*** End Patch"
+    return found if known and found else [""]
 
 
 def _texts(value: Any) -> list[str]:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
     return [value] if isinstance(value, str) else [text for each in inner for text in _texts(each)]

@@ -18,36 +18,39 @@ _MOST: Final = 4096  # letters of a path; words of a line that are looked at
 _LONGEST: Final = 64 * 1024  # letters of a command
 _MOST_PARTS: Final = 256  # of one path, with the working folder's
 _MOST_LOOKS: Final = 32_768  # parts of all paths of one call: each is looked up on the disk
-# From these a client, or git, learns which programs to start.
+# Clients and git read in these files which programs to start.
 _NAMES: Final = (
     r"\.(claude(.json|(?!/worktrees/))|codex|copilot|cursor|gemini|github/+(hooks|copilot|lsp.json|mcp.json)|vscode"
     r"|mcp.json|pdp-hook.yaml|gitconfig|git{})"
 )
 _STARTING: Final = re.compile("/" + _NAMES.format("") + "/")
 _NAMED: Final = re.compile(r"(?<![\w.-])(-\w*m)?(pdp|" + _NAMES.format("/+(hooks|config)") + r")(?![\w-])")
+# A word of a shell, with its quotes: it may contain spaces.
+_SHELL_WORD: Final = re.compile(r"""(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|[^\s;|&<>()'"\\])+""", re.DOTALL)
 _CONTROL: Final = re.compile(r"[\0-\x1f\x7f]")
-# A hidden file configures a program, or starts with one. These do neither, and are written without a question.
+# Hidden files configure programs, or start with them. These do neither: agents write them without a question.
 _HIDDEN: Final = re.compile(
     r"/\.(?!((git|docker|npm|eslint|prettier|stylelint|helm)ignore|(git)?keep|editorconfig|mailmap|claude/worktrees)/)"
 )
-# Files that start without their person and are not hidden: on servers of CI, in editors, in hooks of git.
+# Files with other names that start before their person runs a program: by CI, editors, hooks of git, direnv.
 _STARTED: Final = re.compile(
     r"/(jenkinsfile[^/]*|(azure-pipelines|bitbucket-pipelines|appveyor|cloudbuild|buildspec|codemagic|codefresh|bitrise"
-    r"|zuul|wercker|netlify|vercel|lefthook|mise|devfile)[^/]*\.(ya?ml|toml|json)|[^/]+\.(code-workspace|iml"
+    r"|zuul|wercker|netlify|vercel|amplify|heroku|lefthook|captainhook|grumphp|prek|mise|devfile|flake|shell|devenv"
+    r"|devbox)([^a-z/][^/]*)?\.(ya?ml|toml|json|nix)|[^/]+\.(code-workspace|iml"
     r"|sublime-project)|husky|git-?hooks)/"
 )
 _SECRET: Final = re.compile(
     r"/(\.(ssh|aws|gnupg|kube)/|(\.(env(?!\.(example|sample|template|dist|defaults?)/)[^/]*|netrc|pgpass|npmrc|pypirc"
-    r"|git-credentials|htpasswd|yarnrc[^/]*)|id_(rsa|dsa|ecdsa|ed25519)[^/.]*|credentials(\.(json|ya?ml|toml|ini))?"
-    r"|[^/]+\.(env|pem|key|p12|pfx|jks|keystore|kdbx|tfvars|tfstate|ppk)|secrets?\.(json|ya?ml|toml|ini)"
+    r"|git-credentials|htpasswd|dockercfg|vault-token|yarnrc[^/]*)|id_(rsa|dsa|ecdsa|ed25519)[^/.]*|credentials(\.(json|ya?ml|toml|ini))?"
+    r"|[^/]+\.(env|pem|key|p12|pfx|jks|keystore|kdbx|tfvars|tfstate|ppk|ovpn)|kubeconfig[^/]*|secrets?\.(json|ya?ml|toml|ini)"
     r"|[^/]*service[-_]?account[^/]*\.json)/$)"
 )
 
 
 class Region(IntEnum):
-    """The kinds of places, the worst last. OUTSIDE: beyond the workspace, or in it and in need of a person.
+    """Kinds of places, the worst last. OUTSIDE: beyond the workspace, or a file in it that needs a person's consent.
 
-    GUARD: what protects the agent's person, or says which programs start.
+    GUARD: files that protect the person, or choose which programs start.
     """
 
     INSIDE = 0
@@ -67,14 +70,13 @@ class Workspace:
         self._policies = tuple(folded(os.path.realpath(each)) for each in (home, default_home().parent))
         # A folder that is gone is no workspace, and neither is one that holds all of the person's files.
         own = [each for each in self.folders if folder.is_dir() and not person.is_relative_to(each)]
-        self.root = next((each for each in own if _is_own(each / ".git")), own[0] if own else None)
+        self.root = next((each for each in own if _is_own(f"{each}/.git")), own[0] if own else None)
 
     def region(self, path: str, *, writes: bool = False, below: bool = False) -> Region:
-        """Return what a path touches. `below`: what lies below it is meant as well. HookLimitError: it is too long."""
-        trimmed = _trimmed(path)
-        if trimmed != path.strip(" \t\r\n"):  # some programs take away more at the ends than others, such as U+FEFF
+        """Return the region of a path. `below`: all files below it count as well. HookLimitError: it is too long."""
+        if (trimmed := _trimmed(path)) != path.strip(" \t\r\n"):
             return max(Region.OUTSIDE, self.region(trimmed, writes=writes, below=below))
-        if not path or len(path) > _MOST or _CONTROL.search(trimmed):
+        if not trimmed:
             return Region.OUTSIDE
         paths = self.readings(path)
         if writes and any(map(_is_repository, {each[: at.start()] for each in paths for at in re.finditer("/", each)})):
@@ -90,11 +92,14 @@ class Workspace:
         return Region.INSIDE if is_inside else Region.OUTSIDE
 
     def words(self, line: str) -> set[str]:
-        """Return the words of a command line, other than those that are made when it runs."""
-        words = {word[:_MOST] for word in re.split(r"[\s;|&<>(){}=,:`\0]+", _plain(line))}
+        """Return the words of a command line as they are written: a shell may make others when it runs."""
+        words = set(re.split(r"[\s;|&<>(){}=,:`\0]+", _plain(line)))
         if len(line) > _LONGEST or len(words) > _MOST:
             raise HookLimitError(f"the command has more than {_LONGEST:,} characters, or {_MOST:,} words")
-        return (words | {word.lstrip("@") for word in words}) - {""}  # `curl -F a=@file`
+        quoted = {_plain(word) for word in _SHELL_WORD.findall(line)}
+        words |= quoted | {re.split("[=:]", word, maxsplit=1)[-1] for word in quoted}
+        words |= {re.sub(r"^(-\w)?(.*@)?", "", word, flags=re.DOTALL) for word in words}  # `-ffile`, `-d@file`
+        return {word if len(word) <= _MOST else os.path.normpath(word)[:_MOST] for word in words} - {""}
 
     def names_guard(self, line: str, words: set[str]) -> bool:
         """Return whether a command line, or one of its words, names what guards the agent."""
@@ -104,11 +109,11 @@ class Workspace:
         return _NAMED.search(folded(_plain(line))) is not None or any(path.startswith(guarded) for path in paths)
 
     def has_foreign_repository(self) -> bool:
-        """Return whether git may take a folder for a repository whose settings the agent can have written."""
+        """Return whether git may read a folder as a repository whose settings the agent can have written."""
         return any(os.path.lexists(each / "HEAD") for each in self.folders if self.root in (each, *each.parents))
 
     def readings(self, path: str) -> set[str]:
-        """Return the paths for which clients and tools may take a text; the worst one counts."""
+        """Return every path that a client or tool may read a text as."""
         texts = {path, path.strip()}
         texts |= {os.path.expanduser(text) for text in texts}  # noqa: PTH111 - without errors
         if path.strip()[:5].lower() == "file:":
@@ -120,9 +125,8 @@ class Workspace:
         return set(map(os.path.realpath, joined))
 
     def names(self, path: str) -> set[str]:
-        """Return, as `folded`, what a text may name: a file, and the links on the way to it."""
-        path = _trimmed(path)
-        if not path or len(path) > _MOST or _CONTROL.search(path):
+        """Return the files that a text may name, and the links on the way to them, each `folded`."""
+        if not (path := _trimmed(path)):
             return set()
         plain = Path(os.path.normpath(self.folders[0] / os.path.expanduser(path)))  # noqa: PTH111 - without errors
         link = f"{os.path.realpath(plain.parent)}/{plain.name}"
@@ -135,35 +139,31 @@ class Workspace:
             raise HookLimitError(f"a path has more than {_MOST_PARTS} parts, or all have more than {_MOST_LOOKS:,}")
 
 
-def _is_own(path: Path) -> bool:
-    try:
-        return path.lstat().st_uid == os.geteuid()
-    except OSError:
-        return False
+def _is_own(path: str) -> bool:
+    return os.path.lexists(path) and os.lstat(path).st_uid == os.geteuid()
 
 
 def _is_repository(folder: str) -> bool:
-    """Return whether git keeps its settings in a folder, whatever that is called."""
+    """Return whether a folder holds a git repository, whatever its name."""
     return os.path.lexists(f"{folder}/HEAD") and os.path.lexists(f"{folder}/objects")
 
 
 def _trimmed(path: str) -> str:
-    """Return a path without what some programs take away at its ends."""
+    """Return a path without the characters that some programs remove; empty if it is longer than any path."""
     kept = [at for at, letter in enumerate(path) if letter.isprintable() and letter != " "]
-    return path[kept[0] : kept[-1] + 1] if kept else ""
+    path = _CONTROL.sub("", path[kept[0] : kept[-1] + 1]) if kept else ""
+    return path if len(os.path.normpath(path)) <= _MOST else ""
 
 
 def _plain(line: str) -> str:
-    return re.sub(
-        r"\\\n|['\"\\]|\$(?=['\"])", "", re.sub(r"\$(HOME\b|\{HOME\})", "~", re.sub(r"\$(PWD\b|\{PWD\})", ".", line))
-    )
+    line = re.sub(r"\$(HOME\b|\{HOME\})", "~", re.sub(r"\$(PWD\b|\{PWD\})|~\+", ".", line))
+    return re.sub(r"\\\n|['\"\\]|\$(?=['\"])", "", line)
 
 
 def folded(path: str) -> str:
-    """Return what a file system that tells fewer names apart may take a path for, with a slash at the end."""
-    return (
-        "".join(letter for letter in normalize("NFKC", path) if category(letter) != "Cf").casefold().rstrip("/") + "/"
-    )
+    """Return a path as a file system compares it that ignores case and forms of letters, with a slash at the end."""
+    letters = (letter for letter in normalize("NFKC", path) if category(letter) != "Cf")
+    return "".join(letters).casefold().rstrip("/") + "/"
 
 
 _PLACES: Final = [str(Path(__file__).parents[1]), *([sys.prefix] if sys.prefix != sys.base_prefix else [])]

@@ -50,6 +50,7 @@ FAULTS = [
     ("deny: ['Read(.)']", "1:8: "),
     ("deny: ['Read(**/a/**/b/**)']", "1:8: "),
     ("deny: ['Read(*a*b*)']", "1:8: "),
+    ("deny: ['mcp__*a*a*a*a']", "1:8: `deny[0]` has more than 3 `*`", "write several rules"),
     ("commands_without: ['git status']", "1:20: `commands_without[0]` can match nothing", "git, ls, pytest"),
     ("commands_without: ['git *']", "1:20: `commands_without[0]` can match nothing"),
     ("commands_without: [Git]", "1:20: `commands_without[0]` can match nothing", "did you mean `git`?"),
@@ -111,6 +112,7 @@ def test_tools_of_a_server(work: Path, rule: str, tools: list[str]) -> None:
 PATHS = {
     "./.env": ([".env", "src/../.env", "WORK/.env", ".ENV", "link", " .env ", "\ufeff.env", "file:.env", "up/.env",
                 "~/work/.env", ".env/below", "in/.env"], ["env", ".envx", "src/.env", "/.env"]),
+    " .env ": ([".env", "src/.env"], [".env.local"]),
     ".env": ([".env", "src/.env", "src/deep/.env"], [".env.local"]),
     "*.pem": (["a.pem", "src/b.PEM"], ["a.pem.txt", "apem"]),
     "src/**": (["src", "src/a", "src/deep/b", "to-src/a", "WORK/src/a"], ["srcs/a", "a/src/b", "."]),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pdp.hooks.shell import is_listed, literal_words, runs_as_listed
+from pdp.hooks.shell import is_listed, literal_words
 
 LITERAL = {
     "pwd": ("pwd",),
@@ -195,10 +195,11 @@ LISTED = {
 
 
 @pytest.mark.parametrize(("line", "listed"), LISTED.items(), ids=LISTED)
-def test_a_listed_command_has_listed_words_alone(line: str, *, listed: bool) -> None:
-    assert is_listed(line, COMMANDS) is listed
+def test_a_listed_command_has_listed_words_alone(line: str, tmp_path: Path, *, listed: bool) -> None:
+    assert is_listed(line, COMMANDS, str(tmp_path)) is listed
 
 
+GIT = {"git": ("status", "diff", "log"), "ls": ()}
 STARTING = {
     "filter": ["filter.x.clean=touch ran; cat"],
     "process": ["filter.x.process=touch ran"],
@@ -240,7 +241,7 @@ def _git(work: Path, line: str) -> None:
 @pytest.mark.parametrize("scope", ["--local", "--worktree", "--global"])
 @pytest.mark.parametrize("settings", STARTING.values(), ids=STARTING)
 def test_git_is_not_listed_where_it_starts_other_programs(settings: list[str], scope: str, repository: Path) -> None:
-    assert runs_as_listed("git diff", str(repository))
+    assert is_listed("git diff", GIT, str(repository))
     if scope == "--worktree":
         _git(repository, "config extensions.worktreeConfig true")
     for each in settings:
@@ -249,11 +250,22 @@ def test_git_is_not_listed_where_it_starts_other_programs(settings: list[str], s
     for command in ("git status", "git diff"):
         subprocess.run(command.split(), cwd=repository, check=False, capture_output=True, timeout=60)
     assert (repository / "ran").exists()
-    assert [runs_as_listed(line, str(repository)) for line in ("git diff", "'git' status", "ls")] == [
+    assert [is_listed(line, GIT, str(repository)) for line in ("git diff", "'git' status", "ls")] == [
         False,
         False,
         True,
     ]
+
+
+@pytest.mark.process
+def test_git_is_not_listed_where_a_submodule_can_start_programs(repository: Path, tmp_path: Path) -> None:
+    _git(tmp_path, "clone -q work other")
+    _git(repository, f"-c protocol.file.allow=always submodule --quiet add {tmp_path}/other sub")
+    subprocess.run(["git", "config", "filter.x.clean", "touch ran; cat"], cwd=repository / "sub", check=True)
+    (repository / "sub/a").write_text("two\n")
+    _git(repository, "status")
+    assert (repository / "sub/ran").exists()
+    assert not is_listed("git status", GIT, str(repository))
 
 
 @pytest.mark.process
@@ -265,6 +277,6 @@ def test_git_is_listed_in_plain_repositories(repository: Path, tmp_path: Path) -
         _git(tmp_path, f"config --global {name} {value.replace(' ', '_')}")
     (tmp_path / "none").mkdir()
     found = {
-        name: runs_as_listed("git log", str(tmp_path / name)) for name in ("work", "other", "third", "none", "gone")
+        name: is_listed("git log", GIT, str(tmp_path / name)) for name in ("work", "other", "third", "none", "gone")
     }
     assert found == {"work": True, "other": True, "third": True, "none": True, "gone": False}

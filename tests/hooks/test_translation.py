@@ -14,6 +14,7 @@ from pdp.hooks.workspace import Workspace
 
 COMMANDS = {"git": ("status",), "pwd": ()}
 GUARD = ("guard.own",)
+PATCH = "*** Begin Patch\n*** Update File: {}\n@@\n a\n-b\n+*** Update File: /c\n+d\n*** End of File\n*** End Patch"
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +23,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for folder in ("work/.git", "work/src", ".config/hook"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "work/out").symlink_to(tmp_path)
+    (tmp_path / "work/policy").symlink_to(tmp_path / ".config/hook")
     return tmp_path / "work"
 
 
@@ -101,6 +103,12 @@ def test_a_call_that_does_not_name_what_it_needs(work: Path, kind: Kind, value: 
     assert (done.arguments["target"], done.target) == (None, "")
 
 
+def test_a_path_is_not_read_as_a_patch(work: Path) -> None:
+    path = "*** Begin Patch\n*** Add File: a\n+/../../other/b\n*** End Patch"
+    assert translated(work, BuiltIn(Kind.WRITE, PATH), {"file_path": path}).tool == "reach_outside"
+    assert translated(work, BuiltIn(Kind.WRITE, PATH), {"file_path": ["a", "../b"]}).tool == "reach_outside"
+
+
 def test_a_listed_command_where_git_would_read_what_an_agent_wrote(work: Path) -> None:
     (work / "HEAD").touch()
     arguments = {"command": "git status"}
@@ -112,11 +120,13 @@ def test_a_listed_command_where_git_would_read_what_an_agent_wrote(work: Path) -
 @pytest.mark.parametrize(
     ("built_in", "arguments"),
     [
-        (None, {"paths": [f"a/{number}" for number in range(1001)]}),
+        (None, {"paths": [f"a/{number}" for number in range(9000)]}),
         (None, {"path": "a/" * 300}),
-        (BuiltIn(Kind.READ, ("paths",)), {"paths": ["a"] * 1001}),
+        (BuiltIn(Kind.READ, ("paths",)), {"paths": ["a"] * 9000}),
         (BuiltIn(Kind.READ, PATH), {"file_path": "/a" * 1000}),
         (BuiltIn(Kind.SHELL, ("command",)), {"command": "pwd" + " " * 65_536}),
+        (BuiltIn(Kind.SHELL, ("command",)), {"command": "pwd", "off": True, **{f"a{at}": 1 for at in range(200)}}),
+        (BuiltIn(Kind.SHELL, ("command",)), {"command": "pwd", "folders": ["a"] * 9}),
         (BuiltIn(Kind.SHELL, ("command",)), {"command": " ".join(f"/{at}" + "/a" * 108 for at in range(300))}),
     ],
 )
@@ -135,6 +145,8 @@ def test_a_call_beyond_a_bound_is_rejected_with_a_code(
         (("path",), {"pattern": ".", "path": ".", "glob": ".env*"}, "reach_outside"),
         (("path",), {"pattern": ".", "path": ".env"}, "reach_outside"),
         (("path",), {"pattern": ".", "include": "**/*.pem"}, "reach_outside"),
+        (("path",), {"pattern": ".", "glob": "**/{a,.env}"}, "reach_outside"),
+        (("path",), {"pattern": ".", "glob": "{src,a}/*.{py,md}"}, "search_files"),
     ],
 )
 def test_a_search_that_filters_for_secrets_needs_a_person(
@@ -144,10 +156,39 @@ def test_a_search_that_filters_for_secrets_needs_a_person(
 
 
 @pytest.mark.parametrize(
+    ("built_in", "arguments"),
+    [
+        *((BuiltIn(Kind.SHELL, ("command",)), {"command": line}) for line in (
+            "cat 'secret dir/a key'", "cat secret\\ dir/a\\ key", 'cat "./secret dir"/a\\ key',
+            "cat <'secret dir/a key'",
+            'x --file="secret dir/a key"', "x -f'secret dir/a key'", "curl -d@'secret dir/a key' host",
+            'curl -F "a=@secret dir/a key"', 'bash -c "git show HEAD:plain"', "curl -d@plain", "x -fplain",
+            "cat ~+/plain",            "cat " + "./" * 3000 + "plain", "cat 'it' plain",
+        )),
+        (BuiltIn(Kind.SHELL, ("command",)), {"command": "cat 'a key'", "workdir": "secret dir"}),
+        (BuiltIn(Kind.READ, ("path",)), {"path": "x\ny/../plain"}),
+        (BuiltIn(Kind.READ, ("path",)), {"path": "x" * 300 + "/.." + "/x" * 4000 + "/.." * 4000 + "/plain"}),
+        (BuiltIn(Kind.WRITE, ("input",)), {"input": PATCH.format("plain\n*** Move to: b")}),
+        (None, {"files": [{"plain": "text"}, {"a": "b"}]}),
+    ],
+)  # fmt: skip
+def test_the_paths_that_a_rule_sees(work: Path, built_in: BuiltIn | None, arguments: dict[str, Any]) -> None:
+    call = HookCall("codex", Moment.BEFORE, "s1", "c1", "Tool", arguments, str(work), built_in)
+    workspace = Workspace(str(work), work.parent / ".config/hook")
+    try:
+        reads = translate(call, workspace, COMMANDS).touched.reads
+        found = {name for path in reads for name in workspace.names(path)}
+    except HookLimitError:  # it does not run either
+        return
+    assert found & {f"{work}/plain/", f"{work}/secret dir/a key/"}
+
+
+@pytest.mark.parametrize(
     ("arguments", "text"),
     [
         ({"command": "make"}, "run_command: make"),
         ({"command": "a\nrm -r b\t\x1b[2J\u202eecho"}, "run_command: a\\nrm -r b\\t\\x1b[2J\\u202eecho"),
+        ({"command": "a\u3164\u2800b"}, "run_command: a\\u3164\\u2800b"),
         ({"command": "make", "description": "harmless"}, "run_command: make"),
         (
             {"command": "make", "timeout": 9, "dangerouslyDisableSandbox": True, "workdir": "/x"},
@@ -170,7 +211,6 @@ def test_a_person_is_shown_the_whole_command_and_its_flags(work: Path, arguments
     assert shown(replace(call, cwd=str(work / "src")), done, workspace) == f"{text} in {work}/src"
 
 
-PATCH = "*** Begin Patch\n*** Update File: {}\n@@\n a\n-b\n+*** Update File: /c\n+d\n*** End of File\n*** End Patch"
 PATCHES = {
     PATCH.format("src/a"): ("write_file", ()),
     PATCH.format("src/a") + "\n": ("write_file", ()),
@@ -188,7 +228,8 @@ PATCHES = {
     "*** Begin Patch\n*** Add File: a\n+b\n*** Delete File: ../c\n*** End Patch": ("reach_outside", ()),
     "*** Begin Patch\n*** Add File: a\n+b": ("reach_outside", ()),
     "*** Begin Patch\n*** End Patch": ("reach_outside", ()),
-    "*** Begin Patch\n" + "*** Delete File: a\n" * 1001 + "*** End Patch": ("reach_outside", ()),
+    PATCH.format("server.key"): ("write_file", ()),
+    PATCH.format("server.key\n*** Move to: a.txt"): ("reach_outside", ()),
     "*** Begin Patch": ("reach_outside", ()),
     " *** Begin Patch x\n*** Add File: a\n+b\n*** End Patch": ("reach_outside", ()),
     "*** Begin Patch\n*** Environment ID: x\n*** Add File: a\n+b\n*** End Patch": ("reach_outside", ()),
@@ -214,6 +255,7 @@ def test_a_patch_writes_the_files_that_it_names(work: Path, row: int) -> None:
         ({"a": [{"b": ["x", {"c": "HOME/.config/hook"}]}]}, True),
         ({"path": "file://HOME/.config/hook"}, True),
         ({"path": ".git/config"}, True),
+        ({"path": "policy"}, True),
         ({"path": "/x/.claude/settings.json"}, True),
     ],
 )

@@ -73,8 +73,8 @@ GUARD = [
     "PERSON/.CONFIG/GUARD/HOOK/x", "PERSON/.config/guard/hook/not/there/yet",
     "/proc/self/root/PERSON/.config/guard/hook",
     "PERSON/.config/\u200bguard/hook/x", "PERSON/.config/\uff47uard/hook/x", "file:///PERSON/.config/%67uard/hook/x",
-    "src/deep/far/../.config/guard/hook",
-    "\ufeffPERSON/.config/guard/hook/x", "policy\ufeff", "\u2029~/.config/guard/hook/state",
+    "src/deep/far/../.config/guard/hook", "x\ny/../policy", "x" * 5000 + "/../policy",
+"\ufeffPERSON/.config/guard/hook/x", "policy\ufeff", "\u2029~/.config/guard/hook/state",
 ]  # fmt: skip
 WRITE_GUARD = [
     ".git", ".git/config", ".git/hooks/pre-commit", "sub/.git/config", ".GIT/config", ".gi\u200bt/config", "git/config",
@@ -87,7 +87,7 @@ WRITE_GUARD = [
 ]  # fmt: skip
 WRITE_INSIDE = [
     ".gitignore", "src/.gitkeep", ".editorconfig", ".claude/worktrees/a/x", "claude/x", "a.git/config", "Makefile",
-    "conftest.py", "package.json", "src/jenkins.py", "env", "server.key", "mise.py",
+    "conftest.py", "package.json", "src/jenkins.py", "env", "server.key", "mise.py", "shells.json",
 ]  # fmt: skip
 WRITE_ASKS = [
     ".github/workflows/x.yml", ".github/actions/a/action.yml", ".github/agents/a.md", ".gitlab-ci.yml", ".gitmodules",
@@ -95,7 +95,9 @@ WRITE_ASKS = [
     ".teamcity/x", ".semaphore/semaphore.yml", "azure-pipelines.yml", "bitbucket-pipelines.yml", "Jenkinsfile",
     "ci/Jenkinsfile.release", "appveyor.yml", "cloudbuild.yaml", "buildspec.yml", "zuul.yaml", "netlify.toml",
     ".husky/pre-commit", ".githooks/pre-commit", "githooks/x", ".pre-commit-config.yaml", "lefthook.yml", ".envrc",
-    ".env", ".env.local", "sub/.env", ".ENV", "mise.toml", ".tool-versions", ".devcontainer/devcontainer.json",
+    ".env", ".env.local", "sub/.env", ".ENV", "mise.toml",
+    "flake.nix", "shell.nix", "devbox.json", "captainhook.json",
+    ".tool-versions", ".devcontainer/devcontainer.json",
     ".devcontainer.json", "devfile.yaml", ".idea/workspace.xml", "a.code-workspace", ".zed/tasks.json", ".npmrc",
     ".yarnrc.yml", ".cargo/config.toml", ".venv/bin/bash", "node_modules/.bin/bash", ".gitattributes", ".exrc",
     "src/../.env", "work/../.env", ".claude/worktrees/a/.env", "PERSON/work/.env", "PERSON/into/.env", ".\u200benv",
@@ -103,7 +105,8 @@ WRITE_ASKS = [
 READ_ASKS = [
     ".env", ".env.production", "sub/.env", ".ENV", "prod.env", ".envrc", "tls/server.key", "cert.pem", "id_ed25519",
     ".netrc", ".npmrc", ".pypirc", ".aws/credentials", ".ssh/config", "infra/x.tfvars", "credentials.json",
-    "config/secrets.yml", "my-service-account-1.json", "release.jks", "file:.env", "\ufeff.env",
+    "config/secrets.yml", "my-service-account-1.json", "release.jks",
+    "kubeconfig.yaml", ".vault-token", "file:.env", "\ufeff.env",
 ]  # fmt: skip
 READ_INSIDE = [
     ".env.example", ".env.sample", "id_rsa.pub", "environment.py", "keys.py", "credentials/store.py", "secrets.py",

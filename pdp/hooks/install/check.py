@@ -25,16 +25,16 @@ from pdp.hooks.workspace import Region, Workspace
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pdp.hooks.install.clients import Demands, HookClient
+    from pdp.hooks.install.clients import HookClient
 
 SWITCHES: Final = ("disableAllHooks", "allowManagedHooksOnly", "strictPluginOnlyCustomization")
 _VARIABLES: Final = ("CLAUDE_CODE_SHELL_PREFIX", "CLAUDE_CODE_SIMPLE", "CLAUDE_CODE_PERSONAL_HOOKS_OFF")
 _DENIED, _ALLOWED = "pdp hook uninstall claude-code", "pwd"
 _DENY, _WHY = 2, "REASON"
-# By these a shell, a loader or an interpreter starts other code, and git or a client another program.
+# Variables by which a shell, a loader, an interpreter, git or a client starts other code.
 _STARTING: Final = re.compile(
     r"(BASH_|LD_|DYLD_|PYTHON|GIT_).*|ENV|SHELLOPTS|BASHOPTS|PS4|ZDOTDIR|PATH|SHELL|CLAUDE_CODE_SHELL|GCONV_PATH"
-    r"|(NODE|BUN)_OPTIONS|PAGER"
+    r"|(NODE|BUN)_OPTIONS|OPENSSL_(CONF|MODULES|ENGINES)|PAGER"
 )
 _OWN: Final = "environment"
 _AGAIN: Final = "run `pdp hook install` again"
@@ -86,23 +86,26 @@ def gaps(client: HookClient, home: Path) -> Iterator[Gap]:  # noqa: C901, PLR091
                 yield gap(name, f"{event}: {shown} is not {json.dumps(expected)}", _AGAIN)
             elif client.events.get(event, Moment.AFTER) is not Moment.AFTER:
                 yield gap(name, f"{event}: another hook may change what ours has seen: {shown}", "take it out")
-    variables = {key: env[key] for env in envs.values() for key in env}
-    for place, name in ((place, name) for place, env in envs.items() for name in filter(_STARTING.fullmatch, env)):
-        if place not in (_OWN, user) or (name != "PATH" and _is_within(envs[place][name], workspace)):
+    variables = dict(os.environ)
+    for place, name in ((place, name) for place, env in envs.items() for name in env):
+        if name in _VARIABLES:
+            yield gap(place, f"{name} replaces hooks, or turns them off", "take it out")
+        if not _STARTING.fullmatch(name):
+            variables[name] = envs[place][name]  # others could start code of the workspace in the probes
+        elif place not in (_OWN, user) or (name != "PATH" and _is_within(envs[place][name], workspace)):
             yield gap(place, f"{name} can run other code in every hook", "take it out")
-    for variable in sorted(variables.keys() & _VARIABLES):
-        yield gap(_OWN, f"{variable} replaces hooks, or turns them off", "take it out")
-    if client.demands is not None:
-        yield from (gap(*each) for each in _unmet(client, client.demands, stated))
+    yield from (gap(*each) for each in _unmet(client, stated))
     for event in filter(missing.__contains__, client.events):
         yield gap(user, f"{event}: has not our hook", _AGAIN)
     if (first := next(iter(client.events))) not in missing:
         yield from (gap("a call", *said) for said in _probes(client, first, client.line(home), variables))
 
 
-def _unmet(client: HookClient, demands: Demands, stated: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield each reason why a demanded member has no effect: a later file may take it back."""
-    group, member, since = demands
+def _unmet(client: HookClient, stated: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the reasons why the demanded member has no effect. `stated`: its value in each settings file."""
+    if client.demands is None:
+        return
+    group, member, since = client.demands
     places = {name for name, each in stated.items() if each not in (None, True)}
     for place in sorted(places) or [str(client.path("user"))] * (True not in stated.values()):
         yield place, f"{group}.{member} is not true: `.env` can stop every hook", _AGAIN

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pdp.hooks.call import Moment
 
 Scope = Literal["user", "project"]
-Demands = tuple[str, str, tuple[int, ...]]
 HOOKS: Final = "hooks"
 
 
@@ -48,7 +47,7 @@ class HookClient:
     command: str = "command"
     blocks: tuple[str, str | bool, tuple[int, ...]] | None = None
     also: Mapping[str, Any] = field(default_factory=dict)
-    demands: Demands | None = None
+    demands: tuple[str, str, tuple[int, ...]] | None = None
 
     @property
     def events(self) -> Mapping[str, Moment]:

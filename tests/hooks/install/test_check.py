@@ -183,6 +183,7 @@ def test_variables_that_turn_hooks_off(
     [
         (f"work/{SETTINGS}", {"BASH_ENV": "/x"}, "BASH_ENV"),
         (f"work/{SETTINGS}", {"LD_PRELOAD": "/x.so"}, "LD_PRELOAD"),
+        (f"work/{SETTINGS}", {"OPENSSL_CONF": "/x.cnf"}, "OPENSSL_CONF"),
         ("work/.claude/settings.local.json", {"GIT_EXTERNAL_DIFF": "x"}, "GIT_EXTERNAL_DIFF"),
         (f"work/{SETTINGS}", {"BASH_FUNC_echo%%": "() { exit 0; }"}, "BASH_FUNC_echo%%"),
         (f"work/{SETTINGS}", {"PATH": "/x:/bin"}, "PATH"),
@@ -202,6 +203,14 @@ def test_variables_by_which_other_code_starts(
     put(target, {**base, "env": {name: value.replace("WORK", work) for name, value in env.items()}})
     gap = f"{target}: {found_there} can run other code in every hook"
     assert found(CLAUDE, hooks.home) == [gap] * bool(found_there)
+
+
+def test_the_check_starts_no_code_of_the_workspace(hooks: Hooks, person: Path) -> None:
+    """A loader with this variable lists what it would load, and runs nothing."""
+    variable, file = "LD_TRACE_LOADED_OBJECTS", person.parent / "work" / SETTINGS
+    put(person / SETTINGS, registered(CLAUDE, hooks.home))
+    put(file, {"env": {variable: "1"}})
+    assert found(CLAUDE, hooks.home, calls=True) == [f"{file}: {variable} can run other code in every hook"]
 
 
 def test_a_variable_of_the_client_that_names_the_workspace(
