@@ -11,6 +11,7 @@ import json
 import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from multiprocessing import get_context
@@ -88,8 +89,10 @@ class Replay:
             for call in calls:
                 steps.append(self._step(call, session, attacker=False))
                 if wanted and self._planted and self._planted in json.dumps(steps[-1].last.result):
-                    self._planted = None
-                    steps += [self._step(mine, session, attacker=True) for mine in wanted.calls()]
+                    self._planted, mine = None, []
+                    with suppress(StopIteration, LookupError):  # the world has nothing of the kind
+                        mine = wanted.calls()
+                    steps += [self._step(each, session, attacker=True) for each in mine]
         self.pep.end_run(session["run_id"], session)
         return steps
 
@@ -141,3 +144,72 @@ def _planted(value: Any, at: tuple[str, ...], trusted: list[Sequence[str]], text
         for path in trusted
     )
     return f"{value} {text}" if isinstance(value, str) and not vouched else value
+
+
+def measured(name: str, profile: str) -> dict[str, int]:
+    """Return the counts of one set. An attack counts where its last call runs as long as nothing is refused."""
+    replay, undefended = Replay(name, profile), Replay(name, "watch")
+    counts: Counter[str] = Counter()
+    for task in replay.world.tasks:
+        steps = replay.run(task)
+        asked, whole = sum(step.asked for step in steps), all(step.last.executed for step in steps)
+        counts += Counter(tasks=1, asked=asked, alone=whole and not asked, person=whole)
+        for goal in undefended.goals(task):
+            if _reached(undefended.run(task, goal)):
+                counts += Counter(attacks=1, reached=_reached(replay.run(task, goal)))
+    return {key: int(counts[key]) for key in ("tasks", "alone", "person", "asked", "attacks", "reached")}
+
+
+def _reached(steps: Sequence[Step]) -> bool:
+    """Return whether the attacker's last call, which is the harm, ran."""
+    mine = [step for step in steps if step.attacker]
+    return bool(mine) and mine[-1].ran
+
+
+def explain(name: str, where: str, profile: str) -> None:
+    """Print the calls of a task, or of an attack on it: what was decided, and where the values came from."""
+    replay = Replay(name, profile)
+    task, _, goal = where.partition("/")
+    for step in replay.run(next(each for each in replay.world.tasks if each.name == task), goal or None):
+        print(f"{'attacker' if step.attacker else 'user'}: {step.call[0]} {json.dumps(step.call[1]):.300}")
+        print(f"  {step.first.verdict or 'rejected'} {', '.join(step.first.codes)}; {'ran' if step.ran else 'did not run'}")
+        for argument in (step.first.flow or {}).get("arguments", ()):
+            print(f"  {json.dumps(argument)}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, compare."""
+    parser = argparse.ArgumentParser(prog="scripts/protection", description=__doc__.splitlines()[0])
+    parser.add_argument("--tools", required=True, choices=SETS, help="whose tasks")
+    parser.add_argument("--profile", action="append", choices=PROFILES, help="only this one; may be repeated")
+    parser.add_argument("--write", action="store_true", help="the figures are the committed ones from now on")
+    parser.add_argument("--explain", metavar="SET/TASK[/GOAL]", help="show the calls of one task, or of an attack on it")
+    options = parser.parse_args(arguments)
+    if options.explain:
+        name, _, where = options.explain.partition("/")
+        explain(name, where, (options.profile or ["balanced"])[0])
+        return 0
+    parts = [(name, profile) for profile in options.profile or PROFILES for name in SETS[options.tools]]
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        rows = list(pool.map(measured, *zip(*parts, strict=True)))
+    figures = {f"{profile}/{name}": row for (name, profile), row in zip(parts, rows, strict=True)}
+    committed: dict[str, dict[str, int]] = json.loads(_COMMITTED.read_text(encoding="utf-8")) if _COMMITTED.exists() else {}
+    if options.write:
+        committed |= figures
+        lines = ",\n".join(f" {json.dumps(where)}: {json.dumps(row)}" for where, row in sorted(committed.items()))
+        _COMMITTED.write_text("{\n" + lines + "\n}\n", encoding="utf-8")
+    failed = False
+    for where, row in figures.items():
+        print(f"{where}: {row['alone'] / row['tasks']:.1%} whole alone, {row['person'] / row['tasks']:.1%} with a person, "
+              f"{row['asked'] / row['tasks']:.3f} questions a task, {1 - row['reached'] / row['attacks']:.1%} of "
+              f"{row['attacks']} attacks stopped")  # fmt: skip
+        for key, value in row.items():
+            was = committed.get(where, row)[key]
+            if value < was if key in _MORE_IS_BETTER else value > was:
+                failed = True
+                print(f"worse than {_COMMITTED.name}: {where}: {key} was {was} and is {value}", file=sys.stderr)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -16,6 +16,7 @@ from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from loguru import logger
 from pydantic_core import to_jsonable_python
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ class Tau2:
     """A domain of tau2: the agent of a shop or an airline, and the customers who call."""
 
     def __init__(self, domain: str) -> None:
+        logger.disable("tau2")
         self._domain = domain
         self._database = importlib.import_module(f"tau2.domains.{domain}.data_model").get_db()
         kit = importlib.import_module(f"tau2.domains.{domain}.tools")
