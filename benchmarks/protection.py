@@ -21,18 +21,22 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.protection_attacks import WAYS
+from benchmarks.protection_knowing import KNOWING
 from benchmarks.protection_replay import PROFILES, SUITES, Replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from benchmarks.protection_replay import Step
+from benchmarks.protection_replay import Step
 
 _COMMITTED: Final = Path(__file__).with_name("protection.json")
 _SHORT: Final = 11
 """The short form takes every attack of that many; no number of goals of a suite divides it."""
 
-_MORE_IS_BETTER: Final = ("tasks", "alone", "person", "attacks")
+_SHORT_TASKS: Final = 7
+"""Likewise, the short form lets attackers who know the rules into every task of that many."""
+
+_MORE_IS_BETTER: Final = ("tasks", "alone", "person", "attacks", "knowing")
 
 Figures = dict[str, int]
 
@@ -50,7 +54,12 @@ def measured(suite: str, profile: str, every: int) -> Figures:
         counts["attacks"] += 1
         counts["best"] += any(run.attained for run in runs.values())
         counts["writes"] += any(replay.writes(step) for run in runs.values() for step in run.steps if step.attacker)
-    names = ("tasks", "alone", "person", "asked", "attacks", *WAYS, "best", "writes")
+    replay = Replay(suite, profile, has_shop=True)
+    for task, way in product(list(replay.suite.user_tasks.values())[:: _SHORT_TASKS if every > 1 else 1], KNOWING):
+        run = replay.attacked_knowingly(task, way)
+        counts["knowing"] += way == KNOWING[0]
+        counts += Counter({way: run.lost, "ended": way == "flood" and not run.is_whole})
+    names = ("tasks", "alone", "person", "asked", "attacks", *WAYS, "best", "writes", "knowing", *KNOWING, "ended")
     return {name: int(counts[name]) for name in names}
 
 
@@ -60,7 +69,8 @@ def worse(now: Mapping[str, Figures], committed: Mapping[str, Figures]) -> list[
         f"{where}: {name} was {committed[where][name]} and is {value}"
         for where, figures in now.items()
         for name, value in figures.items()
-        if (value < committed[where][name] if name in _MORE_IS_BETTER else value > committed[where][name])
+        if name in committed.get(where, {})
+        and (value < committed[where][name] if name in _MORE_IS_BETTER else value > committed[where][name])
     ]
 
 
@@ -68,7 +78,7 @@ def table(figures: Mapping[str, Figures]) -> Table:
     """Return a row for each suite and profile, and one of all suites for each profile."""
     rows = Table(title="AgentDojo, replayed")
     for heading in ("profile", "suite", "whole alone", "whole with a person", "STEP_UPs a task", *WAYS, "best of three",
-                    "some write"):  # fmt: skip
+                    "some write", *KNOWING):  # fmt: skip
         rows.add_column(heading, justify="left" if heading in {"profile", "suite"} else "right")
     for profile in PROFILES:
         of_profile = {where.split("/")[1]: row for where, row in figures.items() if where.startswith(f"{profile}/")}
@@ -84,6 +94,7 @@ def _shares(row: Mapping[str, int]) -> Iterable[str]:
     yield from (f"{row.get(name, 0) / tasks:.0%}" for name in ("alone", "person"))
     yield f"{row.get('asked', 0) / tasks:.2f}"
     yield from (f"{row.get(name, 0) / attacks:.1%}" for name in (*WAYS, "best", "writes"))
+    yield from (f"{row.get(name, 0) / row['knowing']:.0%}" for name in KNOWING)
 
 
 def explain(where: str, profile: str, way: str) -> None:
@@ -97,6 +108,9 @@ def explain(where: str, profile: str, way: str) -> None:
         print(f"goal: {goal_task.GOAL}")
         run = replay.attacked(user_task, goal_task, way)
         print(f"attained: {run.attained}")
+    elif way in KNOWING:
+        run = Replay(suite, profile, has_shop=True).attacked_knowingly(user_task, way)
+        print(f"lost: {run.lost}")
     else:
         run = replay.undisturbed(user_task)
     for step in run.steps:
@@ -162,7 +176,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--explain", metavar="SUITE/TASK[/GOAL]", help="show the calls of one task, or of an attack on it"
     )
-    parser.add_argument("--way", choices=WAYS, default=WAYS[0], help="how the explained attacker acts")
+    parser.add_argument("--way", choices=(*WAYS, *KNOWING), default=WAYS[0], help="how the explained attacker acts")
     return parser
 
 

@@ -16,6 +16,7 @@ from agentdojo.task_suite.task_suite import read_suite_file
 from pydantic_core import to_jsonable_python
 
 from benchmarks.protection_attacks import calls_of, injected_text, plant
+from benchmarks.protection_knowing import SHOP, Garbler, loses, party_calls, seeds, shop, wanted, with_shop
 from pdp import Approvals, Pep, Verdict
 from pdp.manifest.load import load_effective
 
@@ -60,12 +61,13 @@ class Step:
 
 @dataclass
 class Run:
-    """What came of one task. `shown`: the attacker's text was in a result."""
+    """What came of one task. `shown`: the attacker's text was in a result; `lost`: he got money, password or access."""
 
     steps: list[Step] = field(default_factory=list)
     shown: bool = False
     attained: bool = False
     useful: bool = False
+    lost: bool = False
 
     @property
     def asked(self) -> int:
@@ -84,16 +86,18 @@ class World:
     def __init__(self, suite: TaskSuite[Any]) -> None:
         self.suite = suite
         self.environment: Any = None
+        self.garbler: Garbler | None = None
         self._runtime = FunctionsRuntime(suite.tools)
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """Return the functions for an enforcement point: plain JSON in and out."""
-        return {tool.name: self._function(tool.name) for tool in self.suite.tools}
+        return {tool.name: self._function(tool.name) for tool in self.suite.tools} | {name: shop(name) for name in SHOP}
 
     def _function(self, name: str) -> Callable[..., Any]:
         def run(**arguments: Any) -> Any:
             result, _ = self._runtime.run_function(self.environment, name, arguments, raise_on_error=True)
-            return to_jsonable_python(result)
+            shown = to_jsonable_python(result)
+            return shown if self.garbler is None else self.garbler(name, shown)
 
         return run
 
@@ -101,13 +105,14 @@ class World:
 class Replay:
     """The tasks of one suite under one profile. `watch`, `balanced`, `strict`: labels; without: `scopes`, `today`."""
 
-    def __init__(self, suite: str, profile: str) -> None:
+    def __init__(self, suite: str, profile: str, *, has_shop: bool = False) -> None:
         self.profile = profile
         self.suite: TaskSuite[Any] = get_suite(VERSION, suite)
         self.world = World(self.suite)
-        self.manifest = effective(suite, profile)
+        self.manifest = effective(suite, profile, has_shop=has_shop)
         self.approvals = Approvals()
-        self.pep = Pep._opened(self.manifest, {}, None, {"tools": self.world.functions(), "approvals": self.approvals})
+        tools = {name: tool for name, tool in self.world.functions().items() if name in self.manifest.tools}
+        self.pep = Pep._opened(self.manifest, {}, None, {"tools": tools, "approvals": self.approvals})
         self._numbers = count()
 
     def attacks(self) -> Iterator[tuple[Any, Any]]:
@@ -151,6 +156,29 @@ class Replay:
         self._end(session)
         ran = [step.call for step in run.steps if step.executed]
         run.attained = self.suite._check_task_result(goal, _said(task), before, self.world.environment, ran)
+        return run
+
+    def attacked_knowingly(self, task: Any, way: str) -> Run:
+        """Replay a user task whose agent obeys an attacker who knows the rules and the prompt; needs the shop."""
+        run, text, name = Run(), seeds(self.suite.name), self.suite.name
+        self._begin(task, dict.fromkeys(self._defaults, "" if way == "keys" else text))
+        if way != "keys":
+            plant(self.world.environment, text, party_calls(name))
+        before = self.world.environment.model_copy(deep=True)
+        bare = [
+            tool.name for tool in self.manifest.tools.values() if tool.result_schema is None and not tool.has_effects
+        ]
+        self.world.garbler = Garbler(way, text, set(bare) - SHOP.keys())
+        session = self._session(task)
+        for call in task.ground_truth(self.world.environment.model_copy(deep=True)):
+            run.steps.append(self._step(call, session, grants=True))
+            if not run.shown and self.world.garbler.shows(call.function, run.steps[-1].last.result):
+                run.shown = True
+                for mine in wanted(name, way, task.PROMPT, before, call):
+                    run.steps.append(self._step(mine, session, grants=False))
+        self._end(session)
+        self.world.garbler = None
+        run.lost = any(loses(step.call) for step in run.steps if step.attacker and step.executed)
         return run
 
     def writes(self, step: Step) -> bool:
@@ -198,10 +226,13 @@ class Replay:
         return self.suite.environment_type.model_validate(_filled(self._template, {**self._defaults, **injections}))
 
 
-def effective(suite: str, profile: str) -> EffectiveManifest:
+def effective(suite: str, profile: str, *, has_shop: bool = False) -> EffectiveManifest:
     """Return the manifest of a suite under a profile, one for all tools."""
+    manifest: dict[str, Any] = json.loads((_EXAMPLES / f"{suite}.json").read_text(encoding="utf-8"))
     path = _EXAMPLES / f"{suite}.governance.yaml"
     governance: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if has_shop:
+        with_shop(manifest, governance)
     if profile in PROFILES[2:]:
         governance["flow"] = {"profile": profile}
     else:
@@ -211,7 +242,8 @@ def effective(suite: str, profile: str) -> EffectiveManifest:
                 del rules[label]
             if profile == "today" and action in _HEAVY:
                 rules |= {"effect_class": "commit-high", "idempotency": {"required": True}}
-    return load_effective(_EXAMPLES / f"{suite}.json", path, governance_text=json.dumps(governance).encode())
+    texts = [json.dumps(document).encode() for document in (manifest, governance)]
+    return load_effective(_EXAMPLES / f"{suite}.json", path, manifest_text=texts[0], governance_text=texts[1])
 
 
 def _filled(value: Any, texts: dict[str, str]) -> Any:

@@ -12,7 +12,7 @@ from pdp.manifest.expressions.expression import Expression, compile_expression
 from pdp.manifest.fields import EffectClass, Pattern, duration_seconds
 from pdp.manifest.model import MAX_ARGUMENTS, StateEffect, Tool
 from pdp.manifest.schema.compile import closed_schema, compile_schema
-from pdp.manifest.schema.references import subschemas
+from pdp.manifest.schema.references import property_names
 from pdp.manifest.schema.walk import argument_schemas
 from pdp.request import RequestedAction
 
@@ -102,7 +102,7 @@ class CompiledTool:
     @cached_property
     def argument_names(self) -> frozenset[str]:
         """The names that the schema of the arguments states, at any depth."""
-        return frozenset(name for _, part in subschemas(self.entry.schema_) for name in part.get("properties", ()))
+        return property_names(self.entry.schema_)
 
     def state_after(self, state: Mapping[str, Any], result: Any) -> dict[str, Any]:
         """Return the state after the tool gave `result`; StateEffectError: not what its state effects declare."""

@@ -34,8 +34,6 @@ _log = logging.getLogger("pdp.pep")
 
 INTERNAL_ERROR: Final = "pep.internal_error"
 
-_OF_RUNS: Final = frozenset(("flow.expired", "flow.full"))  # what a run comes to, and no failure
-
 
 def decide(received: Received, proposal: Any, session: Any, parts: Parts) -> Generator[Step, Any, Decided]:
     """Decide a proposal, and record that.
@@ -192,7 +190,7 @@ def failed(decided: Decided, error: Exception) -> Decided:
     """Return the call as an error ends it that no step expected: a DENY."""
     from pdp.contract.sensitive import place_of  # noqa: PLC0415 - only where something fails
 
-    if isinstance(error, StateError) and error.code in _OF_RUNS:
+    if isinstance(error, StateError) and error.code == "flow.expired":
         return decided.denied(error.code, str(error))
     _log.error("a decision failed, which is a DENY: %s", place_of(error))
     if isinstance(error, StateError):

@@ -26,7 +26,7 @@ _WITHHELD: Final = "the tool ran, and its result is withheld: the ledger of the 
 def call_flow(asked: Asked, checked: Checked, stores: Stores) -> Generator[Step, CallFlow | None, CallFlow | None]:
     """Return what the ledger says of a call; None where its session names no run.
 
-    StateError: the run is full or has expired, or the ledger cannot be read.
+    StateError: the run has expired, or the ledger cannot be read.
     """
     session, ledger = asked.session, stores.ledger
     if not session.run_id:

@@ -15,8 +15,11 @@ from pdp.errors import PdpError
 from pdp.json import MAX_DEPTH, MAX_NUMBER, JsonValueError, parse_json, pointer_steps
 from pdp.ledger.values import Prompt, is_numeric, normal, within
 from pdp.manifest.model import ResultLabels
+from pdp.manifest.schema.references import property_names
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from pdp.manifest.model import Tool
 
 UNTRUSTED: Final = "untrusted"
@@ -35,7 +38,6 @@ _RANKS: Final = {label: rank for rank, label in enumerate(LABELS)}
 _LOWERED: Final = ("trusted", "party", "named")
 
 _LONGEST_NAME: Final = 64
-_LONGEST_KEY: Final = 32  # of a field; what is longer says something
 _MOST_WORDS: Final = 5
 _ACCOUNT: Final = 7  # digits that can be an account's or a telephone's
 
@@ -55,6 +57,8 @@ class ResultReader:
         if not self.is_write:
             paths = {"trusted": result.trusted, "party": result.parties, **paths}
         rules = [(pointer_steps(path), label) for label in paths for path in paths[label] or ()]
+        # Keys that neither the schema nor a label states are texts: whoever writes the result may choose them.
+        self._names = property_names(entry.result_schema).union(*(steps for steps, _ in rules)) - {_ANY}
         # Of two that label a field, the later one counts: that of a name over that of any member.
         rules.sort(key=lambda rule: [step != _ANY for step in rule[0]])
         trusted = result.integrity == "trusted" and not self.is_write
@@ -67,7 +71,7 @@ class ResultReader:
         `lowered`: the tool was asked with a stranger's words, so that only what it made keeps its label.
         JsonValueError: it is not JSON, and nobody knows what it says.
         """
-        walk = _Walk(prompt, is_write=self.is_write, lowered=lowered)
+        walk = _Walk(prompt, self._names, is_write=self.is_write, lowered=lowered)
         if failed:
             walk.read_text(result, UNTRUSTED)
         else:
@@ -99,10 +103,10 @@ class _Field:
 class _Walk:
     """One walk through a result."""
 
-    def __init__(self, prompt: Prompt, *, is_write: bool, lowered: bool) -> None:
+    def __init__(self, prompt: Prompt, names: Container[str], *, is_write: bool, lowered: bool) -> None:
         self.labels: dict[str, str] = {}
         self.prose: list[str] = []
-        self._prompt, self._is_write, self._lowered = prompt, is_write, lowered
+        self._prompt, self._names, self._is_write, self._lowered = prompt, names, is_write, lowered
         self._left, self._most = _MOST_TEXT, _MOST_WITHIN
 
     def read(self, value: Any, field: _Field, depth: int = 0, *, named: bool = False) -> None:
@@ -136,7 +140,7 @@ class _Walk:
         for key, item in value.items():
             if type(key) is not str:
                 raise JsonValueError("a key is not a string")
-            if field.is_map or not key.isidentifier() or len(key) > _LONGEST_KEY:
+            if field.is_map or key not in self._names:
                 self.read_text(key, field.label, named=named)
             self.read(item, field if field.is_plain else field.below(key), depth, named=named)
 

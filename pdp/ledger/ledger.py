@@ -20,18 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 MOST_VALUES: Final = 10_000  # how many values a run remembers; one that has more is full
+RESERVED: Final = 2_000  # how many more a full run remembers of those that are no stranger's
 LIFETIME: Final = 24 * 3600.0  # seconds without a call after which a run has expired
 REMEMBERED: Final = 30 * LIFETIME  # seconds for which it is known that a run has expired; after that, its id is free
 MOST_RUNS: Final = 100_000  # how many runs a ledger in memory remembers; beyond it, the least recently used one is over
 MOST_IN_MEMORY: Final = 2_000_000  # how many values all runs of a ledger in memory remember together; likewise
 MOST_OVER: Final = 1_000_000  # of how many runs a ledger in memory knows that they are over; then it takes no new ones
 _ID_BYTES: Final = 16
-
-
-class RunFullError(StateError):
-    """The run has brought in more values than are remembered: nobody could say any more where a value came from."""
-
-    code: ClassVar[str] = "flow.full"
 
 
 class RunExpiredError(StateError):
@@ -41,7 +36,7 @@ class RunExpiredError(StateError):
 
     def __init__(self) -> None:
         words = "the run is over: nobody called in it for a day, or a ledger in memory had no room for it"
-        super().__init__(words, hint="go on under another run_id")
+        super().__init__(words, hint="begin the task again, in a new conversation and under a new run_id")
 
 
 class Origin(NamedTuple):
@@ -55,7 +50,7 @@ class Origin(NamedTuple):
 class RunLabels(NamedTuple):
     """What a run carries: whose untrusted results it has read, their markings, the plan that was pinned before that.
 
-    `full`: it has brought in more values than are remembered.
+    `full`: it has brought in more values than are remembered, so a value that is not known may be a stranger's.
     """
 
     untrusted: frozenset[str] = frozenset()
@@ -108,14 +103,15 @@ class LedgerStore(Protocol):
     def read(self, run: str, ids: Collection[str], now: float) -> RunView:
         """Return what is known of a run; a run that is not known carries nothing.
 
-        RunFullError, RunExpiredError: no call goes on in it.
+        RunExpiredError: no call goes on in it.
         """
 
     def write(self, run: str, labels: RunLabels, sources: Mapping[str, Origin], now: float) -> None:
         """Add labels and sources to a run; a value that is known keeps the source that it had first.
 
-        Where there is no room for all sources, none is added, and the run is full. What is written together with labels
-        outlives a power failure where the store does; that costs time, so give those alone that the run may not carry.
+        Where there is no room for all sources, the run is full, and `overfull` says which are left out. What is written
+        together with labels outlives a power failure where the store does; that costs time, so give those alone that
+        the run may not carry.
 
         RunExpiredError: its time is over; StoreFullError: the store holds as many runs as it can.
         """
@@ -192,7 +188,6 @@ class MemoryLedger:
             known = self._used(run, now)
             if known is None:
                 return RunView(RunLabels(), {})
-            check_room(known.labels)
             sources = known.sources
             return RunView(known.labels, {name: sources[name] for name in ids if name in sources})
 
@@ -209,10 +204,9 @@ class MemoryLedger:
                 known = self._runs[run] = _MemoryRun(now)
             new = {name: source for name, source in sources.items() if name not in known.sources}
             if len(known.sources) + len(new) > MOST_VALUES:
-                labels = labels._replace(full=True)
-            else:
-                known.sources.update(new)
-                self._values += len(new)
+                labels, new = overfull(len(known.sources), labels, new)
+            known.sources.update(new)
+            self._values += len(new)
             known.labels = known.labels.joined(labels)
             while self._values > MOST_IN_MEMORY or len(self._runs) > MOST_RUNS:
                 self._end_oldest()
@@ -253,7 +247,10 @@ class MemoryLedger:
         self._values -= len(known.sources)
 
 
-def check_room(labels: RunLabels) -> None:
-    """Raise RunFullError where a run has no room for what it brings in."""
-    if labels.full:
-        raise RunFullError(f"the run has brought in more than {MOST_VALUES} values", hint="go on under another run_id")
+def overfull(count: int, labels: RunLabels, sources: Mapping[str, Origin]) -> tuple[RunLabels, dict[str, Origin]]:
+    """Return what is written to a run of `count` values that has no room for all of these sources.
+
+    A value of a stranger counts as one in a full run, known or not: only the others need room.
+    """
+    kept = {name: source for name, source in sources.items() if source.label != "untrusted"}
+    return labels._replace(full=True), kept if count + len(kept) <= MOST_VALUES + RESERVED else {}

@@ -45,6 +45,7 @@ GOOD: Final = frozenset(("prompt", "fact", "trusted", "created", "named", "endor
 """Sources whose word counts."""
 
 _MODEL: Final = ("model",)
+_NO_LEAF: Final = Leaf("", "")
 _ANCHORING: Final = 0.75
 """The share of an argument's words that are the user's where the argument holds the user's words."""
 _ADDRESSES: Final = ("url", "address")
@@ -56,7 +57,7 @@ _VERBS: Final = tuple(
     frozenset(stems.split())
     for stems in (
         "add append arrang book creat insert mak new plan schedul set",
-        "answer email forward mail messag post publish repl send shar tell writ",
+        "answer email forward mail messag post publish repli reply send shar tell writ",
         "cancel clear delet discard drop eras remov revok",
         "adjust alter amend chang edit modifi modify mov renam reschedul set updat",
         "buy order pay purchas reserv transfer wir",
@@ -139,7 +140,7 @@ class Tracker:
     def call_flow(self, arguments: Mapping[str, Any], session: Session, store: LedgerStore, now: float) -> CallFlow:
         """Return what the ledger says of a call; `session` has a `run_id`. Errors as of `LedgerStore.read`."""
         run, ids = _run(store.key, session.caller, session.run_id or "")
-        lookup, roles = _Lookup(ids, session, self._stems, self._own_words, self._entry.name), self._roles
+        lookup, roles = _Lookup(ids, session, self._stems, self._own_words, self._entry), self._roles
         leaves = (
             (name, leaf) for name, value in arguments.items() for leaf in leaf_values(value, pointer(name), self._names)
         )
@@ -147,6 +148,7 @@ class Tracker:
         beside = self._beside(listed) if len(roles) > 1 else {}
         asked = [lookup.ask(leaf, roles.get(name), beside.get(name, ())) for name, leaf in listed]
         labels, lookup.sources = store.read(run, lookup.ids, now)
+        lookup.unknown = (*_MODEL, UNTRUSTED) if labels.full else _MODEL
         if session.plan and labels.plan is None and not labels.tainted:
             pinned = RunLabels(plan=tuple(_planned(session.plan)))
             store.write(run, pinned, {}, now)
@@ -156,11 +158,14 @@ class Tracker:
         lowered, anchored = next(leaves, None) is not None, False
         for argument in asked:
             value = argument.asked.value
-            sources, calls = lookup.origin(argument.asked, argument.role, argument.leaf.path)
-            if len(value) >= SHORTEST and GOOD.isdisjoint(sources):
-                # What only computes in a tainted run may decode what a stranger wrote.
-                lowered = lowered or UNTRUSTED in sources or (self._is_pure and labels.tainted)
-                if "model" in sources:
+            sources, calls = lookup.origin(argument.asked, argument.role, argument.leaf)
+            counts = argument.role in _TARGETS or len(value or str(argument.leaf.value)) >= SHORTEST
+            if counts and GOOD.isdisjoint(sources):
+                is_model = "model" in sources
+                # In a tainted run the model's words may be a stranger's, and what only computes may decode them.
+                is_steered = self._is_pure or (is_model and lookup.steers(argument))
+                lowered = lowered or UNTRUSTED in sources or (labels.tainted and is_steered)
+                if is_model:
                     unknown.add(value)
             anchored = anchored or lookup.anchors(argument, sources)
             if argument.role is not None:
@@ -245,15 +250,22 @@ def _leads_on(prose: Iterable[str], echoes: Iterable[str | float], flow: CallFlo
 
 
 class _Lookup:
-    """The sources of the values of one call; `ids` are those to read into `sources`."""
+    """The sources of the values of one call; `ids` are read into `sources`, `unknown` are those of all other values."""
 
-    __slots__ = ("_facts", "_home", "_run_ids", "_stems", "_tool", "_tool_words", "ids", "prompt", "sources")
+    __slots__ = (
+        "_destroys", "_facts", "_home", "_run_ids", "_stems", "_tool", "_tool_words", "ids", "prompt", "sources",
+        "unknown",
+    )  # fmt: skip
 
-    def __init__(self, ids: RunIds, session: Session, stems: tuple[str, ...], words: frozenset[str], tool: str) -> None:
+    def __init__(
+        self, ids: RunIds, session: Session, stems: tuple[str, ...], words: frozenset[str], entry: Tool
+    ) -> None:
         self.prompt = prompt_of(tuple(session.prompt))
         self.ids: list[str] = []
         self.sources: Mapping[str, Origin] = {}
-        self._run_ids, self._tool, self._stems, self._tool_words = ids, tool, stems, words
+        self.unknown: tuple[str, ...] = _MODEL
+        self._run_ids, self._tool, self._stems, self._tool_words = ids, entry.name, stems, words
+        self._destroys = bool(entry.destructive)
         self._home = session.home_domains
         self._facts = {normal(leaf.value) for leaf in leaf_values(session.facts)}
 
@@ -290,21 +302,21 @@ class _Lookup:
         path = argument.leaf.path
         return {"path": path, "role": role, "sources": sources, "from": calls, "home": home, "links": links_of}
 
-    def origin(self, asked: _Asked, role: str | None, path: str = "") -> tuple[list[str], list[dict[str, str]]]:
+    def origin(self, asked: _Asked, role: str | None, leaf: Leaf = _NO_LEAF) -> tuple[list[str], list[dict[str, str]]]:
         """Return the sources of a value, sorted, and the calls that brought it."""
-        sources, calls = self._known(asked, role, path)
+        sources, calls = self._known(asked, role, leaf)
         if asked.endorsed in self.sources:
             sources.add("endorsed")
         if not sources and asked.host is not None:
             # An address that nobody wrote as a whole: whoever knows its host, a part of it is the model's.
             sources, calls = self._known(asked.host, role)
-            sources.add("model")
-        return sorted(sources or _MODEL), [{"tool": tool, "call": call} for tool, call in sorted(calls)]
+            sources.update(self.unknown)
+        return sorted(sources or self.unknown), [{"tool": tool, "call": call} for tool, call in sorted(calls)]
 
-    def _known(self, asked: _Asked, role: str | None, path: str = "") -> tuple[set[str], set[tuple[str, str]]]:
+    def _known(self, asked: _Asked, role: str | None, leaf: Leaf = _NO_LEAF) -> tuple[set[str], set[tuple[str, str]]]:
         sources, calls = set(), set()
         value = asked.value
-        if self.prompt.says(value) and self._can_name(value, role, path):
+        if self.prompt.says(value) and self._can_name(value, role, leaf):
             sources.add("prompt")
         if value and value in self._facts:
             sources.add("fact")
@@ -316,18 +328,30 @@ class _Lookup:
                 calls.add((source.tool, source.call))
         return sources, calls
 
-    def _can_name(self, value: str, role: str | None, path: str) -> bool:
+    def _can_name(self, value: str, role: str | None, leaf: Leaf) -> bool:
         """Return whether a value names something, also a small number: of what the argument or tool is called after."""
-        if role == "value" or names_something(value):
+        if role == "value":
+            # A new password must be no word that happens to be among the user's.
+            return not self._destroys or self.prompt.spells(str(leaf.value))
+        if names_something(value):
             return True
-        nouns = {*_stems(path), *self._stems[1:]} - {"number"}
+        nouns = {*_stems(leaf.path), *self._stems[1:]} - {"number"}
         return role in _TARGETS and is_numeric(value) and self.prompt.numbers(value, nouns)
 
     def _is_of_kind(self, tool: str) -> bool:
         """Return whether a tool is about what this one is about: their names share a noun."""
         return not set(self._stems[1:]).isdisjoint(_stems(tool)[1:])
 
-    def anchors(self, argument: _Argument, sources: list[str]) -> bool:
+    def steers(self, argument: _Argument) -> bool:
+        """Return whether a read that the model asks with this value may answer what a stranger wanted found.
+
+        Small numbers and the tool's own words are settings, such as the size of a page, unless they pick a record.
+        """
+        value = argument.asked.value
+        is_setting = value in self._tool_words or (is_numeric(value) and not names_something(value))
+        return (argument.role in _TARGETS or not is_setting) and not self.anchors(argument, [], share=1)
+
+    def anchors(self, argument: _Argument, sources: list[str], share: float = _ANCHORING) -> bool:
         """Return whether an argument holds the user's words: it is one, or most of its own words are theirs."""
         value = argument.asked.value
         # A word of the tool's own, such as a kind of attachment, stands in many prompts.
@@ -336,7 +360,7 @@ class _Lookup:
         if not isinstance(argument.leaf.value, str) or argument.leaf.value.isalnum():
             return False
         words = {word for word in WORD.findall(argument.leaf.value.casefold()) if len(word) > SHORTEST}
-        return len(words) > 1 and len(words & self.prompt.words) >= _ANCHORING * len(words)
+        return len(words) > 1 and len(words & self.prompt.words) >= share * len(words)
 
 
 @lru_cache(1024)

@@ -11,7 +11,9 @@ import re
 import unicodedata
 from decimal import Decimal
 from functools import lru_cache
+from html import unescape
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import unquote
 
 from pdp.json import pointer
 
@@ -26,14 +28,43 @@ SHORTEST: Final = 3  # values of fewer characters stand everywhere: they name no
 _MOST_DIGITS: Final = 28  # those of a decimal: longer numbers would be rounded to one
 _NUMBER: Final = re.compile(r"[+-]?(?:\d{1,3}(?:[,'\u2019 ]\d{3})+|\d+)(?:\.\d+)?")
 _CODE: Final = re.compile(r"[+-]?0\d")  # such as a phone number: its zeros count
-_LINK: Final = re.compile(r"(?:https?://|www\.)[^\s<>\"'`|\\^{}\[\]]+", re.IGNORECASE)
-_MAIL: Final = re.compile(r"(?<![\w.+%-])[\w.+%-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
-_IP: Final = r"(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?(?=/)"
+# A character of a label of a host: some scripts write vowels as marks, which are no letters.
+_LABEL: Final = r"[\w\u0300-\u036f\u0591-\u05c7\u0610-\u065f\u0900-\u109f\u1780-\u17d3\u3099\u309a-]"
+_TLD: Final = rf"(?:xn--[a-z0-9-]{{1,59}}|(?:(?![\d_-]){_LABEL}){{2,24}})"
+_REST: Final = r"[^\s<>\"'`|\\^{}\[\]]"
+_LITERAL: Final = r"\[[0-9a-f.%]*:[\w:.%]*\]"  # an address of IP version 6
+_LINK: Final = re.compile(rf"(?:https?:[/\\]{{0,9}}|www\.)(?:{_LITERAL}|{_REST}){_REST}*", re.IGNORECASE)
+_MAIL: Final = re.compile(
+    rf"(?:(?<![\w.+%-])[\w.+%-]{{1,64}}|(?=@)(?<=[\w.+%-]{{64}}))"
+    rf"@(?:{_LABEL}{{1,63}}(?:\.{_LABEL}{{1,63}}){{1,8}}|\[[\w:.]+\])"
+)
+_PART: Final = r"(?:0x[0-9a-f]{1,8}|\d{1,11})"
+_IP: Final = (
+    rf"(?:(?:{_PART}\.){{3}}{_PART}|(?=[\d.]{{0,36}}0x)(?:{_PART}\.){{0,2}}{_PART})(?:(?=/)|:\d{{1,5}})"
+    rf"|\d{{8,10}}(?=/[^\W\d])|{_LITERAL}(?=[:/])"
+)
 _HOST: Final = re.compile(
-    rf"(?<![\w@.-])(?:(?:[\w-]{{1,63}}\.){{1,8}}[a-z]{{2,24}}|{_IP})(?:/[^\s<>\"'`|\\^{{}}\[\]]*)?(?![\w@-])",
+    rf"(?<![\w-])(?<![\w-]\.)(?<![\w.+%-]@)(?:(?:{_LABEL}+\.)+{_TLD}(?![^\W_]|[\w.+%-]{{0,64}}@[\w\[])|{_IP})(?:/{_REST}*)?",
     re.IGNORECASE,
 )
-_IBAN: Final = re.compile(r"(?<!\w)[A-Za-z]{2}\d{2}(?: ?[A-Za-z0-9]{4}){2,7}(?: ?[A-Za-z0-9]{1,3})?(?!\w)")
+_IBAN: Final = re.compile(
+    r"(?<![A-Za-z0-9_])(?=[^\W\d_]{2}(?:[ ._/:-]?[A-Za-z]{0,4}[ ._/:-]?[A-Za-z]{0,4}\d){6})"
+    r"[^\W\d_]{2}\d{2}(?:[ ._/:-]?[A-Za-z0-9]{4}){2,7}(?:[ ._/:-]?[A-Za-z0-9]{1,3})?(?![A-Za-z0-9_])"
+)
+_SPREAD: Final = re.compile(  # an account in groups of any length
+    r"(?<![A-Za-z0-9])(?=([A-Za-z][\W_]{0,3}[A-Za-z](?:[\W_]{0,3}\d){2}(?:[\W_]{0,3}[A-Za-z0-9]){11,30}))"
+)
+_SHORTEST_ACCOUNT: Final = 15
+_FEWEST_DIGITS: Final = 10  # of an account that is found by its checksum alone
+_HIDDEN: Final = re.compile(  # control and format characters, and others that no program shows
+    "[\0-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+_OTHER_DIGIT: Final = re.compile(r"[^\D0-9]")
+_CJK: Final = r"\u3040-\u30ff\u3400-\u9fff"
+# The full stop of Chinese and Japanese is a dot of a host between other letters, and before a path.
+_DOT: Final = re.compile(rf"(?<=[^\W{_CJK}])\u3002(?=[^\W{_CJK}])|\u3002(?=\w{{2,63}}/)")
 _REFERENCE: Final = re.compile(r"(?<![\w.@-])(?=[\w-]{0,39}\d)[\w-]{6,40}(?![\w@-])")  # such as INV-2291 or 4711008
 _AMOUNT: Final = re.compile(r"(?<![\w.,:/-])(?:\d{1,3}(?:[,'\u2019]\d{3})+|\d+)(?:\.\d+)?(?![\w:/-]|[.,]\d)")
 _DIGIT: Final = re.compile(r"\d")
@@ -43,9 +74,7 @@ _SPACE_OR_PART: Final = re.compile(r"[^\w.@%+:-]")
 _ITEM: Final = re.compile(r"^\s*(?:[-*\u2022]|\d{1,3}[.)])\s+")  # at the start: elsewhere, blanks cost their square
 _LONGEST_ITEM: Final = 64
 _ANY_SCHEME: Final = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-_ADDRESS: Final = re.compile(
-    rf"(https?://[^\s/\\?#]+|(?:[\w-]{{1,63}}\.){{1,8}}[a-z]{{2,24}}(?=/)|{_IP})([/\\?#]\S*)", re.IGNORECASE
-)
+_ADDRESS: Final = re.compile(rf"(https?://[^\s/\\?#]+|(?:{_LABEL}+\.)+{_TLD}(?=/)|{_IP})([/\\?#]\S*)", re.IGNORECASE)
 _SCHEME: Final = re.compile(r"https?://(?:www\.)?|www\.")
 _FILE: Final = re.compile(  # no domain ends so, as one may in .py, .md or .zip
     r"[\w.-]+\.(?:txt|pdf|docx?|xlsx?|pptx?|csv|json|xml|html?|ya?ml|png|jpe?g|gif|log)", re.IGNORECASE
@@ -61,6 +90,8 @@ _FUNCTION_WORD: Final = re.compile(
     "them|then|there|these|they|this|those|through|too|two|until|use|very|want|was|way|were|what|when|where|which|while|"
     "who|why|will|with|would|write|yes|you|your"
 )
+# A word with a digit, a sign or a capital in it, such as 1j1l, ab-c or newPin.
+_NO_WORD: Final = re.compile(r"(?=\w)\S*(?:\d|(?<=\w)(?:[^\w\s'\u2019](?=\w)|[A-Z]))\S*(?<=\w)")
 WORD: Final = re.compile(r"[^\W\d_]{3,}")
 
 
@@ -91,7 +122,7 @@ def _normal_text(text: str) -> str:
         return f"{_normal_text(address[1])}{address[2]}".rstrip("/")
     if _SCHEME.match(plain):
         return _SCHEME.sub("", plain, count=1).rstrip("/")
-    return plain.replace(" ", "") if " " in plain and _IBAN.fullmatch(plain) else plain.rstrip("/") or plain
+    return re.sub(r"[\W_]", "", plain) if _IBAN.fullmatch(plain) else plain.rstrip("/") or plain
 
 
 def _normal_number(text: str) -> str:
@@ -113,18 +144,43 @@ def names_something(value: str) -> bool:
 
 
 def links(text: str) -> list[str]:
-    """Return what leads somewhere in a text, as it is written: links, hosts, mail addresses and accounts, each once."""
-    patterns = [_LINK, _HOST] if "." in text else [_LINK]
-    if "@" in text:
-        patterns.append(_MAIL)
-    if _DIGIT.search(text):
-        patterns.append(_IBAN)
-    written = (match.group().rstrip(_END_OF_LINK) for pattern in patterns for match in pattern.finditer(text))
+    """Return the links, hosts, mail addresses and accounts in a text, each once, as a program shows or decodes them."""
     found: dict[str, str] = {}
-    for link in written:
-        if not _FILE.fullmatch(link):
-            found.setdefault(normal(link), link)
+    shown = folded(text)
+    for form in dict.fromkeys((shown, folded(unescape(unquote(shown))))):
+        patterns = [_LINK, _HOST] if "." in form or "/" in form else [_LINK]
+        if "@" in form:
+            patterns.append(_MAIL)
+        if _DIGIT.search(form):
+            patterns.append(_IBAN)
+        written = [match.group().rstrip(_END_OF_LINK) for pattern in patterns for match in pattern.finditer(form)]
+        for link in (*written, *_spread_accounts(form)):
+            if not _FILE.fullmatch(link):
+                found.setdefault(normal(link), link)
     return list(found.values())
+
+
+def folded(text: str) -> str:
+    """Return a text with one form for each letter, digit, blank and dot, and without characters that are not shown."""
+    text = _HIDDEN.sub("", text)
+    if text.isascii():
+        return text
+    text = _HIDDEN.sub("", unicodedata.normalize("NFKC", text))
+    return _DOT.sub(".", _OTHER_DIGIT.sub(lambda digit: str(unicodedata.decimal(digit[0])), text))
+
+
+def _spread_accounts(text: str) -> Iterator[str]:
+    """Yield accounts whose groups have any length; their checksum tells them from other words and numbers."""
+    for match in _SPREAD.finditer(text):
+        signs = [place for place in range(*match.span(1)) if text[place].isalnum()]
+        plain = "".join(text[place] for place in signs)
+        head, rest = int("".join(str(int(sign, 36)) for sign in plain[:4])), 0
+        for size, sign in enumerate(plain[4:], 5):
+            number = int(sign, 36)
+            rest = (rest * (10 if number < 10 else 100) + number) % 97  # noqa: PLR2004 - ISO 7064, MOD 97-10
+            is_whole = size >= _SHORTEST_ACCOUNT and not text[signs[size - 1] + 1 : signs[size - 1] + 2].isalnum()
+            if is_whole and (rest * 10**6 + head) % 97 == 1 and len(_DIGIT.findall(plain[:size])) >= _FEWEST_DIGITS:
+                yield plain[:size]
 
 
 def host_of(address: str) -> str:
@@ -226,14 +282,15 @@ def _times(text: str) -> Iterator[str]:
 class Prompt:
     """The user's own words, ready to be searched. Immutable."""
 
-    __slots__ = ("_dates", "_numbers", "_text", "_times", "_values", "words")
+    __slots__ = ("_dates", "_numbers", "_text", "_times", "_values", "_written", "words")
 
     def __init__(self, texts: Iterable[str]) -> None:
         # A full stop before a capital letter ends a sentence, and no host.
         whole = _SENTENCE.sub(". ", "\n".join(texts))
-        plain = unicodedata.normalize("NFKC", whole).casefold()
+        self._written, shown = whole, folded(whole)
+        plain = shown.casefold()
         self._text = f" {' '.join(plain.split())} "
-        self._values = frozenset(within(whole))
+        self._values = frozenset((*within(whole), *within(shown)))
         self._numbers = frozenset(_normal_number(match.group()) for match in _AMOUNT.finditer(plain))
         self._dates, self._times = frozenset(_dates(plain)), frozenset(_times(plain))
         self.words = frozenset(WORD.findall(plain))
@@ -265,6 +322,15 @@ class Prompt:
     def names(self, value: str) -> bool:
         """Return whether the user wrote this value, and it is one that can name something."""
         return names_something(value) and self.says(value)
+
+    def spells(self, text: str) -> bool:
+        """Return whether the user wrote a text in this case, and in quotes where it could be a word of theirs."""
+        if _MOMENT.fullmatch(text.lower()):
+            return True
+        if _NO_WORD.fullmatch(text):
+            return text in self._written or not any(map(str.isalpha, text))
+        quoted = rf"[\"'`\u2018\u201c\u00ab]{re.escape(text)}[\"'`\u2019\u201d\u00bb]"
+        return text == text.strip() and re.search(quoted, self._written) is not None
 
     def numbers(self, value: str, stems: Iterable[str]) -> bool:
         """Return whether the user wrote a number as that of a thing, by the stem of its noun: `ticket 7`, `file #7`."""

@@ -25,6 +25,7 @@ _ORIGINS: Final = {
     "model": ("the model", "comes from the model alone: neither you nor any result has it"),
 }
 """By source, the best first: from whom a part of a value is, and where a whole one came from."""
+_NOT_REMEMBERED: Final = ("the model", "may be a stranger's, and you did not name it")
 _UNKNOWN: Final = ("the model", "has no known source")
 
 _VALUE: Final = "The value of {name} {origin}."
@@ -36,7 +37,7 @@ _SENTENCES: Final = {
     "flow.link_untrusted": "A link, mail address or account in {name} {origin}.",
     "flow.egress": "The run has read {data} data, and where it would go, {name}, {origin}.",
     "flow.address_composed": "Nobody wrote {name} as a whole: {host}, and the rest is the model's.",
-    "flow.destructive": f"{_TAINTED}you did not name what this is aimed at.",
+    "flow.destructive": f"{_TAINTED}you did not ask for this call, or did not name each of its targets.",
     "flow.aimless": f"{_TAINTED}the call is aimed at nothing, and you did not ask for it.",
     "flow.not_anchored": f"{_TAINTED}the call holds none of your words.",
     "flow.off_plan": f"{_TAINTED}the plan that was made before has only: {{plan}}.",
@@ -81,6 +82,8 @@ def _origin_of(item: Mapping[str, Any]) -> tuple[str, str]:
     sources = item.get("sources")
     listed = sources if isinstance(sources, list | tuple) else ()
     calls = _calls_of(item)
+    if not item.get("from") and {"model", "untrusted"} == set(map(str, listed)):
+        return _NOT_REMEMBERED
     whose, origin = next((texts for source, texts in _ORIGINS.items() if source in listed), _UNKNOWN)
     return whose.format(calls=calls), origin.format(calls=calls)
 

@@ -17,7 +17,7 @@ from sqlalchemy import create_engine, inspect, literal_column, make_url, select,
 from pdp import Decision, EmbeddedEngine, Evaluation, Pep, Session, ToolError, Verdict
 from pdp.execution.failures import ToolUnavailableError
 from pdp.ledger import ledger as ledger_module
-from pdp.ledger.ledger import LIFETIME, MOST_VALUES, LedgerStore, MemoryLedger, Origin, RunLabels, run_of
+from pdp.ledger.ledger import LIFETIME, LedgerStore, MemoryLedger, RunLabels, run_of
 from pdp.manifest.load import load_effective
 from pdp.stores.sql import database as database_module
 from pdp.stores.sql.database import Database
@@ -149,28 +149,27 @@ def test_a_project_has_the_ledger_in_its_store(base: Pep, url: str, tmp_path: Pa
         pep.close()
 
 
-def _expired(ledger: LedgerStore, run: str) -> None:
-    ledger.write(run, RunLabels(), {}, time.time() - LIFETIME)
-
-
-def _full(ledger: LedgerStore, run: str) -> None:
-    origin = Origin("untrusted", "read_page", "call-1")
-    ledger.write(run, RunLabels(), {str(number): origin for number in range(MOST_VALUES + 1)}, time.time())
-
-
 @both_ways
-@pytest.mark.parametrize(("prepare", "code"), [(_expired, "flow.expired"), (_full, "flow.full")])
-def test_no_call_goes_on_where_nobody_knows_what_the_run_has_read(
-    base: Pep, ledger: LedgerStore, call: Call, prepare: Callable[[LedgerStore, str], None], code: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
-    prepare(ledger, run_of(ledger.key, session().caller, "run-1"))
+def test_no_call_goes_on_in_a_run_that_is_over(
+    base: Pep, ledger: LedgerStore, call: Call, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger.write(run_of(ledger.key, session().caller, "run-1"), RunLabels(), {}, time.time() - LIFETIME)
     pep = with_tools(base, ledger)
 
-    assert denial(call(pep, READ, session())) == (Verdict.DENY, (code,), False)
+    assert denial(call(pep, READ, session())) == (Verdict.DENY, ("flow.expired",), False)
     assert call(pep, READ, session(run_id="run-2")).result == PAGE
     # A decision as others are: nobody has to look what is broken.
     assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_a_full_run_reads_on_and_counts_unknown_values_as_a_strangers(base: Pep, ledger: LedgerStore) -> None:
+    pages = [[f"{page}-{number}" for number in range(2_000)] for page in range(6)]
+    pep = with_tools(base, ledger, lambda: pages.pop() if pages else PAGE)
+    for number in range(7):
+        assert pep.call(READ, session(), tool_call_id=f"call-{number}").executed
+
+    known = flow(pep.call(LOOK_UP, session()))
+    assert known == (True, ["read_page"], ["account"], ["model", "untrusted"], [])
 
 
 def test_a_call_that_brings_nothing_in_takes_no_room_of_another_run(base: Pep, monkeypatch: pytest.MonkeyPatch) -> None:

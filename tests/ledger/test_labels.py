@@ -12,14 +12,15 @@ from pdp.ledger.values import Prompt
 from pdp.manifest.effective import effective_tool
 from pdp.manifest.model import DeclaredTool
 
+_FIELDS = ("id", "title", "text", "guests", "from", "owner", "iban", "state", "to", "a", "age", "shared_with", "prices")
 _PROMPT = Prompt(["Cancel the 'Team lunch' and read what Bob wrote"])
 
 
 def _reading(result: Any, effect: str = "read-internal", **labels: Any) -> tuple[dict[str, str], list[str]]:
     """Return the labels of a result's values, as a tool labels them that states these, and the texts of strangers."""
-    declared = DeclaredTool.model_validate(
-        {"name": "read_it", "schema": {"type": "object"}, "effect_class": effect, "result": labels or None}
-    )
+    entry = {"name": "read_it", "schema": {"type": "object"}, "effect_class": effect, "result": labels or None}
+    named = {"anyOf": [{"properties": {key: {} for key in _FIELDS}}, {}]}
+    declared = DeclaredTool.model_validate({**entry, "result_schema": named})
     return ResultReader(effective_tool(declared, None)).read(result, _PROMPT)
 
 
@@ -74,6 +75,11 @@ def test_keys_that_are_data_are_values() -> None:
         ("90", "untrusted"), ("bob@example.com", "party"), ("hotel roma", "untrusted"), ("read", "party"),
     ]  # fmt: skip
     assert _labels({"alice": {"age": 1}}, trusted=["/*"]) == [("1", "trusted"), ("alice", "untrusted")]
+    # As short as a name, and yet neither the schema nor a label has it.
+    assert _labels({"pay_now_to": {"UK12345678901234567890": None}}) == [
+        ("pay_now_to", "untrusted"), ("uk12345678901234567890", "untrusted"),
+    ]  # fmt: skip
+    assert _labels({"sender": {"bob": None}}, parties=["/sender"]) == [("bob", "party")]
 
 
 @pytest.mark.parametrize("effect", ["commit-low", "stage"])

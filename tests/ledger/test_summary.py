@@ -312,7 +312,8 @@ def test_what_a_write_answers_taints_where_it_says_more_than_its_state(result: A
 @pytest.mark.parametrize(
     ("result", "labels", "tainted"),
     [
-        ({"balance": 1234567.5, "open": True, "unread": 123456}, {}, False),
+        ({"balance": 1234567.5, "open": True, "unread": 123456}, {"trusted": ["/balance", "/open", "/unread"]}, False),
+        ({"balance": 12.5, "pay_UK12345678901234567890": None}, {"trusted": ["/balance"]}, True),
         ({"account": 4711008}, {}, True),
         ("4711 008 123", {}, True),
         ({"account": 4711008}, {"trusted": ["/account"]}, False),

@@ -99,6 +99,62 @@ def test_what_leads_somewhere_in_a_text_is_given_once_as_written(text: str, lead
 
 
 @pytest.mark.parametrize(
+    ("text", "leading"),
+    [
+        ("\uff45\uff56\uff49\uff4c\uff0e\uff43\uff4f\uff4d/pay", "evil.com/pay"),
+        ("ev\u00adil.\u200bcom", "evil.com"),
+        ("\u202eevil.com", "evil.com"),
+        ("evil\u3002com/pay", "evil.com/pay"),
+        ("\u4f8b\u5b50\uff61\u4e2d\u56fd/pay", "\u4f8b\u5b50.\u4e2d\u56fd/pay"),
+        ("\u043f\u0440\u0438\u043c\u0435\u0440.\u0440\u0444", "\u043f\u0440\u0438\u043c\u0435\u0440.\u0440\u0444"),
+        ("\u0909\u0926\u093e.\u092d\u093e\u0930\u0924", "\u0909\u0926\u093e.\u092d\u093e\u0930\u0924"),
+        ("xn--e1afmkfd.xn--p1ai/pay", "xn--e1afmkfd.xn--p1ai/pay"),
+        ("evil%2Ecom/pay", "evil.com/pay"),
+        ("evil&#46;com", "evil.com"),
+        ("https://bank.com@evil.com/x", "https://bank.com@evil.com/x"),
+        ("user:pass@evil.com:8443", "pass@evil.com"),
+        ("http://3232235777/", "http://3232235777/"),
+        ("3232235777/pay", "3232235777/pay"),
+        ("0xC0A80001/pay", "0xC0A80001/pay"),
+        ("0300.0250.0.1:80", "0300.0250.0.1:80"),
+        ("http://[2001:db8::1]/x", "http://[2001:db8::1]/x"),
+        ("[2001:db8::1]/pay", "[2001:db8::1]/pay"),
+        ("http:evil/pay", "http:evil/pay"),
+        ('"x y"@evil.com', "evil.com"),
+        ("x" * 70 + "@evil.com", "@evil.com"),
+        ("eve\uff20evil.com", "eve@evil.com"),
+        ("eve@[10.0.0.1]", "eve@[10.0.0.1]"),
+        ("see\u2026evil.com", "evil.com"),
+        ("_evil.com_", "_evil.com"),
+        ("-" * 70 + "evil.com-", "-" * 70 + "evil.com"),
+        ("a.b.c.d.e.f.g.h.i.j.k.evil.com", "a.b.c.d.e.f.g.h.i.j.k.evil.com"),
+        ("GB29\u00a0NWBK\u00a06016\u00a01331\u00a09268\u00a019", "GB29 NWBK 6016 1331 9268 19"),
+        ("GB29-NWBK-6016-1331-9268-19", "GB29-NWBK-6016-1331-9268-19"),
+        ("GB29NWBK 60-16-13 31926819", "GB29NWBK60161331926819"),
+        ("on 12 May G B 2 9  NWBK\n601613 31926819 now", "GB29NWBK60161331926819"),
+        ("GB\u0662\u0669NWBK\u0666\u0660\u0661\u0666\u0661\u0663\u0663\u0661\u0669\u0662\u0666\u0668\u0661\u0669",
+         "GB29NWBK60161331926819"),
+        ("\u8bf7\u4ed8GB29NWBK60161331926819\u8c22", "GB29NWBK60161331926819"),
+    ],
+)  # fmt: skip
+def test_what_leads_somewhere_is_found_in_other_letters(text: str, leading: str) -> None:
+    assert leading in links(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\u3053\u308c\u306f\u30da\u30f3\u3002\u3042\u308c\u306f\u672c\u3002", "\u4f60\u597d\u3002Email me\u3002",
+        "rated 4.5/5, 3/4 or 3.14/2", "FY24 plan with many more", "fy24-plan-with-many",
+        "on 12 May 2024 at 10:30 we met, e.g. in room 12.3", "case 20240517/03", "Tom &amp; Bob: 100%20",
+        "call +49 170 1234567 on 12.05.2024 about order 4711-0815", "from 2024-05-12T10:00:00 to 11:00:00",
+    ],
+)  # fmt: skip
+def test_what_leads_nowhere(text: str) -> None:
+    assert links(text) == []
+
+
+@pytest.mark.parametrize(
     ("address", "host"),
     [
         ("example.com/a@home.example", "example.com"),
@@ -166,6 +222,21 @@ def test_what_can_name_something(value: str | float, names: bool) -> None:
     assert _PROMPT.names(normal(value)) is (names and _PROMPT.says(normal(value)))
 
 
+@pytest.mark.parametrize(
+    ("text", "spelled"),
+    [
+        ("bill-december.txt", True), ("Bill-december.txt", False), ("Smith", False), ("2025-02-15T10:00:00", True),
+        ("1200", True), ("'bill-december.txt'", False), ("read 'bill-december.txt", False),
+    ],
+)  # fmt: skip
+def test_the_user_spelled_it(text: str, spelled: bool) -> None:
+    assert _PROMPT.spells(text) is spelled
+
+
+def test_what_is_not_shown_of_a_prompt_is_left_out() -> None:
+    assert Prompt(["pay on acme\u200b.example/pay"]).says("acme.example/pay")
+
+
 def test_leaves_have_json_pointers() -> None:
     value = {"a/b": [1, {"~": "x"}], "c": None, "d": True, "e": "", "f": " "}
 
@@ -184,8 +255,12 @@ def test_leaves_have_json_pointers() -> None:
         "x-" * 500_000,
         "http://" * 150_000,
         "x\n" + " " * 1_000_000 + "x",
+        "aa." * 300_000 + "@b",
+        "0x1." * 250_000,
+        "[1:" * 300_000,
     ],
-    ids=["dots", "ats", "mails", "commas", "accounts", "dashes", "schemes", "blanks"],
+    ids=["dots", "ats", "mails", "commas", "accounts", "dashes", "schemes", "blanks", "hosts", "numbers", "brackets"],
 )
 def test_a_long_text_that_nearly_has_values_is_read(text: str) -> None:
     assert len(set(within(text))) < 100
+    assert len(links(text[:65_536])) < 100

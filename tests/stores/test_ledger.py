@@ -17,11 +17,11 @@ from pdp.ledger.ledger import (
     LIFETIME,
     MOST_VALUES,
     REMEMBERED,
+    RESERVED,
     LedgerStore,
     MemoryLedger,
     Origin,
     RunExpiredError,
-    RunFullError,
     RunLabels,
     RunView,
     run_of,
@@ -142,20 +142,21 @@ def test_what_a_run_carries_already_is_not_new(known: RunLabels, new: RunLabels)
     assert PLAN.beyond(known).plan == (None if known == PLAN else PLAN.plan)
 
 
-def test_a_run_with_more_values_than_are_remembered_is_full(ledger: LedgerStore) -> None:
-    ids = numbered(MOST_VALUES)
+def test_a_full_run_goes_on_and_remembers_what_is_no_strangers(ledger: LedgerStore) -> None:
+    ids, own, full = numbered(MOST_VALUES), numbered(RESERVED, MOST_VALUES), PAGE._replace(full=True)
     write(ledger, PAGE, *ids[:-1])
     # What is known takes no room.
     write(ledger, RunLabels(), *ids)
     write(ledger, RunLabels(), *ids)
     assert read(ledger, *ids) == RunView(PAGE, dict.fromkeys(ids, STRANGER))
-    write(ledger, RunLabels(), ids[0], "one more")
 
-    with pytest.raises(RunFullError) as full:
-        read(ledger)
-    assert (full.value.code, str(full.value)) == (
-        "flow.full", "the run has brought in more than 10000 values (go on under another run_id)",
-    )  # fmt: skip
+    write(ledger, RunLabels(), ids[0], "one more")
+    assert read(ledger, ids[0], "one more") == RunView(full, {ids[0]: STRANGER})
+    ledger.write(RUN, RunLabels(), {"two more": STRANGER, **dict.fromkeys(own, DIRECTORY)}, NOW)
+    assert read(ledger, "two more", *own) == RunView(full, dict.fromkeys(own, DIRECTORY))
+    write(ledger, CHAT, "beyond", origin=DIRECTORY)
+    assert read(ledger, "beyond", ids[0]) == RunView(full.joined(CHAT), {ids[0]: STRANGER})
+
     assert read(ledger, run=OTHER) == NOTHING
     ledger.end(RUN)
     assert read(ledger, "one more") == NOTHING
@@ -165,8 +166,7 @@ def test_a_run_with_more_values_than_are_remembered_is_full(ledger: LedgerStore)
 def test_one_result_may_bring_in_more_than_there_is_room_for(ledger: LedgerStore, brings: int) -> None:
     write(ledger, PAGE, *numbered(brings))
 
-    with pytest.raises(RunFullError):
-        read(ledger)
+    assert read(ledger, "value-0") == RunView(PAGE._replace(full=True), {})
 
 
 def test_a_run_is_over_a_day_after_its_last_call(ledger: LedgerStore) -> None:
@@ -248,8 +248,7 @@ def test_of_several_writers_none_undoes_what_another_wrote(ledger: LedgerStore, 
     at_once([partial(work, number) for number in range(writers)])
 
     if is_full:
-        with pytest.raises(RunFullError):
-            read(ledger)
+        assert read(ledger).labels.full
         return
     untrusted, markings = (frozenset(f"{name}-{number}" for number in range(writers)) for name in ("tool", "marking"))
     ids = numbered(writers * share)

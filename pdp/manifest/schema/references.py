@@ -61,6 +61,11 @@ def subschemas(schema: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
             pending += reversed([((*at, *place), inner) for place, inner in _direct(part)])
 
 
+def property_names(schema: Any) -> frozenset[str]:
+    """Return the names of properties that a schema states, at any depth."""
+    return frozenset(name for _, part in subschemas(schema) for name in part.get("properties", ()))
+
+
 def with_parts(schema: Mapping[Any, Any], change: Callable[[Any, Path], Any]) -> dict[str, Any]:
     """Return a copy in which each schema that stands right in `schema`, at `place`, is `change(part, place)`."""
     copy: dict[Any, Any] = dict(schema)

@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from pdp.errors import StoreError
-from pdp.ledger.ledger import LIFETIME, MOST_VALUES, REMEMBERED, Origin, RunExpiredError, RunLabels, RunView, check_room
+from pdp.ledger.ledger import LIFETIME, MOST_VALUES, REMEMBERED, Origin, RunExpiredError, RunLabels, RunView, overfull
 from pdp.stores.sql.tables import insert_if_absent, ledger_key, runs
 from pdp.stores.sql.tables import run_values as values
 
@@ -104,7 +104,6 @@ class SqlLedger:
         if not rows:
             return RunView(RunLabels(), {})
         labels = _labels(rows[0], now)
-        check_room(labels)
         if rows[0].used_at + _SELDOM < now:
             with self._database.write(durable=False) as connection:
                 connection.execute(_USED, {"run": run, "now": now})
@@ -122,7 +121,8 @@ class SqlLedger:
                 asked = {**named, "json": _json(list(sources))}
                 known: int = connection.execute(self._statements.count, asked).scalar_one()
                 if count + len(sources) - known > MOST_VALUES:
-                    labels, sources = labels._replace(full=True), {}
+                    labels, sources = overfull(count, labels, sources)
+                    named["json"] = _json({name: origins[origin] for name, origin in sources.items()})
             if sources:
                 # Without `preserve_rowcount` the count of an INSERT is -1 with psycopg, whatever happened.
                 options = {"preserve_rowcount": True}

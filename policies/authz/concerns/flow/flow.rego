@@ -140,7 +140,7 @@ _findings contains reason.new(rego.metadata.rule(), _of(object.union(argument, l
 	_tainted_write
 	some argument in flow.arguments
 	some link in argument.links
-	not flow.known(link)
+	not flow.stated(link)
 }
 
 # METADATA
@@ -158,25 +158,26 @@ _findings contains reason.new(rego.metadata.rule(), object.union(_of(sink), {"ma
 
 # METADATA
 # title: Destructive
-# description: This cannot be taken back, and your words do not name what it is aimed at.
+# description: This cannot be taken back, and your words do not ask for it, or do not name all that it is aimed at.
 # custom:
 #   code: flow.destructive
-#   remedy: Name what is to go in your own words, or approve it.
+#   remedy: Ask for it and name what is to go in your own words, or approve it.
 _findings contains reason.new(rego.metadata.rule(), {}) if {
 	_tainted_write
 	manifest.entry.destructive
-	not _names_target
+	not _asked_for
 }
 
-_names_target if {
-	some target in flow.targets
-	flow.named(target)
+_asked_for if {
+	input.context.flow.intended
+	flow.aimed_by_user
 }
 
-_names_target if {
+_asked_for if {
+	input.context.flow.intended
 	count(flow.targets) == 0
-	some argument in flow.arguments
-	flow.named(argument)
+	some value in flow.values
+	flow.named(value)
 }
 
 # METADATA

@@ -113,7 +113,9 @@ test_a_link[source] if {
 		{name: set() | some name in _good},
 		{"untrusted": {"link_untrusted"}, "party": {"link_untrusted"}, "model": {"link_untrusted"}},
 	)
-	_asked({}, object.union(_linked([source]), {"intended": true, "anchored": false})) - {"not_anchored"} == codes
+	every entry in [{}, {"effect_class": "commit-low", "roles": {"to": "destination", "text": "body"}}] {
+		_asked(entry, object.union(_linked([source]), {"intended": true})) == codes
+	}
 	_asked({}, object.union(_linked([source]), {"tainted": false})) == set()
 }
 
@@ -185,27 +187,32 @@ test_egress_to_nowhere[name] if {
 	[watched.deny, watched.step_up] == [set(), set()]
 }
 
+# What is destroyed is what the user named, each of it, and they asked for it.
 test_destructive[name] if {
 	some name, case in {
-		"the user named the object": {"flow": _labelled("object", ["prompt"])},
-		"the user named the destination": {"flow": _labelled("destination", ["named"])},
-		"an approval names it": {"flow": _labelled("object", ["endorsed"])},
-		"the system names it": {"flow": _labelled("object", ["trusted"]), "code": "destructive"},
+		"the user named the object": {"flow": _labelled("object", ["prompt"]), "asked": set()},
+		"the user named the destination": {"flow": _labelled("destination", ["named"]), "asked": set()},
+		"an approval names it": {"flow": _labelled("object", ["endorsed"]), "asked": set()},
+		"the run has made it": {"flow": _labelled("object", ["created"]), "asked": set()},
+		"the system names it": {"flow": _labelled("object", ["trusted"])},
 		"the user named another one as well": {"flow": {"arguments": [
 			fixture.argument("object", ["trusted"]), fixture.argument("destination", ["prompt"]),
 		]}},
-		"the run has made it": {"flow": _labelled("object", ["created"])},
-		"the user named what is no target": {"flow": _labelled("body", ["prompt"])},
-		"the system named what is no target": {"flow": _labelled("body", ["trusted"]), "code": "destructive"},
-		"the user named what is no target beside one": {
-			"flow": {"arguments": [fixture.argument("object", ["trusted"]), fixture.argument("body", ["prompt"])]},
-			"code": "destructive",
-		},
-		"it has no target": {"flow": {}, "code": "destructive"},
-		"nothing of a stranger's was read": {"flow": {"tainted": false}},
+		"the user named both": {"asked": set(), "flow": {"arguments": [
+			fixture.argument("object", ["named"]), fixture.argument("destination", ["prompt"]),
+		]}},
+		"the user named a value": {"flow": _labelled("value", ["prompt"]), "asked": set()},
+		"the system names a value": {"flow": _labelled("value", ["trusted"])},
+		"the user named a text": {"flow": _labelled("body", ["prompt"])},
+		"the user named a value beside the target": {"flow": {"arguments": [
+			fixture.argument("object", ["trusted"]), fixture.argument("value", ["prompt"]),
+		]}},
+		"it has no target": {"flow": {}},
+		"nothing of a stranger's was read": {"flow": {"tainted": false}, "asked": set()},
 	}
-	codes := {code | code := case.code}
-	_asked({"destructive": true}, case.flow) == codes
+	_asked({"destructive": true}, object.union({"intended": true}, case.flow)) == object.get(case, "asked", {"destructive"})
+	unasked := {"destructive" | object.get(case.flow, "tainted", true)}
+	_asked({"destructive": true}, case.flow) == unasked
 	_asked({"destructive": false}, case.flow) == set()
 }
 

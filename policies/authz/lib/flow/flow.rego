@@ -33,7 +33,9 @@ known(item) if stated(item)
 
 known(item) if {
 	_has(item, {"party"})
-	_vouched
+	_carries_messages
+	input.context.flow.intended
+	input.context.flow.anchored
 }
 
 # A source whose word counts names the value, whatever else the call has.
@@ -84,14 +86,15 @@ _admitted contains marking if some marking in manifest.entry.admits
 # A rule of its own: where the class is absent, a negated lookup would be undefined.
 _reads if {"pure", "read-internal", "read-external"}[manifest.entry.effect_class]
 
-_vouched if {
-	count(values) > 0
-	every value in values {
-		_has(value, {"prompt", "fact", "named", "endorsed"})
-	}
+# The tool carries a message: a text goes out, and nothing that matters by its amount. Money, access and deletion have no
+# such text, or a value beside it. Without labels it carries none.
+_carries_messages if {
+	roles := {role | some role in manifest.entry.roles}
+	roles.body
+	not roles.value
+	not manifest.entry.destructive
+	{"stage", "commit-low"}[manifest.entry.effect_class]
 }
-
-_vouched if input.context.flow.anchored
 
 # Roles and sources are looked up: they are words of a closed list.
 _of(roles) := {argument |

@@ -8,8 +8,14 @@ _library(entry, changes) := found if {
 		with data.manifests as fixture.manifests(entry, [])
 }
 
-_known(item, changes) if {
+# A tool of messages, unless the case says otherwise.
+_message := {"effect_class": "commit-low", "roles": {"recipient": "destination", "text": "body"}}
+
+_known(item, changes) if _known_to(_message, item, changes)
+
+_known_to(entry, item, changes) if {
 	flow.known(item) with input as fixture.changed([fixture.followed(changes)])
+		with data.manifests as fixture.manifests(entry, [])
 }
 
 _anchored(changes) if {
@@ -96,36 +102,44 @@ test_near_a_source if {
 	not flow.composed(fixture.argument("object", sort(fixture.near("model"))))
 	every source in ["prompt", "fact", "trusted", "created", "named", "endorsed", "party"] {
 		item := fixture.argument("object", sort(fixture.near(source)))
-		not _known(item, {"anchored": true})
+		not _known(item, {"intended": true, "anchored": true})
 		not flow.named(item)
 	}
 }
 
-# A party counts in a call that holds the user's words, or all of whose values somebody states.
+# A party counts as the recipient of a message that the user asked for and that holds their words.
 test_a_party[name] if {
 	some name, case in {
-		"the user's words": {"flow": {"anchored": true}, "known": true},
+		"both": {"flow": {"intended": true, "anchored": true}, "known": true},
 		"what they ask for": {"flow": {"intended": true}, "known": false},
-		"a value of the user's": {"values": [["prompt"]], "known": true},
-		"a value of the application's": {"values": [["fact"]], "known": true},
-		"a value of a record that the user named": {"values": [["named"]], "known": true},
-		"an approved value": {"values": [["endorsed"]], "known": true},
-		"a value of the system's": {"values": [["trusted"]], "known": false},
-		"a value that a write made": {"values": [["created"]], "known": false},
-		"a stranger's value": {"values": [["untrusted"]], "known": false},
-		"a second value that nobody states": {"values": [["prompt"], ["model"]], "known": false},
-		"two that somebody states": {"values": [["prompt", "untrusted"], ["fact"]], "known": true},
+		"the user's words": {"flow": {"anchored": true}, "known": false},
+		"a value of the user's": {"flow": {"arguments": [fixture.argument("value", ["prompt"])]}, "known": false},
 		"an object of the user's": {"flow": {"arguments": [fixture.argument("object", ["prompt"])]}, "known": false},
+		"nothing": {"flow": {}, "known": false},
 	}
-	party := fixture.argument("destination", ["party"])
-	values := [object.union(fixture.argument("value", sources), {"path": $"/value/{index}"}) |
-		some index, sources in object.get(case, "values", [])
-	]
-	changes := object.union({"arguments": array.concat([party], values)}, object.get(case, "flow", {}))
-	{true | _known(party, changes)} == {true | case.known}
-	{true | _known(fixture.argument("destination", ["party", "untrusted"]), changes)} == {true | case.known}
-	not _known(fixture.argument("destination", ["untrusted"]), changes)
+	every entry in [_message, object.union(_message, {"effect_class": "stage", "destructive": false})] {
+		{true | _known_to(entry, fixture.argument("destination", ["party"]), case.flow)} == {true | case.known}
+		{true | _known_to(entry, fixture.argument("destination", ["party", "untrusted"]), case.flow)} == {true | case.known}
+		not _known_to(entry, fixture.argument("destination", ["untrusted"]), case.flow)
+	}
 }
+
+# Money, access and deletion take no party, and neither does a tool whose labels do not say that it carries a message.
+test_no_party[name] if {
+	some name, entry in {
+		"money": {"roles": {"recipient": "destination", "amount": "value", "subject": "body"}},
+		"access": {"roles": {"user": "destination", "file": "object"}},
+		"deletion": {"destructive": true},
+		"what needs approval": {"effect_class": "commit-high"},
+		"no roles": {"roles": {}},
+	}
+	not _known_to(object.union(object.remove(_message, object.keys(entry)), entry), _party, {"intended": true, "anchored": true})
+	every field in ["effect_class", "roles"] {
+		not _known_to(object.remove(_message, [field]), _party, {"intended": true, "anchored": true})
+	}
+}
+
+_party := fixture.argument("destination", ["party"])
 
 _paths(arguments) := {argument.path | some argument in arguments}
 
