@@ -1,6 +1,6 @@
 """Protection beside other tools: replay tau2's and BFCL's tasks, whose tools the rules were not developed beside.
 
-`scripts/protection --tools tau2` compares with `protection_tools.json`; docs/protection.md says what is counted.
+`scripts/protection --tools tau2` compares with `protection_tools.json`; docs/protection.md explains the figures.
 Exit 0: nothing got worse; 1: a figure did; 2: bad usage.
 """
 
@@ -39,7 +39,7 @@ _PERSON: Final = {"sub": "person", "roles": ["owner"]}
 
 
 class Step(NamedTuple):
-    """One call: as it was decided first and in the end. `asked`: a person was; `ran`: its tool did what it was told."""
+    """One call with its first and its last decision. `asked`: a person was asked; `ran`: the tool succeeded."""
 
     call: Call
     first: Evaluation
@@ -60,7 +60,9 @@ class Replay:
 
     def __init__(self, name: str, profile: str) -> None:
         self.world = Bfcl() if name == "bfcl" else Tau2(name)
-        self.manifest = load_effective(f"{name}.json", LABELS / f"{name}.yaml", **self._texts(name, profile))
+        manifest, governance = self._texts(name, profile)
+        path = LABELS / f"{name}.yaml"
+        self.manifest = load_effective(f"{name}.json", path, manifest_text=manifest, governance_text=governance)
         self.approvals = Approvals()
         tools = {tool: self._function(tool) for tool in self.manifest.tools}
         self.pep = Pep._opened(self.manifest, {}, None, {"tools": tools, "approvals": self.approvals})
@@ -85,7 +87,7 @@ class Replay:
         self.pep.end_run(session["run_id"], session)
         return steps
 
-    def _texts(self, name: str, profile: str) -> dict[str, bytes]:
+    def _texts(self, name: str, profile: str) -> tuple[bytes, bytes]:
         """Return the manifest, from the package's schemas, and the labels, a key of which may name several tools."""
         stated = yaml.safe_load((LABELS / f"{name}.yaml").read_text(encoding="utf-8"))["actions"]
         actions = {action: rules for actions, rules in stated.items() for action in actions.split()}
@@ -97,9 +99,9 @@ class Replay:
             for argument in arguments.values() if len(arguments) == 1 and "summary" not in arguments else ():
                 if argument.get("type") == "string":  # a manifest bounds a text that is all that a tool takes
                     argument["maxLength"] = 200
-        files = {"manifest_text": {"manifest_version": name, "tools": entries}}
-        files["governance_text"] = {"actions": actions, "flow": {"profile": profile}}
-        return {key: json.dumps(file).encode() for key, file in files.items()}
+        manifest = {"manifest_version": name, "tools": entries}
+        governance = {"actions": actions, "flow": {"profile": profile}}
+        return json.dumps(manifest).encode(), json.dumps(governance).encode()
 
     def _function(self, name: str) -> Callable[..., Any]:
         tool = self.manifest.tools[name]
@@ -124,7 +126,7 @@ class Replay:
         return Step(call, first, last, attacker)
 
 
-def _planted(value: Any, at: tuple[str, ...], trusted: list[Sequence[str]], text: str) -> Any:
+def _planted(value: Any, at: tuple[str, ...], trusted: Sequence[Sequence[str]], text: str) -> Any:
     """Return an answer in which the attacker's text follows each text that no label vouches for."""
     if isinstance(value, list):
         return [_planted(part, at, trusted, text) for part in value]
@@ -162,7 +164,7 @@ def _harmed(steps: Sequence[Step]) -> bool:
 
 
 def explain(name: str, where: str, profile: str) -> None:
-    """Print the calls of a task, or of an attack on it: what was decided, and where the values came from."""
+    """Print the calls of a task, or of an attack on it, with their decisions and the sources of their values."""
     replay = Replay(name, profile)
     task, _, goal = where.partition("/")
     for step in replay.run(next(each for each in replay.world.tasks if each.name == task), goal or None):

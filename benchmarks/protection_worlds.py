@@ -28,7 +28,7 @@ Call = tuple[str, dict[str, Any]]
 
 
 class Task(NamedTuple):
-    """What the user says in each turn, and the stated calls that follow; `start`: the world before, where stated."""
+    """A task: for each turn the user's words and the stated calls. `start` is the state of BFCL's classes."""
 
     name: str
     turns: list[tuple[list[str], list[Call]]]
@@ -36,7 +36,7 @@ class Task(NamedTuple):
 
 
 class Goal(NamedTuple):
-    """What an attacker writes, and the calls of an agent that obeys. The last call is the harm."""
+    """An attacker's words, and the calls of an agent that obeys them. The last call is the harm."""
 
     name: str
     words: str
@@ -124,7 +124,7 @@ class Tau2:
             for key, table in (("order_id", "orders"), ("reservation_id", "reservations")):
                 if key in arguments:
                     return str(getattr(self._tools.db, table)[arguments[key]].user_id)
-        return next(iter(self._tools.db.users))
+        return str(next(iter(self._tools.db.users)))
 
 
 def _tau2_task(stated: Mapping[str, Any]) -> Task:
@@ -239,7 +239,7 @@ class Bfcl:
                 self._apis[name]._load_scenario(copy.deepcopy(start))
 
     def call(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Run a tool, and return its answer as plain JSON; an answer that is called an error is raised."""
+        """Run a tool, and return its answer as plain JSON. Raise `ValueError` if the answer is an error."""
         function = next(getattr(api, name) for api in self._apis.values() if hasattr(api, name))
         result = json.loads(json.dumps(function(**arguments), default=float))
         if isinstance(result, dict) and "error" in result:
