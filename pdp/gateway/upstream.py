@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from mcp.client.session import IncomingMessage
+    from mcp.server.connection import Connection
     from mcp.server.context import ServerRequestContext
 
     from pdp.gateway.config import ServerSettings
@@ -42,6 +43,7 @@ _LISTS: Final[dict[str, tuple[str, Any, Any]]] = {
 _MOST_PAGES: Final = 100
 _LISTEN: Final[Any] = {f"{kind}_list_changed": True for kind in ("tools", "prompts", "resources")}
 _LISTEN_AGAIN: Final = 5.0  # seconds
+_MOST_UNREAD: Final = 500  # notifications that a client has not read; more are dropped
 # Errors after which a server has done nothing; after any other, nobody knows.
 _NOTHING_DONE: Final = (types.INVALID_PARAMS, types.INVALID_REQUEST, types.METHOD_NOT_FOUND, types.HEADER_MISMATCH)
 
@@ -64,23 +66,40 @@ class Asking:
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Tell the client how far its request is."""
-        await self.ctx.session.report_progress(progress, total, None if self.quiet else message)
+        await tell(
+            connection(self.ctx), self.ctx.session.report_progress, progress, total, None if self.quiet else message
+        )
 
 
 ASKING: ContextVar[Asking | None] = ContextVar("asking", default=None)
+
+
+def connection(ctx: ServerRequestContext[Any]) -> Connection:
+    """Return the connection of a client."""
+    return ctx.session._connection  # noqa: SLF001 - the SDK has no public way to it
+
+
+async def tell(client: Connection, send: Callable[..., Awaitable[None]], *told: Any) -> None:
+    """Send a notification to a client. Drop it if the client does not read: servers may send without end."""
+    unread = client.state.setdefault("unread", asyncio.Semaphore(_MOST_UNREAD))
+    if not unread.locked():
+        async with unread:
+            await send(*told)
 
 
 class Upstream:
     """One server. The gateway declares no capability of a client to it: it cannot ask a client for anything.
 
     `changed`: whether it may declare other tools than when they were last listed. `client`: the last connection.
-    `asking`: the requests under way. `hear` gets its notifications.
+    `asking`: the requests under way. `askers`: by client, whether one of its requests on this connection was quiet.
+    `hear` gets its notifications.
     """
 
     def __init__(self, name: str, settings: ServerSettings, timeout: float, hear: Hear | None = None) -> None:
         self.name = name
         self.changed = True
         self.asking: list[Asking] = []
+        self.askers: dict[str | None, bool] = {}
         self.client: Client | None = None
         self._level: types.LoggingLevel | None = None
         self._hear = hear
@@ -90,6 +109,7 @@ class Upstream:
         self._lost = asyncio.Event()
         self._received: Any = None
         self._listed_by: Client | None = None
+        self._changes = 0
 
     @property
     def is_lost(self) -> bool:
@@ -107,9 +127,7 @@ class Upstream:
 
     async def listed(self, kind: str) -> list[Any]:
         """Return its `tools`, `resources`, `resource_templates` or `prompts`, if it has such; errors as of `ask`."""
-        client = await self.connected()
-        if kind == "tools":
-            self._listed_by, self.changed = client, False
+        client, changes = await self.connected(), self._changes
         capability, request, result = _LISTS[kind]
         items: list[Any] = []
         cursor: str | None = None
@@ -119,6 +137,8 @@ class Upstream:
             cursor = page.next_cursor
             if cursor is None:
                 break
+        if kind == "tools":  # until now, calls wait for a list of their own
+            self._listed_by, self.changed = client, changes != self._changes
         return items
 
     async def ask(
@@ -135,6 +155,7 @@ class Upstream:
         progress = None
         if asking is not None:
             self.asking.append(asking)
+            self.askers[asking.who] = asking.quiet or self.askers.get(asking.who, False)
             meta, progress = asking.ctx.meta or {}, asking.progress
         if level := meta.get(types.LOG_LEVEL_META_KEY, self._level):
             request.params.meta = {types.LOG_LEVEL_META_KEY: level}
@@ -168,11 +189,13 @@ class Upstream:
         async with self._connecting:
             if self.is_lost:
                 await self.close()
-                self.changed, self._lost, self._received = True, asyncio.Event(), None
+                self._lost, self._received, self.askers = asyncio.Event(), None, {}
+                self._note_change()
                 self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
                 self._holder = asyncio.create_task(self._hold(self._ready, self._lost))
-                self.client = await self._ready
-            return self._ready.result()
+            ready = self._ready
+        self.client = await asyncio.shield(ready)  # others may wait for it when this request is cancelled
+        return self.client
 
     async def _hold(self, ready: asyncio.Future[Client], lost: asyncio.Event) -> None:
         """Open a connection and, once it is lost, close it: one task has to do both."""
@@ -217,10 +240,14 @@ class Upstream:
                 async with client.listen(**_LISTEN) as events:
                     async for _ in events:
                         pass  # `_heard` gets each event as well
-            self.changed = True  # a change may have been missed
+            self._note_change()  # one may have been missed
             await asyncio.sleep(_LISTEN_AGAIN)
 
     async def _heard(self, message: IncomingMessage) -> None:
-        self.changed |= isinstance(message, types.ToolListChangedNotification)
+        if isinstance(message, types.ToolListChangedNotification):
+            self._note_change()
         if self._hear is not None and not isinstance(message, Exception):
             await self._hear(self, message)
+
+    def _note_change(self) -> None:
+        self.changed, self._changes = True, self._changes + 1

@@ -104,7 +104,7 @@ def _told_to_the_client() -> Iterator[None]:
         yield
     except PdpError as error:
         for line in () if sys.stdin.isatty() else sys.stdin:
-            with suppress(ValueError, LookupError, TypeError):
+            with suppress(ValueError, LookupError, TypeError, RecursionError):
                 answer = {"id": json.loads(line)["id"], "error": {"code": -32603, "message": str(error)}}
                 typer.echo(json.dumps({"jsonrpc": "2.0", **answer}))
         raise
