@@ -7,7 +7,7 @@ import json
 import logging
 from bisect import bisect_right
 from collections import defaultdict, deque
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
@@ -38,7 +38,7 @@ from pdp.gateway.mapping import GET_PROMPT, NEW, READ_RESOURCE
 from pdp.gateway.pending import DENIED, Pending
 from pdp.gateway.pins import INSTRUCTIONS, PinnedEngine, read_pinned, unchanged
 from pdp.gateway.principal import Callers, Verifier
-from pdp.gateway.upstream import ASKING, Asking, Upstream, UpstreamError, connection, tell
+from pdp.gateway.upstream import ASKING, Asking, Upstream, UpstreamError, tell
 from pdp.manifest.exports import export_tools
 from pdp.pep import Pep
 from pdp.project.file import engine_of_project, manifest_of_project, read_project
@@ -68,7 +68,6 @@ _ENVELOPE: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private
 _RESERVED: Final = ("io.modelcontextprotocol/", "tool-pdp/")  # keys of `_meta` that no server sets for clients
 _ENVELOPE_BYTES: Final = 64 * 1024  # of a result beside its content
 _UNPINNED: Final = {"execution", "icons", "_meta"}  # what clients are told of a tool as it is now
-_OF_ONE: Final = ([], [False])  # `Upstream.askers` while log lines may pass: one client at most, and never quiet
 _LISTED: Final = {"resources": "resources", "resource_templates": "resourceTemplates", "prompts": "prompts"}
 
 _log = logging.getLogger("pdp.gateway")
@@ -97,8 +96,8 @@ class Gateway:
         manifest = manifest_of_project(settings.project, project)
         self._callers = Callers(project.session, in_run=manifest.tracks_flow)
         self._public = settings.public
-        each, timeout, hear = settings.servers, settings.timeout, self._heard
-        self._upstreams = {name: Upstream(name, each[name], timeout, hear) for name in each}
+        servers = settings.servers.items()
+        self._upstreams = {name: Upstream(name, at, settings.timeout, self._heard) for name, at in servers}
         self._routes = {
             self._public(server, name): (self._upstreams[server], tool)
             for server, tools in self._pins.items()
@@ -106,8 +105,7 @@ class Gateway:
         }
         self._engine = PinnedEngine(engine_of_project(project, manifest, owned))
         stores = open_stores(project.store, owned)
-        audit = stores.open_audit()
-        owned.callback(audit.close)
+        audit = owned.enter_context(closing(stores.open_audit()))
         own = {READ_RESOURCE: partial(self._read), GET_PROMPT: partial(self._get)}
         functions = {name: partial(self._forward, *route) for name, route in self._routes.items()} | own
         known = {name: functions[name] for name in functions.keys() & manifest.tools.keys()}
@@ -155,8 +153,7 @@ class Gateway:
 
     async def close(self) -> None:
         """Wait until calls that are under way are recorded, and end the connections to servers."""
-        if self._calls:
-            await asyncio.wait(self._calls)
+        await asyncio.gather(*self._calls, return_exceptions=True)
         await asyncio.gather(*(upstream.close() for upstream in self._upstreams.values()))
 
     def _schema(self, name: str) -> Any:
@@ -251,7 +248,7 @@ class Gateway:
 
     async def _note(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         if ctx.protocol_version < NEW:
-            self._older.add(connection(ctx))
+            self._older.add(ctx.session._connection)  # noqa: SLF001 - the SDK has no public way to it
         return await call_next(ctx)
 
     async def _set_level(self, _: Context, params: types.SetLevelRequestParams) -> dict[str, Any]:
@@ -260,21 +257,21 @@ class Gateway:
         return {}
 
     async def _heard(self, upstream: Upstream, message: types.ServerNotification) -> None:
-        """Pass on what a server tells: changed lists to each client, a log line to the client that it is about."""
+        """Pass on a server's notification: changed lists to each client, a log line to the only client so far."""
         if (event := event_from_wire(message.method, None)) is not None:
             await self._bus.publish(event)
             await self._tell_older(message.method)
-        elif not isinstance(message, types.LoggingMessageNotification) or [*upstream.askers.values()] not in _OF_ONE:
-            return  # the line may be about any earlier request, also one that has ended
+        elif not isinstance(message, types.LoggingMessageNotification) or [*upstream.askers.values()] > [False]:
+            return  # more than one client, or one was quiet: the line may be about any request, also an earlier one
         elif upstream.asking:
             ctx = upstream.asking[-1].ctx
             if message.params.level in allowed_log_levels(ctx.protocol_version, ctx.meta):
-                await tell(connection(ctx), ctx.session.send_notification, message, ctx.request_id)
+                await tell(ctx.session.send_notification, message, ctx.request_id)
         elif not self._shared:
             await self._tell_older(message.method, _as_json(message.params))
 
     async def _tell_older(self, method: str, params: dict[str, Any] | None = None) -> None:
-        await asyncio.gather(*(tell(each, each.notify, method, params) for each in self._older))
+        await asyncio.gather(*(tell(each.notify, method, params) for each in self._older))
 
     def _instructions(self) -> str | None:
         """Return what servers tell the model, as far as it is pinned."""
@@ -297,11 +294,8 @@ class Gateway:
         tools = await self._listed(upstream, "tools")
         upstream.changed |= tools is None
         pinned = self._pins[upstream.name]
-        for each in map(_as_json, tools or ()):
-            if each["name"] in pinned:
-                self._live[self._public(upstream.name, each["name"])] = {
-                    key: each[key] for key in _UNPINNED & each.keys()
-                }
+        for each in (at for at in map(_as_json, tools or ()) if at["name"] in pinned):
+            self._live[self._public(upstream.name, each["name"])] = {key: each[key] for key in _UNPINNED & each.keys()}
         same = unchanged(pinned, tools or ())
         self._engine.unchanged -= {self._public(upstream.name, name) for name in pinned}
         self._engine.unchanged |= {self._public(upstream.name, name) for name in same}
