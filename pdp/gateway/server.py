@@ -96,8 +96,7 @@ class Gateway:
         manifest = manifest_of_project(settings.project, project)
         self._callers = Callers(project.session, in_run=manifest.tracks_flow)
         self._public = settings.public
-        servers = settings.servers.items()
-        self._upstreams = {name: Upstream(name, at, settings.timeout, self._heard) for name, at in servers}
+        self._upstreams = {n: Upstream(n, at, settings.timeout, self._heard) for n, at in settings.servers.items()}
         self._routes = {
             self._public(server, name): (self._upstreams[server], tool)
             for server, tools in self._pins.items()
@@ -132,8 +131,8 @@ class Gateway:
     def server(self) -> Server[Any]:
         """Return what serves clients; mapping.py has its methods. A single server is presented by its own name."""
         known = [each.client for each in self._upstreams.values() if each.client is not None]
-        own = types.Implementation(name="pdp-mcp-gateway", version=__version__)
-        info = known[0].server_info or own if len(self._upstreams) == len(known) == 1 else own
+        info = known[0].server_info if len(self._upstreams) == len(known) == 1 else None
+        info = info or types.Implementation(name="pdp-mcp-gateway", version=__version__)
         presented: dict[str, Any] = {key: getattr(info, key) for key in ("name", "version", "title", "icons")}
         server = _Server(**presented, instructions=self._instructions(), get_tool_input_schema=self._schema)
         server.middleware.append(self._note)

@@ -152,8 +152,8 @@ class Upstream:
         if level := meta.get(types.LOG_LEVEL_META_KEY, self._level):
             request.params.meta = {types.LOG_LEVEL_META_KEY: level}
         try:
-            progress = None if asking is None else asking.progress
-            answer = await client.session.send_request(request, result, progress_callback=progress)
+            told = None if asking is None else asking.progress
+            answer = await client.session.send_request(request, result, progress_callback=told)
             if getattr(answer, "result_type", "complete") == "complete":
                 return answer
             fault = "gave an answer that does not end the request"

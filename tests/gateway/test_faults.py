@@ -141,7 +141,7 @@ async def test_a_server_that_is_started_anew_after_it_was_looked_at_is_not_calle
         await upstream.close()
         with pytest.raises(UnreachableError, match="started anew"):
             await upstream.ask(call, types.CallToolResult, only_if_listed=True)
-        assert (upstream.changed, world.calls()) == (True, [])
+        assert (bool(upstream.changed), world.calls()) == (True, [])
         await upstream.listed("tools")
         await upstream.ask(call, types.CallToolResult, only_if_listed=True)
     finally:
