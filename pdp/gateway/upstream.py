@@ -86,8 +86,7 @@ class Upstream:
     """One server. The gateway declares no capability of a client to it: it cannot ask a client for anything.
 
     `changed`: when its tools may have changed since they were listed, in ns; 0: they have not. `client`: the last one.
-    `asking`: the requests under way. `askers`: the clients of this connection, and whether one of their requests was
-    quiet. `hear` gets its notifications.
+    `asking`: the requests under way. `askers`: who asked on this connection, and if quietly. `hear` gets notifications.
     """
 
     def __init__(self, name: str, settings: ServerSettings, timeout: float, hear: Hear | None = None) -> None:
@@ -185,8 +184,7 @@ class Upstream:
                 self._lost, self._received = asyncio.Event(), None
                 self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
                 self._holder = asyncio.create_task(self._hold(self._ready, self._lost))
-            ready = self._ready
-        self.client = await asyncio.shield(ready)  # others may wait for it when this request is cancelled
+        self.client = await asyncio.shield(self._ready)  # others may wait for it when this request is cancelled
         return self.client
 
     async def _hold(self, ready: asyncio.Future[Client], lost: asyncio.Event) -> None:
