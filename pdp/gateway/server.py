@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from bisect import bisect_right
 from collections import defaultdict, deque
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +15,6 @@ from urllib.parse import urlsplit
 from weakref import WeakSet
 
 import mcp_types as types
-import orjson
 import uvloop
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.connection import allowed_log_levels
@@ -38,7 +38,7 @@ from pdp.gateway.mapping import GET_PROMPT, NEW, READ_RESOURCE
 from pdp.gateway.pending import DENIED, Pending
 from pdp.gateway.pins import INSTRUCTIONS, PinnedEngine, declarations, left_out, read_pinned, unchanged
 from pdp.gateway.principal import Callers, Verifier
-from pdp.gateway.upstream import ASKING, Asking, Upstream, UpstreamError
+from pdp.gateway.upstream import ASKING, Asking, Upstream, UpstreamError, tell
 from pdp.json import thawed
 from pdp.manifest.exports import export_tools
 from pdp.manifest.foreign.dialects import translated
@@ -67,6 +67,7 @@ _PATH: Final = "/mcp"
 _MOST_IDS: Final = 10_000
 _START_SECONDS: Final = 30.0  # that clients wait for servers to start before they are served
 _ENVELOPE: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+_RESERVED: Final = ("io.modelcontextprotocol/", "tool-pdp/")  # keys of `_meta` that no server sets for clients
 _ENVELOPE_BYTES: Final = 64 * 1024  # of a result beside its content
 _UNPINNED: Final = {"execution", "icons", "_meta"}  # what clients are told of a tool as it is now
 _LISTED: Final = {"resources": "resources", "resource_templates": "resourceTemplates", "prompts": "prompts"}
@@ -97,8 +98,7 @@ class Gateway:
         manifest = manifest_of_project(settings.project, project)
         self._callers = Callers(project.session, in_run=manifest.tracks_flow)
         self._public = settings.public
-        each, timeout, hear = settings.servers, settings.timeout, self._heard
-        self._upstreams = {name: Upstream(name, each[name], timeout, hear) for name in each}
+        self._upstreams = {n: Upstream(n, at, settings.timeout, self._heard) for n, at in settings.servers.items()}
         self._routes = {
             self._public(server, name): (self._upstreams[server], tool)
             for server, tools in self._pins.items()
@@ -106,8 +106,7 @@ class Gateway:
         }
         self._engine = PinnedEngine(engine_of_project(project, manifest, owned))
         stores = open_stores(project.store, owned)
-        audit = stores.open_audit()
-        owned.callback(audit.close)
+        audit = owned.enter_context(closing(stores.open_audit()))
         own = {READ_RESOURCE: partial(self._read), GET_PROMPT: partial(self._get)}
         functions = {name: partial(self._forward, *route) for name, route in self._routes.items()} | own
         known = {name: functions[name] for name in functions.keys() & manifest.tools.keys()}
@@ -115,7 +114,7 @@ class Gateway:
         for name, function in known.items():
             # `content` and `structuredContent` may each have as much, since one repeats the other.
             vars(function)["max_result"] = settings.max_result * (1 if name in own else 2) + _ENVELOPE_BYTES
-        once = {name for name, (_, at) in self._routes.items() if at.get("annotations", {}).get("readOnlyHint")}
+        once = own.keys() | {n for n, (_, at) in self._routes.items() if at.get("annotations", {}).get("readOnlyHint")}
         once |= {name for name, entry in manifest.tools.items() if not (entry.effect_class and entry.has_effects)}
         self._pep = Pep(manifest, self._engine, audit=audit, tools=known, keyless=once, **opened)
         exported = export_tools((manifest.tools[name] for name in self._routes if name in manifest.tools), "mcp")
@@ -143,8 +142,8 @@ class Gateway:
         known = [each.client for each in self._upstreams.values() if each.client is not None]
         info = known[0].server_info if len(self._upstreams) == len(known) == 1 else None
         info = info or types.Implementation(name="pdp-mcp-gateway", version=__version__)
-        more: dict[str, Any] = {"instructions": self._instructions(), "get_tool_input_schema": self._schema}
-        server = _Server(**dict(info), **more)
+        presented: dict[str, Any] = {key: getattr(info, key) for key in ("name", "version", "title", "icons")}
+        server = _Server(**presented, instructions=self._instructions(), get_tool_input_schema=self._schema)
         server.middleware.append(self._note)
         add, page = server.add_request_handler, types.PaginatedRequestParams
         add("subscriptions/listen", types.SubscriptionsListenRequestParams, ListenHandler(self._bus))
@@ -162,8 +161,7 @@ class Gateway:
 
     async def close(self) -> None:
         """Wait until calls that are under way are recorded, and end the connections to servers."""
-        if self._calls:
-            await asyncio.wait(self._calls)
+        await asyncio.gather(*self._calls, return_exceptions=True)
         await asyncio.gather(*(upstream.close() for upstream in self._upstreams.values()))
 
     def _schema(self, name: str) -> Any:
@@ -200,6 +198,8 @@ class Gateway:
         if not isinstance(result, dict) or "content" not in result:
             answer = evaluation.answer
             result = {"content": [{"type": "text", "text": answer.text}], "isError": answer.is_error}
+        if evaluation.obligations:  # such as to redact `content`; a server may repeat it in `_meta`
+            result = {key: value for key, value in result.items() if key != "_meta"}
         if evaluation.replayed:
             key = evaluation.trace.idempotency_key
             note = f"Not run again: this is the stored result of an earlier call with the idempotency key {key}."
@@ -264,21 +264,21 @@ class Gateway:
         return {}
 
     async def _heard(self, upstream: Upstream, message: types.ServerNotification) -> None:
-        """Pass on what a server tells: changed lists to each client, a log line to the client that it is about."""
-        told = message.model_dump(by_alias=True, mode="json", exclude_none=True)
-        asking = {each.who: each for each in upstream.asking}
-        if (event := event_from_wire(told["method"], told.get("params") or {})) is not None:
+        """Pass on a server's notification: changed lists to each client, a log line to the only client so far."""
+        if (event := event_from_wire(message.method, None)) is not None:
             await self._bus.publish(event)
-        elif not isinstance(message, types.LoggingMessageNotification) or (self._shared and len(asking) != 1):
-            return
-        elif asking:
-            latest = asking.popitem()[1]
-            levels = allowed_log_levels(latest.ctx.protocol_version, latest.ctx.meta)
-            if message.params.level in levels and not latest.quiet:
-                await latest.ctx.session.send_notification(message, latest.ctx.request_id)
-            return
-        for connection in [*self._older]:
-            await connection.notify(told["method"], told.get("params"))
+            await self._tell_older(message.method)
+        elif not isinstance(message, types.LoggingMessageNotification) or [*upstream.askers.values()] > [False]:
+            return  # more than one client, or one was quiet: the line may be about any request, also an earlier one
+        elif upstream.asking:
+            ctx = upstream.asking[-1].ctx
+            if message.params.level in allowed_log_levels(ctx.protocol_version, ctx.meta):
+                await tell(ctx.session.send_notification, message, ctx.request_id)
+        elif not self._shared:
+            await self._tell_older(message.method, _as_json(message.params))
+
+    async def _tell_older(self, method: str, params: dict[str, Any] | None = None) -> None:
+        await asyncio.gather(*(tell(each.notify, method, params) for each in self._older))
 
     def _instructions(self) -> str | None:
         """Return what servers tell the model, as far as it is pinned."""
@@ -303,9 +303,9 @@ class Gateway:
         """
         tools = await self._listed(upstream, "tools")
         upstream.changed |= tools is None
-        for each in map(_as_json, tools or ()):
-            self._live[self._public(upstream.name, each["name"])] = {key: each[key] for key in _UNPINNED & each.keys()}
         pinned = self._pins[upstream.name]
+        for each in (at for at in map(_as_json, tools or ()) if at["name"] in pinned):
+            self._live[self._public(upstream.name, each["name"])] = {key: each[key] for key in _UNPINNED & each.keys()}
         same = unchanged(pinned, tools or ())
         self._engine.unchanged -= {self._public(upstream.name, name) for name in pinned}
         self._engine.unchanged |= {self._public(upstream.name, name) for name in same}
@@ -347,16 +347,22 @@ class _Server(Server[Any]):
 
 def _within(result: dict[str, Any], most: int, *, promised: bool) -> dict[str, Any]:
     """Return a tool's result, cut to `most` bytes. Without the `promised` structuredContent, it is an error."""
-    content, ends = result["content"], [*accumulate(len(orjson.dumps(each)) for each in result["content"])]
-    size = max([*ends[-1:], len(orjson.dumps(result.get("structuredContent")))])
+    content, ends = result["content"], [*accumulate(map(_size, result["content"]))]
+    size = max([*ends[-1:], _size(result.get("structuredContent"))])
     if size <= most:
         return result
     kept = bisect_right(ends, most)
     left = most - sum(ends[kept - 1 : kept])
-    text = "".join(each.get("text", "") for each in content[kept : kept + 1]).encode()[:left].decode(errors="ignore")
+    text = "".join(each.get("text", "") for each in content[kept : kept + 1])[:left]
+    while (long := _size(text)) > left + 2:  # quotes
+        text = text[: len(text) * left // long]
     note = f"Cut here: the result has {size} bytes, {most} pass (max_result in gateway.yaml). Ask for less at once."
     told = [{"type": "text", "text": f"{text}\n{note}"}]
     return {"content": content[:kept] + told, "isError": promised and "structuredContent" in result}
+
+
+def _size(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def _content(_: Context, evaluation: Evaluation) -> dict[str, Any]:
@@ -369,9 +375,7 @@ def _content(_: Context, evaluation: Evaluation) -> dict[str, Any]:
 def _as_json(answer: BaseModel) -> dict[str, Any]:
     """Return an answer as JSON, without the keys in `_meta` that the protocol reserves."""
     whole = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
-    whole["_meta"] = {
-        key: at for key, at in whole.get("_meta", {}).items() if not key.startswith("io.modelcontextprotocol/")
-    }
+    whole["_meta"] = {key: at for key, at in whole.get("_meta", {}).items() if not key.startswith(_RESERVED)}
     return whole if whole["_meta"] else {key: at for key, at in whole.items() if key != "_meta"}
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 import mcp_types as types
 from mcp.client.client import Client
@@ -42,6 +44,8 @@ _LISTS: Final[dict[str, tuple[str, Any, Any]]] = {
 _MOST_PAGES: Final = 100
 _LISTEN: Final[Any] = {f"{kind}_list_changed": True for kind in ("tools", "prompts", "resources")}
 _LISTEN_AGAIN: Final = 5.0  # seconds
+_MOST_UNREAD: Final = 500  # notifications that a client has not read; more are dropped
+_UNREAD: Final = WeakKeyDictionary[Any, asyncio.Semaphore]()
 # Errors after which a server has done nothing; after any other, nobody knows.
 _NOTHING_DONE: Final = (types.INVALID_PARAMS, types.INVALID_REQUEST, types.METHOD_NOT_FOUND, types.HEADER_MISMATCH)
 
@@ -64,23 +68,32 @@ class Asking:
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Tell the client how far its request is."""
-        await self.ctx.session.report_progress(progress, total, None if self.quiet else message)
+        await tell(self.ctx.session.report_progress, progress, total, None if self.quiet else message)
 
 
 ASKING: ContextVar[Asking | None] = ContextVar("asking", default=None)
 
 
+async def tell(send: Any, *told: Any) -> None:
+    """Send a notification by a client's method. Drop it if the client does not read: servers may send without end."""
+    unread = _UNREAD.setdefault(send.__self__, asyncio.Semaphore(_MOST_UNREAD))
+    if not unread.locked():
+        async with unread:
+            await send(*told)
+
+
 class Upstream:
     """One server. The gateway declares no capability of a client to it: it cannot ask a client for anything.
 
-    `changed`: whether it may declare other tools than when they were last listed. `client`: the last connection.
-    `asking`: the requests under way. `hear` gets its notifications.
+    `changed`: when its tools may have changed since they were listed, in ns; 0: they have not. `client`: the last one.
+    `asking`: the requests under way. `askers`: who asked on this connection, and if quietly. `hear` gets notifications.
     """
 
     def __init__(self, name: str, settings: ServerSettings, timeout: float, hear: Hear | None = None) -> None:
         self.name = name
-        self.changed = True
+        self.changed = time.monotonic_ns()
         self.asking: list[Asking] = []
+        self.askers: dict[str | None, bool] = {}
         self.client: Client | None = None
         self._level: types.LoggingLevel | None = None
         self._hear = hear
@@ -107,9 +120,7 @@ class Upstream:
 
     async def listed(self, kind: str) -> list[Any]:
         """Return its `tools`, `resources`, `resource_templates` or `prompts`, if it has such; errors as of `ask`."""
-        client = await self.connected()
-        if kind == "tools":
-            self._listed_by, self.changed = client, False
+        client, changed = await self.connected(), self.changed
         capability, request, result = _LISTS[kind]
         items: list[Any] = []
         cursor: str | None = None
@@ -119,6 +130,8 @@ class Upstream:
             cursor = page.next_cursor
             if cursor is None:
                 break
+        if kind == "tools":  # until now, calls wait for a list of their own
+            self._listed_by, self.changed = client, self.changed if self.changed != changed else 0
         return items
 
     async def ask(
@@ -131,15 +144,15 @@ class Upstream:
         client, asking, effect = await self.connected(), ASKING.get(), "unknown"
         if only_if_listed and client is not self._listed_by:
             raise UnreachableError(f"server {self.name} was started anew: try again", details={"effect": "none"})
-        meta: Any = {}
-        progress = None
+        meta: Any = (asking and asking.ctx.meta) or {}
         if asking is not None:
             self.asking.append(asking)
-            meta, progress = asking.ctx.meta or {}, asking.progress
+            self.askers[asking.who] = asking.quiet or self.askers.get(asking.who, False)
         if level := meta.get(types.LOG_LEVEL_META_KEY, self._level):
             request.params.meta = {types.LOG_LEVEL_META_KEY: level}
         try:
-            answer = await client.session.send_request(request, result, progress_callback=progress)
+            told = None if asking is None else asking.progress
+            answer = await client.session.send_request(request, result, progress_callback=told)
             if getattr(answer, "result_type", "complete") == "complete":
                 return answer
             fault = "gave an answer that does not end the request"
@@ -160,19 +173,19 @@ class Upstream:
         """Ask for log lines from a level on: at once, or by each request where the revision has it so."""
         self._level, client = level, await self.connected()
         if client.server_capabilities.logging and client.protocol_version < NEW:
-            params = types.SetLevelRequestParams(level=level)
-            await self.ask(types.SetLevelRequest(params=params), types.EmptyResult)
+            await self.ask(types.SetLevelRequest(params=types.SetLevelRequestParams(level=level)), types.EmptyResult)
 
     async def connected(self) -> Client:
         """Return the connection, and open it first if needed. Raises UnreachableError."""
         async with self._connecting:
             if self.is_lost:
                 await self.close()
-                self.changed, self._lost, self._received = True, asyncio.Event(), None
+                self.changed, self.askers = time.monotonic_ns(), {}
+                self._lost, self._received = asyncio.Event(), None
                 self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
                 self._holder = asyncio.create_task(self._hold(self._ready, self._lost))
-                self.client = await self._ready
-            return self._ready.result()
+        self.client = await asyncio.shield(self._ready)  # others may wait for it when this request is cancelled
+        return self.client
 
     async def _hold(self, ready: asyncio.Future[Client], lost: asyncio.Event) -> None:
         """Open a connection and, once it is lost, close it: one task has to do both."""
@@ -211,16 +224,16 @@ class Upstream:
 
     async def _listen(self, client: Client) -> None:
         """Keep a stream of changes open: a server of the new revision announces them to those who listen, only."""
-        told = client.server_capabilities.tools
-        while told and told.list_changed and client.protocol_version >= NEW:
+        while getattr(client.server_capabilities.tools, "list_changed", None) and client.protocol_version >= NEW:
             with suppress(MCPError, SubscriptionLost, TimeoutError):
                 async with client.listen(**_LISTEN) as events:
                     async for _ in events:
                         pass  # `_heard` gets each event as well
-            self.changed = True  # a change may have been missed
+            self.changed = time.monotonic_ns()  # a change may have been missed
             await asyncio.sleep(_LISTEN_AGAIN)
 
     async def _heard(self, message: IncomingMessage) -> None:
-        self.changed |= isinstance(message, types.ToolListChangedNotification)
+        if isinstance(message, types.ToolListChangedNotification):
+            self.changed = time.monotonic_ns()
         if self._hear is not None and not isinstance(message, Exception):
             await self._hear(self, message)

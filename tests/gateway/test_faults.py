@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import resource
 from typing import TYPE_CHECKING, Any
 
@@ -140,7 +141,7 @@ async def test_a_server_that_is_started_anew_after_it_was_looked_at_is_not_calle
         await upstream.close()
         with pytest.raises(UnreachableError, match="started anew"):
             await upstream.ask(call, types.CallToolResult, only_if_listed=True)
-        assert (upstream.changed, world.calls()) == (True, [])
+        assert (bool(upstream.changed), world.calls()) == (True, [])
         await upstream.listed("tools")
         await upstream.ask(call, types.CallToolResult, only_if_listed=True)
     finally:
@@ -241,3 +242,42 @@ async def test_structured_content_is_left_out_where_a_client_does_not_know_its_f
         assert (await client.call_tool("structured")).structured_content == [1]
     async with world.client("legacy") as client:
         assert (await client.call_tool("structured")).structured_content is None
+
+
+async def test_calls_wait_for_the_list_of_changed_tools(tmp_path: Path) -> None:
+    world, reached = World(tmp_path, one={"tools": [tool("grow")], "legacy": True}), tmp_path / "one" / "reached"
+    await world.pin()
+    world.loosen()
+    async with world.client() as client:
+        await client.list_tools()  # or the client would list them after the call
+        await client.call_tool("grow")
+        changed = json.loads((tmp_path / "one" / "server.json").read_text())
+        world.state("one", **changed, list_waits=True)
+        calls = [asyncio.create_task(client.call_tool("grow"))]
+        while not reached.exists():  # noqa: ASYNC110 - another process writes it
+            await asyncio.sleep(0.01)
+        calls.append(asyncio.create_task(client.call_tool("grow")))
+        while reached.read_text().count("list") < 2 and not calls[1].done():  # noqa: ASYNC110 - likewise
+            await asyncio.sleep(0.01)
+        (tmp_path / "one" / "list").touch()
+        answers = await asyncio.gather(*calls)
+    assert [answer.is_error for answer in answers] == [True, True]
+    assert len(world.calls()) == 1
+
+
+async def test_a_call_that_is_cancelled_while_its_server_starts_disturbs_no_other(tmp_path: Path) -> None:
+    world, reached = World(tmp_path, one={"tools": [tool("die"), tool()]}), tmp_path / "one" / "reached"
+    await world.pin()
+    world.loosen()
+    async with world.client() as client:
+        await client.call_tool("die")
+        world.state("one", tools=[tool("die"), tool()], start_waits=True)
+        first = asyncio.create_task(client.call_tool("echo"))
+        while not reached.exists():  # noqa: ASYNC110 - another process writes it
+            await asyncio.sleep(0.01)
+        first.cancel()
+        second = asyncio.create_task(client.call_tool("echo", {"text": "hi"}))
+        await asyncio.wait((first, second), timeout=1)
+        (tmp_path / "one" / "start").touch()
+        assert (await second).is_error is False
+    assert [call["arguments"] for call in world.calls()] == [{}, {"text": "hi"}]

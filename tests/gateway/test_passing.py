@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import mcp_types as types
 import pytest
-from mcp.shared.exceptions import MCPDeprecationWarning
+import yaml
+from mcp.client.client import Client
+from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
+from mcp.shared.message import SessionMessage
 
+from pdp.gateway.config import read_gateway
+from pdp.gateway.server import open_gateway
 from tests.support.mcp.gateway import World, tool
 from tests.support.mcp.waiting import Desk, over_http
 
@@ -83,10 +91,11 @@ async def test_a_client_hears_what_a_server_tells(tmp_path: Path, mode: str, *, 
         info, lists = client.server_info, client.server_capabilities.tools
         assert info is not None
         assert (info.name, info.version, client.instructions) == ("support", "1", "Be kind.")
+        assert info.description is None  # a text that is not pinned
         assert lists is not None
         assert lists.list_changed
         meta = await told(world, client, heard, new_client=new)
-    assert (meta or {}).get("example.com/told") is True
+    assert meta == {"example.com/told": True}
     assert heard.progress == [(1, 2, "step 1"), (2, 2, "step 2")]
     # A server of the older revision filters by `logging/setLevel` itself; the one of the tests does not.
     expected = [("debug", "an debug"), ("error", "an error")]
@@ -96,7 +105,7 @@ async def test_a_client_hears_what_a_server_tells(tmp_path: Path, mode: str, *, 
 
 
 async def test_a_log_line_reaches_no_other_client(tmp_path: Path) -> None:
-    world = World(tmp_path, one={"tools": [tool("tell"), tool("hang")], "legacy": True})
+    world = World(tmp_path, one={"tools": [tool("tell"), tool("hang"), tool("recall")], "legacy": True})
     await world.pin(http="http.yaml")
     world.loosen()
     desk, mine, theirs = Desk(world), Heard(), Heard()
@@ -108,8 +117,9 @@ async def test_a_log_line_reaches_no_other_client(tmp_path: Path) -> None:
     ):
         await second.list_tools()
         await told(world, first, mine, new_client=False)
+        await second.call_tool("recall")  # the server logs the call of the first
         waiting = asyncio.create_task(second.call_tool("hang"))
-        while len(world.calls()) < 2:  # noqa: ASYNC110 - another process writes it
+        while len(world.calls()) < 3:  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.01)
         await first.call_tool("tell", {"text": "hi"})  # with two callers, the gateway cannot tell whose line it is
         waiting.cancel()
@@ -119,15 +129,76 @@ async def test_a_log_line_reaches_no_other_client(tmp_path: Path) -> None:
 
 
 async def test_texts_are_withheld_where_an_obligation_holds(tmp_path: Path) -> None:
-    world, heard = World(tmp_path, one={"tools": [tool("tell")]}), Heard()
+    world, heard = World(tmp_path, one={"tools": [tool("tell"), tool("recall")], "legacy": True}), Heard()
     await world.pin()
     world.loosen(limits=[{"limit": "calls", "count": True, "per": "subject", "window": "P1D"}])
+    governance = tmp_path / "governance.yaml"
+    rules = yaml.safe_load(governance.read_text())
+    del rules["actions"]["recall"]["limits"]
+    governance.write_text(yaml.safe_dump(rules))
     session = tmp_path / "session.yaml"
     session.write_text(session.read_text().replace("scope: mcp.use,", "scope: mcp.use, limits: {calls: 9},"))
     async with world.client("legacy", **heard.options) as client:
-        await client.call_tool("tell", {"text": "hi"}, progress_callback=heard.step)
+        result = await client.call_tool("tell", {"text": "hi"}, progress_callback=heard.step)
+        # The next call has no obligation, and the server logs what the one before was.
+        await client.call_tool("recall")
+    assert result.meta is None
     assert heard.progress == [(1, 2, None), (2, 2, None)]
     assert heard.logs == []
+
+
+async def test_a_changed_list_carries_no_text(tmp_path: Path) -> None:
+    world, heard = World(tmp_path, one={"tools": [tool("update")], "legacy": True}), list[object]()
+    changed = asyncio.Event()
+    await world.pin()
+    world.loosen()
+
+    async def hear(message: object) -> None:
+        heard.append(message)
+        changed.set()
+
+    async with world.client("legacy", message_handler=hear) as client:
+        await client.call_tool("update", {"text": "secret"})
+        await changed.wait()
+    assert heard == [types.ToolListChangedNotification()]
+
+
+async def test_a_client_that_does_not_read_takes_no_memory(tmp_path: Path) -> None:
+    world = World(tmp_path, one={"tools": [tool("flood")], "legacy": True})
+    await world.pin()
+    world.loosen()
+    hello = types.InitializeRequestParams(
+        protocol_version="2025-11-25", capabilities=types.ClientCapabilities(), client_info=types.Implementation(
+            name="deaf", version="1"),
+    )  # fmt: skip
+    asked = types.JSONRPCRequest(
+        jsonrpc="2.0", id=1, method="initialize", params=hello.model_dump(by_alias=True, mode="json")
+    )
+    send, requests = anyio.create_memory_object_stream[Any](1)
+    answers, receive = anyio.create_memory_object_stream[Any](0)
+    async with open_gateway(read_gateway(tmp_path / "gateway.yaml")) as gateway, asyncio.TaskGroup() as group:
+        server = gateway.server()
+        deaf = group.create_task(server.run(requests, answers, server.create_initialization_options()))
+        await send.send(SessionMessage(asked))
+        await receive.receive()
+        async with Client(gateway.server(), mode="legacy", cache=None) as client:
+            await client.call_tool("flood")
+        assert len(asyncio.all_tasks()) < 1500
+        deaf.cancel()
+    for stream in (send, requests, answers, receive):
+        stream.close()
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_level_that_is_no_level_is_not_sent(tmp_path: Path, mode: str) -> None:
+    world = World(tmp_path, one={})
+    await world.pin()
+    world.loosen()
+    meta: Any = {types.LOG_LEVEL_META_KEY: "all my secrets"}
+    async with world.client(mode) as client:
+        with suppress(MCPError):
+            await client.call_tool("echo", meta=meta)
+    assert all("level" not in call for call in world.calls())
 
 
 async def test_instructions_that_are_not_pinned_are_hidden(tmp_path: Path) -> None:
@@ -193,6 +264,9 @@ async def test_only_writes_with_a_key_are_replayed_and_marked(
     world.loosen(**rules, idempotency={"key": "derive(args)", "ttl": "PT5M"})
     async with world.client() as client:
         first, second = [await client.call_tool("count") for _ in range(2)]
+        for _ in range(2):
+            await client.read_resource("note://one")
+    assert world.events("replayed")[-4:] == [(None,), (False,)] * 2
     assert (texts(first), "tool-pdp/replayed" in (first.meta or {})) == (["1"], False)
     assert len(world.calls()) == 2 - replayed
     assert (second.meta or {}).get("tool-pdp/replayed", False) is replayed
@@ -218,7 +292,7 @@ async def test_one_grant_is_one_run(tmp_path: Path) -> None:
 
 
 async def test_a_result_is_cut_at_its_limit_and_says_so(tmp_path: Path) -> None:
-    world = World(tmp_path, one={"tools": [tool("big"), tool("both")]})
+    world = World(tmp_path, one={"tools": [tool("big"), tool("both"), tool("signs"), tool("deep")]})
     await world.pin()
     world.loosen()
     async with world.client() as client:
@@ -229,10 +303,14 @@ async def test_a_result_is_cut_at_its_limit_and_says_so(tmp_path: Path) -> None:
     world.write(max_result=1024)
     async with world.client() as client:
         cut = await client.call_tool("both")
+        (signs,) = texts(await client.call_tool("signs"))
+        whole = await client.call_tool("deep", {"text": "0"})
+    assert whole.structured_content == {"in": 10**30 - 1}
+    assert len(json.dumps(signs.partition("\n")[0])) <= 1024
     assert cut.structured_content is None
     assert (cut.is_error, texts(cut)[0][:14], "bytes, 1024 pass" in texts(cut)[0]) == (
         False,
         '{"text": "yyyy',
         True,
     )
-    assert [outcome for (outcome,) in world.events("outcome") if outcome] == ["succeeded"] * 3
+    assert [outcome for (outcome,) in world.events("outcome") if outcome] == ["succeeded"] * 5

@@ -83,7 +83,7 @@ def test_a_wrapped_server_holds_each_call_until_it_is_granted(tmp_path: Path) ->
     reviewed = {path.name: path.read_bytes() for path in folder.glob("*.*") if path.suffix != ".db"}
     answers, said = spoken(tmp_path, message(0, "initialize", **HELLO), more=("--verbose",))
     problem = f"{folder}/gateway.yaml: the server's command is not the one that was reviewed"
-    assert answers[0][0]["message"].startswith(f"{problem} (to keep the policy, set `command: [")
+    assert answers[0][0]["message"].startswith(f"{problem} (the policy stays: set `command: [")
     assert problem in said
     assert reviewed == {name: (folder / name).read_bytes() for name in reviewed}
 

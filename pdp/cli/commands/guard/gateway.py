@@ -66,9 +66,7 @@ def wrap(
     with _told_to_the_client():
         settings = _read(file)
         if [server.command for server in settings.servers.values()] != [tuple(command)]:
-            hint = (
-                f"to keep the policy, set `command: {json.dumps(command)}` there, then: pdp mcp-gateway pin -c {file}"
-            )
+            hint = f"the policy stays: set `command: {json.dumps(command)}` there, then: pdp mcp-gateway pin -c {file}"
             raise UsageError(f"{file}: the server's command is not the one that was reviewed", hint=hint)
         if not settings.pins.exists():
             _pin(settings)
@@ -104,7 +102,7 @@ def _told_to_the_client() -> Iterator[None]:
         yield
     except PdpError as error:
         for line in () if sys.stdin.isatty() else sys.stdin:
-            with suppress(ValueError, LookupError, TypeError):
+            with suppress(ValueError, LookupError, TypeError, RecursionError):
                 answer = {"id": json.loads(line)["id"], "error": {"code": -32603, "message": str(error)}}
                 typer.echo(json.dumps({"jsonrpc": "2.0", **answer}))
         raise
