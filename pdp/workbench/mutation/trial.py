@@ -135,8 +135,8 @@ class RegoTrial:
             try:
                 known |= self._evaluator.evaluate(asked, changed=changed).answers
             except UsageError as error:
-                # The original was evaluated by the same program.
-                if not error.message.startswith("OPA refuses the policies"):
+                # The same program evaluated the original, so the mutant is what OPA cannot compile or finish.
+                if not error.message.startswith("OPA refuses"):
                     raise
                 return Judgement(mutant, Fate.INVALID, by=error.message.splitlines()[0])
             suspects = [key for key in chunk if any(self._differs(body, known) for body in self._bodies[key])]
