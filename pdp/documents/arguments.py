@@ -18,7 +18,6 @@ T = TypeVar("T")
 _OR: Final = re.compile(r" \| (?![^\[]*\])")
 
 
-# A method that each kind of store has, and no other kind.
 _STORES: Final = {"ActionStore": "stage", "BudgetStore": "reserve", "IdempotencyStore": "begin", "LedgerStore": "write"}
 # Other annotations are names of classes, which need not be imported to compare them.
 _KINDS: Final[dict[str, Any]] = {
@@ -71,7 +70,6 @@ def _is_one(value: Any, kind: str) -> bool:
     if known is None:
         return kind in {each.__name__ for each in type(value).__mro__}
     if isinstance(value, Collection) and inner and _KINDS.keys() >= {*parts}:
-        # A text is no list of texts.
         is_listed = isinstance(value, known) and not isinstance(value, str)
         return is_listed and all(any(_is_one(each, part) for part in parts) for each in value)
     return isinstance(value, known) and (not isinstance(value, bool) or known in (bool, object))

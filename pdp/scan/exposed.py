@@ -130,8 +130,7 @@ def asked_tools(*command: str, timeout: float = 120) -> Exposure:
         try:
             found.append(_tool(read_document("declared.json", text=json.dumps(tool)).value, command[0]))
         except FileFaultsError as error:
-            fault = f"{error.faults[0].message}; ask its author to change it"
-            found.append(ExposedTool(tool["name"], command[0], fault=fault))
+            found.append(ExposedTool(tool["name"], command[0], fault=f"{error.faults[0].message}; ask its author"))
     return Exposure(_exposed(command[0], found).tools, bypasses)
 
 
