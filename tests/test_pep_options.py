@@ -13,6 +13,7 @@ from pdp.adapters.guard.guard import ToolGuard
 from pdp.client.client import Client
 from pdp.errors import UsageError
 from pdp.manifest.load import load_effective
+from pdp.stores.memory import MemoryApprovals
 from tests.support import payments
 from tests.support.payments import EXAMPLE
 from tests.support.scripted import Scripted, answer
@@ -110,6 +111,12 @@ def with_more(beneficiary_id: str, amount: float, source_account: str, reference
         (remote, {"url": 5}, "Pep.remote: url is 5, not str"),
         (remote, {"tokn": "a"}, "Pep.remote takes no `tokn` (did you mean `token`?)"),
         (client, {"timeout": True}, "Client: timeout is True, not float"),
+        (from_files, {"policies": [7]}, "Pep.from_files: policies is [7], not Sequence[str | Path] (pass ["),
+        (from_files, {"data": [7]}, "Pep.from_files: data is [7], not Mapping[str, Any] or Sequence[str | Path] or"),
+        (from_files, {"tools": {7: wire}}, "Pep.from_files: tools is {7: <function wire"),
+        (from_project, {"keyless": [[]]}, "Pep.from_project: keyless is [[]], not Iterable[str]"),
+        (from_files, {"keys": MemoryApprovals()}, "Pep.from_files: keys is <pdp.stores.memory.MemoryApprovals"),
+        (from_files, {"ledger": MemoryApprovals}, "Pep.from_files: ledger is <class"),
         (guard, {"pep": "pdp.yaml"}, "ToolGuard: pep is 'pdp.yaml', not Pep (pass Pep.from_project("),
         (guard, {}, "ToolGuard: missing a required argument: 'pep'"),
     ],
@@ -127,6 +134,7 @@ def test_an_argument_of_another_type_is_refused(make: Callable[..., Any], option
     [
         (5, "the function for tool initiate_wire: 5 is not a callable object"),
         (short, "the function for tool initiate_wire: missing a required argument: 'payee'"),
+        (dict, "the function for tool initiate_wire: no signature found for builtin type <class 'dict'>"),
         (with_more, "the function for tool initiate_wire: missing a required argument: 'key'"),
     ],
 )
@@ -219,6 +227,9 @@ def test_an_evaluation_shows_why_it_has_no_result(tmp_path: Path) -> None:
     failed, rejected = [repr(pep.call(each, SESSION)) for each in proposals]
     unread = repr(pep.call("no JSON", SESSION))
 
-    assert failed == "Evaluation(ALLOW, tool='tail', codes=('scripted.said',), 'TOOL_EXECUTION_FAILED: RuntimeError')"
+    assert (
+        failed
+        == "Evaluation(ALLOW, tool='tail', codes=('effects.gate_satisfied',), 'TOOL_EXECUTION_FAILED: RuntimeError')"
+    )
     assert rejected.startswith("Evaluation(rejected, tool='tail', codes=(), 'INVALID_PAYLOAD: arguments.file: ")
     assert unread.startswith("Evaluation(rejected, tool='', codes=(), 'INVALID_PAYLOAD: ")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
 from os import PathLike
-from typing import Any, Final, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, ParamSpec, TypeVar
 
 from pdp.documents.validation import nearest
 from pdp.errors import UsageError
@@ -18,16 +18,11 @@ T = TypeVar("T")
 _OR: Final = re.compile(r" \| (?![^\[]*\])")
 
 
-@runtime_checkable
-class _Store(Protocol):
-    blocking: bool
-
-
+_STORES: Final = {"ActionStore": "stage", "BudgetStore": "reserve", "IdempotencyStore": "begin", "LedgerStore": "write"}
 # Other annotations are names of classes, which need not be imported to compare them.
 _KINDS: Final[dict[str, Any]] = {
-    "ActionStore": _Store, "Any": object, "App": object, "BudgetStore": _Store, "Callable": Callable,
-    "Collection": Collection, "EngineName": str, "IdempotencyStore": _Store, "Iterable": Iterable,
-    "LedgerStore": _Store, "Mapping": Mapping, "None": type(None), "Path": PathLike, "Sequence": Sequence,
+    "Any": object, "App": object, "Callable": Callable, "Collection": Collection, "EngineName": str,
+    "Iterable": Iterable, "Mapping": Mapping, "None": type(None), "Path": PathLike, "Sequence": Sequence,
     "SessionSource": object, "bool": bool, "float": int | float, "int": int, "str": str,
 }  # fmt: skip
 _SUCH_AS: Final = {
@@ -62,15 +57,19 @@ def _check(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
         raise UsageError(f"{name}: {error}", hint="see its docstring") from None
     for each in given.keys() - {"self", "cls", *rest}:
         kinds = _OR.split(str(known[each].annotation))
-        if not any(_is_one(given[each], kind.partition("[")[0]) for kind in kinds):
+        if not any(_is_one(given[each], kind) for kind in kinds):
             hint = f"pass {_SUCH_AS[each]}" if each in _SUCH_AS else None
             raise UsageError(f"{name}: {each} is {given[each]!r:.60}, not {' or '.join(kinds)}", hint=hint)
 
 
 def _is_one(value: Any, kind: str) -> bool:
-    known = _KINDS.get(kind)
+    kind, _, inner = kind.removesuffix("]").partition("[")
+    known, parts = _KINDS.get(kind), ["str"] if kind == "Mapping" else _OR.split(inner)
+    if kind in _STORES:
+        return hasattr(value, _STORES[kind]) and not isinstance(value, type)
     if known is None:
         return kind in {each.__name__ for each in type(value).__mro__}
-    if known in (Collection, Iterable, Sequence) and isinstance(value, str):  # a text is no list of texts
-        return False
+    if isinstance(value, Collection) and inner and _KINDS.keys() >= {*parts}:
+        is_listed = isinstance(value, known) and not isinstance(value, str)
+        return is_listed and all(any(_is_one(each, part) for part in parts) for each in value)
     return isinstance(value, known) and (not isinstance(value, bool) or known in (bool, object))

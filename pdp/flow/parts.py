@@ -143,7 +143,7 @@ class Tools:
         entry = self._manifest.tools[name]
         try:
             inspect.signature(function).bind(**dict.fromkeys(argument_schemas(entry.schema_)))
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             problem = f"the function for tool {name}: {error}"
             raise UsageError(problem, hint="give it a parameter for each argument of the manifest's schema") from None
         self.defaults[name] = _defaults_of(entry, function)

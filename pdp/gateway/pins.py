@@ -13,7 +13,7 @@ import orjson
 from pydantic import RootModel
 
 from pdp.audit.file import replace_file
-from pdp.documents import read_record, written_value
+from pdp.documents import read_document, read_record, written_value
 from pdp.engine.protocol import DECISION, Engine
 from pdp.errors import EngineError, FileFaultsError, UsageError
 from pdp.gateway.mapping import GET_PROMPT, READ_RESOURCE
@@ -174,6 +174,7 @@ def left_out(tool: Mapping[str, Any] | None) -> str | None:
         return "two tools have this name; ask its author to rename one"
     rules = f"{_starter('governance.yaml')}  {written_value(tool['name'])}: *held\n"
     try:
+        read_document("declared.json", text=json.dumps([[tool]]))  # a fault would make the file of pins unreadable
         load_effective("declared", "held", manifest_text=_manifest([tool]).encode(), governance_text=rules.encode())
     except FileFaultsError as error:
         return f"{error.faults[0].message}; {error.faults[0].hint or 'ask its author to change it'}"

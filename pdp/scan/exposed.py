@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from pdp.client.client import secure_url
 from pdp.documents import read_document, shown_name
-from pdp.errors import PdpError, UsageError
+from pdp.errors import FileFaultsError, PdpError, UsageError
 from pdp.installed import extra
 from pdp.manifest.foreign.dialects import translated
 from pdp.manifest.foreign.openapi import operations
@@ -53,11 +53,11 @@ class Exposure(NamedTuple):
     switches: list[tuple[str, str]]
 
 
-def mcp_tools(source: str, content: bytes | None = None) -> Exposure:
-    """Return the tools of a server by its URL or its answer to `tools/list`: a file, or `content`. UsageError."""
-    if content is None and source.startswith(("http://", "https://")):
+def mcp_tools(source: str) -> Exposure:
+    """Return the tools of a server by its URL or a file with its answer to `tools/list`. UsageError."""
+    if source.startswith(("http://", "https://")):
         return asked_tools(source)
-    value = read_document(source, text=content).value
+    value = read_document(source).value
     for key in ("result", "tools"):
         value = value.get(key, value) if isinstance(value, dict) else value
     return _exposed(source, [_tool(at, source) for at in (value if isinstance(value, list) else [value])])
@@ -121,12 +121,17 @@ def asked_tools(*command: str, timeout: float = 120) -> Exposure:
 
     try:
         tools = [tool.model_dump(by_alias=True, mode="json", exclude_none=True) for tool in asyncio.run(listed())]
-        content = json.dumps(tools).encode()
     except (PdpError, TimeoutError, ValueError, RecursionError) as error:
         message = f"{command[0]}: {str(error) or f'no answer in {timeout:g} seconds'}"
         raise UsageError(message, hint="see that it runs, and lists its tools") from None
     bypasses = [(command[0], f"the option {word}") for word in command if word.startswith("--dangerously")]
-    return Exposure(mcp_tools(command[0], content).tools, bypasses)
+    found = []
+    for tool in tools:  # each by itself: one at fault is left out alone
+        try:
+            found.append(_tool(read_document("declared.json", text=json.dumps(tool)).value, command[0]))
+        except FileFaultsError as error:
+            found.append(ExposedTool(tool["name"], command[0], fault=f"{error.faults[0].message}; ask its author"))
+    return Exposure(_exposed(command[0], found).tools, bypasses)
 
 
 def application_tools(spec: str) -> Exposure:

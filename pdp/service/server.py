@@ -46,7 +46,7 @@ _OTHER_FILES: Final = 128  # open in a process beside its connections
 
 
 class _BoundedHttp(HttpToolsProtocol):
-    """HTTP/1.1 of one connection. A request whose head is not whole in 10 s, or longer than 64 KiB, ends it.
+    """HTTP/1.1 of one connection. A head over 10 s or 64 KiB ends it, and so do 20 s without reading.
 
     When a process has all the connections that it may have, a new one ends the one that has been without a request for
     longest. Where all have one, requests for health are still answered. When the process is told to end, `ending` in
@@ -109,6 +109,14 @@ class _BoundedHttp(HttpToolsProtocol):
         self._end_timer()
         self._idle.pop(self, None)
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._write_timer = self.loop.call_later(_GRACE_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._write_timer.cancel()
+        super().resume_writing()
 
     def shutdown(self) -> None:
         self.app_state["ending"].set()

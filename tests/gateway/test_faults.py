@@ -168,6 +168,7 @@ async def test_what_cannot_be_pinned_is_left_out_and_said(tmp_path: Path) -> Non
             tool(), tool("twice"), tool("twice", description="Another."), tool("mcp_read_resource"),
             tool("elsewhere", inputSchema=elsewhere), tool("odd name"),
             tool("emoji", description="Pays \U0001f600\x07."),
+            tool("large", outputSchema={"type": "object", "properties": {"n": {"maximum": 2**63 - 1}}}),
         ]},
     )  # fmt: skip
     _, left_out = await world.pin()
@@ -184,6 +185,10 @@ async def test_what_cannot_be_pinned_is_left_out_and_said(tmp_path: Path) -> Non
         (
             "one: tool odd name is left out: `name` must be a name of letters, digits and `_ . : / -`, at most 128 "
             "characters, not `odd name`; ask its author to change it"
+        ),
+        (
+            "one: tool large is left out: number `9223372036854775807` is beyond 2^53-1; write it in quotes if it is "
+            "an identifier"
         ),
     ]
     async with world.client() as client:

@@ -343,6 +343,18 @@ def test_a_server_over_http_is_asked(tmp_path: Path) -> None:
     assert asked == saved.replace("# review: tools.json", f"# review: {url}")
 
 
+@pytest.mark.process
+def test_a_tool_of_a_server_that_no_file_can_hold_is_left_out_alone(tmp_path: Path) -> None:
+    large = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 2**63 - 1}}}
+    with http_server(tmp_path, "web", tools=[*TOOLS, {"name": "large", "inputSchema": large}]):
+        done = pdp("manifest", "import", "mcp", Path("web/url").read_text())
+
+    names = [tool["name"] for tool in yaml.safe_load(done.out)["tools"]]
+    assert (done.code, names) == (1, [tool["name"] for tool in TOOLS])
+    number = "number `9223372036854775807` is beyond 2^53-1"
+    assert done.err.splitlines()[-1] == f"left out: 'large': {number}; ask its author"
+
+
 def test_nothing_is_overwritten() -> None:
     write("made.yaml", "mine")
 

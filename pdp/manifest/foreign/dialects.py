@@ -60,7 +60,7 @@ def translated(schema: Mapping[str, Any], openapi: str = "") -> Translation:
     """
     reader = _Reader(schema, openapi)
     whole: dict[str, Any] = reader.part(schema, (), ())
-    if not isinstance(kinds := whole.get("type", ["object"]), str) and "object" in kinds:
+    if isinstance(kinds := whole.get("type", ["object"]), list) and "object" in kinds:
         whole["type"] = "object"  # arguments are always an object
     reader.finish(whole)
     return Translation(whole, tuple(dict.fromkeys(reader.notes)))

@@ -186,13 +186,15 @@ class AccessPolicy:
 
 
 def _hold_to(place: str, stated: dict[str, Any], mapping: Mapping[str, Expression], arguments: Any) -> bool:
-    """Fill in what the manifest maps from the arguments; return whether that is all that it maps.
+    """Fill in what the manifest maps from the arguments; return whether that is all that is mapped and stated.
 
     PdpError: something else is stated, or an expression failed.
     """
     known = {name: each for name, each in mapping.items() if all(path.variable == "arguments" for path in each.paths)}
     for name, each in known.items():
         value = each.evaluate(Variables(arguments=arguments))
-        if value is not MISSING and canonical(stated.setdefault(name, value)) != canonical(value):
+        if value is not MISSING:
+            stated.setdefault(name, value)
+        if name in stated and (value is MISSING or canonical(stated[name]) != canonical(value)):
             raise PdpError(f"{place}.{name} differs from the arguments")
-    return len(known) == len(mapping)
+    return known.keys() >= mapping.keys() | stated.keys()

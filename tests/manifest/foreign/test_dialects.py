@@ -204,3 +204,11 @@ def test_references_follow_what_they_lead_to() -> None:
         },
         ("read as draft-07",),
     )
+
+
+@pytest.mark.parametrize("kind", [7, None, True, {"object": 1}])
+def test_a_type_that_is_none_is_left_for_loading_to_find(kind: Any) -> None:
+    read = translated({"type": kind, "properties": {}}).schema
+
+    assert read["type"] == kind
+    assert read_schema(read, {}, (), root_object=True)[1]

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from pdp.decision import Decision, Verdict
+from pdp.documents import read_document
 from pdp.json import canonical
 from tests.service.authzen.conftest import events, lose_the_stream
-from tests.service.authzen.questions import ME, PAYEE, SCOPED, WIRE, wire
-from tests.support.payments import ARGUMENTS, REMEDY
-from tests.support.service import OFFICER, ServedApp
+from tests.service.authzen.questions import ME, PAYEE, SCOPED, WIRE, project_in, wire
+from tests.support.payments import ARGUMENTS, EXAMPLE, REMEDY
+from tests.support.postgres import empty_database
+from tests.support.service import OFFICER, ServedApp, service, tenant_on
 
 EVALUATION = "/access/v1/evaluation"
 EVALUATIONS = "/access/v1/evaluations"
@@ -129,6 +133,29 @@ async def test_a_permit_without_arguments_says_that_they_were_not_checked(client
     whole = {**lookup, "resource": {"type": "tool", "id": "lookup_beneficiary"}, "context": {"arguments": arguments}}
     assert (await client.post(EVALUATION, json=whole)).json() == {"decision": True}
     assert not (await client.post(EVALUATION, json=whole | {"resource": PAYEE})).json()["decision"]
+
+
+async def test_values_that_a_call_leaves_out_cannot_be_stated_of_its_resource(tmp_path: Path) -> None:
+    manifest, governance = (read_document(EXAMPLE / name).value for name in ("manifest.json", "governance.yaml"))
+    manifest["tools"][2]["schema"]["properties"]["owner"] = {"type": "string"}
+    governance["actions"]["initiate_wire"]["resource"]["owner"] = "$arguments.owner"
+    project = project_in(tmp_path)
+    stated = {"manifest": manifest, "governance": governance}
+    for name, value in stated.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(value))
+    project.write_text(json.dumps({**json.loads(project.read_text()), **{name: f"{name}.json" for name in stated}}))
+    url = empty_database("sqlite", tmp_path)
+    async with service(tmp_path, url=url, tenants={"default": tenant_on(url) | {"project": project}}) as opened:
+        client = opened.client(["decide", "assert"], {})
+
+        async def answer(**properties: Any) -> Any:
+            return (await client.post(EVALUATION, json=wire(resource={**PAYEE, "properties": properties}))).json()
+
+        assert await answer() == {"decision": True}
+        assert await answer(markings=[]) == {"decision": True, "context": {"unchecked": ["resource"]}}
+        refused = await answer(owner="me")
+        assert not refused["decision"]
+        assert refused["context"]["reasons"][0]["message"] == "initiate_wire: resource.owner differs from the arguments"
 
 
 async def test_what_the_manifest_maps_is_filled_in(client: httpx.AsyncClient) -> None:
