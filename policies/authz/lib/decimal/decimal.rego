@@ -6,7 +6,7 @@
 package authz.lib.decimal
 
 # The units and the scale of a number, however it is spelled. Undefined for other types.
-parsed(x) := {"units": _whole(digits) * ten(max([0 - scale, 0])), "scale": max([scale, 0])} if {
+parsed(x) := {"units": _whole(digits) * ten(0 - scale), "scale": max([scale, 0])} if {
 	is_number(x)
 	halves := array.concat(split(lower($"{x}"), "e"), ["0"])
 	parts := array.concat(split(halves[0], "."), [""])
@@ -25,7 +25,7 @@ number(units, scale) := to_number(concat("", [_signs[units < 0], before, after])
 	after := trim_right(concat("", [".", substring(padded, at, scale)]), ".0")
 }
 
-# 10 to the power of `n`, up to 1,500.
+# 10 to the power of `n`, up to 1,500; 1 below 0.
 ten(n) := product([power |
 	some start in _starts
 	start < n
@@ -53,7 +53,7 @@ multiplied(list) := number(product([value.units | some value in values]), sum([v
 rounded(x, decimals) := number((units + carried) * sign, value.scale) if {
 	value := parsed(x)
 	sign := {true: -1, false: 1}[value.units < 0]
-	step := ten(max([value.scale - decimals, 0]))
+	step := ten(value.scale - decimals)
 	rest := abs(value.units) % step
 	units := abs(value.units) - rest
 	carried := {true: step, false: 0}[(2 * rest) >= step]
@@ -71,7 +71,7 @@ _whole(text) := sum([units |
 	some start in _starts
 	start < count(digits)
 	piece := _piece(_signs[startswith(text, "-")], substring(digits, start, 250))
-	units := piece * ten(max([(count(digits) - start) - 250, 0]))
+	units := piece * ten((count(digits) - start) - 250)
 ])
 
 # Leading zeros are no JSON.
