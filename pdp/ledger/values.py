@@ -61,6 +61,9 @@ _HIDDEN: Final = re.compile(  # control and format characters, and others that n
     "\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3"
     "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
+_NOT_SHOWN: Final = re.compile(  # in a page: tags within a word, comments, more than one blank
+    r"</?(?:a|b|em|font|i|small|span|strong|u|wbr)\b[^<>]{0,200}>|<!--[^<>]{0,200}>|(?<=\s)\s+"
+)
 _OTHER_DIGIT: Final = re.compile(r"[^\D0-9]")
 _CJK: Final = r"\u3040-\u30ff\u3400-\u9fff"
 # The full stop of Chinese and Japanese is a dot of a host between other letters, and before a path.
@@ -148,7 +151,8 @@ def links(text: str) -> list[str]:
     """Return the links, hosts, mail addresses and accounts in a text, each once, as a program shows or decodes them."""
     found: dict[str, str] = {}
     shown = folded(text)
-    for form in dict.fromkeys((shown, folded(unescape(unquote(shown))))):
+    decoded = folded(unescape(unquote(shown)))
+    for form in dict.fromkeys((shown, decoded, folded(unescape(unquote(_NOT_SHOWN.sub("", decoded)))))):
         patterns = [_LINK, _HOST] if "." in form or "/" in form else [_LINK]
         if "@" in form:
             patterns.append(_MAIL)
