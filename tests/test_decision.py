@@ -121,6 +121,7 @@ def test_reasons_and_obligations_of_another_verdict_are_an_error(changes: dict[s
         (b'{"context":{"request_id":"one"}}', "two", False),
         (b'{"context":{"request_id":"one"}}', None, False),
         (b'{"context":{"arguments":{"request_id":"two"},"request_id":"one"}}', None, False),
+        (b'{"context":{"arguments":{"request_id":"two"},"request_id":"one"}}', "two", False),
         (b'{"context":{"arguments":{"request_id":"two"}}}', None, True),
         (b'{"context":{"request_id":1}}', None, True),
         (b'{"context":{"request_id":1}}', 1, False),

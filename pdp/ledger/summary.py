@@ -52,6 +52,7 @@ _ADDRESSES: Final = ("url", "address")
 _TARGETS: Final = ("destination", "object")
 _LAST: Final = len(_TARGETS)
 _SHORT_STATUS: Final = 64
+_LETTERS: Final = re.compile(r"[^\W\d_]+")
 _CAMEL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _VERBS: Final = tuple(
     frozenset(stems.split())
@@ -135,7 +136,7 @@ class Tracker:
         self._reader, self._is_pure = ResultReader(entry), entry.effect_class is EffectClass.PURE
         self._stems = _stems(entry.name)
         told = f"{entry.name} {entry.description} {canonical(entry.schema_).decode()}"
-        self._own_words = frozenset(WORD.findall(told.casefold()))
+        self._own_words = frozenset(_LETTERS.findall(told.casefold()))
 
     def call_flow(self, arguments: Mapping[str, Any], session: Session, store: LedgerStore, now: float) -> CallFlow:
         """Return what the ledger says of a call; `session` has a `run_id`. Errors as of `LedgerStore.read`."""
@@ -159,8 +160,9 @@ class Tracker:
         for argument in asked:
             value = argument.asked.value
             sources, calls = lookup.origin(argument.asked, argument.role, argument.leaf)
-            counts = argument.role in _TARGETS or len(value or str(argument.leaf.value)) >= SHORTEST
-            if counts and GOOD.isdisjoint(sources):
+            if (
+                argument.role in _TARGETS or len(value) >= SHORTEST or not lookup.is_setting(value)
+            ) and GOOD.isdisjoint(sources):
                 is_model = "model" in sources
                 # In a tainted run the model's words may be a stranger's, and what only computes may decode them.
                 is_steered = self._is_pure or (is_model and lookup.steers(argument))
@@ -343,15 +345,15 @@ class _Lookup:
         return not set(self._stems[1:]).isdisjoint(_stems(tool)[1:])
 
     def steers(self, argument: _Argument) -> bool:
-        """Return whether a read that the model asks with this value may answer what a stranger wanted found.
+        """Return whether a read that the model asks with this value may answer what a stranger wanted found."""
+        is_setting = argument.role not in _TARGETS and self.is_setting(argument.asked.value)
+        return not is_setting and not self.prompt.has_words_of(str(argument.leaf.value))
 
-        Small numbers and the tool's own words are settings, such as the size of a page, unless they pick a record.
-        """
-        value = argument.asked.value
-        is_setting = value in self._tool_words or (is_numeric(value) and not names_something(value))
-        return (argument.role in _TARGETS or not is_setting) and not self.anchors(argument, [], share=1)
+    def is_setting(self, value: str) -> bool:
+        """Return whether a value is a small number or a word of the tool's own, such as a size or an order of pages."""
+        return value in self._tool_words or (is_numeric(value) and not names_something(value))
 
-    def anchors(self, argument: _Argument, sources: list[str], share: float = _ANCHORING) -> bool:
+    def anchors(self, argument: _Argument, sources: list[str]) -> bool:
         """Return whether an argument holds the user's words: it is one, or most of its own words are theirs."""
         value = argument.asked.value
         # A word of the tool's own, such as a kind of attachment, stands in many prompts.
@@ -360,7 +362,7 @@ class _Lookup:
         if not isinstance(argument.leaf.value, str) or argument.leaf.value.isalnum():
             return False
         words = {word for word in WORD.findall(argument.leaf.value.casefold()) if len(word) > SHORTEST}
-        return len(words) > 1 and len(words & self.prompt.words) >= share * len(words)
+        return len(words) > 1 and len(words & self.prompt.words) >= _ANCHORING * len(words)
 
 
 @lru_cache(1024)

@@ -61,6 +61,9 @@ _HIDDEN: Final = re.compile(  # control and format characters, and others that n
     "\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3"
     "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
+_NOT_SHOWN: Final = re.compile(  # in a page: tags within a word, comments, more than one blank
+    r"</?(?:a|b|em|font|i|small|span|strong|u|wbr)\b[^<>]{0,200}>|<!--[^<>]{0,200}>|(?<=\s)\s+"
+)
 _OTHER_DIGIT: Final = re.compile(r"[^\D0-9]")
 _CJK: Final = r"\u3040-\u30ff\u3400-\u9fff"
 # The full stop of Chinese and Japanese is a dot of a host between other letters, and before a path.
@@ -84,7 +87,7 @@ _END_OF_LINK: Final = ".,;:!?)'\""
 _JOINS: Final = "@.-_/:+%&=~#"
 _SMALL: Final = 1000
 _FUNCTION_WORD: Final = re.compile(
-    "about|after|again|all|also|and|any|are|ask|before|but|can|check|could|did|does|each|else|find|for|from|get|give|has|"
+    "a|an|at|by|in|is|me|my|of|on|or|to|about|after|again|all|also|and|any|are|ask|before|but|can|check|could|did|does|each|else|find|for|from|get|give|has|"
     "had|have|her|here|him|his|how|into|its|just|let|like|list|look|make|many|more|most|much|must|need|new|not|now|off|"
     "one|only|other|our|out|over|please|put|read|same|see|send|she|should|show|some|such|sum|tell|than|that|the|their|"
     "them|then|there|these|they|this|those|through|too|two|until|use|very|want|was|way|were|what|when|where|which|while|"
@@ -93,6 +96,7 @@ _FUNCTION_WORD: Final = re.compile(
 # A word with a digit, a sign or a capital in it, such as 1j1l, ab-c or newPin.
 _NO_WORD: Final = re.compile(r"(?=\w)\S*(?:\d|(?<=\w)(?:[^\w\s'\u2019](?=\w)|[A-Z]))\S*(?<=\w)")
 WORD: Final = re.compile(r"[^\W\d_]{3,}")
+_PART_OF_TEXT: Final = re.compile(r"[^\W_]+")
 
 
 def normal(value: Any) -> str:
@@ -147,7 +151,8 @@ def links(text: str) -> list[str]:
     """Return the links, hosts, mail addresses and accounts in a text, each once, as a program shows or decodes them."""
     found: dict[str, str] = {}
     shown = normalized(text)
-    for form in dict.fromkeys((shown, normalized(unescape(unquote(shown))))):
+    decoded = normalized(unescape(unquote(shown)))
+    for form in dict.fromkeys((shown, decoded, normalized(unescape(unquote(_NOT_SHOWN.sub("", decoded)))))):
         patterns = [_LINK, _HOST] if "." in form or "/" in form else [_LINK]
         if "@" in form:
             patterns.append(_MAIL)
@@ -282,7 +287,7 @@ def _times(text: str) -> Iterator[str]:
 class Prompt:
     """The user's own words, ready to be searched. Immutable."""
 
-    __slots__ = ("_dates", "_numbers", "_text", "_times", "_values", "_written", "words")
+    __slots__ = ("_dates", "_numbers", "_parts", "_text", "_times", "_values", "_written", "words")
 
     def __init__(self, texts: Iterable[str]) -> None:
         # A full stop before a capital letter ends a sentence, and no host.
@@ -293,7 +298,7 @@ class Prompt:
         self._values = frozenset((*within(whole), *within(shown)))
         self._numbers = frozenset(_normal_number(match.group()) for match in _AMOUNT.finditer(plain))
         self._dates, self._times = frozenset(_dates(plain)), frozenset(_times(plain))
-        self.words = frozenset(WORD.findall(plain))
+        self.words, self._parts = frozenset(WORD.findall(plain)), frozenset(_PART_OF_TEXT.findall(plain))
 
     def says(self, value: str) -> bool:
         """Return whether the user wrote this value (a normal form): all of it, and not as a part of another."""
@@ -329,8 +334,13 @@ class Prompt:
             return True
         if _NO_WORD.fullmatch(text):
             return text in self._written or not any(map(str.isalpha, text))
-        quoted = rf"[\"'`\u2018\u201c\u00ab]{re.escape(text)}[\"'`\u2019\u201d\u00bb]"
+        quoted = rf"(?<!\w)[\"'`\u2018\u201c\u00ab]{re.escape(text)}[\"'`\u2019\u201d\u00bb](?!\w)"
         return text == text.strip() and re.search(quoted, self._written) is not None
+
+    def has_words_of(self, text: str) -> bool:
+        """Return whether a text has words, and all of them, numbers too, are the user's, or such as all use."""
+        parts = _PART_OF_TEXT.findall(normalized(text).casefold())
+        return bool(parts) and all(part in self._parts or _FUNCTION_WORD.fullmatch(part) for part in parts)
 
     def numbers(self, value: str, stems: Iterable[str]) -> bool:
         """Return whether the user wrote a number as that of a thing, by the stem of its noun: `ticket 7`, `file #7`."""

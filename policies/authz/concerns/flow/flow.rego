@@ -178,8 +178,10 @@ _asked_for if {
 _asked_for if {
 	input.context.flow.intended
 	count(flow.targets) == 0
-	some value in flow.values
-	flow.named(value)
+	count(flow.values) > 0
+	every value in flow.values {
+		flow.named(value)
+	}
 }
 
 # METADATA

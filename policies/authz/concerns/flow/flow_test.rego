@@ -203,6 +203,9 @@ test_destructive[name] if {
 		]}},
 		"the user named a value": {"flow": _labelled("value", ["prompt"]), "asked": set()},
 		"the system names a value": {"flow": _labelled("value", ["trusted"])},
+		"the user named one of two values": {"flow": {"arguments": [
+			fixture.argument("value", ["prompt"]), fixture.argument("value", ["trusted"]),
+		]}},
 		"the user named a text": {"flow": _labelled("body", ["prompt"])},
 		"the user named a value beside the target": {"flow": {"arguments": [
 			fixture.argument("object", ["trusted"]), fixture.argument("value", ["prompt"]),

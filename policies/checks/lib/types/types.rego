@@ -163,7 +163,7 @@ _value(wanted, term, _) if {
 
 _whole(term) if {
 	term.type == "number"
-	not contains($"{term.value}", ".")
+	regex.match(`^-?[0-9]+$`, $"{term.value}")
 }
 
 # What these are given is checked where they stand.

@@ -13,6 +13,7 @@ _numbers := {
 	"a decimal": {"body": "1 + 0.1 == x", "found": _no_whole("+", "0.1")},
 	"a whole number written as a decimal": {"body": "1 + 7.0 == x", "found": _no_whole("+", "7.0")},
 	"written out": {"body": "1 + 2 == x", "found": set()},
+	"a decimal with an exponent": {"body": "sum([1, 3]) + 5e-1 == x", "found": _no_whole("+", "5e-1")},
 	"a remainder": {"body": "input.context.a % 2 == x", "found": _no_whole("%", "input.context.a")},
 	"a count": {"body": "count(x) - 1 == y", "found": set()},
 	"a result": {"body": "(count(x) + 1) * 2 == y", "found": set()},
