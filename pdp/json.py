@@ -11,12 +11,10 @@ import json
 import math
 import re
 import sys
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+from collections.abc import Iterable
+from typing import Any, Final, NoReturn, Self
 
 import orjson
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MAX_NUMBER: Final = 2**53 - 1  # beyond it doubles are not exact, and the engines disagree
 MAX_DEPTH: Final = 32  # of objects and arrays in a request

@@ -10,18 +10,16 @@ import json
 import re
 import sys
 from bisect import bisect_right
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import yaml
 
 from pdp.documents.document import Document, Part, shown_name
 from pdp.errors import Fault, FileFaultsError, UsageError
 from pdp.json import MAX_NUMBER
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MAX_FILE_BYTES: Final = 32 * 1024 * 1024  # largest that is read: ten thousand richly described tools have about 12 MiB
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pathlib  # noqa: TC003 - pydantic reads the types of private attributes
+import pathlib
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import (

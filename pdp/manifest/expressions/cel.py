@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
@@ -21,9 +22,6 @@ from pdp.errors import MissingExtraError
 from pdp.installed import extra
 from pdp.json import JsonValueError, check_json
 from pdp.manifest.expressions.expression import ANY, Contained, ExpressionError, JsonPath, Variables, check_offered
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 MAX_LENGTH: Final = 1000
 MAX_ITEMS: Final = 100

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from enum import StrEnum
+from typing import Any, Final
 
 from pdp.engine.data import RUN_TIME_ROOTS
 from pdp.manifest.effective import FOR_POLICY
@@ -12,10 +14,6 @@ from pdp.manifest.model import EffectiveApproval, FlowRules, Idempotency, Limit,
 from pdp.manifest.rules.rules import PEP_CONTEXT
 from pdp.manifest.schema.compile import closed_schema
 from pdp.manifest.schema.walk import SchemaNode, walk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from enum import StrEnum
 
 _RESOURCE: Final = ("type", "id")
 _ENTRY: Final = "data.authz.lib.manifest.entry"

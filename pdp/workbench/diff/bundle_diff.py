@@ -6,9 +6,11 @@ What changed in rules and no call of the two layers shows is noted as well.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import orjson
 
@@ -26,12 +28,7 @@ from pdp.workbench.diff.review import review
 from pdp.workbench.diff.structure import structure_of
 from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.opa.program import needed_opa
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from pdp.workbench.scenarios.files.suite import Suite
+from pdp.workbench.scenarios.files.suite import Suite
 
 GENERATED: Final = 50_000
 """How many calls are generated at most, by default."""

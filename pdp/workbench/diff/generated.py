@@ -7,17 +7,21 @@ take turns. The calls are the same in every run.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice, product, zip_longest
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.decision import Verdict
+from pdp.engine.bundle.file import Bundle
 from pdp.engine.data import merged_data
 from pdp.json import JsonValueError, canonical
+from pdp.manifest.effective import EffectiveManifest
 from pdp.workbench.diff.comparison import ComparedCall, Comparison
 from pdp.workbench.diff.manifests import named_manifest
+from pdp.workbench.diff.policies import BundlePair
 from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.neighbours.bases import (
     CalledTool,
@@ -34,13 +38,6 @@ from pdp.workbench.neighbours.runs import reads_between
 from pdp.workbench.neighbours.values import as_dict, at, edited, texts
 from pdp.workbench.neighbours.variants import Change, changes, dotted, pairs
 from pdp.workbench.neighbours.vocabulary import Policy, Vocabulary, vocabulary
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from pdp.engine.bundle.file import Bundle
-    from pdp.manifest.effective import EffectiveManifest
-    from pdp.workbench.diff.policies import BundlePair
 
 _READ: Final = ("directory", "settings")
 _KNOWN_BASES: Final = 2

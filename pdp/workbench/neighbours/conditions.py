@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from pdp.errors import EngineError, UsageError
 from pdp.json import canonical
 from pdp.workbench.neighbours.values import GONE, Edit, JsonPath, as_list, at, edited, is_number
+from pdp.workbench.neighbours.vocabulary import Policy
 from pdp.workbench.opa.evaluation import Evaluator
 from pdp.workbench.opa.syntax import Node, operator, package_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from pdp.workbench.neighbours.vocabulary import Policy
-
-    _Edits = tuple[Edit, ...]
-    _OpenSteps = dict[str, int | str]
+_Edits = tuple[Edit, ...]
+_OpenSteps = dict[str, int | str]
 
 Alternative = tuple["Node", ...]
 """Conditions that hold together, as expressions of OPA's syntax tree."""

@@ -9,15 +9,13 @@ decisions may differ.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pdp.workbench.neighbours.values import ANY, JsonPath, is_number, leaves
 from pdp.workbench.opa.syntax import Node, imports_of, nodes, operator, package_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Constant = str | float
 Name = tuple[str | int, ...] | str

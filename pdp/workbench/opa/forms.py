@@ -12,15 +12,13 @@ reference could reach a helper by a name that is computed.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.json import canonical, digest
 from pdp.workbench.opa.syntax import Node, declared, imports_of, is_every, nodes, package_of, rule_name, variables
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from collections.abc import Set as AbstractSet
 
 _WITHOUT_MEANING: Final = frozenset(("location", "annotations", "comments", "index"))
 _UNORDERED: Final = ("set", "object")

@@ -6,21 +6,18 @@ stand where the author wrote them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+import pathlib
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
 from pdp.documents import nearest, shown_name
+from pdp.documents.document import Path
 from pdp.errors import FileFaultsError, UsageError
 from pdp.manifest.findings import FaultyFile, Finding, Model
 from pdp.session import Session
 from pdp.workbench.scenarios.files.scenario import ACTIONS, Scenario, ScenarioSettings, Step
-
-if TYPE_CHECKING:
-    import pathlib
-    from collections.abc import Callable
-
-    from pdp.documents.document import Path
 
 _OF_SCENARIO: Final = frozenset(Scenario.model_fields)
 # `session` stands in both, and in a scenario without `steps` it is the scenario's.

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Iterable, Iterator
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.workbench.reports.shown_file import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from pdp.workbench.scenarios.results import Diagnosis, Fired, Missed, RunResult, ScenarioResult
+from pdp.workbench.scenarios.results import Diagnosis, Fired, Missed, RunResult, ScenarioResult
 
 _COLUMN: Final = 44
 _KEY: Final = 11

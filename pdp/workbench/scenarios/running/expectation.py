@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
+from pdp.contract.plan import PlanStep
+from pdp.decision import Decision
+from pdp.evaluation import Evaluation
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.proposal import RejectionCode, Status
+from pdp.stores.approvals import Approval
+from pdp.workbench.scenarios.files.scenario import Expect
 from pdp.workbench.scenarios.results import Mismatch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pdp.contract.plan import PlanStep
-    from pdp.decision import Decision
-    from pdp.evaluation import Evaluation
-    from pdp.stores.approvals import Approval
-    from pdp.workbench.scenarios.files.scenario import Expect
 
 
 @dataclass(frozen=True, slots=True)
