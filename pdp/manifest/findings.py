@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import pathlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_snake
 
 from pdp.documents import faults_of, read_document
+from pdp.documents.document import Path
 from pdp.errors import Fault, FileFaultsError
-
-if TYPE_CHECKING:
-    import pathlib
-    from collections.abc import Callable, Iterable, Mapping
-
-    from pdp.documents.document import Path
 
 Model = TypeVar("Model", bound=BaseModel)
 

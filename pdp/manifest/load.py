@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 from pdp.documents import nearest, shown_name
+from pdp.documents.document import Path
 from pdp.errors import Fault, FileFaultsError, UsageError
 from pdp.manifest.effective import EffectiveManifest, effective_manifest, effective_tool
 from pdp.manifest.fields import PATTERN_EFFECTS
@@ -29,11 +31,6 @@ from pdp.manifest.rules.rules import (
 from pdp.manifest.schema.faults import read_schema
 from pdp.manifest.schema.shapes import shape_findings
 from pdp.manifest.spellings import expanded_entry, expanded_rules, manifest_root, shared_names, written_path
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pdp.documents.document import Path
 
 
 class LoadOptions(TypedDict, total=False):
