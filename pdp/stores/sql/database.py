@@ -13,10 +13,9 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
@@ -25,6 +24,9 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from pdp.errors import StoreError, UsageError
 from pdp.installed import extra
 from pdp.stores.sql.tables import SCHEMA, audit, check_schema, upgrade_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 BUSY_SECONDS: Final = 10  # how long one step waits for another process that holds the database, before it fails
 TURN_SECONDS: Final = 3 * BUSY_SECONDS

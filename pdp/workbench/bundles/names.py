@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pdp.engine.data import RUN_TIME_ROOTS
 from pdp.manifest.effective import FOR_POLICY
@@ -14,6 +12,10 @@ from pdp.manifest.model import EffectiveApproval, FlowRules, Idempotency, Limit,
 from pdp.manifest.rules.rules import PEP_CONTEXT
 from pdp.manifest.schema.compile import closed_schema
 from pdp.manifest.schema.walk import SchemaNode, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from enum import StrEnum
 
 _RESOURCE: Final = ("type", "id")
 _ENTRY: Final = "data.authz.lib.manifest.entry"
