@@ -182,7 +182,6 @@ def _object(body: bytes, *forms: set[str]) -> dict[str, Any]:
 
 
 def _is_about(request: bytes, request_id: Any) -> bool:
-    """Whether a canonical request has this id, or none if it is None."""
     if type(request_id) is str and b'"request_id":%b' % orjson.dumps(request_id) in request:
         return True  # as in nearly every request; what follows reads all of it
     asked = orjson.loads(request)

@@ -229,7 +229,6 @@ class FileAudit(AuditLog):
         self._last = line + b"\n"
 
     def _adopt(self, file: int) -> None:
-        """Take a file in the place of the one that is open."""
         status = os.fstat(file)
         if self._file >= 0:
             os.close(self._file)

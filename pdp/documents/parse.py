@@ -245,7 +245,6 @@ class Parser:
         return None
 
     def _alias(self, event: Any, depth: int) -> Part:
-        """Return the part that an alias names, at another place."""
         mark, name = event.start_mark, shown_name(f"*{event.anchor}")
         if event.anchor not in self._anchors:
             raise self._stop(mark, f"alias {name} names no anchor above it", "quote it to make it a string")

@@ -49,7 +49,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _faults(value: Any) -> list[tuple[tuple[str, ...], str, str | None]]:
-    """What is wrong with the content of a data file: where, what, and what to do."""
     admitted = " and ".join(RUN_TIME_ROOTS)
     if type(value) is not dict:
         return [((), "must be a mapping", f"with the roots {admitted}")]

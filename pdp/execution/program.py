@@ -126,7 +126,6 @@ class CliTool:
 
 
 def _expanded(item: ArgvItem, arguments: Mapping[str, Any], *, guarded: bool) -> Iterator[str]:
-    """Yield the items that one item of the template stands for."""
     if not item.arguments:
         yield item.parts[0]
         return

@@ -222,7 +222,6 @@ def worth_repeating(execution: Execution) -> bool:
 
 
 def _size(result: Any) -> int:
-    """Return how many bytes a result has that is not JSON; 0 where that is unknown."""
     if isinstance(result, str):
         return len(result.encode(errors="surrogatepass"))
     return memoryview(result).nbytes if isinstance(result, bytes | bytearray | memoryview) else 0

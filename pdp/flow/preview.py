@@ -111,7 +111,6 @@ def _probe(tool: CompiledTool, session: Session, now: float) -> Request:
 
 
 def _known(mapping: Mapping[str, Expression], session: Session) -> dict[str, Any]:
-    """What can be said of a mapping without arguments."""
     known: dict[str, Any] = {}
     for field, expression in mapping.items():
         try:

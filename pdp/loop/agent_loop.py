@@ -242,7 +242,6 @@ class AgentLoop:
             prompt.evaluations += results
 
     async def _answer(self, prompt: _Prompt, schema: dict[str, Any], validator: SchemaValidator) -> Any:
-        """Have the model answer as JSON of the schema, and return that."""
         for _ in range(MOST_ANSWERS):
             calls = await self._ask(prompt, schema=schema)
             # Its tools are gone: a call now is not an answer, and is not run.
@@ -280,7 +279,6 @@ class AgentLoop:
         return tuple(tool for tool in tools if visible.get(tool["name"], Visibility.NEVER) is not Visibility.NEVER)
 
     async def _make(self, calls: tuple[ToolCall, ...], prompt: _Prompt) -> list[Evaluation]:
-        """Make the calls of one turn, together."""
         places, beginning = asyncio.Semaphore(_TOGETHER), asyncio.Lock()
         session = prompt.session
         if session.request_id is None:

@@ -212,8 +212,6 @@ def _intersection(first: Terms, second: Terms) -> Terms:
 
 
 def _record(model: type[Record], **joins: _Join) -> _Join:
-    """Return the join of two records, field by field."""
-
     def joined(first: Any, second: Any) -> Any:
         # What only one side states is joined with itself, so that its lists are sorted as well.
         sides = (first or second, second or first)

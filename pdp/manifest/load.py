@@ -108,8 +108,6 @@ class _Entry:
 
 
 class _ManifestFile(FaultyFile):
-    """A manifest as far as it could be read."""
-
     def __init__(self, path: pathlib.Path | str, text: bytes | None) -> None:
         super().__init__(path, text, "manifest")
         root = manifest_root(self.document.value)
@@ -160,8 +158,6 @@ class _ManifestFile(FaultyFile):
 
 
 class _GovernanceFile(FaultyFile):
-    """A governance file as far as it could be read."""
-
     def __init__(self, path: pathlib.Path | str, text: bytes | None) -> None:
         super().__init__(path, text, "governance file")
         self.actions: dict[str, ActionRules] = {}

@@ -315,7 +315,6 @@ def _redact(node: Any, steps: list[str]) -> None:
 
 
 def _key(node: Any, step: str) -> Any:
-    """Return the key or index of `step` in `node`, or None when nothing is there."""
     if type(node) is dict:
         return step if step in node else None
     if type(node) is list and _INDEX.fullmatch(step):

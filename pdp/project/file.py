@@ -31,7 +31,6 @@ _SQLITE: Final = "sqlite:///"
 
 
 def _path(value: Any, info: ValidationInfo) -> Path:
-    """Return a path of the file, which is relative to the file's folder."""
     if isinstance(value, Path):
         return value
     if not isinstance(value, str) or not value or "\0" in value:

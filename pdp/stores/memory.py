@@ -120,7 +120,6 @@ class _MemoryRecords(Generic[Record]):
         self._records: dict[str, Record] = {}
 
     def get(self, record_id: str) -> Record | None:
-        """Return the record of that id, if there is one."""
         return self._records.get(record_id)
 
     def replace(self, old: Record, new: Record, *, within: Transaction | None = None) -> bool:  # noqa: ARG002 - of databases

@@ -86,7 +86,6 @@ def _unheld(tool: Tool, scopes: set[str], limits: set[str], roles: set[str]) -> 
 
 
 def _held(suites: Sequence[Suite]) -> tuple[set[str], set[str], set[str]]:
-    """The scopes and the names of limits that sessions of scenarios hold, and the roles of those who approve."""
     scopes, limits, roles = set[str](), set[str](), set[str]()
     for suite in suites:
         for scenario, sessions in zip(suite.scenarios, suite.sessions, strict=True):

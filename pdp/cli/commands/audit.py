@@ -123,7 +123,6 @@ def _read(line: bytes) -> dict[str, Any]:
 
 
 def _shown(event: dict[str, Any]) -> str:
-    """Return an event in one line: who, what, which verdict, which outcome; what does not apply is left out."""
     verdict = event.get("verdict") or ("REJECTED" if event.get("status") == "rejected" else None)
     facts = {
         "": (verdict, event.get("rejection"), *(event.get("codes") or ()), event.get("reason")),

@@ -123,7 +123,6 @@ def argument_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _type_of(text: str, at: str) -> dict[str, Any]:
-    """Return the JSON Schema of a type as Python writes it."""
     try:
         tree = ast.parse(text, mode="eval")
         _check_plain(tree)

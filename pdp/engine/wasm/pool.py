@@ -191,7 +191,6 @@ class _Clock:
             raise EngineError(f"no thread for the engine's clock: {error}") from error
 
     def wake(self) -> None:
-        """Go on ticking."""
         self.resting = False
         self._woken.put(None)
 

@@ -199,7 +199,6 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def _closing(text: str, start: int) -> int:
-    """Return where the bracket ends that was opened before `start`."""
     depth = 0
     for at in range(start, len(text)):
         depth += (text[at] == "[") - (text[at] == "]")
@@ -285,6 +284,5 @@ def _macro(text: str, variables: frozenset[str]) -> tuple[str | None, JsonPath |
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, shortened."""
     lines = str(error).splitlines() or [type(error).__name__]
     return lines[0][:_MAX_MESSAGE]

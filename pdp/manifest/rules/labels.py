@@ -111,7 +111,6 @@ def _covers(path: Steps, other: Steps) -> bool:
 
 
 def _objects(nodes: Iterable[SchemaNode]) -> list[Alternative]:
-    """Return the forms with members, of the items where there is a list."""
     pending = deque(nodes)
     seen: set[SchemaNode] = set()
     forms: list[Alternative] = []

@@ -34,7 +34,6 @@ class _SqlRecords(Generic[Record]):
         self._database = database
 
     def get(self, record_id: str) -> Record | None:
-        """Return the record of that id, if there is one."""
         if not record_id.isascii() or "\0" in record_id:
             return None  # not an id of ours, and no database can be asked for it
         with self._database.read() as connection:

@@ -251,7 +251,6 @@ def _chosen_by_nobody(flow: Mapping[str, Any] | None) -> Iterator[str]:
 
 
 def _results_of(step: StepResult) -> Iterator[tuple[str, str]]:
-    """The tools that a step called, each with the column of its result."""
     for evaluation in step.evaluations:
         name, verdict = evaluation.trace.tool_name, evaluation.verdict or _REJECTED
         # Where nobody decided, nothing is known of the tool.

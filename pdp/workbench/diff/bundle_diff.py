@@ -125,7 +125,6 @@ class _Decided:
         self._others = self._others or made_up
 
     def noted(self, differences: Iterable[Difference]) -> Iterator[Difference]:
-        """Yield the differences, and note some of each kind."""
         for difference in differences:
             # Several changed rules may make the same difference: what else the calls have in common tells them apart.
             call = difference.call
@@ -143,7 +142,6 @@ class _Decided:
 def _of_scenarios(
     pair: BundlePair, suites: Sequence[Suite], decided: _Decided, engine_timeout: float
 ) -> Iterator[Difference]:
-    """Yield the calls of scenarios that are decided differently."""
     groups: dict[str, list[Suite]] = {}
     for suite in suites:
         groups.setdefault(digest(canonical(dict(suite.data))), []).append(suite)

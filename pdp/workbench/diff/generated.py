@@ -323,7 +323,6 @@ class GeneratedCalls:
                 yield CalledTool(name, str(pair.new or pair.old), version, entries, declared, agents)
 
     def _clearances(self, tools: Iterable[CalledTool]) -> list[str]:
-        """Every marking that there is."""
         stated = [name for tool in tools for name in tool.names("markings")]
         for kind in ("corpora", "documents"):
             for record in as_dict(self._directory.get(kind)).values():
@@ -350,7 +349,6 @@ def _meeting(bases: Iterable[_Base], asked_for: Sequence[Alternative], *, whole:
 
 
 def _in_turn(iterators: Iterable[Iterator[ComparedCall | None]]) -> Iterator[ComparedCall | None]:
-    """Yield one of each in turn, so that none takes all the room."""
     turns = iterators
     while turns:
         left: list[Iterator[ComparedCall | None]] = []

@@ -103,7 +103,6 @@ def _known_line(diff: BundleDiff) -> str:
 
 
 def _generated_lines(diff: BundleDiff) -> tuple[str, ...]:
-    """What the generated calls cover, and what they do not."""
     extent = diff.extent
     uncovered = "not covered: " + "; ".join(diff.not_covered())
     lines = [f"{extent.requests} requests: {_count(len(diff.generated), 'difference')}", extent.line]

@@ -138,8 +138,6 @@ _Outcome = tuple[str, list[str] | None]
 
 
 class _Checks:
-    """The checks, each a method of its name."""
-
     def __init__(self, gate: Gate, bundle: Bundle, last: Bundle | None, stack: ExitStack) -> None:
         self._gate, self._bundle = gate, bundle
         self._manifests: Mapping[str, Any] = bundle.data.get("manifests", {})
@@ -168,7 +166,6 @@ class _Checks:
             yield SuiteResult(suite, "embedded", tuple(Runner(suite, engine).run_all()), seconds=0), engine
 
     def made(self, name: str) -> Check:
-        """Return the check of that name."""
         if name in self._gate.skip:
             return Check(name, CheckStatus.SKIPPED, "left out, as was asked for")
         try:

@@ -161,7 +161,6 @@ def _written(tool: Tool) -> str:
 
 
 def _words(name: str, value: Any) -> str:
-    """A part of an entry in words: a limit and an invariant by their names."""
     if value is GONE or value is None:
         return ""
     named = as_dict(value)

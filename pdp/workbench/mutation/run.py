@@ -115,7 +115,6 @@ def _loosens(survivor: Judgement) -> bool:
 
 
 def _survivor_lines(survivor: Judgement) -> Iterator[str]:
-    """Where, what, the change as a diff, and the scenario that would kill it."""
     mutant, proposal = survivor.mutant, survivor.proposal
     more = ", and admits more" if _loosens(survivor) else ""
     yield f"{mutant.place.file}:{mutant.place.line}: {mutant.kind} in {mutant.owner} survives{more}"

@@ -91,7 +91,6 @@ def propose_scenario(
 def _bundles(
     mutant: RegoMutant | ManifestMutant | DataMutant, recorded: Sequence[Recorded], opa: Path
 ) -> tuple[Bundle, Bundle]:
-    """What decides today, and what decides with the mutant."""
     suite = recorded[0].suite
     original = _with_manifests(mutant, [ran.suite for ran in recorded])
     if not isinstance(mutant, RegoMutant):

@@ -68,7 +68,6 @@ def _tools(result: ScenarioResult) -> frozenset[str]:
 
 
 def _bodies(result: ScenarioResult) -> list[bytes]:
-    """What the engine was asked in one scenario."""
     return [answer.body for step in result.steps for answer in step.answers]
 
 

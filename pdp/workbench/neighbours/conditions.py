@@ -154,7 +154,6 @@ def _candidates(request: Any, condition: Node, steps: _OpenSteps, *, last: bool)
 
 
 def _parts(request: Any, term: Node, steps: _OpenSteps) -> tuple[list[JsonPath], list[Any]]:
-    """The parts of a request in a term, and its constants."""
     if path := _path(request, term, steps):
         return [path], []
     ground = _ground(term)
@@ -165,7 +164,6 @@ def _parts(request: Any, term: Node, steps: _OpenSteps) -> tuple[list[JsonPath],
 
 
 def _terms(condition: Node) -> list[Node]:
-    """Operator and operands of a condition; without an operator, a reference that has to be there."""
     terms = condition.get("terms")
     return terms if isinstance(terms, list) else [{}, terms] if terms and "type" in terms else []
 
@@ -181,7 +179,6 @@ def _near(relation: str, value: Any) -> list[Any]:
 
 
 def _whole(value: float) -> float:
-    """A number without the traces of binary fractions."""
     return int(value) if value == int(value) else round(value, 6)
 
 

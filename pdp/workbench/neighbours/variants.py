@@ -149,7 +149,6 @@ def _paths(request: Any, vocabulary: Vocabulary) -> Iterator[JsonPath]:
 
 
 def _distinct(values: Iterable[Any], current: Any) -> Iterator[Any]:
-    """Each value once, and not the one that is there."""
     seen = [current]
     for value in values:
         if not any(type(value) is type(former) and value == former for former in seen):

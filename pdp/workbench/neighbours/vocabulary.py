@@ -222,7 +222,6 @@ def _constants(tree: Any) -> Iterator[Constant]:
 
 
 def _plain(value: Any) -> Iterator[Constant]:
-    """Yield the texts and numbers of a JSON value, names among them."""
     return (leaf for leaf in leaves(value) if isinstance(leaf, str) or is_number(leaf))
 
 
@@ -237,7 +236,6 @@ def _new_constants(policies: Sequence[Policy], differing: Iterable[Differing]) -
 
 
 def _sorted_out(constants: Iterable[Constant], new: Iterable[Constant]) -> tuple[tuple[str, ...], tuple[float, ...]]:
-    """Texts and numbers apart, new ones first."""
     known = dict.fromkeys(constants)
     ordered = dict.fromkeys((*(constant for constant in new if constant in known), *known))
     strings = tuple(constant for constant in ordered if isinstance(constant, str))

@@ -86,7 +86,6 @@ class _Walk:
         self._source = source
 
     def rule(self, rule: Node) -> Iterator[Change]:
-        """The edits of a rule with all its branches."""
         head = rule["head"]
         if rule.get("default"):
             # OPA gives the location of its word `default` alone; the head's location has the rest.

@@ -183,7 +183,6 @@ def _last_marked(printed: str, count: int) -> int:
 
 
 def _message(errors: Sequence[Mapping[str, Any]]) -> str:
-    """The first of OPA's errors in one line."""
     first = errors[0]
     location = first.get("location") or {}
     where = f" ({location['file']}:{location['row']})" if location.get("file") else ""

@@ -61,7 +61,6 @@ class _Forms:
         self._stand_ins: dict[tuple[str, str], str] = {}
 
     def form(self, package: str, node: Node) -> bytes:
-        """Return the form of a rule or import."""
         own = rule_name(node) if "head" in node else None
         names, local, used = self._names[package], _locals(node), variables(node)
         renamed = {
@@ -84,7 +83,6 @@ class _Forms:
 
 
 def _names(tree: Node) -> set[str]:
-    """The names that a module's own rules and imports bring about, and those of the two documents."""
     rules = {rule_name(rule).partition(".")[0] for rule in tree.get("rules") or ()}
     return rules | {"input", "data", *imports_of(tree)}
 
@@ -109,7 +107,6 @@ def _computes(tree: Node, rules: AbstractSet[str]) -> bool:
 
 
 def _locals(node: Node) -> set[str]:
-    """The variables that a rule declares."""
     local: set[str] = set()
     used: set[str] = set()
     for part in nodes(node):

@@ -180,6 +180,5 @@ def _no_traceback() -> Iterator[None]:
 
 
 def _shown_path(path: Path, config: pytest.Config) -> Path:
-    """Return the path as people name it: from where pytest was started, if it is somewhere below."""
     start = config.invocation_params.dir
     return path.relative_to(start) if path.is_relative_to(start) else path

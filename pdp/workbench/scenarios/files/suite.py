@@ -232,7 +232,6 @@ def _in_folder(folder: Path) -> Iterator[Path]:
 
 
 def _chain(path: Path) -> list[ScenarioSource]:
-    """The file, the one that it extends, and so on."""
     chain = [ScenarioSource(path)]
     while (extends := chain[-1].settings.extends) is not None:
         last = chain[-1]

@@ -85,7 +85,6 @@ def _table(rows: Iterable[tuple[str, Any, Any]]) -> Iterator[str]:
 
 
 def _cell(value: Any) -> list[str]:
-    """A value as lines of a column: a list has an item on each."""
     items = value if isinstance(value, list) and value else [value]
     return [line for item in items for line in textwrap.wrap(_value(item), _COLUMN, drop_whitespace=False) or ['""']]
 

@@ -96,7 +96,6 @@ class Diagnoses:
                     yield Missed(code, _at(site))
 
     def _traced(self, body: bytes) -> tuple[Sequence[RuleRun], str | None]:
-        """How each rule ran, or why that is not known."""
         opa = find_opa()
         if opa is not None and self._left <= 0:
             return (), ": enough others are traced already; select this one with -k"

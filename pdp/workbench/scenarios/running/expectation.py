@@ -105,7 +105,6 @@ def _same_obligations(expected: Any, actual: Any) -> bool:
 
 
 def _same_details(expected: Any, actual: Any) -> bool:
-    """Whether, for each code, a single reason has all the fields that are expected of it."""
     return all(any(has_fields(details, fields) for details in actual[code]) for code, fields in expected.items())
 
 
@@ -114,7 +113,6 @@ def _same_texts(expected: Any, actual: Any) -> bool:
 
 
 def _has_parts(expected: Any, actual: Any) -> bool:
-    """Whether a value has the parts that are expected of it; lists are sets."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         return all(_has_parts(part, actual[name]) for name, part in expected.items())
     if isinstance(expected, list) and isinstance(actual, list):

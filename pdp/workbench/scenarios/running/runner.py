@@ -84,7 +84,6 @@ class Runner:
         return [self.run(index) for index in range(len(self._suite.scenarios))]
 
     def _with_tools(self) -> tuple[Pep, Mapping[str, Callable[..., Any]]]:
-        """The enforcement point of one scenario, and its functions."""
         if self._tools is None:
             return self._pep, self._stand_ins
         entries = self._manifest.tools

@@ -163,7 +163,6 @@ def _given(step: Step, session: Session | None) -> dict[str, Any]:
 
 
 def _tool(step: Step) -> str | None:
-    """The tool proposed (of a plan, the first), or the one that a raw request names."""
     if isinstance(step.request, dict) and isinstance(step.request.get("action"), dict):
         return proposed_tool(step.request["action"].get("properties"))
     return proposed_tool(step.plan[0] if step.plan else step.propose)
