@@ -345,12 +345,8 @@ def canonical(value: Any) -> bytes:
 def _sorted(value: Any) -> Any:
     """Return a value with the keys of its objects sorted by UTF-16 code unit."""
     if isinstance(value, dict):
-        return {key: _sorted(value[key]) for key in sorted(value, key=_code_units)}
+        return {key: _sorted(value[key]) for key in sorted(value, key=lambda key: key.encode("utf-16-be"))}
     return [_sorted(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _code_units(key: str) -> bytes:
-    return key.encode("utf-16-be")
 
 
 def _rewritten(match: re.Match[bytes]) -> bytes:
