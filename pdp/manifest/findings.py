@@ -39,9 +39,7 @@ class Finding:
 class FaultyFile:
     """One file that is being loaded: its document, and the faults and warnings found so far.
 
-    Raises:
-        UsageError: the file cannot be read.
-        FileFaultsError: its value is not a mapping, or cannot be read to its end.
+    UsageError: the file cannot be read. FileFaultsError: its value is not a mapping, or cannot be read to its end.
     """
 
     def __init__(self, path: pathlib.Path | str, text: bytes | None, kind: str) -> None:

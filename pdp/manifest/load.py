@@ -59,11 +59,8 @@ def load_both(
 ) -> tuple[Manifest, Governance | None]:
     """Load a manifest and its governance file, YAML or JSON, and check them together; `-` is standard input.
 
-    `programs`: the command lines of tools have to be what the governance file lists.
-
-    Raises:
-        UsageError: a file cannot be read.
-        FileFaultsError: a file is faulty, or the two do not go together; every fault of both.
+    `programs`: the command lines of tools have to be what the governance file lists. UsageError: a file cannot be read.
+    FileFaultsError: a file is faulty, or the two do not go together; every fault of both.
     """
     strict, warnings = options.get("strict", False), options.get("warnings")
     file = _ManifestFile(manifest, options.get("manifest_text"))

@@ -109,9 +109,7 @@ class CelProgram:
     def evaluate(self, inputs: Mapping[str, Any]) -> Any:
         """Return the value on these inputs, by the name of the variable.
 
-        Raises:
-            KeyError: something is missing.
-            ExpressionError: every other failure.
+        KeyError: something is missing. ExpressionError: every other failure.
         """
         self._check_reads(inputs)
         try:

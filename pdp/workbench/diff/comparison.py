@@ -139,11 +139,8 @@ class Difference:
 class Comparison(ExitStack):
     """Two bundles, each with an engine in this process: `engines`, the old one first. Close it when done.
 
-    `manifests`: documents of more manifests by digest; `old_data`, `new_data`: laid over the data of each.
-
-    Raises:
-        BundleError: a bundle cannot be used.
-        UsageError, EngineError: as of `EmbeddedEngine`.
+    `manifests`: documents of more manifests by digest; `old_data`, `new_data`: laid over the data of each. BundleError:
+    a bundle cannot be used. UsageError, EngineError: as of `EmbeddedEngine`.
     """
 
     def __init__(

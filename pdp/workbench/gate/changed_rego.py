@@ -73,11 +73,8 @@ class ChangedRego:
     def survivors(self, suites: Sequence[Suite]) -> tuple[str, list[str]]:
         """Return how many mutants scenarios notice, in words, and each that none does and nobody marked.
 
-        Of the baseline's modules, its own scenarios notice as well.
-
-        Raises:
-            UsageError: as of `untested`, or a scenario fails without any change.
-            EngineError, BundleError, FileFaultsError: as of `mutate`.
+        Of the baseline's modules, its own scenarios notice as well. UsageError: as of `untested`, or a scenario fails
+        without any change. EngineError, BundleError, FileFaultsError: as of `mutate`.
         """
         if not self.paths or not suites:
             return self.summary, ["no scenario file is about a manifest of the bundle"] if self.paths else []

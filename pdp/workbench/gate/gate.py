@@ -112,10 +112,8 @@ class Gate:
 def release_check(gate: Gate, progress: Callable[[Check], None] = lambda _: None) -> ReleaseCheck:
     """Make every check; `progress` is told of each.
 
-    Raises:
-        BundleError: a bundle that cannot be used.
-        UsageError: a file that cannot be read, or a last release that is not before this one.
-        EngineError: an engine that cannot be opened or is late.
+    BundleError: a bundle that cannot be used. UsageError: a file that cannot be read, or a last release that is not
+    before this one. EngineError: an engine that cannot be opened or is late.
     """
     bundle = read_bundle(gate.bundle)
     last = None if gate.last is None else read_bundle(gate.last)

@@ -76,11 +76,8 @@ _TIMES: Final = 10
 def rego_mutants(opa: Path, modules: Mapping[str, Module]) -> list[RegoMutant]:
     """Return the mutants of modules by their places, without those of rules that no decision asks for.
 
-    A mutant whose text is that of another one is left out. Whether one compiles is not known yet.
-
-    Raises:
-        FileFaultsError: a module is not Rego.
-        UsageError: OPA cannot be run.
+    A mutant whose text is that of another one is left out. Whether one compiles is not known yet. FileFaultsError: a
+    module is not Rego. UsageError: OPA cannot be run.
     """
     trees = parse_modules(opa, modules)
     with tempfile.TemporaryDirectory(prefix="pdp-mutants-") as folder:

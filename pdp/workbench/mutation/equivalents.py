@@ -70,9 +70,7 @@ def beside(suites: Iterable[Path]) -> list[Path]:
 def read_equivalents(files: Sequence[Path]) -> list[Marked]:
     """Read the entries of files.
 
-    Raises:
-        UsageError: a file cannot be read.
-        FileFaultsError: a file is faulty; every fault of all of them.
+    UsageError: a file cannot be read. FileFaultsError: a file is faulty; every fault of all of them.
     """
     marked: dict[str, Marked] = {}
     faults: list[Fault] = []

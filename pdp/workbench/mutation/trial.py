@@ -120,9 +120,7 @@ class RegoTrial:
     def judge(self, mutant: RegoMutant) -> Judgement:
         """Return a mutant's fate.
 
-        Raises:
-            UsageError: OPA cannot be run.
-            EngineTimeoutError: no answer in time, which says nothing of the mutant.
+        UsageError: OPA cannot be run. EngineTimeoutError: no answer in time, which says nothing of the mutant.
         """
         known: dict[bytes, bytes | None] = {}
         changed = {mutant.module: mutant.text}

@@ -37,11 +37,8 @@ class Located(NamedTuple):
 class ScenarioSource(FaultyFile):
     """One scenario file as far as it could be read; `faults` are what is wrong with it.
 
-    `settings` are the file without its scenarios; settings that are faulty are left out.
-
-    Raises:
-        UsageError: the file cannot be read.
-        FileFaultsError: it cannot be read further, or its value is not a mapping.
+    `settings` are the file without its scenarios; settings that are faulty are left out. UsageError: the file cannot be
+    read. FileFaultsError: it cannot be read further, or its value is not a mapping.
     """
 
     def __init__(self, path: pathlib.Path) -> None:
