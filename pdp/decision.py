@@ -182,7 +182,6 @@ def _object(body: bytes, *forms: set[str]) -> dict[str, Any]:
 
 
 def _is_about(request: bytes, request_id: Any) -> bool:
-    """Whether a canonical request has this id, or none if it is None."""
     asked = orjson.loads(request)
     context = asked.get("context") if type(asked) is dict else None
     named = context.get("request_id") if type(context) is dict else None

@@ -6,11 +6,9 @@ the enforcement point turns the error into a DENY with exactly that code.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import ClassVar, Final
 
 _SHOWN: Final = 160
 _SHOWN_BEFORE: Final = 100

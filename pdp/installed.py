@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pdp.errors import MissingExtraError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def packaged(name: str) -> Path:

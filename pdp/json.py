@@ -11,12 +11,10 @@ import json
 import math
 import re
 import sys
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+from collections.abc import Iterable
+from typing import Any, Final, NoReturn, Self
 
 import orjson
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MAX_NUMBER: Final = 2**53 - 1  # beyond it doubles are not exact, and the engines disagree
 MAX_DEPTH: Final = 32  # of objects and arrays in a request
@@ -347,12 +345,8 @@ def canonical(value: Any) -> bytes:
 def _sorted(value: Any) -> Any:
     """Return a value with the keys of its objects sorted by UTF-16 code unit."""
     if isinstance(value, dict):
-        return {key: _sorted(value[key]) for key in sorted(value, key=_code_units)}
+        return {key: _sorted(value[key]) for key in sorted(value, key=lambda key: key.encode("utf-16-be"))}
     return [_sorted(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _code_units(key: str) -> bytes:
-    return key.encode("utf-16-be")
 
 
 def _rewritten(match: re.Match[bytes]) -> bytes:

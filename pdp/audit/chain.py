@@ -162,7 +162,6 @@ class AuditLog(ABC):
         self._prev = record_hash
 
     def _chained(self, event: AuditEvent) -> tuple[bytes, str]:
-        """Return the line of an event that comes next, and its hash."""
         record = {**EMPTY, **event}
         record["seq"] = self._seq
         record["prev_hash"] = self._prev

@@ -15,11 +15,12 @@ import os
 import stat
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from errno import ENOSPC
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
@@ -28,10 +29,7 @@ from pdp.clock import to_milliseconds
 from pdp.errors import AuditError
 from pdp.json import parse_json
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    StreamKey = bytes | Path | Callable[[], bytes]
+StreamKey = bytes | Path | Callable[[], bytes]
 
 _log = logging.getLogger("pdp.audit")
 
@@ -231,7 +229,6 @@ class FileAudit(AuditLog):
         self._last = line + b"\n"
 
     def _adopt(self, file: int) -> None:
-        """Take a file in the place of the one that is open."""
         status = os.fstat(file)
         if self._file >= 0:
             os.close(self._file)

@@ -40,8 +40,6 @@ COMMANDS: Final = {
 
 
 class _Commands(TyperGroup):
-    """The commands of `COMMANDS`."""
-
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
 

@@ -4,9 +4,10 @@ What cannot be used is a UsageError, which ends a command with exit code 2.
 """
 
 import os
+from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pdp.audit.chain import AuditLog, MemoryAudit
 from pdp.audit.file import FileAudit
@@ -14,15 +15,11 @@ from pdp.cli.output import complain
 from pdp.documents import decode, read_bytes, read_record
 from pdp.documents.parse import Parser, is_json
 from pdp.errors import AuditError, Fault, FileFaultsError, UsageError
+from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
 from pdp.project.file import PROJECT_FILE, Project, chosen_project, read_project
 from pdp.project.resources import check_choice
 from pdp.session import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pdp.manifest.effective import EffectiveManifest
 
 Stated = TypeVar("Stated")
 

@@ -6,15 +6,13 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from pdp.errors import Fault, PdpError, UsageError
 from pdp.workbench.reports.shown_file import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 
 def tell(text: str) -> None:

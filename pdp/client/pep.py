@@ -246,7 +246,6 @@ class RemotePep:
 
 
 def _with_claims(session: Any) -> Any:
-    """Return a session that may leave its claims to the token."""
     return {"claims": {}, **session} if isinstance(session, Mapping) else session
 
 

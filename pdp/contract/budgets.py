@@ -7,21 +7,18 @@ of the limit's unit, worked out in decimals: in binary fractions, 0.1 and 0.2 ar
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pdp.clock import LAST_SECOND, to_seconds
+from pdp.contract.checks import Checked
 from pdp.json import canonical, digest
 from pdp.manifest.fields import duration_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pdp.contract.checks import Checked
-    from pdp.manifest.model import Limit
-    from pdp.request import Request
-    from pdp.session import Session
+from pdp.manifest.model import Limit
+from pdp.request import Request
+from pdp.session import Session
 
 MOST: Final = 10**15  # how many units a sum may have: up to here, each has a JSON number of its own
 RUN_SECONDS: Final = 30 * 86_400.0  # how long what a run has spent is remembered

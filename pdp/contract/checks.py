@@ -149,7 +149,6 @@ def schema_fault(tool: CompiledTool, arguments: dict[str, Any], size: int) -> tu
 def _corrected(
     passed: Checked, invariants: Invariants, session: Session, before: Sequence[Any] | None
 ) -> Checked | Rejected:
-    """Return the proposal as the invariants leave it."""
     # Only a tool with invariants needs them.
     from pdp.contract.invariants import InvariantContext, plan_before  # noqa: PLC0415
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
@@ -19,12 +20,8 @@ from pdp.contract.registry.tool_contract import ToolConfigParam, plain_object
 from pdp.documents import nearest, shown_name
 from pdp.errors import PdpError, UsageError
 from pdp.json import JsonValueError, canonical, check_json
+from pdp.manifest.model import ConfigParameter, DeclaredTool, StateEffect
 from pdp.manifest.schema.walk import argument_schemas, of_types
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from pdp.manifest.model import ConfigParameter, DeclaredTool, StateEffect
 
 _WHOLE: Final = ("state", "config")
 _PLACE: Final = re.compile(r"\{\{\s*([A-Za-z0-9][A-Za-z0-9_.:/-]*)\s*\}\}")

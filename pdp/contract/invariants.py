@@ -9,9 +9,10 @@ Source: tool contract document, "ToolInvariant" and "A real example".
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
@@ -22,17 +23,14 @@ from pdp.manifest.expressions.expression import ExpressionError, Variables, comp
 from pdp.manifest.model import Correction, Invariant
 from pdp.proposal import Proposal, Rejection, RejectionCode
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+Check = Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], bool]
+"""`(call, state, config)`, as copies: the arguments, the state with the plan in it, the resolved config."""
 
-    Check = Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], bool]
-    """`(call, state, config)`, as copies: the arguments, the state with the plan in it, the resolved config."""
+Corrector = Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], Any]
+"""Likewise; returns `(arguments, True)`, `(anything, False)` when it cannot help, or `DROP_STEP`."""
 
-    Corrector = Callable[[dict[str, Any], dict[str, Any], dict[str, Any]], Any]
-    """Likewise; returns `(arguments, True)`, `(anything, False)` when it cannot help, or `DROP_STEP`."""
-
-    SchemaFault = Callable[[dict[str, Any]], str | None]
-    """Gives why the schema refuses arguments, or None."""
+SchemaFault = Callable[[dict[str, Any]], str | None]
+"""Gives why the schema refuses arguments, or None."""
 
 _log = logging.getLogger("pdp.contract")
 

@@ -137,7 +137,6 @@ def planned_step(proposal: Proposal, plan: Sequence[Any]) -> str | None:
 
 
 def _named(step: Any) -> tuple[str | None, Any]:
-    """Return a step's name and its proposal."""
     if not isinstance(step, dict) or "step_name" not in step:
         return None, step
     name = step["step_name"]

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from itertools import islice
 from traceback import format_tb
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
 from pdp.json import canonical
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
 
 MASK: Final = "***"  # what stands for the value of a sensitive argument
 

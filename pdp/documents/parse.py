@@ -10,18 +10,16 @@ import json
 import re
 import sys
 from bisect import bisect_right
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import yaml
 
 from pdp.documents.document import Document, Part, shown_name
 from pdp.errors import Fault, FileFaultsError, UsageError
 from pdp.json import MAX_NUMBER
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MAX_FILE_BYTES: Final = 32 * 1024 * 1024  # largest that is read: ten thousand richly described tools have about 12 MiB
 
@@ -247,7 +245,6 @@ class Parser:
         return None
 
     def _alias(self, event: Any, depth: int) -> Part:
-        """Return the part that an alias names, at another place."""
         mark, name = event.start_mark, shown_name(f"*{event.anchor}")
         if event.anchor not in self._anchors:
             raise self._stop(mark, f"alias {name} names no anchor above it", "quote it to make it a string")

@@ -7,15 +7,13 @@ build has fixed.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 from pdp.documents import nearest, read_bytes, read_document, shown_name
 from pdp.errors import FileFaultsError, UsageError
 from pdp.json import JsonValueError, canonical, check_json, digest, parse_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
 RUN_TIME_ROOTS: Final = ("directory", "settings")
 """Ours and the user's: who is entitled to what, and whatever custom concerns ask for."""
@@ -51,7 +49,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _faults(value: Any) -> list[tuple[tuple[str, ...], str, str | None]]:
-    """What is wrong with the content of a data file: where, what, and what to do."""
     admitted = " and ".join(RUN_TIME_ROOTS)
     if type(value) is not dict:
         return [((), "must be a mapping", f"with the roots {admitted}")]

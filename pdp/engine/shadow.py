@@ -13,18 +13,15 @@ import os
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pdp.decision import Decision
 from pdp.engine.protocol import DECISION, FINDINGS, Engine, check_seconds, parse_answer
 from pdp.errors import EngineError, PdpError, UsageError
 from pdp.json import canonical
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pdp.decision import Decision
 
 WAITING: Final = 1000  # default limit of the decisions that wait for the shadow
 CLOSING: Final = 5.0  # default time to wait at the end for the shadow, in seconds

@@ -11,13 +11,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pdp.clock import to_milliseconds
 from pdp.contract.sensitive import place_of
-
-if TYPE_CHECKING:
-    from pdp.proposal import Execution
+from pdp.proposal import Execution
 
 _log = logging.getLogger("pdp.execution")
 

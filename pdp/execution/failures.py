@@ -6,14 +6,12 @@ Source of the codes: tool layer document, safety contract.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
 
 from pdp.contract.sensitive import SHORTEST_PART, Mask
 from pdp.errors import PdpError
 from pdp.proposal import Failure, FailureCode
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LONGEST: Final = 300  # characters of a failure's message at most
 

@@ -12,13 +12,15 @@ import asyncio
 import errno
 import os
 import signal
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolArgumentError, ToolError, ToolExitError, ToolResultError, ToolUnavailableError
 from pdp.json import JsonValueError, canonical, parse_json
+from pdp.manifest.model import Tool
 from pdp.manifest.programs import (
     OPTIONS_END,
     SEARCH_PATH,
@@ -28,11 +30,6 @@ from pdp.manifest.programs import (
     may_take_value,
     program_path,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from pdp.manifest.model import Tool
 
 TERM_SECONDS: Final = 1.0  # how long a program and what it started may take to end after SIGTERM; then SIGKILL
 
@@ -126,7 +123,6 @@ class CliTool:
 
 
 def _expanded(item: ArgvItem, arguments: Mapping[str, Any], *, guarded: bool) -> Iterator[str]:
-    """Yield the items that one item of the template stands for."""
     if not item.arguments:
         yield item.parts[0]
         return

@@ -14,25 +14,22 @@ import inspect
 import random
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.contract.functions import end_coroutine, named_parameters
 from pdp.contract.sensitive import Mask
 from pdp.execution.failures import ToolArgumentError, ToolResultError, ToolUnavailableError, failure_of, safe_text
 from pdp.json import JsonTooLargeError, JsonValueError, canonical, check_json
 from pdp.manifest.fields import duration_seconds
+from pdp.manifest.model import DeclaredTool, Tool
 from pdp.manifest.schema.compile import compile_schema
 from pdp.manifest.schema.walk import argument_schemas
 from pdp.proposal import Execution, Failure, FailureCode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from pdp.manifest.model import DeclaredTool, Tool
 
 MAX_RESULT: Final = 1024 * 1024  # bytes of a result's canonical JSON at most
 MAX_RESULT_VALUES: Final = 64 * 1024  # values of a result at most, each counted wherever it stands
@@ -222,7 +219,6 @@ def worth_repeating(execution: Execution) -> bool:
 
 
 def _size(result: Any) -> int:
-    """Return how many bytes a result has that is not JSON; 0 where that is unknown."""
     if isinstance(result, str):
         return len(result.encode(errors="surrogatepass"))
     return memoryview(result).nbytes if isinstance(result, bytes | bytearray | memoryview) else 0

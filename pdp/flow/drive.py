@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pdp.engine.protocol import DECISION, Engine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from concurrent.futures import Future
-
-    from pdp.execution.runner import ToolRunner
+from pdp.execution.runner import ToolRunner
 
 
 class Question(NamedTuple):

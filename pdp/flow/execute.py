@@ -254,7 +254,6 @@ class _Watchers:
             self._events = CallEvents(parts.observers, data)
 
     def started(self) -> None:
-        """The tool is about to run."""
         self._ran = True
         if self._events is not None:
             self._events.started()
@@ -262,7 +261,6 @@ class _Watchers:
             self._telemetry.run_started()
 
     def stopped(self, execution: Execution) -> None:
-        """The run is over."""
         if self._telemetry is not None:
             self._telemetry.run_ended(execution)
         if self._events is not None:

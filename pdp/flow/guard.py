@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pdp.contract.functions import VARIADIC
 from pdp.errors import PdpError, UsageError
+from pdp.evaluation import Evaluation
 from pdp.execution.runner import is_asynchronous
+from pdp.flow.parts import Tools
+from pdp.manifest.effective import EffectiveManifest
 from pdp.session import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
-
-    from pdp.evaluation import Evaluation
-    from pdp.flow.parts import Tools
-    from pdp.manifest.effective import EffectiveManifest
 
 _session: ContextVar[Session | None] = ContextVar("pdp_session", default=None)
 

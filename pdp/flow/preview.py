@@ -5,29 +5,26 @@ Source: tool registry document (the model is told only of tools it could use) an
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.clock import to_seconds
+from pdp.contract.compiled import CompiledManifest, CompiledTool
 from pdp.contract.invariants import respelt
 from pdp.contract.mapping import call_digest
 from pdp.contract.plan import CheckedPlan, validate_plan
 from pdp.decision import Decision, Verdict, denied, new_id
 from pdp.engine.protocol import PLAN, REQUEST_INVALID
 from pdp.flow.drive import Question, Step
+from pdp.flow.parts import Parts
 from pdp.flow.record import record_plan
 from pdp.flow.stages import Received, Unread
 from pdp.json import JsonValueError, canonical
 from pdp.manifest.expressions.expression import MISSING, Expression, ExpressionError
 from pdp.request import Entity, Request, bounded
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
-
-    from pdp.contract.compiled import CompiledManifest, CompiledTool
-    from pdp.flow.parts import Parts
-    from pdp.session import Session
+from pdp.session import Session
 
 
 class Visibility(StrEnum):
@@ -111,7 +108,6 @@ def _probe(tool: CompiledTool, session: Session, now: float) -> Request:
 
 
 def _known(mapping: Mapping[str, Expression], session: Session) -> dict[str, Any]:
-    """What can be said of a mapping without arguments."""
     known: dict[str, Any] = {}
     for field, expression in mapping.items():
         try:

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from decimal import Decimal
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pdp.decision import Decision, Reason
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.json import frozen
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from pdp.decision import Decision, Reason
-    from pdp.request import Request
+from pdp.request import Request
 
 _CUMULATIVE: Final = "limits.cumulative_exceeded"
 

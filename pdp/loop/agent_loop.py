@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import orjson
 
@@ -21,20 +22,16 @@ from pdp.contract.compiled import CompiledManifest
 from pdp.contract.sensitive import place_of
 from pdp.decision import new_id
 from pdp.errors import PdpError, StateError, UsageError
+from pdp.evaluation import Evaluation
 from pdp.flow.preview import Visibility
 from pdp.json import JsonValueError, canonical, digest
 from pdp.loop.messages import Message, Model, ModelRequest, Role, Turn, answer_of, tool_message
 from pdp.manifest.exports import ExportFormat
 from pdp.manifest.schema.compile import SchemaValidator, compile_schema
 from pdp.model_calls import CallForm, ToolCall, tool_call
+from pdp.pep import Pep
 from pdp.proposal import Proposal, ProposalRejectedError
 from pdp.session import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from pdp.evaluation import Evaluation
-    from pdp.pep import Pep
 
 _log = logging.getLogger("pdp.loop")
 
@@ -242,7 +239,6 @@ class AgentLoop:
             prompt.evaluations += results
 
     async def _answer(self, prompt: _Prompt, schema: dict[str, Any], validator: SchemaValidator) -> Any:
-        """Have the model answer as JSON of the schema, and return that."""
         for _ in range(MOST_ANSWERS):
             calls = await self._ask(prompt, schema=schema)
             # Its tools are gone: a call now is not an answer, and is not run.
@@ -280,7 +276,6 @@ class AgentLoop:
         return tuple(tool for tool in tools if visible.get(tool["name"], Visibility.NEVER) is not Visibility.NEVER)
 
     async def _make(self, calls: tuple[ToolCall, ...], prompt: _Prompt) -> list[Evaluation]:
-        """Make the calls of one turn, together."""
         places, beginning = asyncio.Semaphore(_TOGETHER), asyncio.Lock()
         session = prompt.session
         if session.request_id is None:

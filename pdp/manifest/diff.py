@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from itertools import takewhile
 from operator import not_
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from semver import Version
 
+from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.exports import described
 from pdp.manifest.fields import EffectClass, FlowProfile, Integrity, Otherwise, RiskTier, duration_seconds
 from pdp.manifest.model import MAX_ARGUMENTS, Tool
 from pdp.manifest.rules.rules import mapped_values
 from pdp.manifest.schema.differences import Bump, SchemaChange, schema_changes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from pdp.manifest.effective import EffectiveManifest
 
 
 class Direction(StrEnum):

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
 from operator import and_, or_
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.errors import UsageError
 from pdp.json import canonical, digest, frozen
@@ -46,9 +47,6 @@ from pdp.manifest.model import (
     ResultLabels,
     Tool,
 )
-
-if TYPE_CHECKING:
-    from enum import StrEnum
 
 _Join = Callable[[Any, Any], Any]
 Terms = tuple[Any, ...] | None
@@ -214,8 +212,6 @@ def _intersection(first: Terms, second: Terms) -> Terms:
 
 
 def _record(model: type[Record], **joins: _Join) -> _Join:
-    """Return the join of two records, field by field."""
-
     def joined(first: Any, second: Any) -> Any:
         # What only one side states is joined with itself, so that its lists are sorted as well.
         sides = (first or second, second or first)

@@ -5,19 +5,16 @@ Governance fields never cross the boundary to the model (tool registry document,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pdp.documents import shown_name
 from pdp.errors import UsageError
+from pdp.manifest.model import DeclaredTool
 from pdp.manifest.schema.compile import closed_schema
 from pdp.manifest.schema.references import with_parts
 from pdp.manifest.schema.walk import SchemaNode, argument_schemas
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from pdp.manifest.model import DeclaredTool
 
 
 class ExportFormat(StrEnum):

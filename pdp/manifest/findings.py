@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import pathlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_snake
 
 from pdp.documents import faults_of, read_document
+from pdp.documents.document import Path
 from pdp.errors import Fault, FileFaultsError
-
-if TYPE_CHECKING:
-    import pathlib
-    from collections.abc import Callable, Iterable, Mapping
-
-    from pdp.documents.document import Path
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -42,9 +39,7 @@ class Finding:
 class FaultyFile:
     """One file that is being loaded: its document, and the faults and warnings found so far.
 
-    Raises:
-        UsageError: the file cannot be read.
-        FileFaultsError: its value is not a mapping, or cannot be read to its end.
+    UsageError: the file cannot be read. FileFaultsError: its value is not a mapping, or cannot be read to its end.
     """
 
     def __init__(self, path: pathlib.Path | str, text: bytes | None, kind: str) -> None:

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 from pdp.documents import nearest, shown_name
+from pdp.documents.document import Path
 from pdp.errors import Fault, FileFaultsError, UsageError
 from pdp.manifest.effective import EffectiveManifest, effective_manifest, effective_tool
 from pdp.manifest.fields import PATTERN_EFFECTS
@@ -29,11 +31,6 @@ from pdp.manifest.rules.rules import (
 from pdp.manifest.schema.faults import read_schema
 from pdp.manifest.schema.shapes import shape_findings
 from pdp.manifest.spellings import expanded_entry, expanded_rules, manifest_root, shared_names, written_path
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pdp.documents.document import Path
 
 
 class LoadOptions(TypedDict, total=False):
@@ -62,11 +59,8 @@ def load_both(
 ) -> tuple[Manifest, Governance | None]:
     """Load a manifest and its governance file, YAML or JSON, and check them together; `-` is standard input.
 
-    `programs`: the command lines of tools have to be what the governance file lists.
-
-    Raises:
-        UsageError: a file cannot be read.
-        FileFaultsError: a file is faulty, or the two do not go together; every fault of both.
+    `programs`: the command lines of tools have to be what the governance file lists. UsageError: a file cannot be read.
+    FileFaultsError: a file is faulty, or the two do not go together; every fault of both.
     """
     strict, warnings = options.get("strict", False), options.get("warnings")
     file = _ManifestFile(manifest, options.get("manifest_text"))
@@ -111,8 +105,6 @@ class _Entry:
 
 
 class _ManifestFile(FaultyFile):
-    """A manifest as far as it could be read."""
-
     def __init__(self, path: pathlib.Path | str, text: bytes | None) -> None:
         super().__init__(path, text, "manifest")
         root = manifest_root(self.document.value)
@@ -163,8 +155,6 @@ class _ManifestFile(FaultyFile):
 
 
 class _GovernanceFile(FaultyFile):
-    """A governance file as far as it could be read."""
-
     def __init__(self, path: pathlib.Path | str, text: bytes | None) -> None:
         super().__init__(path, text, "governance file")
         self.actions: dict[str, ActionRules] = {}

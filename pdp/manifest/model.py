@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pathlib  # noqa: TC003 - pydantic reads the types of private attributes
+import pathlib
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import (
@@ -52,7 +52,7 @@ from pdp.manifest.fields import (
 )
 from pdp.manifest.findings import FROM_FILE
 from pdp.manifest.programs import check_item, check_program
-from pdp.proposal import RejectionCode  # noqa: TC001 - pydantic reads the types of fields
+from pdp.proposal import RejectionCode
 
 # Fields whose null says something else than their absence, or the same.
 _NULLABLE: Final = frozenset(("correct", "default", "deprecation"))

@@ -8,19 +8,16 @@ in the file what a model has.
 
 from __future__ import annotations
 
+import pathlib
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Container, Iterator, Mapping
+from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
 
 from pdp.documents import read_document
+from pdp.documents.document import Path
 from pdp.manifest.findings import Finding
-
-if TYPE_CHECKING:
-    import pathlib
-    from collections.abc import Container, Iterator, Mapping
-
-    from pdp.documents.document import Path
 
 # Where a file may state a field of an entry instead; the first that is there.
 _SHORT_FORMS: Final[dict[str | int, tuple[tuple[str, ...], ...]]] = {

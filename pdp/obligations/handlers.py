@@ -18,8 +18,9 @@ from __future__ import annotations
 import inspect
 import logging
 import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
@@ -29,9 +30,6 @@ from pdp.errors import PdpError, UsageError
 from pdp.json import canonical, check_json, pointer_steps, thawed
 from pdp.manifest.schema.compile import compile_schema
 from pdp.proposal import Execution, Failure, FailureCode, Proposal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 _log = logging.getLogger("pdp.pep")
 
@@ -317,7 +315,6 @@ def _redact(node: Any, steps: list[str]) -> None:
 
 
 def _key(node: Any, step: str) -> Any:
-    """Return the key or index of `step` in `node`, or None when nothing is there."""
     if type(node) is dict:
         return step if step in node else None
     if type(node) is list and _INDEX.fullmatch(step):

@@ -6,16 +6,14 @@ Source: tool pattern library, patterns 3, 4, 5 and 9.
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.json import canonical
+from pdp.manifest.model import Tool
 from pdp.manifest.schema.walk import argument_schemas
 from pdp.patterns.exceptions import OutOfDistributionError, PatternFault
 from pdp.patterns.rule import PatternCall, PatternResult, PatternRule, refer_back
-
-if TYPE_CHECKING:
-    from pdp.manifest.model import Tool
-    from pdp.proposal import Execution
+from pdp.proposal import Execution
 
 _VERDICTS: Final = ("pass", "warn", "block")  # lightest first
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
+from pdp.approvals.approvals import Approvals
 from pdp.errors import PdpError
 from pdp.json import canonical, digest
 from pdp.patterns.exceptions import PatternFault
@@ -14,9 +15,6 @@ from pdp.proposal import Execution
 from pdp.session import LONGEST_TEXT
 from pdp.stores.actions import Action, ActionState
 from pdp.stores.approvals import Approval, ApprovalState
-
-if TYPE_CHECKING:
-    from pdp.approvals.approvals import Approvals
 
 _ADDRESSEES: Final = ("queue", "principal")
 _CARRIED: Final = ("rationale", "evidence", "sla")

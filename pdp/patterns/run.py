@@ -17,20 +17,18 @@ import logging
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import orjson
 
 from pdp.errors import StateError
 from pdp.json import canonical, check_json, digest, thawed
 from pdp.patterns.exceptions import PatternFault, SourceUnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 _log = logging.getLogger("pdp.patterns")
 

@@ -9,21 +9,18 @@ import os
 import pwd
 import shlex
 import stat
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool, StrictStr, ValidationInfo
 
 from pdp.documents import FieldError, read_record
 from pdp.engine.protocol import Engine, EngineName
 from pdp.errors import UsageError
+from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
 from pdp.project.resources import engine_of_files
-
-if TYPE_CHECKING:
-    from contextlib import ExitStack
-
-    from pdp.manifest.effective import EffectiveManifest
 
 PROJECT_FILE: Final = "pdp.yaml"
 PROJECT_VARIABLE: Final = "PDP_PROJECT"
@@ -34,7 +31,6 @@ _SQLITE: Final = "sqlite:///"
 
 
 def _path(value: Any, info: ValidationInfo) -> Path:
-    """Return a path of the file, which is relative to the file's folder."""
     if isinstance(value, Path):
         return value
     if not isinstance(value, str) or not value or "\0" in value:

@@ -8,21 +8,18 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 from weakref import ref
 
 from pdp.engine.bundle.follow import look_again
+from pdp.engine.protocol import Engine
 from pdp.errors import PdpError, UsageError
 from pdp.json import canonical, digest
+from pdp.manifest.effective import EffectiveManifest
 from pdp.project.file import Project, engine_of_project, manifest_of_project, read_project
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pdp.engine.protocol import Engine
-    from pdp.manifest.effective import EffectiveManifest
 
 EVERY: Final = 1.0
 """Seconds between two looks, about."""

@@ -11,17 +11,15 @@ re-invocation with the same key returns the existing action; it is the only path
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from pdp.clock import to_milliseconds
 from pdp.decision import new_id
 from pdp.errors import StateError, UsageError
 from pdp.json import canonical, digest
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class ActionState(StrEnum):

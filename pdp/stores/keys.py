@@ -14,23 +14,20 @@ docs/execution.md has the table of what each outcome makes of its key.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 import orjson
 
 from pdp.decision import new_id
 from pdp.errors import PdpError, StoreError
 from pdp.json import MAX_BYTES, JsonValueError, canonical, check_json, digest
+from pdp.manifest.model import Tool
 from pdp.proposal import Execution, Failure, FailureCode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
-
-    from pdp.manifest.model import Tool
-    from pdp.stores.approvals import Transaction
+from pdp.stores.approvals import Transaction
 
 LASTING: Final = 60.0  # seconds after which a tool without time-out counts as crashed, when nothing more is heard of it
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from pdp.errors import StoreFullError
 from pdp.stores.actions import Action, ActionState, ActionStore
 from pdp.stores.approvals import Approval, ApprovalState, Transaction
 from pdp.stores.keys import IdempotencyStore, KeyRecord, KeyRows, KeyState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 Record = TypeVar("Record", Action, Approval)
 
@@ -122,7 +120,6 @@ class _MemoryRecords(Generic[Record]):
         self._records: dict[str, Record] = {}
 
     def get(self, record_id: str) -> Record | None:
-        """Return the record of that id, if there is one."""
         return self._records.get(record_id)
 
     def replace(self, old: Record, new: Record, *, within: Transaction | None = None) -> bool:  # noqa: ARG002 - of databases

@@ -5,24 +5,20 @@ A scope that nobody holds in any scenario may be held in production, and then no
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from pdp.documents import nearest, read_document
 from pdp.errors import Fault, Place, UsageError
 from pdp.manifest.fields import EffectClass, RiskTier
 from pdp.manifest.load import load_effective
+from pdp.manifest.model import Tool
 from pdp.manifest.rules.lint import doubts
 from pdp.workbench.coverage.coverage import measure
 from pdp.workbench.neighbours.values import JsonPath, as_dict, texts
 from pdp.workbench.scenarios.files.suite import Suite, place_of_field
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from pdp.manifest.model import Tool
-    from pdp.workbench.scenarios.results import SuiteResult
+from pdp.workbench.scenarios.results import SuiteResult
 
 
 def problems(
@@ -90,7 +86,6 @@ def _unheld(tool: Tool, scopes: set[str], limits: set[str], roles: set[str]) -> 
 
 
 def _held(suites: Sequence[Suite]) -> tuple[set[str], set[str], set[str]]:
-    """The scopes and the names of limits that sessions of scenarios hold, and the roles of those who approve."""
     scopes, limits, roles = set[str](), set[str](), set[str]()
     for suite in suites:
         for scenario, sessions in zip(suite.scenarios, suite.sessions, strict=True):

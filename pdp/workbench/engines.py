@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from platformdirs import user_cache_path
 
@@ -15,10 +17,6 @@ from pdp.errors import BundleError, UsageError
 from pdp.json import canonical, digest
 from pdp.workbench.opa.modules import Module, baseline_folder, baseline_policies_path, collect
 from pdp.workbench.opa.program import OPA_VERSION, needed_opa
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 ENGINE_TIMEOUT: Final = 10.0
 """Default time that an engine has for one answer where scenarios are run and bundles compared, in seconds.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -19,9 +20,6 @@ from pdp.cli.output import print_answer, tell
 from pdp.errors import AuditError, UsageError
 from pdp.json import parse_json
 from pdp.workbench.reports.shown_file import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 app = command_app("Streams of audit events: show them, check them, and have them rotated.")
 
@@ -125,7 +123,6 @@ def _read(line: bytes) -> dict[str, Any]:
 
 
 def _shown(event: dict[str, Any]) -> str:
-    """Return an event in one line: who, what, which verdict, which outcome; what does not apply is left out."""
     verdict = event.get("verdict") or ("REJECTED" if event.get("status") == "rejected" else None)
     facts = {
         "": (verdict, event.get("rejection"), *(event.get("codes") or ()), event.get("reason")),

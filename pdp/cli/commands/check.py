@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import typer
 
@@ -18,10 +19,6 @@ from pdp.workbench.bundles.names import KnownNames
 from pdp.workbench.opa.modules import baseline_policies_path
 from pdp.workbench.opa.program import needed_opa
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 app = command_app()
 

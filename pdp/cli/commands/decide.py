@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,11 +13,9 @@ from pdp.cli.display import print_evaluation
 from pdp.cli.files import needed, open_audit, project_with, read_proposal, read_rules, read_session
 from pdp.cli.output import print_json
 from pdp.decision import Verdict
+from pdp.evaluation import Evaluation
 from pdp.pep import Pep
 from pdp.project.file import engine_of_project
-
-if TYPE_CHECKING:
-    from pdp.evaluation import Evaluation
 
 app = options.command_app()
 

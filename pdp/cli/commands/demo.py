@@ -6,7 +6,7 @@ import runpy
 import tempfile
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import orjson
 import typer
@@ -20,11 +20,9 @@ from pdp.cli.files import read_session
 from pdp.cli.options import AsJson, OpaUrl, command_app
 from pdp.cli.output import print_json
 from pdp.engine.protocol import EngineName
+from pdp.evaluation import Evaluation
 from pdp.installed import packaged
 from pdp.pep import Pep
-
-if TYPE_CHECKING:
-    from pdp.evaluation import Evaluation
 
 _PAYMENT = {"beneficiary_id": "bene-acme-441", "source_account": "acct-operating-4412", "reference": "INV-8842"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -17,13 +17,11 @@ from pdp.json import canonical
 from pdp.ledger.words import origins
 from pdp.pep import Pep
 from pdp.workbench.explain.explain import Explanation, explain
+from pdp.workbench.explain.trace import Condition, Seen
 from pdp.workbench.opa.program import find_opa
 from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import Suite, policy_modules
 from pdp.workbench.scenarios.running.engines import open_suite_engine, whole_data
-
-if TYPE_CHECKING:
-    from pdp.workbench.explain.trace import Condition, Seen
 
 _LONGEST: Final = 200
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -27,9 +28,6 @@ from pdp.workbench.scenarios.reports.markdown import markdown_report
 from pdp.workbench.scenarios.reports.text import failure_text, summary_text
 from pdp.workbench.scenarios.results import RunResult, ScenarioResult, SuiteResult
 from pdp.workbench.scenarios.running.runner import run_suite, selection
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 app = command_app()
 

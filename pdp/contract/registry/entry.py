@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final, Literal, Optional, Union
+from typing import Any, Final, Literal, Optional, Union
 
 from pydantic import PydanticUserError, TypeAdapter
 
+from pdp.contract.registry.tool_contract import ToolContract
 from pdp.documents import shown_name
 from pdp.errors import FileFaultsError, UsageError
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.load import load_both
+from pdp.manifest.model import DeclaredTool, Governance
 from pdp.manifest.schema.walk import argument_schemas, walk
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pdp.contract.registry.tool_contract import ToolContract
-    from pdp.manifest.model import DeclaredTool, Governance
 
 _OWN_FIELDS: Final = frozenset(("name", "schema", "description", "invariants", "config", "state"))
 """The fields of an entry that the contract itself states."""
@@ -123,7 +120,6 @@ def argument_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _type_of(text: str, at: str) -> dict[str, Any]:
-    """Return the JSON Schema of a type as Python writes it."""
     try:
         tree = ast.parse(text, mode="eval")
         _check_plain(tree)

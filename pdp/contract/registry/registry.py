@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import logging
 import os
+import pathlib
 import shutil
 import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from pdp.contract.compiled import CompiledManifest
 from pdp.contract.functions import end_coroutine
 from pdp.contract.inputs import Inputs
 from pdp.contract.registry.entry import declared_tool
+from pdp.contract.registry.tool_contract import ToolContract
 from pdp.documents import nearest, shown_name
 from pdp.errors import UsageError
 from pdp.manifest.effective import EffectiveManifest, effective_manifest, effective_tool
@@ -24,12 +27,6 @@ from pdp.manifest.exports import ExportFormat, described, export_tools
 from pdp.manifest.fields import EffectClass
 from pdp.manifest.model import DeclaredTool, Governance, Manifest, Tool
 from pdp.manifest.programs import program_path
-
-if TYPE_CHECKING:
-    import pathlib
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from pdp.contract.registry.tool_contract import ToolContract
 
 _log = logging.getLogger("pdp.contract")
 

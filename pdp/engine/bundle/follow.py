@@ -15,11 +15,12 @@ import random
 import ssl
 import threading
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 from weakref import ref
 
 from pdp.engine.bundle.file import MAX_BUNDLE, Bundle, read_packed
@@ -29,9 +30,6 @@ from pdp.engine.wasm.engine import DEADLINE, MEMORY_LIMIT, EmbeddedEngine
 from pdp.errors import BundleError, EngineError, PdpError, UsageError
 from pdp.installed import extra
 from pdp.json import digest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 EVERY: Final = 60.0  # default time between two looks, in seconds
 TIMEOUT: Final = 30.0  # default time for one answer over HTTP, from the address' lookup to the last byte, in seconds

@@ -16,9 +16,11 @@ import hashlib
 import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import orjson
 
@@ -27,10 +29,6 @@ from pdp.engine.bundle.file import SIGNATURES
 from pdp.errors import BundleError, UsageError
 from pdp.installed import extra
 from pdp.json import canonical, parse_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
 KEYS_VARIABLE: Final = "PDP_VERIFICATION_KEYS"  # the environment variable with public keys, one PEM after another
 ALGORITHM: Final = "ES256"  # what bundles are signed with

@@ -71,14 +71,12 @@ class _DirectCalls:
         return error
 
     def failure(self, error: int | None) -> wasmtime.WasmtimeError | wasmtime.Trap:
-        """Return what ended a call."""
         if error is not None:
             failure = ctypes.cast(error, ctypes.POINTER(ffi.wasmtime_error_t))
             return wasmtime.WasmtimeError._from_ptr(failure)  # noqa: SLF001 - checked by `fits`
         return wasmtime.Trap._from_ptr(ctypes.cast(self.trap, ctypes.POINTER(ffi.wasm_trap_t)))  # noqa: SLF001 - likewise
 
     def memory_size(self) -> int:
-        """Return how many bytes the memory has now."""
         size: int = _memory_size(self.context, self.memory_at)
         return size
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, Self
 
 from pdp.engine.bundle.file import Bundle, baseline_bundle_path, read_bundle
 from pdp.engine.data import merged_data
@@ -16,10 +17,6 @@ from pdp.errors import (
     UsageError,
 )
 from pdp.json import MAX_BYTES, canonical
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Self
 
 DEADLINE: Final = 0.5  # default time for one evaluation, in seconds; usual ones take 0.0001
 MEMORY_LIMIT: Final = 64 * 1024 * 1024  # default memory for one evaluation beyond what policy and data occupy, in bytes

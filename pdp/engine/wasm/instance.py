@@ -128,7 +128,6 @@ class WasmInstance:
         return exported.value(self._store) if isinstance(exported, wasmtime.Global) else None
 
     def _described(self, name: str) -> dict[str, int]:
-        """What the module says about itself: numbers by name."""
         text = self._string(self._invoke("opa_json_dump", self._invoke(name)))
         try:
             described = parse_json(text)
@@ -156,7 +155,6 @@ class WasmInstance:
             raise AnswerInvalidError("the policy did not grow its memory")
 
     def _string(self, at: int) -> bytes:
-        """Read the C string at an address that the module named, however long it is."""
         text = self._read(at, ANSWER_CHUNK) if at else b""
         length = text.find(b"\0")
         if length < 0 and len(text) == ANSWER_CHUNK:
@@ -195,7 +193,6 @@ class WasmInstance:
         return (answer or 0) & _UNSIGNED
 
     def _look(self) -> None:
-        """Look up how large the memory is."""
         self._size = self._memory.data_len(self._store)
         # OPA's first allocation starts at most seven bytes after the input.
         self._room = self._size - 8

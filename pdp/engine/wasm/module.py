@@ -6,19 +6,17 @@ Source: OPA's WebAssembly ABI, version 1.2. Direct calls are not checked when th
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
 from importlib.util import cache_from_source
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import wasmtime
 
 from pdp.errors import BundleError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 PAGE: Final = 65536  # the unit in which a module's memory grows, in bytes
 TICK: Final = 0.01  # seconds: the unit in which evaluations are timed; who evaluates counts the engine's epoch up by it

@@ -12,17 +12,15 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pdp.engine.wasm.instance import WasmInstance
 from pdp.engine.wasm.module import TICK, WasmModule
 from pdp.errors import EngineError, EngineTimeoutError, RequestRefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MAX_INSTANCES: Final = 32  # how many evaluations of one pool run at once, unless given; more of them wait
 
@@ -193,7 +191,6 @@ class _Clock:
             raise EngineError(f"no thread for the engine's clock: {error}") from error
 
     def wake(self) -> None:
-        """Go on ticking."""
         self.resting = False
         self._woken.put(None)
 

@@ -11,7 +11,7 @@ import orjson
 from pydantic import TypeAdapter
 
 from pdp.contract.checks import Checked
-from pdp.contract.invariants import Trip  # noqa: TC001 - pydantic reads it
+from pdp.contract.invariants import Trip
 from pdp.decision import Decision, new_id
 from pdp.errors import StateError, StoreError
 from pdp.flow.drive import Step, Work
@@ -22,7 +22,7 @@ from pdp.json import canonical
 from pdp.proposal import Proposal
 from pdp.request import Entity, Request, RequestedAction
 from pdp.session import Session
-from pdp.stores.actions import Action  # noqa: TC001 - likewise
+from pdp.stores.actions import Action
 from pdp.stores.keys import KeyState
 
 if TYPE_CHECKING:

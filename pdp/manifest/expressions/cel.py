@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
@@ -21,9 +22,6 @@ from pdp.errors import MissingExtraError
 from pdp.installed import extra
 from pdp.json import JsonValueError, check_json
 from pdp.manifest.expressions.expression import ANY, Contained, ExpressionError, JsonPath, Variables, check_offered
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 MAX_LENGTH: Final = 1000
 MAX_ITEMS: Final = 100
@@ -111,9 +109,7 @@ class CelProgram:
     def evaluate(self, inputs: Mapping[str, Any]) -> Any:
         """Return the value on these inputs, by the name of the variable.
 
-        Raises:
-            KeyError: something is missing.
-            ExpressionError: every other failure.
+        KeyError: something is missing. ExpressionError: every other failure.
         """
         self._check_reads(inputs)
         try:
@@ -201,7 +197,6 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def _closing(text: str, start: int) -> int:
-    """Return where the bracket ends that was opened before `start`."""
     depth = 0
     for at in range(start, len(text)):
         depth += (text[at] == "[") - (text[at] == "]")
@@ -287,6 +282,5 @@ def _macro(text: str, variables: frozenset[str]) -> tuple[str | None, JsonPath |
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, shortened."""
     lines = str(error).splitlines() or [type(error).__name__]
     return lines[0][:_MAX_MESSAGE]

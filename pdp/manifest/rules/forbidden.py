@@ -12,22 +12,19 @@ from __future__ import annotations
 import pathlib
 import re
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 from pdp.documents import shown_name
+from pdp.documents.document import Path
 from pdp.manifest.fields import PATTERN_EFFECTS, EffectClass, NotATool, Pattern
 from pdp.manifest.findings import Finding
+from pdp.manifest.model import DeclaredTool, Tool
 from pdp.manifest.rules.rules import says_it_changes
 from pdp.manifest.schema.compile import compile_schema
 from pdp.manifest.schema.faults import member_place
 from pdp.manifest.schema.references import subschemas
 from pdp.manifest.schema.walk import BRANCHES, Alternative, SchemaNode, argument_schemas, walk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from pdp.documents.document import Path
-    from pdp.manifest.model import DeclaredTool, Tool
 
 LONGEST_NAME: Final = 200
 """A text that may be no longer than this is a name or a number of something, and no prompt."""

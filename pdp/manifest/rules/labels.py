@@ -7,9 +7,11 @@ bounds it: a list of channels comes from the system, but anybody may have named 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from pdp.documents import nearest, shown_name
+from pdp.documents.document import Path
 from pdp.json import pointer_steps
 from pdp.manifest.expressions.expression import ANY
 from pdp.manifest.fields import SINKS, EffectClass, Integrity
@@ -18,11 +20,6 @@ from pdp.manifest.model import Governable, ResultLabels, Tool
 from pdp.manifest.rules.forbidden import admits_address, bounds_text
 from pdp.manifest.rules.paths import looks_like, part_of
 from pdp.manifest.schema.walk import Alternative, SchemaNode, argument_schemas, walk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from pdp.documents.document import Path
 
 Steps = tuple[str, ...]
 
@@ -114,7 +111,6 @@ def _covers(path: Steps, other: Steps) -> bool:
 
 
 def _objects(nodes: Iterable[SchemaNode]) -> list[Alternative]:
-    """Return the forms with members, of the items where there is a list."""
     pending = deque(nodes)
     seen: set[SchemaNode] = set()
     forms: list[Alternative] = []

@@ -6,22 +6,19 @@ An enforcement point loads this only where its governance file demands clauses.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pdp.documents import shown_name
+from pdp.documents.document import Path
+from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.fields import READ_CLASSES, SUBJECT, Clause, EffectClass, RiskTier
 from pdp.manifest.findings import Finding
+from pdp.manifest.model import ActionRules, Tool
 from pdp.manifest.rules.labels import label_doubts
 from pdp.manifest.schema.walk import Alternative, SchemaNode, walk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
-
-    from pdp.documents.document import Path
-    from pdp.manifest.effective import EffectiveManifest
-    from pdp.manifest.model import ActionRules, Tool
 
 _BOUNDS: Final = (
     (("integer", "number"), ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")),

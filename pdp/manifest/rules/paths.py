@@ -6,18 +6,15 @@ the state, closes these. Claims are the token's own: one is refused only where i
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.documents import nearest, shown_name
 from pdp.manifest.expressions.expression import ANY, SESSION_FIELDS, Contained, JsonPath
+from pdp.manifest.model import DeclaredTool
 from pdp.manifest.schema.compile import closed_schema, compile_schema
 from pdp.manifest.schema.walk import BRANCHES, Alternative, SchemaNode, walk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from pdp.manifest.model import DeclaredTool
 
 Roots = dict[str, "SchemaNode"]
 """What each variable of an expression may hold."""

@@ -7,11 +7,13 @@ have been left out: nothing is said about them twice.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.documents import nearest, shown_name
+from pdp.documents.document import Path
 from pdp.manifest.expressions.expression import ExpressionError, JsonPath, compile_check, compile_expression
 from pdp.manifest.fields import READ_CLASSES, SUBJECT, EffectClass, Pattern, RiskTier, Writes
 from pdp.manifest.findings import Finding
@@ -19,11 +21,6 @@ from pdp.manifest.model import AgentPins, Correction, DeclaredTool, Governable, 
 from pdp.manifest.programs import argv_findings
 from pdp.manifest.rules.paths import Roots, looks_like, misspelt
 from pdp.manifest.schema.walk import SchemaNode, argument_schemas
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from pdp.documents.document import Path
 
 PEP_CONTEXT: Final = frozenset((
     "agent", "approval", "arguments", "call_digest", "flow", "idempotency_key", "purpose", "request_id", "run_id",

@@ -9,21 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, func, select
 
 from pdp.audit.chain import GENESIS, AuditEvent, AuditLog, checked_event
 from pdp.errors import AuditError, StoreError
+from pdp.stores.sql.database import Database
 from pdp.stores.sql.tables import audit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    from pdp.stores.sql.database import Database
 
 _log = logging.getLogger("pdp.audit")
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Connection, Result, bindparam, delete, select, update
 
+from pdp.stores.approvals import Transaction
 from pdp.stores.keys import IdempotencyStore, KeyRecord, KeyRows, KeyState
+from pdp.stores.sql.database import Database
 from pdp.stores.sql.tables import idempotency as table
 from pdp.stores.sql.tables import insert_if_absent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from pdp.stores.approvals import Transaction
-    from pdp.stores.sql.database import Database
 
 # Made once: making them takes longer than SQLite takes to answer.
 _BY_ID = select(table).where(table.c.id == bindparam("id"))

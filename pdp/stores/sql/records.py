@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
@@ -12,13 +14,8 @@ from pdp.errors import StoreError
 from pdp.stores.actions import Action, ActionState, ActionStore
 from pdp.stores.approvals import Approval, ApprovalState, Transaction
 from pdp.stores.remote_calls import OVERDUE, RemoteCall
+from pdp.stores.sql.database import Database
 from pdp.stores.sql.tables import actions, approvals, insert_if_absent, remote_calls
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    from pdp.stores.sql.database import Database
 
 Record = TypeVar("Record", Action, Approval, RemoteCall)
 
@@ -34,7 +31,6 @@ class _SqlRecords(Generic[Record]):
         self._database = database
 
     def get(self, record_id: str) -> Record | None:
-        """Return the record of that id, if there is one."""
         if not record_id.isascii() or "\0" in record_id:
             return None  # not an id of ours, and no database can be asked for it
         with self._database.read() as connection:

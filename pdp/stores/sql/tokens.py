@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 from sqlalchemy import delete, select, update
 
 from pdp.clock import to_seconds
+from pdp.stores.sql.database import Database
 from pdp.stores.sql.tables import insert_if_absent
 from pdp.stores.sql.tables import tokens as table
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pdp.stores.sql.database import Database
 
 _IN_JSON = ("name", "scopes", "claims", "created_at")
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sqlalchemy import select, update
 
+from pdp.stores.sql.database import Database
 from pdp.stores.sql.tables import insert_if_absent, webhooks
-
-if TYPE_CHECKING:
-    from pdp.stores.sql.database import Database
 
 
 class SqlWebhooks:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.decision import new_id
 from pdp.documents import read_document
-
-if TYPE_CHECKING:
-    from pdp.testing.conformance.target import Observed, ToolClient
-    from pdp.testing.conformance.world import Setting, World
+from pdp.testing.conformance.target import Observed, ToolClient
+from pdp.testing.conformance.world import Setting, World
 
 _SIDE_BY_SIDE: Final = 4
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import closing
 from itertools import groupby
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from pdp.testing.conformance.cases import CASES, Trial, UnsafeError
+from pdp.testing.conformance.target import Target
 from pdp.testing.conformance.world import World
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from pdp.testing.conformance.target import Target
 
 
 def run(target: Target, folder: Path, cases: Iterable[str] = CASES) -> dict[str, str]:

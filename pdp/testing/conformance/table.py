@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from pdp import __version__
 from pdp.testing.conformance.cases import CASES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pdp.testing.conformance.target import Target
+from pdp.testing.conformance.target import Target
 
 VERSIONS = "versions"
 

@@ -11,24 +11,21 @@ import json
 import re
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
 from pdp.errors import Fault, FileFaultsError, Place, UsageError
+from pdp.workbench.bundles.names import KnownNames
 from pdp.workbench.opa.evaluation import Evaluator
 from pdp.workbench.opa.modules import Module, baseline_folder, baseline_policies_path, collect
 from pdp.workbench.opa.rules import PARTS
 from pdp.workbench.opa.syntax import package_of, parse_modules
 from pdp.workbench.opa.tool import OpaTool
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from pdp.workbench.bundles.names import KnownNames
 
 # First parts of codes that the program or the policies give elsewhere; a baseline with a concern says so itself.
 _TAKEN: Final = frozenset((

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from pdp.audit.file import replace_file
 from pdp.documents import read_document
@@ -12,15 +14,10 @@ from pdp.engine.protocol import DECISION, FINDINGS, PLAN
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import FileFaultsError, UsageError
 from pdp.json import MAX_NUMBER, JsonValueError
+from pdp.manifest.model import Tool
 from pdp.workbench.bundles.admission import staged_policies
 from pdp.workbench.bundles.names import KnownNames
 from pdp.workbench.opa.modules import baseline_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from pdp.manifest.model import Tool
 
 
 def compile_bundle(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pdp.engine.bundle.file import Bundle
 from pdp.json import canonical
 from pdp.workbench.neighbours.values import as_dict, texts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from pdp.engine.bundle.file import Bundle
 
 
 def inspect_bundle(bundle: Bundle) -> dict[str, Any]:

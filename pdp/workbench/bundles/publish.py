@@ -16,8 +16,10 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from pathlib import Path
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -25,15 +27,10 @@ from pdp.audit.chain import AuditLog, recordable
 from pdp.audit.file import locked, replace_file
 from pdp.clock import to_milliseconds, to_seconds
 from pdp.engine.bundle.file import Bundle, pack_bundle, read_bundle, read_packed
+from pdp.engine.bundle.signature import VerificationKey
 from pdp.errors import BundleError, PdpError, UsageError
 from pdp.json import MAX_NUMBER, canonical, digest
 from pdp.workbench.bundles.sign import SigningKey, sign_bundle
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from pdp.engine.bundle.signature import VerificationKey
 
 PATIENCE: Final = 30.0
 """How long a change waits for another one to end, in seconds."""

@@ -8,7 +8,8 @@ import stat
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from pdp.engine.bundle.file import SIGNATURES, pack_members, read_bundle, unpack_bundle
 from pdp.engine.bundle.signature import (
@@ -24,9 +25,6 @@ from pdp.engine.bundle.signature import (
 from pdp.errors import UsageError
 from pdp.installed import extra
 from pdp.json import canonical
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SIGNING_VARIABLE: Final = "PDP_SIGNING_KEY"
 """The environment variable with a private key, as PEM."""

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
 
 from pdp.decision import Verdict
 from pdp.json import canonical, digest
@@ -24,15 +26,10 @@ from pdp.workbench.opa.modules import Module, baseline_policies_path
 from pdp.workbench.opa.rules import RuleSite, rule_sites, sites_by_code, statements
 from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import Suite, policy_modules
+from pdp.workbench.scenarios.results import ScenarioResult, StepResult
 from pdp.workbench.scenarios.running.engines import whole_data
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from pdp.workbench.scenarios.results import ScenarioResult, StepResult
-
-    _Runs = Sequence[tuple[Suite, Sequence[ScenarioResult]]]
+_Runs = Sequence[tuple[Suite, Sequence[ScenarioResult]]]
 
 _REJECTED: Final = "rejected"
 """The column for calls that the policy was not asked about."""
@@ -254,7 +251,6 @@ def _chosen_by_nobody(flow: Mapping[str, Any] | None) -> Iterator[str]:
 
 
 def _results_of(step: StepResult) -> Iterator[tuple[str, str]]:
-    """The tools that a step called, each with the column of its result."""
     for evaluation in step.evaluations:
         name, verdict = evaluation.trace.tool_name, evaluation.verdict or _REJECTED
         # Where nobody decided, nothing is known of the tool.

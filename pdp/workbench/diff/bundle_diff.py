@@ -6,9 +6,11 @@ What changed in rules and no call of the two layers shows is noted as well.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import orjson
 
@@ -26,12 +28,7 @@ from pdp.workbench.diff.review import review
 from pdp.workbench.diff.structure import structure_of
 from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.opa.program import needed_opa
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from pdp.workbench.scenarios.files.suite import Suite
+from pdp.workbench.scenarios.files.suite import Suite
 
 GENERATED: Final = 50_000
 """How many calls are generated at most, by default."""
@@ -128,7 +125,6 @@ class _Decided:
         self._others = self._others or made_up
 
     def noted(self, differences: Iterable[Difference]) -> Iterator[Difference]:
-        """Yield the differences, and note some of each kind."""
         for difference in differences:
             # Several changed rules may make the same difference: what else the calls have in common tells them apart.
             call = difference.call
@@ -146,7 +142,6 @@ class _Decided:
 def _of_scenarios(
     pair: BundlePair, suites: Sequence[Suite], decided: _Decided, engine_timeout: float
 ) -> Iterator[Difference]:
-    """Yield the calls of scenarios that are decided differently."""
     groups: dict[str, list[Suite]] = {}
     for suite in suites:
         groups.setdefault(digest(canonical(dict(suite.data))), []).append(suite)

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Generator, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.decision import Decision, Verdict, denied
+from pdp.engine.bundle.file import Bundle
 from pdp.engine.protocol import DECISION, PLAN, parse_answer
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import BundleError, EngineError, EngineTimeoutError
 from pdp.json import canonical
 from pdp.manifest.diff import Direction
 from pdp.workbench.engines import ENGINE_TIMEOUT, LATE
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping
-
-    from pdp.engine.bundle.file import Bundle
 
 WORKERS: Final = 2
 """How many threads decide. An evaluation does not hold Python's lock, so two cores are of use."""
@@ -142,11 +139,8 @@ class Difference:
 class Comparison(ExitStack):
     """Two bundles, each with an engine in this process: `engines`, the old one first. Close it when done.
 
-    `manifests`: documents of more manifests by digest; `old_data`, `new_data`: laid over the data of each.
-
-    Raises:
-        BundleError: a bundle cannot be used.
-        UsageError, EngineError: as of `EmbeddedEngine`.
+    `manifests`: documents of more manifests by digest; `old_data`, `new_data`: laid over the data of each. BundleError:
+    a bundle cannot be used. UsageError, EngineError: as of `EmbeddedEngine`.
     """
 
     def __init__(

@@ -7,21 +7,18 @@ what it admits. Which condition of a rule matters to nobody is for mutation to s
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pdp.decision import Verdict, parse_decision
 from pdp.errors import EngineError, UsageError
 from pdp.workbench.diff.comparison import WORKERS
 from pdp.workbench.diff.groups import shortened
+from pdp.workbench.diff.policies import BundlePair, BundleRules, ComparedRule
 from pdp.workbench.opa.edits import edits
 from pdp.workbench.opa.evaluation import Evaluator
 from pdp.workbench.opa.syntax import Source, Span
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from pdp.workbench.diff.policies import BundlePair, BundleRules, ComparedRule
 
 _FIRST: Final = 200
 _MOST: Final = 1500

@@ -7,17 +7,21 @@ take turns. The calls are the same in every run.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice, product, zip_longest
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.decision import Verdict
+from pdp.engine.bundle.file import Bundle
 from pdp.engine.data import merged_data
 from pdp.json import JsonValueError, canonical
+from pdp.manifest.effective import EffectiveManifest
 from pdp.workbench.diff.comparison import ComparedCall, Comparison
 from pdp.workbench.diff.manifests import named_manifest
+from pdp.workbench.diff.policies import BundlePair
 from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.neighbours.bases import (
     CalledTool,
@@ -34,13 +38,6 @@ from pdp.workbench.neighbours.runs import reads_between
 from pdp.workbench.neighbours.values import as_dict, at, edited, texts
 from pdp.workbench.neighbours.variants import Change, changes, dotted, pairs
 from pdp.workbench.neighbours.vocabulary import Policy, Vocabulary, vocabulary
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from pdp.engine.bundle.file import Bundle
-    from pdp.manifest.effective import EffectiveManifest
-    from pdp.workbench.diff.policies import BundlePair
 
 _READ: Final = ("directory", "settings")
 _KNOWN_BASES: Final = 2
@@ -326,7 +323,6 @@ class GeneratedCalls:
                 yield CalledTool(name, str(pair.new or pair.old), version, entries, declared, agents)
 
     def _clearances(self, tools: Iterable[CalledTool]) -> list[str]:
-        """Every marking that there is."""
         stated = [name for tool in tools for name in tool.names("markings")]
         for kind in ("corpora", "documents"):
             for record in as_dict(self._directory.get(kind)).values():
@@ -353,7 +349,6 @@ def _meeting(bases: Iterable[_Base], asked_for: Sequence[Alternative], *, whole:
 
 
 def _in_turn(iterators: Iterable[Iterator[ComparedCall | None]]) -> Iterator[ComparedCall | None]:
-    """Yield one of each in turn, so that none takes all the room."""
     turns = iterators
     while turns:
         left: list[Iterator[ComparedCall | None]] = []

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, astuple, dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 import yaml
@@ -12,15 +13,11 @@ import yaml
 from pdp.decision import Decision, Verdict
 from pdp.json import canonical
 from pdp.workbench.diff.comparison import ComparedCall, DecisionChange, Difference, change_of
+from pdp.workbench.diff.structure import Structure
 from pdp.workbench.neighbours.entries import MADE_UP
 from pdp.workbench.neighbours.values import GONE, JsonPath, as_dict, at, edited
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from pdp.workbench.diff.structure import Structure
-
-    Decide = Callable[[ComparedCall], tuple[Decision, Decision]]
+Decide = Callable[[ComparedCall], tuple[Decision, Decision]]
 
 _SOURCES: Final = 20
 _LONGEST: Final = 160

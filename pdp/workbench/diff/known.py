@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import orjson
 
 from pdp.documents import read_bytes
 from pdp.engine.protocol import DECISION
+from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import Fault, FileFaultsError, Place
 from pdp.json import JsonValueError, canonical, digest, parse_json
 from pdp.workbench.diff.comparison import ComparedCall
+from pdp.workbench.diff.manifests import Manifests
 from pdp.workbench.neighbours.bases import tool_of
+from pdp.workbench.scenarios.files.suite import Suite
 from pdp.workbench.scenarios.running.runner import Runner
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from pdp.engine.wasm.engine import EmbeddedEngine
-    from pdp.workbench.diff.manifests import Manifests
-    from pdp.workbench.scenarios.files.suite import Suite
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,14 @@ A bundle holds of an entry what the policy reads, and a digest of the rest: `pdp
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pdp.json import canonical
 from pdp.manifest.diff import ContentChange, Direction, entry_changes, pin_changes
 from pdp.workbench.neighbours.runs import run_under
 from pdp.workbench.neighbours.values import at
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 
 class ManifestPair(NamedTuple):

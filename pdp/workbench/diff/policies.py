@@ -6,10 +6,12 @@ Comments, layout, the order of rules, and the file of a package that a rule stan
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from pdp.engine.bundle.file import Bundle
 from pdp.json import canonical, digest
 from pdp.manifest.diff import ContentChange, Direction
 from pdp.workbench.diff.manifests import Manifests
@@ -18,12 +20,6 @@ from pdp.workbench.opa.forms import rule_forms
 from pdp.workbench.opa.modules import Module, modules_of_bundle
 from pdp.workbench.opa.rules import RuleSite, rule_sites
 from pdp.workbench.opa.syntax import Node, package_of, parse_modules, rule_name
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from pdp.engine.bundle.file import Bundle
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,12 @@ Both have what a reviewer reads; every change of structure and every difference 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
+from pdp.workbench.diff.result import BundleDiff
+from pdp.workbench.diff.review import ReviewItem
 from pdp.workbench.reports.shown_file import markdown_code, markdown_text, printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pdp.workbench.diff.result import BundleDiff
-    from pdp.workbench.diff.review import ReviewItem
 
 _MOST: Final = 25
 """How many causes are shown on a terminal, and the rest counted."""
@@ -106,7 +103,6 @@ def _known_line(diff: BundleDiff) -> str:
 
 
 def _generated_lines(diff: BundleDiff) -> tuple[str, ...]:
-    """What the generated calls cover, and what they do not."""
     extent = diff.extent
     uncovered = "not covered: " + "; ".join(diff.not_covered())
     lines = [f"{extent.requests} requests: {_count(len(diff.generated), 'difference')}", extent.line]

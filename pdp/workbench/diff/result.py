@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
+from pdp.engine.bundle.file import Bundle
 from pdp.manifest.diff import Direction
-
-if TYPE_CHECKING:
-    from pdp.engine.bundle.file import Bundle
-    from pdp.workbench.diff.generated import Extent
-    from pdp.workbench.diff.groups import Group
-    from pdp.workbench.diff.review import ReviewItem
-    from pdp.workbench.diff.structure import Structure
+from pdp.workbench.diff.generated import Extent
+from pdp.workbench.diff.groups import Group
+from pdp.workbench.diff.review import ReviewItem
+from pdp.workbench.diff.structure import Structure
 
 UNCOVERED: Final = (
     "three changes of a call at once, but for what a changed rule asks for and for one that is approved first",

@@ -181,7 +181,6 @@ def _place_of(suite: Suite, tool: str, field: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """A value in words, of a list every element; nothing where there is none."""
     if value in (None, [], {}):
         return ""
     return shortened(

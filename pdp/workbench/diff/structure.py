@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pdp.engine.bundle.file import Bundle
 from pdp.json import canonical, digest
 from pdp.manifest.diff import ContentChange, Direction
 from pdp.workbench.diff.policies import BundlePair, rule_changes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pdp.engine.bundle.file import Bundle
 
 _ROOTS: Final = ("config", "directory", "settings")
 _ABSENT: Final = object()

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.contract.checks import CHECKS
 from pdp.contract.sensitive import Mask
+from pdp.decision import Reason
 from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError
+from pdp.evaluation import Evaluation
 from pdp.json import canonical
 from pdp.workbench.explain.trace import Condition, RuleRun, trace
+from pdp.workbench.opa.modules import Module
 from pdp.workbench.opa.rules import RuleSite, rule_sites, sites_by_code
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from pdp.decision import Reason
-    from pdp.evaluation import Evaluation
-    from pdp.workbench.opa.modules import Module
 
 NO_DECISION: Final = frozenset(error.code for error in (EngineError, EngineTimeoutError, AnswerInvalidError))
 """The codes of a DENY that stands for a decision which the policy did not make."""

@@ -11,20 +11,17 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from pdp.errors import EngineTimeoutError, UsageError
 from pdp.workbench.opa.evaluation import Evaluator
+from pdp.workbench.opa.modules import Module
 from pdp.workbench.opa.program import WITHOUT_OPA
 from pdp.workbench.opa.rules import RuleSite, rule_sites
 from pdp.workbench.opa.syntax import is_not, nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from pdp.workbench.opa.modules import Module
 
 # A decision asks for no more than its verdict needs; the findings ask every rule.
 _QUERY: Final = "[data.authz.decision, data.authz.findings]"

@@ -7,8 +7,9 @@ a first release, the released baseline of this program stands for the last one.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import orjson
 
@@ -22,9 +23,6 @@ from pdp.workbench.opa.modules import DECISION, Module, baseline_policies_path, 
 from pdp.workbench.opa.program import needed_opa, run_opa
 from pdp.workbench.reports.shown_file import line_ranges, shown_file
 from pdp.workbench.scenarios.files.suite import Suite, find_suites, load_suites
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 _TIMEOUT: Final = 300.0
 _FAILED: Final = ": FAIL"
@@ -75,11 +73,8 @@ class ChangedRego:
     def survivors(self, suites: Sequence[Suite]) -> tuple[str, list[str]]:
         """Return how many mutants scenarios notice, in words, and each that none does and nobody marked.
 
-        Of the baseline's modules, its own scenarios notice as well.
-
-        Raises:
-            UsageError: as of `untested`, or a scenario fails without any change.
-            EngineError, BundleError, FileFaultsError: as of `mutate`.
+        Of the baseline's modules, its own scenarios notice as well. UsageError: as of `untested`, or a scenario fails
+        without any change. EngineError, BundleError, FileFaultsError: as of `mutate`.
         """
         if not self.paths or not suites:
             return self.summary, ["no scenario file is about a manifest of the bundle"] if self.paths else []

@@ -6,10 +6,12 @@ Sources: tool registry document, "Release gate" (schema validation 100 % on gold
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, StringConstraints, ValidationError
 
@@ -20,7 +22,7 @@ from pdp.engine.bundle.file import Bundle, read_bundle
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import EngineError, EngineTimeoutError, FileFaultsError, PdpError, Place, UsageError
 from pdp.json import canonical
-from pdp.manifest.fields import Text  # noqa: TC001 - pydantic reads the annotations
+from pdp.manifest.fields import Text
 from pdp.pep import Pep
 from pdp.workbench.coverage.coverage import measure
 from pdp.workbench.diff.bundle_diff import GENERATED, bundle_diff
@@ -29,14 +31,9 @@ from pdp.workbench.gate.changed_rego import ChangedRego
 from pdp.workbench.gate.packs import pack_faults
 from pdp.workbench.neighbours.bases import called_tools, complete_call
 from pdp.workbench.neighbours.vocabulary import Vocabulary
+from pdp.workbench.scenarios.files.suite import Suite
 from pdp.workbench.scenarios.results import RunResult, ScenarioResult, SuiteResult
 from pdp.workbench.scenarios.running.runner import Runner
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from pdp.workbench.scenarios.files.suite import Suite
 
 NAMES: Final = (
     "manifest-digest", "scenarios", "golden-schemas", "manifest-violations", "tools-proven", "actions-known",
@@ -115,10 +112,8 @@ class Gate:
 def release_check(gate: Gate, progress: Callable[[Check], None] = lambda _: None) -> ReleaseCheck:
     """Make every check; `progress` is told of each.
 
-    Raises:
-        BundleError: a bundle that cannot be used.
-        UsageError: a file that cannot be read, or a last release that is not before this one.
-        EngineError: an engine that cannot be opened or is late.
+    BundleError: a bundle that cannot be used. UsageError: a file that cannot be read, or a last release that is not
+    before this one. EngineError: an engine that cannot be opened or is late.
     """
     bundle = read_bundle(gate.bundle)
     last = None if gate.last is None else read_bundle(gate.last)
@@ -141,8 +136,6 @@ _Outcome = tuple[str, list[str] | None]
 
 
 class _Checks:
-    """The checks, each a method of its name."""
-
     def __init__(self, gate: Gate, bundle: Bundle, last: Bundle | None, stack: ExitStack) -> None:
         self._gate, self._bundle = gate, bundle
         self._manifests: Mapping[str, Any] = bundle.data.get("manifests", {})
@@ -171,7 +164,6 @@ class _Checks:
             yield SuiteResult(suite, "embedded", tuple(Runner(suite, engine).run_all()), seconds=0), engine
 
     def made(self, name: str) -> Check:
-        """Return the check of that name."""
         if name in self._gate.skip:
             return Check(name, CheckStatus.SKIPPED, "left out, as was asked for")
         try:

@@ -8,19 +8,16 @@ probe is a scenario that makes one call twice and expects that the second one do
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Final
 
+from pdp.engine.protocol import Engine
 from pdp.errors import EngineTimeoutError, PdpError
+from pdp.manifest.model import Tool
 from pdp.workbench.scenarios.files.scenario import Scenario, Step, proposed_tool
 from pdp.workbench.scenarios.files.suite import Suite, load_suite
 from pdp.workbench.scenarios.running.runner import Runner
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from pathlib import Path
-
-    from pdp.engine.protocol import Engine
-    from pdp.manifest.model import Tool
 
 _ENDINGS: Final = (".yaml", ".yml", ".json")
 

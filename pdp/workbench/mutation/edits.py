@@ -7,8 +7,9 @@ larger, flags turned, lists shorter, keys gone.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import yaml
 
@@ -21,15 +22,11 @@ from pdp.manifest.schema.references import SHARED_PREFIX
 from pdp.workbench.mutation.mutant import DataMutant, Identities, ManifestMutant, RegoMutant, difference, file_name
 from pdp.workbench.neighbours.values import GONE, JsonPath, as_dict, as_list, at, edited, is_number
 from pdp.workbench.opa.edits import edits
+from pdp.workbench.opa.modules import Module
 from pdp.workbench.opa.syntax import Node, Source, package_of, parse_modules
 from pdp.workbench.opa.tool import OpaTool
 from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import Suite, place_of_datum, place_of_field
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from pdp.workbench.opa.modules import Module
 
 _DECISION: Final = "data.authz.decision"
 _LOWER: Final = {"high": "medium", "medium": "low"}
@@ -79,11 +76,8 @@ _TIMES: Final = 10
 def rego_mutants(opa: Path, modules: Mapping[str, Module]) -> list[RegoMutant]:
     """Return the mutants of modules by their places, without those of rules that no decision asks for.
 
-    A mutant whose text is that of another one is left out. Whether one compiles is not known yet.
-
-    Raises:
-        FileFaultsError: a module is not Rego.
-        UsageError: OPA cannot be run.
+    A mutant whose text is that of another one is left out. Whether one compiles is not known yet. FileFaultsError: a
+    module is not Rego. UsageError: OPA cannot be run.
     """
     trees = parse_modules(opa, modules)
     with tempfile.TemporaryDirectory(prefix="pdp-mutants-") as folder:
@@ -164,7 +158,6 @@ def _written(tool: Tool) -> str:
 
 
 def _words(name: str, value: Any) -> str:
-    """A part of an entry in words: a limit and an invariant by their names."""
     if value is GONE or value is None:
         return ""
     named = as_dict(value)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from pathlib import Path
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pdp.documents import Document, faults_of, read_document
 from pdp.errors import Fault, FileFaultsError
-from pdp.manifest.fields import Text  # noqa: TC001 - pydantic reads the annotations
+from pdp.manifest.fields import Text
 from pdp.workbench.mutation.mutant import Fate, Judgement
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
 _NAME: Final = "mutants.yaml"
 _SHAPE: Final = "write `- {mutant: ID, reason: why nothing can notice it}`"
@@ -72,9 +70,7 @@ def beside(suites: Iterable[Path]) -> list[Path]:
 def read_equivalents(files: Sequence[Path]) -> list[Marked]:
     """Read the entries of files.
 
-    Raises:
-        UsageError: a file cannot be read.
-        FileFaultsError: a file is faulty; every fault of all of them.
+    UsageError: a file cannot be read. FileFaultsError: a file is faulty; every fault of all of them.
     """
     marked: dict[str, Marked] = {}
     faults: list[Fault] = []

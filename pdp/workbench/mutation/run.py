@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from pdp.errors import Fault, FileFaultsError
 from pdp.json import canonical
@@ -18,11 +21,6 @@ from pdp.workbench.mutation.mutant import DataMutant, Fate, Judgement, ManifestM
 from pdp.workbench.mutation.search import propose_scenario
 from pdp.workbench.mutation.trial import Recorded, judge_embedded, open_rego_trial, record
 from pdp.workbench.scenarios.files.suite import Suite, policy_modules
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-    from collections.abc import Set as AbstractSet
-    from pathlib import Path
 
 MOST_SEARCHED: Final = 30
 """For how many survivors a scenario is searched: where there are more, those will show what to do."""
@@ -117,7 +115,6 @@ def _loosens(survivor: Judgement) -> bool:
 
 
 def _survivor_lines(survivor: Judgement) -> Iterator[str]:
-    """Where, what, the change as a diff, and the scenario that would kill it."""
     mutant, proposal = survivor.mutant, survivor.proposal
     more = ", and admits more" if _loosens(survivor) else ""
     yield f"{mutant.place.file}:{mutant.place.line}: {mutant.kind} in {mutant.owner} survives{more}"

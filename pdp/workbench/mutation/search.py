@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 import yaml
 
 from pdp.decision import Verdict
+from pdp.engine.bundle.file import Bundle
 from pdp.engine.data import merged_data
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN
 from pdp.json import thawed
@@ -21,6 +23,7 @@ from pdp.workbench.diff.comparison import ComparedCall, Comparison, Difference
 from pdp.workbench.diff.generated import GeneratedCalls
 from pdp.workbench.diff.policies import BundlePair
 from pdp.workbench.mutation.mutant import DataMutant, ManifestMutant, Mutant, RegoMutant
+from pdp.workbench.mutation.trial import Recorded
 from pdp.workbench.neighbours.bases import tool_of
 from pdp.workbench.neighbours.runs import FLOW
 from pdp.workbench.neighbours.values import at
@@ -30,12 +33,6 @@ from pdp.workbench.scenarios.files.suite import Suite, policy_modules
 from pdp.workbench.scenarios.running.engines import bundle_of
 from pdp.workbench.scenarios.running.expectation import Happened, actual, has_fields
 from pdp.workbench.scenarios.running.scenario_run import replaced_texts
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pdp.engine.bundle.file import Bundle
-    from pdp.workbench.mutation.trial import Recorded
 
 _MOST: Final = 4000
 """How many calls are generated at most; what a changed rule reads comes first."""
@@ -94,7 +91,6 @@ def propose_scenario(
 def _bundles(
     mutant: RegoMutant | ManifestMutant | DataMutant, recorded: Sequence[Recorded], opa: Path
 ) -> tuple[Bundle, Bundle]:
-    """What decides today, and what decides with the mutant."""
     suite = recorded[0].suite
     original = _with_manifests(mutant, [ran.suite for ran in recorded])
     if not isinstance(mutant, RegoMutant):

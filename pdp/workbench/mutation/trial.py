@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import orjson
 
@@ -23,14 +25,9 @@ from pdp.workbench.mutation.mutant import DataMutant, Fate, Judgement, ManifestM
 from pdp.workbench.neighbours.bases import tool_of
 from pdp.workbench.opa.evaluation import Evaluator
 from pdp.workbench.scenarios.files.suite import Suite, policy_modules
+from pdp.workbench.scenarios.results import ScenarioResult
 from pdp.workbench.scenarios.running.engines import bundle_of, open_suite_engine
 from pdp.workbench.scenarios.running.runner import Runner
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from pdp.workbench.scenarios.results import ScenarioResult
 
 _MOST_NAMED: Final = 5
 _FIRST: Final = 96
@@ -71,7 +68,6 @@ def _tools(result: ScenarioResult) -> frozenset[str]:
 
 
 def _bodies(result: ScenarioResult) -> list[bytes]:
-    """What the engine was asked in one scenario."""
     return [answer.body for step in result.steps for answer in step.answers]
 
 
@@ -124,9 +120,7 @@ class RegoTrial:
     def judge(self, mutant: RegoMutant) -> Judgement:
         """Return a mutant's fate.
 
-        Raises:
-            UsageError: OPA cannot be run.
-            EngineTimeoutError: no answer in time, which says nothing of the mutant.
+        UsageError: OPA cannot be run. EngineTimeoutError: no answer in time, which says nothing of the mutant.
         """
         known: dict[bytes, bytes | None] = {}
         changed = {mutant.module: mutant.text}

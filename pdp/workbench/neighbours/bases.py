@@ -6,22 +6,19 @@ In a call that is denied for five reasons, a sixth shows nothing: variants begin
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.manifest.fields import SUBJECT
+from pdp.manifest.model import Tool
 from pdp.workbench.neighbours.entries import CORPUS
 from pdp.workbench.neighbours.proposals import example_arguments
 from pdp.workbench.neighbours.runs import made_run
 from pdp.workbench.neighbours.values import GONE, Edit, as_dict, as_list, at, edited, texts
 from pdp.workbench.neighbours.variants import Change, changes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
-
-    from pdp.manifest.model import Tool
-    from pdp.workbench.neighbours.vocabulary import Vocabulary
+from pdp.workbench.neighbours.vocabulary import Vocabulary
 
 LIMIT: Final = 100
 """What the caller may do of whatever is limited; the call stays below it."""

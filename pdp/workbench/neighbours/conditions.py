@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from pdp.errors import EngineError, UsageError
 from pdp.json import canonical
 from pdp.workbench.neighbours.values import GONE, Edit, JsonPath, as_list, at, edited, is_number
+from pdp.workbench.neighbours.vocabulary import Policy
 from pdp.workbench.opa.evaluation import Evaluator
 from pdp.workbench.opa.syntax import Node, operator, package_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from pdp.workbench.neighbours.vocabulary import Policy
-
-    _Edits = tuple[Edit, ...]
-    _OpenSteps = dict[str, int | str]
+_Edits = tuple[Edit, ...]
+_OpenSteps = dict[str, int | str]
 
 Alternative = tuple["Node", ...]
 """Conditions that hold together, as expressions of OPA's syntax tree."""
@@ -157,7 +154,6 @@ def _candidates(request: Any, condition: Node, steps: _OpenSteps, *, last: bool)
 
 
 def _parts(request: Any, term: Node, steps: _OpenSteps) -> tuple[list[JsonPath], list[Any]]:
-    """The parts of a request in a term, and its constants."""
     if path := _path(request, term, steps):
         return [path], []
     ground = _ground(term)
@@ -168,7 +164,6 @@ def _parts(request: Any, term: Node, steps: _OpenSteps) -> tuple[list[JsonPath],
 
 
 def _terms(condition: Node) -> list[Node]:
-    """Operator and operands of a condition; without an operator, a reference that has to be there."""
     terms = condition.get("terms")
     return terms if isinstance(terms, list) else [{}, terms] if terms and "type" in terms else []
 
@@ -184,7 +179,6 @@ def _near(relation: str, value: Any) -> list[Any]:
 
 
 def _whole(value: float) -> float:
-    """A number without the traces of binary fractions."""
     return int(value) if value == int(value) else round(value, 6)
 
 

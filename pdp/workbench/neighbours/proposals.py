@@ -5,13 +5,11 @@ They are a start for a scenario: valid in form where that is easy, without meani
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from pdp.manifest.schema.walk import Alternative, SchemaNode, walk
 from pdp.workbench.neighbours.values import as_dict, as_list, is_number
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _DEEPEST: Final = 8
 _MOST_ITEMS: Final = 8

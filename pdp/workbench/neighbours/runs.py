@@ -6,12 +6,10 @@ the label that the manifest at hand gives that field.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from pdp.workbench.neighbours.values import GONE, Edit, as_dict, as_list, at, edited, texts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 FLOW: Final = ("context", "flow")
 _OF: Final = "made.read:"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any, Final, TypeGuard
 
 JsonPath = tuple[str | int, ...]
 """Keys and positions, the outermost first."""

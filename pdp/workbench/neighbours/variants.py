@@ -6,18 +6,15 @@ dimension is what a change is about: an attribute, the approval, the agents. Two
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, islice, product, zip_longest
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.workbench.neighbours.conditions import FOREIGN
 from pdp.workbench.neighbours.runs import FLOW, Read, run_changes
 from pdp.workbench.neighbours.values import GONE, Edit, JsonPath, as_dict, at, edited, is_number, leaves, paths, texts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from pdp.workbench.neighbours.vocabulary import Attribute, Vocabulary
+from pdp.workbench.neighbours.vocabulary import Attribute, Vocabulary
 
 _ARGUMENTS: Final = ("context", "arguments")
 _DIGEST: Final = ("action", "properties", "manifest_digest")
@@ -152,7 +149,6 @@ def _paths(request: Any, vocabulary: Vocabulary) -> Iterator[JsonPath]:
 
 
 def _distinct(values: Iterable[Any], current: Any) -> Iterator[Any]:
-    """Each value once, and not the one that is there."""
     seen = [current]
     for value in values:
         if not any(type(value) is type(former) and value == former for former in seen):

@@ -9,15 +9,13 @@ decisions may differ.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pdp.workbench.neighbours.values import ANY, JsonPath, is_number, leaves
 from pdp.workbench.opa.syntax import Node, imports_of, nodes, operator, package_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Constant = str | float
 Name = tuple[str | int, ...] | str
@@ -224,7 +222,6 @@ def _constants(tree: Any) -> Iterator[Constant]:
 
 
 def _plain(value: Any) -> Iterator[Constant]:
-    """Yield the texts and numbers of a JSON value, names among them."""
     return (leaf for leaf in leaves(value) if isinstance(leaf, str) or is_number(leaf))
 
 
@@ -239,7 +236,6 @@ def _new_constants(policies: Sequence[Policy], differing: Iterable[Differing]) -
 
 
 def _sorted_out(constants: Iterable[Constant], new: Iterable[Constant]) -> tuple[tuple[str, ...], tuple[float, ...]]:
-    """Texts and numbers apart, new ones first."""
     known = dict.fromkeys(constants)
     ordered = dict.fromkeys((*(constant for constant in new if constant in known), *known))
     strings = tuple(constant for constant in ordered if isinstance(constant, str))

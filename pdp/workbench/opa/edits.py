@@ -12,7 +12,8 @@ left out.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
 
 from pdp.workbench.opa.syntax import (
     COMPREHENSIONS,
@@ -27,9 +28,6 @@ from pdp.workbench.opa.syntax import (
     rule_name,
     variables,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _COMPARISONS: Final = {
     "lt": ("<=",), "lte": ("<",), "gt": (">=",), "gte": (">",), "equal": ("!=",), "neq": ("==",),
@@ -88,7 +86,6 @@ class _Walk:
         self._source = source
 
     def rule(self, rule: Node) -> Iterator[Change]:
-        """The edits of a rule with all its branches."""
         head = rule["head"]
         if rule.get("default"):
             # OPA gives the location of its word `default` alone; the head's location has the rest.

@@ -6,10 +6,11 @@ It is no way to decide a call: an engine does that, by a bundle that was built a
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -17,9 +18,6 @@ from pdp.errors import UsageError
 from pdp.json import canonical
 from pdp.workbench.opa.modules import write_texts
 from pdp.workbench.opa.program import run_opa
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 _TIMEOUT: Final = 300.0
 _DECISION: Final = "data.authz.decision"
@@ -185,7 +183,6 @@ def _last_marked(printed: str, count: int) -> int:
 
 
 def _message(errors: Sequence[Mapping[str, Any]]) -> str:
-    """The first of OPA's errors in one line."""
     first = errors[0]
     location = first.get("location") or {}
     where = f" ({location['file']}:{location['row']})" if location.get("file") else ""

@@ -12,15 +12,13 @@ reference could reach a helper by a name that is computed.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.json import canonical, digest
 from pdp.workbench.opa.syntax import Node, declared, imports_of, is_every, nodes, package_of, rule_name, variables
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from collections.abc import Set as AbstractSet
 
 _WITHOUT_MEANING: Final = frozenset(("location", "annotations", "comments", "index"))
 _UNORDERED: Final = ("set", "object")
@@ -63,7 +61,6 @@ class _Forms:
         self._stand_ins: dict[tuple[str, str], str] = {}
 
     def form(self, package: str, node: Node) -> bytes:
-        """Return the form of a rule or import."""
         own = rule_name(node) if "head" in node else None
         names, local, used = self._names[package], _locals(node), variables(node)
         renamed = {
@@ -86,7 +83,6 @@ class _Forms:
 
 
 def _names(tree: Node) -> set[str]:
-    """The names that a module's own rules and imports bring about, and those of the two documents."""
     rules = {rule_name(rule).partition(".")[0] for rule in tree.get("rules") or ()}
     return rules | {"input", "data", *imports_of(tree)}
 
@@ -111,7 +107,6 @@ def _computes(tree: Node, rules: AbstractSet[str]) -> bool:
 
 
 def _locals(node: Node) -> set[str]:
-    """The variables that a rule declares."""
     local: set[str] = set()
     used: set[str] = set()
     for part in nodes(node):

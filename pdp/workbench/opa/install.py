@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from pdp.client.client import secure_url
 from pdp.errors import PdpError
@@ -23,9 +23,7 @@ from pdp.workbench.opa.program import OPA_VARIABLE, OPA_VERSION, cached_opa, mac
 
 with extra("workbench"):
     import httpx
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 _PROGRAMS: Final = frozenset((system, processor) for system in ("linux", "darwin") for processor in ("amd64", "arm64"))
 _BASE_URL: Final = "https://openpolicyagent.org/downloads"

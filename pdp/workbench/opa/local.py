@@ -15,10 +15,11 @@ import tempfile
 import textwrap
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.engine.bundle.file import ROOTS, Bundle
 from pdp.engine.data import merged_data
@@ -29,9 +30,6 @@ from pdp.installed import packaged
 from pdp.json import canonical
 from pdp.workbench.opa.modules import write_texts
 from pdp.workbench.opa.program import opa_environment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _logger = logging.getLogger("pdp.engine")
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pdp.documents import decode, read_bytes
 from pdp.errors import UsageError
 from pdp.installed import packaged
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 DECISION: Final = "authz/decision.rego"
 _MAX_BYTES: Final = 1024 * 1024  # of a module

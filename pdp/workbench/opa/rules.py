@@ -7,16 +7,14 @@ installed. So this reads text alone, and passes over whatever is not in the form
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import yaml
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from pdp.workbench.opa.modules import Module
+from pdp.workbench.opa.modules import Module
 
 PARTS: Final = ("deny", "step_up", "allow", "obligations")
 """What a concern may find, in the order in which a decision weighs it."""

@@ -9,18 +9,15 @@ from __future__ import annotations
 import base64
 import tempfile
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.errors import Fault, FileFaultsError, Place
+from pdp.workbench.opa.modules import Module
 from pdp.workbench.opa.tool import OpaTool
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from pdp.workbench.opa.modules import Module
 
 Node = dict[str, Any]
 Span = tuple[int, int]

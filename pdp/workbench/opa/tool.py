@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import tarfile
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.documents import Document, Part
 from pdp.errors import Fault, FileFaultsError, Place, UsageError
 from pdp.workbench.opa.modules import Module, write_texts
 from pdp.workbench.opa.program import run_opa
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _TIMEOUT: Final = 120
 # Where METADATA stands for all of the user's packages; a user's own file has another name.

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pdp.installed import packaged
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from os import PathLike
 
 _POLICIES: Final = "policies"
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>()#+!|~&@])")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pdp.approvals.approvals import Approvals
 from pdp.engine.protocol import Engine, EngineName, check_seconds
 from pdp.errors import PdpError, UsageError
+from pdp.evaluation import Evaluation
 from pdp.pep import Pep
 from pdp.workbench.engines import ENGINE_TIMEOUT, engines_named
 from pdp.workbench.opa.local import OpaServer, local_opa
@@ -19,12 +22,6 @@ from pdp.workbench.scenarios.files.suite import Suite, is_scenario_file, load_su
 from pdp.workbench.scenarios.reports.text import failure_text, one_line
 from pdp.workbench.scenarios.running.engines import bundle_of, open_suite_engine
 from pdp.workbench.scenarios.running.runner import Runner, agreed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from pdp.evaluation import Evaluation
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -183,6 +180,5 @@ def _no_traceback() -> Iterator[None]:
 
 
 def _shown_path(path: Path, config: pytest.Config) -> Path:
-    """Return the path as people name it: from where pytest was started, if it is somewhere below."""
     start = config.invocation_params.dir
     return path.relative_to(start) if path.is_relative_to(start) else path

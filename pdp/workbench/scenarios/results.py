@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pdp.decision import Decision
+from pdp.errors import Place
+from pdp.evaluation import Evaluation
 from pdp.json import canonical
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pdp.decision import Decision
-    from pdp.errors import Place
-    from pdp.evaluation import Evaluation
-    from pdp.workbench.scenarios.files.suite import Suite
+from pdp.workbench.scenarios.files.suite import Suite
 
 
 @dataclass(frozen=True, slots=True)

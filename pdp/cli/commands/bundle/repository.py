@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from pdp.audit.chain import AuditLog
 from pdp.cli.commands.bundle import files
 from pdp.cli.files import open_audit
 from pdp.cli.options import AsJson, By, file_argument, file_option, user_name
@@ -15,9 +16,6 @@ from pdp.cli.output import print_answer
 from pdp.engine.bundle.file import read_bundle, read_packed
 from pdp.errors import UsageError
 from pdp.workbench.bundles.publish import ChannelChange, history, next_release, publish_bundle, roll_back
-
-if TYPE_CHECKING:
-    from pdp.audit.chain import AuditLog
 
 AUDIT_SUFFIX = ".audit.jsonl"
 """Added to a repository's name for its audit stream, which lies beside it: not in it, where it would be served."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
@@ -12,9 +13,6 @@ from pdp.errors import UsageError
 from pdp.hooks.home import default_home
 from pdp.hooks.install.clients import CLIENTS, HookClient, Scope
 from pdp.hooks.install.installation import SettingsChange, apply, installation, installed_clients, make_home, removal
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 app = command_app("Have the policy asked before a coding agent's tools run: Claude Code, Codex, Cursor and others.")
 

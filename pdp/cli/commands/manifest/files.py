@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -19,9 +20,6 @@ from pdp.manifest.load import load_effective, load_manifest
 from pdp.manifest.rules.lint import ContractReport
 from pdp.manifest.rules.lint import lint as contracts
 from pdp.manifest.schema.differences import Bump
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _BUMPS: Final = {Bump.PATCH: "dim", Bump.MINOR: "yellow", Bump.MAJOR: "bold red"}
 _DIRECTIONS: Final = {"loosens": "bold red", "unclear": "yellow", "tightens": "green"}

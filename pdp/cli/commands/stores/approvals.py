@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,12 +18,8 @@ from pdp.errors import UsageError
 from pdp.json import canonical
 from pdp.ledger.words import origins
 from pdp.manifest.fields import SUBJECT
+from pdp.session import Person
 from pdp.stores.approvals import Approval, ApprovalState
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pdp.session import Person
 
 app = command_app(
     "Decide on calls that wait for a person. Whoever can write to the store is trusted: the session file says who "

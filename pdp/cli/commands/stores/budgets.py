@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from pdp.audit.chain import recordable
+from pdp.audit.chain import AuditEvent, recordable
 from pdp.cli.commands.stores.named import StepAudit, StoreUrl, recorded, step_audit, stores_named
 from pdp.cli.options import AsJson, By, command_app, user_name
 from pdp.cli.output import print_answer
 from pdp.clock import to_milliseconds
 from pdp.errors import UsageError
-
-if TYPE_CHECKING:
-    from pdp.audit.chain import AuditEvent
 
 app = command_app("Amounts that calls hold of which nobody knows what came: look at the system, then settle them.")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
@@ -18,10 +18,8 @@ from pdp.documents import read_document
 from pdp.errors import UsageError
 from pdp.proposal import Execution, Failure, FailureCode
 from pdp.stores.actions import ActionState
-
-if TYPE_CHECKING:
-    from pdp.stores.keys import KeyRecord
-    from pdp.stores.url import OpenStores
+from pdp.stores.keys import KeyRecord
+from pdp.stores.url import OpenStores
 
 _WITHOUT_RESULT: Final = Execution(
     failure=Failure(

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
+from pdp.audit.chain import AuditEvent, AuditLog
 from pdp.cli.files import key_of_environment, open_audit, project_with
 from pdp.cli.options import file_option
 from pdp.cli.output import complain
 from pdp.errors import PdpError, StoreError, UsageError
 from pdp.project.file import PROJECT_FILE
 from pdp.stores.url import OpenStores
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pdp.audit.chain import AuditEvent, AuditLog
 
 URL_VARIABLE: Final = "PDP_DATABASE_URL"
 """Where the URL may stand instead of on the command line, which other users of the machine can read."""

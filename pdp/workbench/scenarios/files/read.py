@@ -6,21 +6,18 @@ stand where the author wrote them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+import pathlib
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
 from pdp.documents import nearest, shown_name
+from pdp.documents.document import Path
 from pdp.errors import FileFaultsError, UsageError
 from pdp.manifest.findings import FaultyFile, Finding, Model
 from pdp.session import Session
 from pdp.workbench.scenarios.files.scenario import ACTIONS, Scenario, ScenarioSettings, Step
-
-if TYPE_CHECKING:
-    import pathlib
-    from collections.abc import Callable
-
-    from pdp.documents.document import Path
 
 _OF_SCENARIO: Final = frozenset(Scenario.model_fields)
 # `session` stands in both, and in a scenario without `steps` it is the scenario's.
@@ -40,11 +37,8 @@ class Located(NamedTuple):
 class ScenarioSource(FaultyFile):
     """One scenario file as far as it could be read; `faults` are what is wrong with it.
 
-    `settings` are the file without its scenarios; settings that are faulty are left out.
-
-    Raises:
-        UsageError: the file cannot be read.
-        FileFaultsError: it cannot be read further, or its value is not a mapping.
+    `settings` are the file without its scenarios; settings that are faulty are left out. UsageError: the file cannot be
+    read. FileFaultsError: it cannot be read further, or its value is not a mapping.
     """
 
     def __init__(self, path: pathlib.Path) -> None:

@@ -7,9 +7,10 @@ was there, and null takes it away.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
@@ -17,7 +18,9 @@ from pdp.documents import Document, nearest, shown_name
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.data import read_data
 from pdp.errors import Fault, FileFaultsError, Place, UsageError
+from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
+from pdp.manifest.model import Tool
 from pdp.project.file import manifest_of_project, read_project
 from pdp.proposal import RejectionCode
 from pdp.session import Session
@@ -27,12 +30,6 @@ from pdp.workbench.opa.modules import Module, baseline_policies_path, collect, m
 from pdp.workbench.scenarios.files.read import Located, ScenarioSource
 from pdp.workbench.scenarios.files.scenario import Scenario, Step, proposed_tool
 from pdp.workbench.scenarios.files.tools_file import ToolsFile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from pdp.manifest.effective import EffectiveManifest
-    from pdp.manifest.model import Tool
 
 _ENDINGS: Final = (".scenarios.yaml", ".scenarios.yml", ".scenarios.json")
 _DECIDING: Final = frozenset(("bundle", "policies"))
@@ -235,7 +232,6 @@ def _in_folder(folder: Path) -> Iterator[Path]:
 
 
 def _chain(path: Path) -> list[ScenarioSource]:
-    """The file, the one that it extends, and so on."""
     chain = [ScenarioSource(path)]
     while (extends := chain[-1].settings.extends) is not None:
         last = chain[-1]

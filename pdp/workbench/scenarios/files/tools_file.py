@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.documents import read_bytes, shown_name
 from pdp.errors import Fault, FileFaultsError, Place, UsageError
 from pdp.patterns.run import Deployment
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
 
 _MODULE: Final = "pdp_scenario_tools"
 _PYTHON: Final = "check this line and the one before it: indentation, quotes, brackets"

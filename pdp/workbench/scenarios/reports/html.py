@@ -9,18 +9,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.installed import extra
 from pdp.workbench.reports.shown_file import line_ranges, printable
 from pdp.workbench.scenarios.reports.text import summary_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pdp.workbench.scenarios.results import RunResult, StepResult
+from pdp.workbench.scenarios.results import RunResult, StepResult
 
 _HERE: Final = Path(__file__).parent
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from pdp.workbench.scenarios.results import RunResult, ScenarioResult, StepResult, SuiteResult
+from pdp.workbench.scenarios.results import RunResult, ScenarioResult, StepResult, SuiteResult
 
 
 def run_as_json(run: RunResult) -> dict[str, Any]:

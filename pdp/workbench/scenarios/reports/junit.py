@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from xml.etree import ElementTree as ET
 
 from pdp.workbench.scenarios.reports.text import failure_text
-
-if TYPE_CHECKING:
-    from pdp.workbench.scenarios.results import RunResult, ScenarioResult
+from pdp.workbench.scenarios.results import RunResult, ScenarioResult
 
 # What XML 1.0 cannot hold, not even as a reference.
 _NOT_XML: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from pdp.workbench.reports.shown_file import markdown_code, markdown_text, printable
 from pdp.workbench.scenarios.reports.text import failure_text, one_line, summary_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pdp.workbench.scenarios.results import RunResult
+from pdp.workbench.scenarios.results import RunResult
 
 _OPEN: Final = 2
 """How many failures are open at first sight: they fit one screen."""

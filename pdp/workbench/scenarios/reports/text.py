@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Iterable, Iterator
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.workbench.reports.shown_file import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from pdp.workbench.scenarios.results import Diagnosis, Fired, Missed, RunResult, ScenarioResult
+from pdp.workbench.scenarios.results import Diagnosis, Fired, Missed, RunResult, ScenarioResult
 
 _COLUMN: Final = 44
 _KEY: Final = 11
@@ -88,7 +85,6 @@ def _table(rows: Iterable[tuple[str, Any, Any]]) -> Iterator[str]:
 
 
 def _cell(value: Any) -> list[str]:
-    """A value as lines of a column: a list has an item on each."""
     items = value if isinstance(value, list) and value else [value]
     return [line for item in items for line in textwrap.wrap(_value(item), _COLUMN, drop_whitespace=False) or ['""']]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.decision import parse_findings
 from pdp.documents import nearest
@@ -12,17 +13,13 @@ from pdp.engine.protocol import FINDINGS, Engine
 from pdp.errors import BundleError, EngineError, UsageError
 from pdp.workbench.explain.explain import NO_DECISION
 from pdp.workbench.explain.trace import Condition, RuleRun, trace
+from pdp.workbench.opa.modules import Module
 from pdp.workbench.opa.program import find_opa
 from pdp.workbench.opa.rules import RuleSite, rule_sites, sites_by_code
 from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import Suite, policy_modules
 from pdp.workbench.scenarios.results import Diagnosis, EngineAnswer, Fired, Missed, ScenarioResult, StepResult
 from pdp.workbench.scenarios.running.engines import whole_data
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from pdp.workbench.opa.modules import Module
 
 _TRACED: Final = 10
 """How many failures of a suite are traced with OPA, which takes a moment each."""
@@ -99,7 +96,6 @@ class Diagnoses:
                     yield Missed(code, _at(site))
 
     def _traced(self, body: bytes) -> tuple[Sequence[RuleRun], str | None]:
-        """How each rule ran, or why that is not known."""
         opa = find_opa()
         if opa is not None and self._left <= 0:
             return (), ": enough others are traced already; select this one with -k"

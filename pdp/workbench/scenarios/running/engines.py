@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pdp.decision import Decision
 from pdp.engine.bundle.file import Bundle, read_bundle
 from pdp.engine.data import merged_data
 from pdp.engine.protocol import DECISION, PLAN, Engine, EngineName
 from pdp.project.resources import open_engine
 from pdp.workbench.engines import policy_bundle
+from pdp.workbench.scenarios.files.suite import Suite
 from pdp.workbench.scenarios.results import EngineAnswer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pdp.decision import Decision
-    from pdp.workbench.scenarios.files.suite import Suite
 
 
 @contextmanager

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
+from pdp.contract.plan import PlanStep
+from pdp.decision import Decision
+from pdp.evaluation import Evaluation
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.proposal import RejectionCode, Status
+from pdp.stores.approvals import Approval
+from pdp.workbench.scenarios.files.scenario import Expect
 from pdp.workbench.scenarios.results import Mismatch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pdp.contract.plan import PlanStep
-    from pdp.decision import Decision
-    from pdp.evaluation import Evaluation
-    from pdp.stores.approvals import Approval
-    from pdp.workbench.scenarios.files.scenario import Expect
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +105,6 @@ def _same_obligations(expected: Any, actual: Any) -> bool:
 
 
 def _same_details(expected: Any, actual: Any) -> bool:
-    """Whether, for each code, a single reason has all the fields that are expected of it."""
     return all(any(has_fields(details, fields) for details in actual[code]) for code, fields in expected.items())
 
 
@@ -117,7 +113,6 @@ def _same_texts(expected: Any, actual: Any) -> bool:
 
 
 def _has_parts(expected: Any, actual: Any) -> bool:
-    """Whether a value has the parts that are expected of it; lists are sets."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         return all(_has_parts(part, actual[name]) for name, part in expected.items())
     if isinstance(expected, list) and isinstance(actual, list):

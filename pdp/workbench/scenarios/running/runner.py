@@ -7,33 +7,30 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from logging.handlers import BufferingHandler
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import orjson
 
+from pdp.decision import Decision
+from pdp.engine.protocol import Engine, EngineName
 from pdp.errors import EngineTimeoutError, UsageError
 from pdp.pep import Pep
+from pdp.proposal import Trace
 from pdp.workbench.engines import LATE
 from pdp.workbench.explain.explain import NO_DECISION
+from pdp.workbench.scenarios.files.scenario import Scenario
+from pdp.workbench.scenarios.files.suite import Suite
 from pdp.workbench.scenarios.files.tools_file import ToolsFile
 from pdp.workbench.scenarios.results import EngineAnswer, Mismatch, ScenarioResult, StepResult, SuiteResult
 from pdp.workbench.scenarios.running.diagnosis import Diagnoses
 from pdp.workbench.scenarios.running.engines import RecordingEngine, open_suite_engine
 from pdp.workbench.scenarios.running.expectation import equal
 from pdp.workbench.scenarios.running.scenario_run import ScenarioRun, returning
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from pdp.decision import Decision
-    from pdp.engine.protocol import Engine, EngineName
-    from pdp.proposal import Trace
-    from pdp.workbench.scenarios.files.scenario import Scenario
-    from pdp.workbench.scenarios.files.suite import Suite
 
 _LOG: Final = logging.getLogger("pdp.harness")
 # A scenario takes the log for itself, and its tools file a name among the modules.
@@ -87,7 +84,6 @@ class Runner:
         return [self.run(index) for index in range(len(self._suite.scenarios))]
 
     def _with_tools(self) -> tuple[Pep, Mapping[str, Callable[..., Any]]]:
-        """The enforcement point of one scenario, and its functions."""
         if self._tools is None:
             return self._pep, self._stand_ins
         entries = self._manifest.tools

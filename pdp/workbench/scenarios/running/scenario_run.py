@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.approvals.approvals import ApprovalRefusedError, Approvals
 from pdp.audit.chain import MemoryAudit
@@ -15,21 +16,17 @@ from pdp.engine.protocol import REQUEST_INVALID
 from pdp.errors import UsageError
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.ledger.ledger import MemoryLedger
+from pdp.manifest.effective import EffectiveManifest
+from pdp.pep import Pep
 from pdp.request import Entity, Request, RequestedAction, bounded
+from pdp.session import Session
 from pdp.stores.approvals import Approval, ApprovalState
 from pdp.stores.budgets import MemoryBudgets
 from pdp.stores.memory import MemoryActions, MemoryIdempotency
 from pdp.workbench.scenarios.files.scenario import Step, proposed_tool
 from pdp.workbench.scenarios.results import Mismatch, StepResult
+from pdp.workbench.scenarios.running.engines import RecordingEngine
 from pdp.workbench.scenarios.running.expectation import Happened, actual, expected, mismatches
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
-
-    from pdp.manifest.effective import EffectiveManifest
-    from pdp.pep import Pep
-    from pdp.session import Session
-    from pdp.workbench.scenarios.running.engines import RecordingEngine
 
 _FAILING: Final = ("engine.", "bundle.")
 _FAILURES: Final = frozenset(("pep.internal_error", "store.unavailable", "audit.write_failed"))
@@ -166,7 +163,6 @@ def _given(step: Step, session: Session | None) -> dict[str, Any]:
 
 
 def _tool(step: Step) -> str | None:
-    """The tool proposed (of a plan, the first), or the one that a raw request names."""
     if isinstance(step.request, dict) and isinstance(step.request.get("action"), dict):
         return proposed_tool(step.request["action"].get("properties"))
     return proposed_tool(step.plan[0] if step.plan else step.propose)
