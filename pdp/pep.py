@@ -354,9 +354,8 @@ class Pep:
         """
         from pdp.flow.remote.calls import begin  # noqa: PLC0415 - only services
 
-        parts = self._parts
-        received = _received(parts, to_run=True, **ids)._replace(proposer=proposer or {})
-        return await adrive(begin(remote, received, proposal, session, parts), parts.engine)
+        received = _received(self._parts, to_run=True, **ids)._replace(proposer=proposer or {})
+        return await adrive(begin(remote, received, proposal, session, self._parts), self.engine)
 
     async def afinish(self, remote: CallName, execution: Execution) -> dict[str, Any]:
         """Take what a call that was begun came to, see there."""

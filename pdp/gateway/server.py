@@ -38,7 +38,7 @@ from pdp.gateway.mapping import GET_PROMPT, NEW, READ_RESOURCE
 from pdp.gateway.pending import DENIED, Pending
 from pdp.gateway.pins import INSTRUCTIONS, PinnedEngine, declarations, left_out, read_pinned, unchanged
 from pdp.gateway.principal import Callers, Verifier
-from pdp.gateway.upstream import ASKING, Asking, Upstream, UpstreamError, tell
+from pdp.gateway.upstream import ASKING, Asking, Upstream, UpstreamError, notify_client
 from pdp.json import thawed
 from pdp.manifest.exports import export_tools
 from pdp.manifest.foreign.dialects import translated
@@ -273,12 +273,12 @@ class Gateway:
         elif upstream.asking:
             ctx = upstream.asking[-1].ctx
             if message.params.level in allowed_log_levels(ctx.protocol_version, ctx.meta):
-                await tell(ctx.session.send_notification, message, ctx.request_id)
+                await notify_client(ctx.session.send_notification, message, ctx.request_id)
         elif not self._shared:
             await self._tell_older(message.method, _as_json(message.params))
 
     async def _tell_older(self, method: str, params: dict[str, Any] | None = None) -> None:
-        await asyncio.gather(*(tell(each.notify, method, params) for each in self._older))
+        await asyncio.gather(*(notify_client(each.notify, method, params) for each in self._older))
 
     def _instructions(self) -> str | None:
         """Return what servers tell the model, as far as it is pinned."""

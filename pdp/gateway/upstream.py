@@ -68,13 +68,13 @@ class Asking:
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Tell the client how far its request is."""
-        await tell(self.ctx.session.report_progress, progress, total, None if self.quiet else message)
+        await notify_client(self.ctx.session.report_progress, progress, total, None if self.quiet else message)
 
 
 ASKING: ContextVar[Asking | None] = ContextVar("asking", default=None)
 
 
-async def tell(send: Any, *told: Any) -> None:
+async def notify_client(send: Any, *told: Any) -> None:
     """Send a notification by a client's method. Drop it if the client does not read: servers may send without end."""
     unread = _UNREAD.setdefault(send.__self__, asyncio.Semaphore(_MOST_UNREAD))
     if not unread.locked():

@@ -91,8 +91,8 @@ async def call_tool(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one case for eac
         case "update":
             await ctx.session.send_resource_updated(f"note://{text}")
             told: Any = {"example.com/told": text}
-            params = types.NotificationParams(_meta=told)
-            await ctx.session.send_notification(types.ToolListChangedNotification(params=params))
+            changed = types.NotificationParams(_meta=told)
+            await ctx.session.send_notification(types.ToolListChangedNotification(params=changed))
         case "count":
             text = str(len((FOLDER / "calls").read_text().splitlines()))
         case "big":
