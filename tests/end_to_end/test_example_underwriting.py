@@ -120,7 +120,7 @@ def test_the_register_is_asked_anew_when_its_version_changes(
     versions = iter(("r-1", "r-1", "r-2", "r-2"))
     asked: list[str] = []
 
-    def lookup_policyholder(identifier: str, source: dict[str, Any]) -> Any:
+    def lookup_policyholder(identifier: str, source: dict[str, Any], asOf: str | None = None) -> Any:  # noqa: N803
         asked.append(identifier)
         return example.lookup_policyholder(identifier, source)
 
