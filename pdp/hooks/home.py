@@ -16,7 +16,6 @@ from pydantic import AfterValidator, RootModel, StrictStr
 from pdp.documents import FieldError, read_record
 from pdp.errors import UsageError
 from pdp.hooks.ask import NoAnswerError, policy_digest
-from pdp.hooks.shell import literal_words
 from pdp.pep import Pep
 from pdp.project.file import PROJECT_FILE, engine_of_project, manifest_of_project, read_project
 from pdp.project.resources import open_stores, stores_of_pep
@@ -32,6 +31,8 @@ COMMANDS_FILE: Final = "commands.yaml"
 
 def _word(word: str, *lines: str) -> str:
     """Return a word if a shell reads it as the last word of one of the lines. FieldError: it does not."""
+    from pdp.hooks.shell import literal_words  # noqa: PLC0415 - it needs an extra, and `pdp scan` loads this module
+
     if all((literal_words(line) or ())[-1:] != (word,) for line in lines):
         raise FieldError(
             "can match nothing: it is not one word as a shell reads it", "`*` and `$` are no patterns here"

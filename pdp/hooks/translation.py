@@ -109,7 +109,8 @@ def shown(call: HookCall, translated: Translated, workspace: Workspace) -> str:
     rest = dict(sorted(rest.items(), key=lambda item: len(str(item[1]))))  # a long one hides no other
     text = f"{translated.tool}: {_whole(translated.target, 2_000)}"
     text += f" with {_whole(json.dumps(rest, ensure_ascii=False), 1_000)}" if rest else ""
-    return text + (f" in {_whole(call.cwd, 200)}" if call.cwd != str(workspace.root) else "")
+    where = "a folder that is not shared" if call.cwd.startswith(os.devnull) else _whole(call.cwd, 200)  # of a service
+    return text + (f" in {where}" if call.cwd != str(workspace.root) else "")
 
 
 def _whole(text: str, most: int) -> str:

@@ -237,11 +237,11 @@ def test_tls_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     [
         "http://policy.example", "http://10.0.0.1:8181", "http://localhost.example", "ftp://127.0.0.1",
         "127.0.0.1:8181", "https://", "https://ann:SECRET@policy.example", "https://policy.example/?a=SECRET",
-        "", None,
+        "",
         "http://0.0.0.0:8181", "https://policy.example:99999999", "https://policy .example", "https://policy.example/#a",
     ],
 )  # fmt: skip
-def test_an_address_is_https_or_of_this_machine(url: Any) -> None:
+def test_an_address_is_https_or_of_this_machine(url: str) -> None:
     with pytest.raises(UsageError) as caught:
         Client(url, token=TOKEN)
 

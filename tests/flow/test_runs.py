@@ -197,7 +197,7 @@ def test_a_run_is_its_callers_until_it_is_ended(pep: Pep) -> None:
 
 
 def test_where_no_label_is_in_use_a_run_is_ended_without_the_ledger(pep: Pep) -> None:
-    unusable: Any = SimpleNamespace(blocking=False)
+    unusable: Any = SimpleNamespace(blocking=False, write=None)
     before = pep.call(CONVERT, ours())
     pep.with_changes(ledger=unusable).end_run("run-1", ours())
     anew = pep.call(CONVERT, ours())

@@ -225,7 +225,7 @@ CALCULATIONS = {
     "rounded": "number.rounded(case.a, case.decimals)",
     "whole": "{true | number.whole(case.a)}",
     "at_most": "{true | number.at_most(number.sum([case.a, case.b]), case.c)}",
-    "equal": "{true | number.equal(number.difference(number.sum([case.a, case.b]), case.b), case.a)}",
+    "equal": "{true | number.equals(number.difference(number.sum([case.a, case.b]), case.b), case.a)}",
 }
 
 

@@ -189,8 +189,8 @@ def test_a_person_approves_what_their_own_agent_asks_by_another_token(store: str
 
     assert (same.code, same.out) == (1, "")
     assert same.err.endswith(
-        f"error: approval {asked.id}: whoever approves what their own agent asks needs another token or client than "
-        "the call's: jti, azp, client_id or sid has to differ from the call's, and the client must not be the agent\n"
+        f"error: approval {asked.id}: it was asked for with this token or client: approve with another one (jti, azp, "
+        "client_id or sid has to differ from the call's, and the client must not be the agent)\n"
     )
     assert (granted.code, granted.out.splitlines()[0]) == (0, f"granted  {asked.id}")
     assert "  approvers  $subject (officer-123 (https://id), by another token)\n" in granted.out

@@ -48,7 +48,7 @@ HIDDEN = {
     "a part of a text": 'is_string(input.subject.id); indexof(input.subject.id, "llam") == 2',
     "a text turned round": 'is_string(input.subject.id); strings.reverse(input.subject.id) == "yrollam"',
 }
-HELPERS = '_second := "second"\n\n_friend(name) if {\n\tis_string(name)\n\tlower(name) in {"carol", "dan"}\n}'
+HELPERS = '_second := "second"\n\n_friend(name) if {\n\tis_string(name)\n\ttrim_space(name) in {"carol", "dan"}\n}'
 
 
 def with_doors(folder: Path, opa: Path, *doors: str) -> Path:

@@ -14,8 +14,8 @@ at_most(a, b) if {
 	a <= b
 }
 
-# Both are numbers, and the same number, however it is spelled.
-equal(a, b) if {
+# Both are numbers, and the same number, however it is spelled. (A rule named `equal` would replace `==` here.)
+equals(a, b) if {
 	at_most(a, b)
 	at_most(b, a)
 }

@@ -11,11 +11,11 @@ test_at_most if {
 
 # However a number is spelled.
 test_equal if {
-	number.equal(100, 1e2)
-	number.equal(0.5, 0.50)
-	not number.equal(0.1, 0.10000001)
-	not number.equal("1", 1)
-	not number.equal(null, null)
+	number.equals(100, 1e2)
+	number.equals(0.5, 0.50)
+	not number.equals(0.1, 0.10000001)
+	not number.equals("1", 1)
+	not number.equals(null, null)
 }
 
 _whole := {1: true, -7: true, 0: true, 1e3: true, 2.0: true, 2.5: false, 1e-7: false, 9007199254740991: true, "1": false}
@@ -87,7 +87,7 @@ test_nothing_is_calculated_with_other_types if {
 # Beyond these bounds a number has no value.
 test_bounds if {
 	number.product([to_number("1e300"), 0.5])
-	number.equal(number.sum([number.product([to_number("1e299"), 1]), 0.5, -0.5]), to_number("1e299"))
+	number.equals(number.sum([number.product([to_number("1e299"), 1]), 0.5, -0.5]), to_number("1e299"))
 	not number.product([to_number("1e300"), 10])
 	tiny := to_number("1e-300")
 	number.product([tiny, tiny, tiny, tiny])

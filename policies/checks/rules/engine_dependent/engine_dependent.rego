@@ -50,7 +50,10 @@ _proven(wanted, term, place) if types.proven({wanted}, term, place)
 
 _proven("list of whole numbers", term, place) if types.elements_proven({"whole number"}, term, place)
 
-_proven("text that is written out", {"type": "string", "value": text}, _) if text != ""
+_proven("text that is written out", term, _) if {
+	term.type == "string"
+	term.value != ""
+}
 
 _proven("whole number or set", term, place) if types.proven({"whole number", "set"}, term, place)
 

@@ -30,7 +30,7 @@ _results["rounded"] := number.rounded(_values.list[0], _values.decimals)
 
 _results["at_most"] if number.at_most(_values.list[0], _values.list[1])
 
-_results["equal"] if number.equal(_values.list[0], _values.list[1])
+_results["equal"] if number.equals(_values.list[0], _values.list[1])
 
 _results["whole"] if number.whole(_values.list[0])
 
