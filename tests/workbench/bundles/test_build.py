@@ -75,8 +75,10 @@ package custom.concerns.night
 # custom:
 #   code: night.closed
 deny contains {"code": "night.closed", "message": "Not at night.", "details": {}} if {
-\tinput.action.name in {"pay", _other}
+\tinput.action.name in _names
 }
+
+_names := {"pay", _other}
 
 _other := "transfer"
 """
