@@ -9,9 +9,9 @@ from functools import cache
 from itertools import chain, product
 from typing import Any
 
-from pdp.decision import Decision, Verdict, parse_decision, parse_findings
+from pdp.decision import Decision, Verdict, parse_findings
 from pdp.engine.bundle.file import Bundle, read_bundle
-from pdp.engine.protocol import FINDINGS, PLAN
+from pdp.engine.protocol import FINDINGS, PLAN, parse_answer
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.json import canonical
 from tests.policies.oracle import Call, Findings
@@ -144,7 +144,7 @@ def test_the_id_of_a_planning_rule_changes_nothing() -> None:
             found = []
             for plan, purpose in product(PLANS, (None, "", "a", "b", "a.drill")):
                 body = canonical({"steps": [{"tool": tool} for tool in plan], "context": {"purpose": purpose}})
-                decision = parse_decision(engine.evaluate(body, PLAN))
+                decision = parse_answer(engine.evaluate(body, PLAN), body, PLAN)
                 of_rules = [(each.code, names.get(str(each.details.get("rule")), each.details.get("rule")))
                             for each in decision.reasons]  # fmt: skip
                 found.append((plan, purpose, decision.verdict, sorted(map(str, of_rules))))

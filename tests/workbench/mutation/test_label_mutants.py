@@ -77,7 +77,7 @@ SCENARIOS = [
     ),
     scenario(
         "a mail that the user has named by its title",
-        "File the Budget",
+        "File the mail Budget",
         call("file_mail", "ALLOW", mail="AB1234", folder="old"),
     ),
     scenario(
@@ -92,7 +92,7 @@ SCENARIOS = [
     ),
     scenario(
         "an answer",
-        "File the Budget",
+        "File the mail Budget",
         call("file_mail", "ALLOW", mail="AB1234", folder="old"),
         call(
             "send_mail", "STEP_UP", "egress", "not_anchored", "target_untrusted", to="the answer of file_mail", text="x"
