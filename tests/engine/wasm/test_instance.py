@@ -232,7 +232,7 @@ FAILURES = [
         "conflict",
         PATIENCE,
         AnswerInvalidError,
-        "the policy failed: authz/decision.rego:20:1: var assignment conflict",
+        "the policy failed: authz/decision.rego:24:1: var assignment conflict",
         id="conflict",
     ),
 ]
