@@ -37,6 +37,7 @@ def mutate(
     only: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only mutants that have this in their id or kind.")
     ] = None,
+    without: Annotated[str | None, typer.Option(metavar="TEXT", help="No mutants that have this in their id.")] = None,
     max_survivors: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Fail when more than these survive unmarked.")
     ] = None,
@@ -68,6 +69,7 @@ def mutate(
                 opa=find_opa(),
                 baseline=baseline,
                 only=only,
+                without=without,
                 marked=marked,
                 run=run,
                 sample=sample,
