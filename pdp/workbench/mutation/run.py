@@ -170,7 +170,8 @@ def mutate(
     """Break what the suites state, run them, and put the results into `run`, also when it is interrupted.
 
     Without `opa` no Rego is broken; with `baseline` its Rego as well as the suites' own. `only`: a text that a mutant's
-    id or kind has to contain; `without`: one that its id must not contain. `sample`: how many mutants are judged at most, the same ones for the same `seed`.
+    id or kind has to contain; `without`: one that its id must not contain. `sample`: how many mutants are judged at
+    most, the same ones for the same `seed`.
     `modules`: paths of Rego modules: nothing but these is broken, and no scenario is searched for what survives.
 
     Raises:
@@ -188,9 +189,8 @@ def mutate(
             return isinstance(mutant, RegoMutant) and mutant.module in modules
         if isinstance(mutant, RegoMutant) and not baseline and mutant.module not in own:
             return False
-        if without is not None and without in mutant.id:
-            return False
-        return only is None or only in mutant.id or only in mutant.kind
+        is_named = only is None or only in mutant.id or only in mutant.kind
+        return is_named and (without is None or without not in mutant.id)
 
     def add(judgement: Judgement) -> None:
         run.add(judgement, equivalent.get(judgement.mutant.id))
