@@ -286,13 +286,13 @@ def _names(claims: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _scopes(claims: dict[str, Any]) -> list[str]:
     held: set[str] = set()
     entitlements, scope = claims.get("emts"), claims.get("scope")
-    if isinstance(entitlements, dict):
-        held |= {name for name, granted in entitlements.items() if granted is True}
     if isinstance(scope, str):
         held |= {name for name in scope.split(" ") if name}
-    for name in held if isinstance(entitlements, dict) else ():
-        if (entitlements or {}).get(name) is False:
-            _say_ignored(name)
+    if isinstance(entitlements, dict):
+        for name in held:
+            if entitlements.get(name) is False:
+                _say_ignored(name)
+        held |= {name for name, granted in entitlements.items() if granted is True}
     return sorted(held)
 
 
