@@ -18,7 +18,7 @@ from pdp.json import canonical
 from pdp.workbench.neighbours.values import GONE, Edit, JsonPath, as_list, at, edited, is_number
 from pdp.workbench.neighbours.vocabulary import Policy
 from pdp.workbench.opa.evaluation import Evaluator
-from pdp.workbench.opa.syntax import Node, operator, package_of
+from pdp.workbench.opa.syntax import Node, mark_negations, operator, package_of
 
 _Edits = tuple[Edit, ...]
 _OpenSteps = dict[str, int | str]
@@ -81,6 +81,7 @@ def _left(opa: Path, policy: Policy, texts: Mapping[str, str], rules: Sequence[s
             return None
     bodies = [*(left.get("queries") or ())]
     bodies += [rule["body"] for module in left.get("support") or () for rule in module.get("rules") or ()]
+    mark_negations(bodies)
     return [
         tuple({key: part for key, part in condition.items() if key != "index"} for condition in body) for body in bodies
     ]

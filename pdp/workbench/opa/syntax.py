@@ -49,11 +49,17 @@ def parse_modules(opa: Path, modules: Mapping[str, Module]) -> dict[str, Node]:
 def _tree(opa: Path, path: str, module: Module) -> Node:
     with tempfile.TemporaryDirectory(prefix="pdp-parse-") as folder:
         tree: Node = OpaTool(opa, Path(folder), {path: module}).parse(path)
-    for node in nodes(tree):
-        # With `import rego.v2`, OPA writes a negation as a body. One expression gets the older form: `negated`.
-        if is_not(node) and not node["terms"]["explicit_body"]:
-            node |= {**node["terms"]["body"][0], "location": node["location"], "negated": True}
+    mark_negations(tree)
     return tree
+
+
+def mark_negations(tree: Any) -> None:
+    """Give each negation of one expression the form that it has without `import rego.v2`: `negated`, in place."""
+    for node in nodes(tree):
+        if is_not(node) and not node["terms"]["explicit_body"]:
+            negated = node["terms"]["body"][0]
+            node |= {key: part for key, part in negated.items() if key not in ("index", "location")}
+            node["negated"] = True
 
 
 class Source:
