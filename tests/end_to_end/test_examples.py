@@ -23,7 +23,7 @@ from tests.support.command_line import OPTIONS, Done, pdp, pdp_process, written
 from tests.support.payments import EXAMPLE
 
 RAG = ROOT / "examples/rag"
-BASELINE = ROOT / "policies/scenarios"
+BASELINE = ROOT / "tests/scenarios"
 SHELL = {"tool": "shell_exec", "arguments": {"command": "id"}}
 
 
@@ -38,7 +38,7 @@ def test_each_readme_names_its_command(name: str) -> None:
     assert f"\n    pdp test examples/{name}\n" in readme
 
 
-@pytest.mark.parametrize("folder", ["policies/scenarios", "examples"])
+@pytest.mark.parametrize("folder", ["tests/scenarios", "examples"])
 def test_each_scenario_says_why(folder: str) -> None:
     """What they come to, on both engines, and what they reach is a step of its own in `scripts/test`."""
     suites = [read_document(file).value for file in find_suites([ROOT / folder])]
