@@ -37,7 +37,7 @@ SECONDS = 20.0
 FOUND = 95.0
 ROOT = Path(__file__).parents[1]
 BUNDLE = ROOT / "bundles/baseline.tar.gz"
-SCENARIOS = ROOT / "policies/scenarios/base.yaml"
+SCENARIOS = ROOT / "tests/scenarios/base.yaml"
 
 
 def speed(bundle: Path) -> bool:

@@ -341,6 +341,7 @@ test_invalid_request if {
 # What a deployment without any configuration answers, whatever the request.
 test_no_configuration if {
 	decision := authz.decision with input as fixture.request
+		with data.config as {}
 		with data.custom.concerns as {}
 		with data.manifests as fixture.manifests({}, [])
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,22 +26,40 @@ from tests.support.command_line import OPTIONS, Done, pdp, pdp_process, written
 from tests.support.payments import EXAMPLE
 
 RAG = ROOT / "examples/rag"
-BASELINE = ROOT / "policies/scenarios"
+BASELINE = ROOT / "tests/scenarios"
 SHELL = {"tool": "shell_exec", "arguments": {"command": "id"}}
 
 
 CONTRACTS = ("clinical", "memory", "underwriting", "workstation")
 """The examples of tool contracts, each with policies of its own."""
 
+WITH_POLICIES = sorted(folder.parent.name for folder in (ROOT / "examples").glob("*/policies"))
 
-@pytest.mark.parametrize("name", ["assistant", *CONTRACTS])
+
+@pytest.mark.parametrize("name", ["assistant", *WITH_POLICIES])
 def test_each_readme_names_its_command(name: str) -> None:
     readme = (ROOT / "examples" / name / "README.md").read_text(encoding="utf-8")
 
     assert f"\n    pdp test examples/{name}\n" in readme
 
 
-@pytest.mark.parametrize("folder", ["policies/scenarios", "examples"])
+@pytest.mark.opa
+@pytest.mark.process
+@pytest.mark.parametrize("folder", [".", *(f"examples/{name}" for name in WITH_POLICIES)])
+def test_unit_tests_of_policies_pass_as_the_readme_runs_them(folder: str, opa: Path) -> None:
+    readme = (ROOT / folder / "README.md").read_text(encoding="utf-8")
+    [command] = re.findall(r"^ *opa (test policies.*)", readme, re.MULTILINE)
+    assert "--timeout" not in command
+    # A busy machine collects garbage slowly, and OPA's time-out holds for each test.
+    spared = {**os.environ, "GOGC": "800"}
+    done = subprocess.run(
+        [opa, *shlex.split(command, comments=True)], cwd=ROOT, env=spared, capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, "PASS: " in done.stdout) == (0, True), done.stdout[-2000:] + done.stderr
+
+
+@pytest.mark.parametrize("folder", ["tests/scenarios", "examples"])
 def test_each_scenario_says_why(folder: str) -> None:
     """What they come to, on both engines, and what they reach is a step of its own in `scripts/test`."""
     suites = [read_document(file).value for file in find_suites([ROOT / folder])]

@@ -1,8 +1,7 @@
 """What scenarios reach: lines of Rego, reason codes, and each tool's verdicts. What none of them proves is missing.
 
-Only scenarios that passed count, and only what they did: unit tests of Rego reach lines that no call ever takes. A
-suite answers for the custom concerns that decide, whether it states them or its bundle has them. The baseline has
-scenarios of its own, which stand beside it, and nobody else is asked for its lines and codes.
+Only scenarios that passed count: unit tests of Rego reach lines that no call takes. A suite answers for the custom
+concerns that decide, stated or in its bundle. Only the baseline's own suites, `tests/scenarios`, answer for its lines.
 
 The release gate: every tool has a call that is ALLOW and one that is not, and every reason code that can be given is
 given. A code that cannot be given by any call says so in its METADATA (`custom.unreached`, with the reason).
@@ -18,11 +17,12 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from pdp.decision import Verdict
+from pdp.installed import packaged
 from pdp.json import canonical, digest
 from pdp.ledger.summary import GOOD
 from pdp.workbench.explain.explain import NO_DECISION
 from pdp.workbench.opa.evaluation import Evaluator
-from pdp.workbench.opa.modules import Module, baseline_policies_path
+from pdp.workbench.opa.modules import Module
 from pdp.workbench.opa.rules import RuleSite, rule_sites, sites_by_code, statements
 from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import Suite, policy_modules
@@ -286,10 +286,10 @@ class _Policy(NamedTuple):
 
 
 def _counted_modules(suite: Suite, modules: Mapping[str, Module]) -> set[str]:
-    """The paths of the modules that a suite answers for: the custom ones; beside the baseline, or else all."""
+    """Return the paths of the modules that a suite answers for: custom ones, or all of them for a baseline's suite."""
     custom = {path for path, module in modules.items() if module.custom}
-    baselines = suite.file.resolve().is_relative_to(baseline_policies_path().resolve())
-    return custom or (set(modules) if baselines else set())
+    of_baseline = suite.file.resolve().is_relative_to(packaged("tests/scenarios").resolve())
+    return custom or (set(modules) if of_baseline else set())
 
 
 def _measured_lines(runs: _Runs, opa: Path) -> tuple[FileLines, ...]:

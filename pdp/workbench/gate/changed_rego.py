@@ -15,6 +15,7 @@ import orjson
 
 from pdp.engine.bundle.file import Bundle, baseline_bundle_path, read_bundle
 from pdp.errors import UsageError
+from pdp.installed import packaged
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
 from pdp.workbench.mutation.mutant import Fate
 from pdp.workbench.mutation.run import MutationRun, mutate
@@ -79,9 +80,8 @@ class ChangedRego:
         if not self.paths or not suites:
             return self.summary, ["no scenario file is about a manifest of the bundle"] if self.paths else []
         sources = self._sources()
-        judging = list(suites)
-        if self._baseline:
-            judging += load_suites(find_suites([self._folders[0] / "scenarios"]), self._engine_timeout)
+        own = find_suites([packaged("tests/scenarios")]) if self._baseline else []
+        judging = [*suites, *load_suites(own, self._engine_timeout)]
         run = MutationRun()
         marked = read_equivalents(beside([suite.file for suite in judging]))
         opa = needed_opa("mutants of Rego")

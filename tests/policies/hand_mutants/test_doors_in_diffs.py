@@ -27,7 +27,7 @@ CALLS = 200
 def built(folder: Path, opa: Path, modules: dict[str, str]) -> Path:
     """A bundle of the baseline with some modules changed, without manifests."""
     policies = folder / "policies"
-    shutil.copytree(baseline_policies_path(), policies, ignore=shutil.ignore_patterns("scenarios", "checks"))
+    shutil.copytree(baseline_policies_path(), policies, ignore=shutil.ignore_patterns("checks"))
     write_texts(policies, modules)
     file = folder / "bundle.tar.gz"
     file.write_bytes(compile_bundle(policies=[policies], release=1, opa=opa))

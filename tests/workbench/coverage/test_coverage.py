@@ -208,7 +208,7 @@ def test_what_two_suites_reach_together_is_reached(tmp_path: Path, opa: Path) ->
 @pytest.mark.opa
 def test_the_baselines_scenarios_answer_for_the_baseline(opa: Path) -> None:
     """Its own suites: every line is of the baseline, and every code of the limits is reached."""
-    suites = [load_suite(ROOT / f"policies/scenarios/{name}.scenarios.yaml") for name in ("limits", "spending")]
+    suites = [load_suite(ROOT / f"tests/scenarios/{name}.scenarios.yaml") for name in ("limits", "spending")]
     coverage = measure([(suite, results_of(suite)) for suite in suites], opa)
     assert coverage.lines is not None
     assert {file.file for file in coverage.lines} == {

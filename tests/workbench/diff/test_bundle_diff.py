@@ -56,7 +56,7 @@ def manifest(change: Callable[[Any], None]) -> Any:
 def compiled(folder: Path, opa: Path, *edits: tuple[str, str, str], name: str = "new") -> Path:
     """The example's bundle built anew from sources with some texts replaced: path, text, other text."""
     sources = folder / name
-    shutil.copytree(ROOT / "policies", sources / "policies", ignore=shutil.ignore_patterns("scenarios", "checks"))
+    shutil.copytree(ROOT / "policies", sources / "policies", ignore=shutil.ignore_patterns("checks"))
     shutil.copytree(EXAMPLE / "policies", sources / "own")
     for path, text, other in edits:
         file = sources / path

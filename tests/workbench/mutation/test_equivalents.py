@@ -19,7 +19,7 @@ from tests.support import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-SCENARIOS = ROOT / "policies/scenarios"
+SCENARIOS = ROOT / "tests/scenarios"
 TOOL: dict[str, Any] = {
     "name": "probe", "description": "What is tried", "schema": {"type": "object"}, "effect_class": "stage",
     "risk_tier": "low", "scopes": ["probe.use"],
@@ -182,7 +182,7 @@ def test_an_effective_manifest_and_its_pins_are_objects(tmp_path: Path, agents: 
 @pytest.mark.process
 def test_the_build_states_the_concerns_that_are_required_and_the_revision(opa: Path, tmp_path: Path) -> None:
     policies = tmp_path / "policies"
-    shutil.copytree(ROOT / "policies", policies, ignore=shutil.ignore_patterns("scenarios"))
+    shutil.copytree(ROOT / "policies", policies)
     config = policies / "config/data.json"
     required = json.loads(config.read_text())["required_concerns"]
     config.write_text("{}")

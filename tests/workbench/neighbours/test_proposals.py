@@ -59,7 +59,7 @@ def test_a_schema_that_asks_for_itself_ends() -> None:
 def test_examples_are_valid_for_the_tools_of_the_examples() -> None:
     """A skeleton starts from arguments that pass the schema, for every tool that ships with scenarios."""
     checked = 0
-    for file in find_suites([ROOT / "policies/scenarios", ROOT / "examples/payments"]):
+    for file in find_suites([ROOT / "tests/scenarios", ROOT / "examples/payments"]):
         compiled = CompiledManifest(load_suite(file).manifest)
         for name, tool in compiled.manifest.tools.items():
             found = compiled.tool(name)

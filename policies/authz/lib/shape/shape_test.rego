@@ -165,6 +165,9 @@ _flow_fields := {
 	"/context/flow/markings": _not_strings,
 	"/context/flow/plan": ["x", 1, true, {}, [1], ["x", null]],
 	"/context/flow/arguments": array.concat([1], _not_calls),
+}
+
+_argument_fields := {
 	_body: [null, "x", 1, true, [], {}],
 	$"{_body}/path": [null, 1, true, [], {}],
 	$"{_body}/role": array.concat([null, 1, true, [], {}, ""], [name | some name in fixture.near("destination")]),
@@ -180,26 +183,31 @@ _flow_fields := {
 	$"{_body}/links/0/from/0/call": [null, 1, true, [], {}],
 }
 
-_invalid contains [_labelled, {"op": "replace", "path": path, "value": value}] if {
+_invalid_flow contains [_labelled, {"op": "replace", "path": path, "value": value}] if {
 	some path, values in _flow_fields
 	some value in values
 }
 
-_invalid contains [_labelled, {"op": "remove", "path": path}] if {
-	some path, _ in _flow_fields
+_invalid_arguments contains [_labelled, {"op": "replace", "path": path, "value": value}] if {
+	some path, values in _argument_fields
+	some value in values
+}
+
+_invalid_flow contains [_labelled, {"op": "remove", "path": path}] if {
+	some path, _ in object.union(_flow_fields, _argument_fields)
 	not path in ["/context/flow", _body]
 }
 
-_invalid contains [_labelled, {"op": "add", "path": $"{path}/x", "value": null}] if {
+_invalid_flow contains [_labelled, {"op": "add", "path": $"{path}/x", "value": null}] if {
 	some path in ["/context/flow", _body, $"{_body}/from/0", $"{_body}/links/0", $"{_body}/links/0/from/0"]
 }
 
 _not_sums := [null, {}, "x", 1, [7], [null], ["x"], [{}], [{"limit": "l"}], [{"problem": "p"}]]
 
-_invalid contains [fixture.spent(value)] if some value in _not_sums
+_invalid_sums contains [fixture.spent(value)] if some value in _not_sums
 
 # Closed, and each of its fields there and of its type.
-_invalid contains [fixture.spent([fixture.shown(0, 1), object.union(fixture.shown(0, 1), {name: value})])] if {
+_invalid_sums contains [fixture.spent([fixture.shown(0, 1), object.union(fixture.shown(0, 1), {name: value})])] if {
 	some name, values in {
 		"limit": ["", 1, null], "used": [-0.01, "0", null], "amount": [-0.01, "1", null], "total": [-0.01, "1", null],
 		"window_ends": [1, true, []], "problem": ["p"], "more": [1],
@@ -207,11 +215,11 @@ _invalid contains [fixture.spent([fixture.shown(0, 1), object.union(fixture.show
 	some value in values
 }
 
-_invalid contains [fixture.spent([object.remove(fixture.shown(0, 1), [name])])] if {
+_invalid_sums contains [fixture.spent([object.remove(fixture.shown(0, 1), [name])])] if {
 	some name in object.keys(fixture.shown(0, 1))
 }
 
-_invalid contains [fixture.spent([object.union({"limit": "l", "problem": "p"}, change)])] if {
+_invalid_sums contains [fixture.spent([object.union({"limit": "l", "problem": "p"}, change)])] if {
 	some change in [{"limit": ""}, {"limit": 1}, {"problem": ""}, {"problem": 1}, {"used": 0}]
 }
 
@@ -222,6 +230,24 @@ test_valid[name] if {
 
 test_invalid[name] if {
 	some patch in _invalid
+	name := json.marshal(patch)
+	not shape.valid with input as fixture.changed(patch)
+}
+
+test_invalid_flow[name] if {
+	some patch in _invalid_flow
+	name := json.marshal(patch)
+	not shape.valid with input as fixture.changed(patch)
+}
+
+test_invalid_arguments[name] if {
+	some patch in _invalid_arguments
+	name := json.marshal(patch)
+	not shape.valid with input as fixture.changed(patch)
+}
+
+test_invalid_sums[name] if {
+	some patch in _invalid_sums
 	name := json.marshal(patch)
 	not shape.valid with input as fixture.changed(patch)
 }

@@ -19,6 +19,9 @@ _numbers := {
 	"a result": {"body": "(count(x) + 1) * 2 == y", "found": set()},
 	"a result within another": {"body": "(input.a + 1) * 2 == y", "found": _no_whole("+", "input.a")},
 	"a variable": {"body": "y := count(x)\n\ty + 1 == z", "found": set()},
+}
+
+_sources := {
 	"a rule": {"body": "_two + 1 == z", "found": set()},
 	"a rule with a decimal": {"body": "_half + 1 == z", "found": _no_whole("+", "_half")},
 	"an integer by the schema": {"body": "input.context.arguments.n + 1 == z", "found": set()},
@@ -29,6 +32,9 @@ _numbers := {
 	"what a library calculates": {"body": "number.sum([x]) + 1 == z", "found": _no_whole("+", "number.sum(…)")},
 	"no distance": {"body": "abs(input.a) == z", "found": _no_whole("abs", "input.a")},
 	"an offset": {"body": "substring(x, 1.0, 2) == z", "found": _no_whole("substring", "1.0")},
+}
+
+_collections := {
 	"sets": {"body": "{1, 2} - {input.a} == z", "found": set()},
 	"a set without what may be a number": {
 		"body": "{1} - input.a == z",
@@ -79,6 +85,16 @@ _integers := ["input.context.arguments.n", "input.context.arguments.ns.*"]
 
 test_numbers[name] if {
 	some name, case in _numbers
+	_messages(case.body, _integers) == case.found
+}
+
+test_sources[name] if {
+	some name, case in _sources
+	_messages(case.body, _integers) == case.found
+}
+
+test_collections[name] if {
+	some name, case in _collections
 	_messages(case.body, _integers) == case.found
 }
 

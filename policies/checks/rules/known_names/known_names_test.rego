@@ -57,6 +57,9 @@ _lookups := {
 	`r if object.get(input, ["action", "nme"], 1) == 1`: _nowhere("input.action.nme"),
 	`r if object.get(input.action, "name", "") == "pay"`: set(),
 	`r if { some k in ["a"]; object.get(arguments, k, 1) == 1 }`: _nowhere("input.context.arguments.a"),
+}
+
+_computed_names := {
 	`r if { k := input.x; input[k] == 1 }`: (_computed("input") | _nowhere("input.x")),
 	`r if { k := lower("a"); object.get(input.action, k, 1) == 1 }`: _computed("input.action"),
 	`r if { k := lower("a"); input.context[k] == 1 }`: _computed("input.context"),
@@ -69,6 +72,9 @@ _lookups := {
 	`r if { some k in ["amount", "amuont"]; arguments[k] == 1 }`: _nowhere("input.context.arguments.amuont"),
 	`r if { some k in {"name", "nme"}; input.action[k] == 1 }`: _nowhere("input.action.nme"),
 	`r if { every k in ["cap", "cpa"] { data.settings[k] == 1 } }`: _nowhere("data.settings.cpa"),
+}
+
+_results := {
 	`r if [input.context.arguments][0]`: set(),
 	`r if split(input.action.name, "@")[1] == "x"`: set(),
 	concat("\n", [`f(_) := 1`, `r if f(1).refrence`]): set(),
@@ -103,6 +109,9 @@ _calls := {
 	`r if count(object.get(input.action, "name", "")) == 1`: set(),
 	`r if count(lower(input.action.name)) == 1`: set(),
 	`r if input.action == {"name": "x"}`: set(),
+}
+
+_functions := {
 	`f(x) if x.nme == 1`: set(),
 	concat("\n", [
 		`f(x) if x.idd == 1`, `r if f(input.context.arguments.payer)`,
@@ -110,6 +119,9 @@ _calls := {
 	concat("\n", [`f(x) if x.idd == 1`, `r if { some y in ["a"]; f(y) }`]): set(),
 	concat("\n", [`f(x) if x.id == 1`, `r if f(object.get(input.context, "approval", 1))`]): set(),
 	concat("\n", [`f(x) if x.id == 1`, `r if f({"a": 1})`]): set(),
+}
+
+_roots := {
 	`r if object.get(input.context, ["memory", "x"], "") == "x"`: set(),
 	`r if { some k in ["a"]; object.get(input.context, ["memory", k], "") == "x" }`: set(),
 	`r if object.get(input.action, "nme", 1)`: _nowhere("input.action.nme"),
@@ -132,6 +144,16 @@ test_lookups[statement] if {
 	_messages(statement) == expected
 }
 
+test_computed_names[statement] if {
+	some statement, expected in _computed_names
+	_messages(statement) == expected
+}
+
+test_results[statement] if {
+	some statement, expected in _results
+	_messages(statement) == expected
+}
+
 test_texts[statement] if {
 	some statement, expected in _texts
 	_messages(statement) == expected
@@ -139,6 +161,16 @@ test_texts[statement] if {
 
 test_calls[statement] if {
 	some statement, expected in _calls
+	_messages(statement) == expected
+}
+
+test_functions[statement] if {
+	some statement, expected in _functions
+	_messages(statement) == expected
+}
+
+test_roots[statement] if {
+	some statement, expected in _roots
 	_messages(statement) == expected
 }
 
