@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from pdp.documents import read_document
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DATA: Final = ROOT / "docs/conformance.yaml"
@@ -63,12 +66,13 @@ def read(path: Path = DATA) -> Conformance:
 
 def page(conformance: Conformance) -> str:
     """Return the text of docs/conformance.md."""
-    counted = [(document.title, document.counts()) for document in conformance.documents]
-    counts = [(f"[{title}](#{title.lower().replace(' ', '-')})", *numbers) for title, numbers in counted]
-    counts.append(("all", *map(sum, zip(*(numbers for _, numbers in counted), strict=True))))
+    counts = [document.counts() for document in conformance.documents]
+    names = [f"[{one.title}](#{one.title.lower().replace(' ', '-')})" for one in conformance.documents]
+    totals = [sum(numbers) for numbers in zip(*counts, strict=True)]
+    summary = [[name, *numbers] for name, numbers in zip([*names, "all"], [*counts, totals], strict=True)]
     parts = [
         conformance.introduction,
-        _table(("document", "statements", "in full", "in part"), counts),
+        _table(("document", "statements", "in full", "in part"), summary),
         *(_section(document) for document in conformance.documents),
         conformance.closing,
     ]
@@ -97,8 +101,9 @@ def _file(proof: str) -> str:
     return proof.partition("::")[0].partition(": ")[0]
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
-    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in (head, ("---",) * len(head), *rows))
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    lines: list[Sequence[object]] = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in lines)
 
 
 def main(arguments: list[str] | None = None) -> int:
