@@ -184,10 +184,11 @@ def test_a_value_of_config_is_normalised_once_for_all_who_read_it() -> None:
         seen.append(value)
         return value.lower()
 
-    rules = [
-        ToolInvariant(name, "Slow alone", lambda call, state, config: read.append(config["mode"]) is None)
-        for name in ("A", "B")
-    ]
+    def reads(_call: Any, _state: Any, config: Any) -> bool:
+        read.append(config["mode"])
+        return True
+
+    rules = [ToolInvariant(name, "Reads the mode", reads) for name in ("A", "B")]
     told = ToolContract("tell_mode", {}, rules, "Tell the mode.", config_params=[ToolConfigParam("mode", "x", lower)])
     registry = Registry()
     registry.register_contract(told, lambda mode: mode, effect_class="pure", risk_tier="low")
