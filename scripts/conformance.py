@@ -80,7 +80,7 @@ def page(conformance: Conformance) -> str:
 
 
 def _section(document: SourceDocument) -> str:
-    head = ("", "the document says", "holds", "condition, or what is missing", "proof", "code")
+    head = ("", "the document says", "holds", "condition, or missing part", "proof", "code")
     return f"## {document.title}\n\n" + _table(head, [_cells(row) for row in document.rows])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -110,6 +111,13 @@ def test_the_printed_manifest_loads_unchanged_and_is_the_example_s() -> None:
 
     assert json.loads(printed) == example
     assert packs == [f"pack.tool.{tool.name}" for tool in manifest.tools]
+
+
+def test_the_memory_example_has_the_tools_of_the_document() -> None:
+    surface = text_of(DOCUMENTS["Tool boundary"]).partition("- Initial tool surface:")[2].partition("- Validation")[0]
+    example = load_manifest(ROOT / "examples/memory/manifest.yaml")
+
+    assert re.findall("`(.*)`", surface) == [tool.name for tool in example.tools]
 
 
 PROOF = "tests/manifest/test_load.py::test_the_registry_record_loads_as_printed"
