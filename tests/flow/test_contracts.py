@@ -175,7 +175,7 @@ def test_a_tool_without_effects_leaves_no_state(pep: Pep) -> None:
     assert (ran.result, ran.state) == ("noon", None)
 
 
-def test_a_value_of_config_is_normalised_once_for_all_who_read_it() -> None:
+def test_a_config_value_is_normalised_once_per_call() -> None:
     """Tool contract document: one declaration, normalized once, read everywhere."""
     seen: list[str] = []
     read: list[str] = []
