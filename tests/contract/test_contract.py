@@ -197,11 +197,15 @@ def test_a_rejection_names_its_check(entry: dict[str, Any], arguments: dict[str,
     assert result.check == name
 
 
-def test_trips_are_logged_with_their_id_and_without_arguments(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("invariant", "resolution"), [(MENDED, "corrected"), (INVARIANT, "rejected")])
+def test_trips_are_logged_with_their_id_and_without_arguments(
+    invariant: dict[str, Any], resolution: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", logger="pdp.contract")
-    checked(compiled(invariants=[MENDED]), {"text": "secret-secret"})
+    proposal = Proposal.read({"tool": "save_note", "arguments": {"text": "secret-secret"}})
+    check(proposal, session(), compiled(invariants=[invariant]))
 
-    assert [record.getMessage() for record in caplog.records] == ["save_note: invariant SHORT tripped: corrected"]
+    assert [record.getMessage() for record in caplog.records] == [f"save_note: invariant SHORT tripped: {resolution}"]
 
 
 def test_the_config_is_resolved_before_the_invariants_are_asked() -> None:

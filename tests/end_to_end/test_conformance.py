@@ -1,40 +1,38 @@
-"""docs/conformance.md: every proof that it names is there, every module as well, and its counts are right."""
+"""docs/conformance.md is what its data file gives, and each row's quote, proofs and modules exist."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from functools import cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from pdp.documents import read_document
+from pdp.manifest.load import load_manifest
+from scripts.conformance import PAGE, Conformance, Row, SourceDocument, main, page, read
 from tests.support import ROOT
 
-PAGE = (ROOT / "docs/conformance.md").read_text(encoding="utf-8")
+CONFORMANCE = read()
+SEEDS = ROOT.parent / "shared/seeds"
+DOCUMENTS = {document.title: document for document in CONFORMANCE.documents}
 
 
-class Statement(NamedTuple):
-    """One line of a document's table."""
-
-    number: str
-    text: str
-    places: str
-    proofs: str
-    holds: str
-
-
-def rows(table: str) -> list[list[str]]:
-    """The cells of a table's lines, without its head."""
-    lines = [line for line in table.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+def text_of(document: SourceDocument) -> str:
+    """Return the document's text; skip the test where the documents are not beside the repository."""
+    file = SEEDS / document.file
+    if not file.is_file():
+        pytest.skip("the five documents are not part of the repository: put them into ../shared/seeds")
+    return file.read_text(encoding="utf-8")
 
 
 @cache
 def names_of_tests(file: str) -> frozenset[str]:
-    """The names of a file's tests, read and not collected."""
     path = ROOT / file
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     tree = ast.parse(path.read_bytes() if path.is_file() else b"")
@@ -49,77 +47,124 @@ def scenario_names(file: str) -> frozenset[str]:
     )
 
 
-def is_there(proof: str) -> bool:
+def exists(proof: str) -> bool:
     test, scenario = proof.partition("::"), proof.partition(": ")
     return test[2] in names_of_tests(test[0]) if test[1] else scenario[2] in scenario_names(scenario[0])
 
 
-def faults(page: str) -> Iterator[str]:
-    """What is wrong with the page: one line for each."""
-    head, *sections = page.split("\n## ")
-    tables = {title: rows(table) for title, _, table in (section.partition("\n") for section in sections)}
-    counted = []
-    for cells in rows(head)[:-1]:
-        document = re.sub(r"^\[(.*)\]\(.*\)$", r"\1", cells[0])
-        statements = [Statement(*line) for line in tables[document]]
-        in_part = [statement for statement in statements if not statement.holds.startswith("in full")]
-        counted.append([len(statements), len(statements) - len(in_part), len(in_part)])
-        if cells[1:] != [str(count) for count in counted[-1]]:
-            yield f"{document}: the head has {cells[1:]}, the table {counted[-1]}"
-        if [statement.number for statement in statements] != [str(number + 1) for number in range(len(statements))]:
-            yield f"{document}: its statements are not numbered from 1"
-        for statement in statements:
-            yield from (f"{document} {statement.number}: {fault}" for fault in faults_of(statement))
-    if rows(head)[-1][1:] != [str(sum(counts)) for counts in zip(*counted, strict=True)]:
-        yield "all: not the sum of the documents"
+def faults(row: Row) -> Iterator[str]:
+    yield from (f"{path} does not exist" for path in row.modules if not (ROOT / path).exists())
+    yield from (f"{proof} does not exist" for proof in row.proofs if not exists(proof))
+    if (row.holds == "part") != bool(row.missing):
+        yield f"in {row.holds}, and `missing` is {row.missing!r}"
 
 
-def faults_of(statement: Statement) -> Iterator[str]:
-    places, proofs = (re.findall("`(.*?)`", cell) for cell in (statement.places, statement.proofs))
-    if not places:
-        yield "no place"
-    yield from (f"{place} is not there" for place in places if not (ROOT / place).exists())
-    yield from (f"{proof} is not there" for proof in proofs if not is_there(proof))
-    holds, _, reason = statement.holds.partition(":")
-    if holds not in ("in full", "in part"):
-        yield f"neither in full nor in part: {holds}"
-    if holds == "in full" and not proofs:
-        yield "in full, without a proof"
-    if holds == "in part" and not reason.strip():
-        yield "in part, without a reason"
+def quote_fault(row: Row, text: str) -> str | None:
+    """Return why the document does not have the quote at its line: its parts in their order, white space apart."""
+    lines = text.splitlines()[row.line - 1 :]
+    first, rest = (" ".join("\n".join(part).split()) for part in (lines[:1], lines))
+    at, latest = 0, len(first)
+    for part in row.says.split("…"):
+        words = " ".join(part.split())
+        at = rest.find(words, at)
+        if not 0 <= at <= latest:
+            return f"not in the document from line {row.line} on: {words}"
+        at, latest = at + len(words), len(rest)
+    return None
 
 
-def test_every_proof_is_there_and_every_count_right() -> None:
-    assert list(faults(PAGE)) == []
-    assert [cells[1] for cells in rows(PAGE.partition("\n## ")[0])] == ["61", "30", "21", "37", "21", "170"]
+def test_the_page_is_what_the_data_file_gives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert main(["--check"]) == 0
+    assert page(CONFORMANCE) == PAGE.read_text(encoding="utf-8")
+    monkeypatch.setattr("scripts.conformance.PAGE", tmp_path / "page.md")
+    assert main([]) == main(["--check"]) == 0
+    (tmp_path / "page.md").write_text(page(CONFORMANCE).replace("| in full |", "| in part |", 1))
+    assert main(["--check"]) == 1
+
+
+@pytest.mark.parametrize("title", DOCUMENTS)
+def test_each_row_has_its_number_its_proofs_and_its_modules(title: str) -> None:
+    rows = DOCUMENTS[title].rows
+
+    assert [f"{row.number}: {fault}" for row in rows for fault in faults(row)] == []
+    assert [row.number for row in rows] == [*range(1, len(rows) + 1)]
+
+
+def test_no_statement_is_lost() -> None:
+    assert [len(document.rows) for document in CONFORMANCE.documents] == [61, 30, 21, 37, 21]
+
+
+@pytest.mark.parametrize("title", DOCUMENTS)
+def test_each_quote_is_in_its_document(title: str) -> None:
+    text = text_of(DOCUMENTS[title])
+
+    assert [f"{row.number}: {fault}" for row in DOCUMENTS[title].rows if (fault := quote_fault(row, text))] == []
+
+
+def test_the_printed_manifest_loads_unchanged_and_is_the_example_s() -> None:
+    """The example adds the names of its test packs, and nothing else."""
+    lines = text_of(DOCUMENTS["Tool registry"]).splitlines()
+    printed = "\n".join(lines[lines.index("{") : lines.index("Manifest → LLM → PEP")])
+    example = json.loads((ROOT / "examples/payments/manifest.json").read_bytes())
+    packs = [tool.pop("eval_pack") for tool in example["tools"]]
+    manifest = load_manifest("manifest.json", manifest_text=printed.encode())
+
+    assert json.loads(printed) == example
+    assert packs == [f"pack.tool.{tool.name}" for tool in manifest.tools]
+
+
+def test_the_memory_example_has_the_tools_of_the_document() -> None:
+    surface = text_of(DOCUMENTS["Tool boundary"]).partition("- Initial tool surface:")[2].partition("- Validation")[0]
+    example = load_manifest(ROOT / "examples/memory/manifest.yaml")
+
+    assert re.findall("`(.*)`", surface) == [tool.name for tool in example.tools]
 
 
 PROOF = "tests/manifest/test_load.py::test_the_registry_record_loads_as_printed"
+SCENARIO = "examples/underwriting/scenarios.yaml: a quote is a draft"
 
 
 @pytest.mark.parametrize(
-    ("text", "instead", "fault"),
+    ("changes", "expected"),
     [
-        (PROOF, f"{PROOF}_", f"{PROOF}_ is not there"),
-        (PROOF, f"tests/none.py{PROOF[28:]}", f"tests/none.py{PROOF[28:]} is not there"),
-        (": a quote is a draft`", ": no scenario`", "examples/underwriting/scenarios.yaml: no scenario is not there"),
-        (
-            "`examples/underwriting/scenarios.yaml: a quote",
-            "`none.yaml: a quote",
-            "none.yaml: a quote is a draft is not",
-        ),
-        ("`pdp/manifest/exports.py`", "`pdp/manifest/export.py`", "pdp/manifest/export.py is not there"),
-        ("`pdp/manifest/exports.py`", "", "Tool registry 3: no place"),
-        ("| 7 |", "| 8 |", "Tool registry: its statements are not numbered from 1"),
-        ("| in full |", "| in part:  |", "Tool registry 2: in part, without a reason"),
-        ("| in full |", "| mostly |", "Tool registry 2: neither in full nor in part: mostly"),
-        ("| in full |", "| in part: a reason |", "Tool registry: the head has"),
-        ("| 170 |", "| 171 |", "all: not the sum of the documents"),
-        (f"`{PROOF}`", "none", "in full, without a proof"),
+        ({"proofs": [PROOF, SCENARIO]}, []),
+        ({"proofs": [f"{PROOF}_", f"tests/none.py{PROOF[28:]}"]}, [f"{PROOF}_", f"tests/none.py{PROOF[28:]}"]),
+        ({"proofs": [f"{SCENARIO}s", "none.yaml: a quote is a draft"]}, [f"{SCENARIO}s", "none.yaml: a quote"]),
+        ({"modules": ["pdp/manifest/export.py"]}, ["pdp/manifest/export.py does not exist"]),
+        ({"holds": "part"}, ["in part, and `missing` is None"]),
+        ({"missing": "a reason"}, ["in full, and `missing` is 'a reason'"]),
     ],
 )
-def test_what_is_wrong_is_said(text: str, instead: str, fault: str) -> None:
-    assert text in PAGE
-    changed = PAGE.replace(text, instead)
+def test_a_wrong_row_is_found(changes: dict[str, Any], expected: list[str]) -> None:
+    row = DOCUMENTS["Tool registry"].rows[0].model_copy(update=changes)
 
-    assert [line for line in faults(changed) if fault in line] != []
+    found = list(faults(row))
+    assert len(found) == len(expected)
+    assert all(fault.startswith(start) for fault, start in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("line", "says", "found"),
+    [
+        (1, "Tools are typed. … audited", True),
+        (1, "Tools are  typed. Every call is", True),
+        (1, "Every call", False),
+        (2, "Every call is … audited", True),
+        (2, "Tools are typed.", False),
+        (1, "are typed … Tools", False),
+        (1, "Tools are audited", False),
+    ],
+)
+def test_a_quote_begins_at_its_line_and_has_the_words_of_the_document(line: int, says: str, found: bool) -> None:
+    row = DOCUMENTS["Tool registry"].rows[0].model_copy(update={"line": line, "says": says})
+
+    assert (quote_fault(row, "Tools are typed.\nEvery call\nis logged and audited.") is None) == found
+
+
+@pytest.mark.parametrize("changes", [{"holds": "mostly"}, {"says": "x" * 161}, {"proofs": []}, {"proof": ["x"]}])
+def test_a_row_of_another_form_is_refused(changes: dict[str, Any]) -> None:
+    row = {**DOCUMENTS["Tool registry"].rows[0].model_dump(), **changes}
+    document = {"title": "A", "file": "a.txt", "rows": [row]}
+
+    with pytest.raises(ValidationError):
+        Conformance.model_validate({"introduction": "", "documents": [document], "closing": ""})

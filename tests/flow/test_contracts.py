@@ -175,6 +175,31 @@ def test_a_tool_without_effects_leaves_no_state(pep: Pep) -> None:
     assert (ran.result, ran.state) == ("noon", None)
 
 
+def test_a_config_value_is_normalised_once_per_call() -> None:
+    """Tool contract document: one declaration, normalized once, read everywhere."""
+    seen: list[str] = []
+    read: list[str] = []
+
+    def lower(value: str) -> str:
+        seen.append(value)
+        return value.lower()
+
+    def reads(_call: Any, _state: Any, config: Any) -> bool:
+        read.append(config["mode"])
+        return True
+
+    rules = [ToolInvariant(name, "Reads the mode", reads) for name in ("A", "B")]
+    told = ToolContract("tell_mode", {}, rules, "Tell the mode.", config_params=[ToolConfigParam("mode", "x", lower)])
+    registry = Registry()
+    registry.register_contract(told, lambda mode: mode, effect_class="pure", risk_tier="low")
+    pep = Pep.from_registry(registry)
+    ran = pep.call({"tool": "tell_mode", "arguments": {}}, {**SESSION, "config": {"mode": "SLOW"}})
+    pep.engine.close()
+
+    # The default is normalised with the registry, before any call.
+    assert (seen, read, ran.result) == (["x", "SLOW"], ["slow", "slow"], "slow")
+
+
 def test_a_call_is_run_though_its_tool_is_no_longer_listed() -> None:
     """What a tool says of itself decides what a model is shown. A call that was made before is still tried."""
     registry = Registry()

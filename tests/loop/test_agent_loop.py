@@ -118,9 +118,9 @@ def test_the_model_sees_what_its_calls_came_to_and_then_answers(pep: Pep) -> Non
 
 def test_calls_of_one_turn_run_together_and_their_results_stand_in_their_order(pep: Pep) -> None:
     calls = (ToolCall("c1", "meet_other", '{"name": "left"}'), ToolCall("c2", "meet_other", {"name": "right"}))
-    finished, _ = looped(pep, Turn(calls=calls), Turn("done"))
+    finished, asked = looped(pep, Turn(calls=calls), Turn("done"))
 
-    assert tool_results(finished.messages) == [
+    assert tool_results(finished.messages) == tool_results(asked[1].messages) == [
         ("c1", False, "left met the other"), ("c2", False, "right met the other"),
     ]  # fmt: skip
 
@@ -732,6 +732,29 @@ def test_without_a_registry_no_tool_is_shown(pep: Pep) -> None:
     _, asked = looped(pep, Turn("ok"))
 
     assert asked[0].tools == ()
+
+
+def test_without_functions_no_call_of_the_model_runs(pep: Pep) -> None:
+    finished, _ = looped(pep.with_changes(tools={}), Turn(calls=(add("c1"),)), Turn("ok"))
+
+    assert [(each.executed, str(each.answer.text).split(":")[0]) for each in finished.evaluations] == [
+        (False, "TOOL_UNAVAILABLE")
+    ]
+
+
+def test_the_loop_of_another_product_takes_its_contracts_unchanged() -> None:
+    """Tool contract document: the second product registers other contracts, and the orchestrator stays as it is."""
+    registry = Registry()
+    registry.register_contract(REMEMBER, lambda topic: {"topics": [f"{topic}!"]}, effect_class="pure", risk_tier="low")
+    pep = Pep.from_registry(registry)
+    calls = (collect("c1", "a"), ToolCall("c2", "remember_topic", {"topic": "a"}))
+    finished, asked = looped(pep, Turn(calls=calls), Turn("ok"))
+    pep.engine.close()
+
+    assert [tool["name"] for tool in asked[0].tools] == ["remember_topic"]
+    assert [(is_error, content) for _, is_error, content in tool_results(finished.messages)] == [
+        (True, "INVALID_TOOL_NAME: 'collect_notes' is not a tool of manifest 1"), (False, '{"topics":["a!"]}'),
+    ]  # fmt: skip
 
 
 LABELLED = """
