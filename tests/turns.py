@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-_RECENT: Final = "--max-count=10"
+_RECENT: Final = "--max-count=5"
 
 _GATE: Final = ("pdp/workbench/gate/", "pdp/workbench/diff/")
 
@@ -30,9 +30,9 @@ SUBJECTS: Final = {
     "tests/hooks/dialects/test_claude_code_process.py": ("pdp/hooks/",),
     "tests/hooks/install/test_story.py": ("pdp/hooks/",),
     "tests/policies/hand_mutants/": ("policies/authz/", "tests/policies/hand_mutants/"),
-    "tests/workbench/diff/": ("pdp/workbench/", "tests/workbench/"),
-    "tests/workbench/gate/": ("pdp/workbench/", "tests/workbench/"),
-    "tests/workbench/mutation/test_run.py": ("pdp/workbench/", "tests/workbench/"),
+    "tests/workbench/diff/": ("pdp/workbench/diff/", "pdp/workbench/neighbours/", "tests/workbench/diff/"),
+    "tests/workbench/gate/": ("pdp/workbench/gate/", "tests/workbench/gate/"),
+    "tests/workbench/mutation/test_run.py": ("pdp/workbench/mutation/", "tests/workbench/mutation/"),
 }
 """Where they are, and their subjects: files and folders; `{}` is what stands in the brackets of a test's name."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import re
 import threading
@@ -13,6 +14,7 @@ import orjson
 import pytest
 
 from pdp import Pep
+from pdp.client.client import Client
 from pdp.errors import EngineError
 from pdp.json import thawed
 from pdp.manifest.effective import made_of
@@ -186,9 +188,8 @@ def test_a_service_that_is_gone_or_says_nothing(
                 return
             peer.send(manifest())
 
-    monkeypatch.setattr(
-        "pdp.client.client.Client.__init__.__kwdefaults__", {"token": None, "timeout": 0.5}, raising=True
-    )
+    stated = {"token": None, "timeout": 0.5}
+    monkeypatch.setattr(inspect.unwrap(Client.__init__), "__kwdefaults__", stated)
     with connected(silent, bank) as (pep, server):
         assert call(pep, wire(), SESSION).codes == ("engine.timeout",)
     assert bank.wires == []

@@ -316,14 +316,13 @@ def test_the_exit_code_is_that_of_the_threshold() -> None:
     )  # fmt: skip
 
 
-def test_a_sample_is_the_same_for_the_same_seed_and_all_is_drawn_in_the_end() -> None:
+def test_a_sample_is_the_same_for_the_same_seed() -> None:
     file = weak_project(Path())
-    sets = {seed: mutated(file, only=OWN, sample=3, seed=seed) for seed in "abcdefghijkl"}
+    first, other = (mutated(file, only=OWN, sample=3, seed=seed) for seed in "ab")
 
-    assert {run.total for run in sets.values()} == {3}
-    assert sets["a"].notes == ["3 of 9 mutants, drawn by the seed 'a'"]
-    assert mutated(file, only=OWN, sample=3, seed="a").judgements.keys() == sets["a"].judgements.keys()
-    assert len({identity for run in sets.values() for identity in run.judgements}) == 9
+    assert (first.total, first.notes) == (3, ["3 of 9 mutants, drawn by the seed 'a'"])
+    assert mutated(file, only=OWN, sample=3, seed="a").judgements.keys() == first.judgements.keys()
+    assert other.judgements.keys() != first.judgements.keys()
     assert (mutated(file, only=OWN, sample=9, seed="a").total, mutated(file, only=OWN, sample=9).notes) == (9, [])
 
 
