@@ -10,9 +10,10 @@ import typer
 from pdp.cli import Exit
 from pdp.cli.files import needed, project_with
 from pdp.cli.options import AsJson, EngineTimeout, Policies, ScenarioPaths, command_app, file_option
-from pdp.cli.output import print_answer, tell
+from pdp.cli.output import print_answer, tell, write_text
 from pdp.documents import nearest
 from pdp.errors import UsageError
+from pdp.json import canonical
 from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.gate.gate import NAMES, Check, Gate, lines, read_explanations, release_check, summary
 from pdp.workbench.reports.shown_file import printable
@@ -43,6 +44,9 @@ def check(
         int, typer.Option(min=1, max=1_000_000, metavar="NUMBER", help="As of `pdp bundle diff`.")
     ] = 50_000,
     engine_timeout: EngineTimeout = ENGINE_TIMEOUT,
+    write_to: Annotated[
+        Path | None, file_option("--result", help="Where to write the result, for `pdp bundle publish --gate`.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check whether a bundle may be released: a line for each check, with the reason where it fails.
@@ -67,6 +71,8 @@ def check(
         engine_timeout=engine_timeout,
     )
     result = release_check(gate) if as_json else release_check(gate, _show)
+    if write_to is not None:
+        write_text(write_to, canonical(result.as_json()).decode() + "\n")
     print_answer(result.as_json(), [summary(result)], as_json=as_json)
     raise typer.Exit(Exit.OK if result.passed else Exit.FAILED)
 

@@ -26,9 +26,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pdp.audit.chain import AuditLog, recordable
 from pdp.audit.file import locked, replace_file
 from pdp.clock import to_milliseconds, to_seconds
+from pdp.documents import faults_of, read_document
 from pdp.engine.bundle.file import Bundle, pack_bundle, read_bundle, read_packed
 from pdp.engine.bundle.signature import VerificationKey
-from pdp.errors import BundleError, PdpError, UsageError
+from pdp.errors import BundleError, FileFaultsError, PdpError, UsageError
 from pdp.json import MAX_NUMBER, canonical, digest
 from pdp.workbench.bundles.sign import SigningKey, sign_bundle
 
@@ -71,6 +72,35 @@ class ChannelChange(BaseModel):
     restores: Number | None
     by: str
     why: str
+
+
+class _GateResult(BaseModel, extra="ignore", frozen=True, strict=True):
+    passed: bool
+    revision: Sha256
+    release: Number
+
+
+def check_gate(file: Path, bundle: Bundle) -> None:
+    """Check a result of the gate: what `pdp release check --result` wrote. A signature may be added after it.
+
+    FileFaultsError: no such result. UsageError: the gate failed, or was about another bundle.
+    """
+    document = read_document(file)
+    try:
+        result = _GateResult.model_validate(document.value)
+    except ValidationError as error:
+        raise FileFaultsError(faults_of(error, document, _GateResult)) from error
+    again = "run `pdp release check` for this bundle, with --result"
+    if (result.revision, result.release) != (bundle.revision, bundle.release):
+        raise UsageError(
+            f"{file}: about release {result.release} with the content {result.revision}, not about this bundle, "
+            f"release {bundle.release} with the content {bundle.revision}",
+            hint=again,
+        )
+    if not result.passed:
+        raise UsageError(
+            f"{file}: release {result.release} must not be released", hint=f"mend what failed, and {again}"
+        )
 
 
 def publish_bundle(

@@ -479,8 +479,11 @@ def test_a_release_travels_on_the_command_line(tmp_path: Path, folder: Path, mon
         (tmp_path / f"{release}").write_bytes(tiny(release, signed="one", content=release))
     who = ["--by", "ann", "--channel", "stable"]
 
-    first = pdp("bundle", "publish", tmp_path / "1", folder, "--why", "first", "--public-key", public, *who)
-    second = pdp("bundle", "publish", tmp_path / "2", folder, "--why", "second", "--public-key", public, *who, "--json")
+    gates = [gate_file(tmp_path / f"{release}.json", tmp_path / f"{release}") for release in (1, 2)]
+    signed = ["--public-key", public, *who]
+
+    first = pdp("bundle", "publish", tmp_path / "1", folder, "--why", "first", "--gate", gates[0], *signed)
+    second = pdp("bundle", "publish", tmp_path / "2", folder, "--why", "second", "--no-gate", *signed, "--json")
     back = pdp("bundle", "rollback", folder, "--why", "bad", "--private-key", private, *who)
 
     changes = history(folder)
@@ -514,14 +517,14 @@ def test_what_the_command_line_refuses(tmp_path: Path, folder: Path, monkeypatch
         monkeypatch.delenv(name, raising=False)
     public = key_file(tmp_path).with_name("one.pub")
     (tmp_path / "b").write_bytes(tiny(1))
-    release, signed = ["publish", tmp_path / "b", folder, "--why", "x"], ["--public-key", public]
+    release, signed = ["publish", tmp_path / "b", folder, "--why", "x", "--no-gate"], ["--public-key", public]
     for arguments, message, hint in (
         (release, "no public key to verify with",
          "name one with --public-key, or give it in the variable PDP_VERIFICATION_KEYS"),
         ([*release, *signed], f"{tmp_path}/b: not signed",
          "sign it with `pdp bundle sign`, and verify it with the public half of that key"),
         ([*release, *signed, "--unsigned"], "--unsigned and --public-key exclude each other", "leave one of them out"),
-        (["publish", tmp_path / "b", tmp_path / "none/r", "--why", "x", "--unsigned"],
+        (["publish", tmp_path / "b", tmp_path / "none/r", "--why", "x", "--unsigned", "--no-gate"],
          f"audit file {tmp_path}/none/r.audit.jsonl cannot be opened: No such file or directory",
          "check folder and permissions"),
         (["rollback", folder, "--why", "x"], f"{folder}: not a bundle repository",
@@ -530,3 +533,36 @@ def test_what_the_command_line_refuses(tmp_path: Path, folder: Path, monkeypatch
         (["list", tmp_path / "b"], f"{tmp_path}/b: not a bundle repository", "name a repository's folder"),
     ):  # fmt: skip
         assert pdp("bundle", *arguments) == (2, "", f"error: {message}\n    hint: {hint}\n")
+
+
+def test_promotion_needs_the_result_of_the_gate(tmp_path: Path, folder: Path) -> None:
+    bundle, other = tmp_path / "b", tmp_path / "other"
+    bundle.write_bytes(tiny(1, content=1))
+    other.write_bytes(tiny(1, content=2))
+    passed, failed = gate_file(tmp_path / "ok", bundle), gate_file(tmp_path / "no", bundle, passed=False)
+    about_other, later = gate_file(tmp_path / "x", other), gate_file(tmp_path / "y", bundle, release=2)
+    (tmp_path / "text").write_text("passed")
+    publish = ["bundle", "publish", bundle, folder, "--why", "x", "--unsigned"]
+    revision = read_bundle(bundle).revision
+    for options, message in (
+        ([], "needs the result of the gate: --gate FILE or --no-gate, not both"),
+        (["--gate", passed, "--no-gate"], "needs the result of the gate: --gate FILE or --no-gate, not both"),
+        (["--gate", failed], f"{failed}: release 1 must not be released"),
+        (["--gate", about_other], f"about release 1 with the content {read_bundle(other).revision}, not about this"),
+        (["--gate", later], f"about release 2 with the content {revision}, not about this bundle, release 1"),
+        (["--gate", tmp_path / "gone"], f"{tmp_path}/gone: no such file"),
+        (["--gate", tmp_path / "text"], f"{tmp_path}/text:1:1: the file must be a mapping"),
+    ):  # fmt: skip
+        refused = pdp(*publish, *options)
+        assert (refused.code, refused.out) == (2, ""), options
+        assert message in refused.err
+    assert not folder.exists()
+
+    assert pdp(*publish, "--gate", passed).code == 0
+
+
+def gate_file(file: Path, bundle: Path, **changes: Any) -> Path:
+    """Write what the gate says of a bundle."""
+    read = read_bundle(bundle)
+    file.write_bytes(canonical({"passed": True, "revision": read.revision, "release": read.release, **changes}))
+    return file

@@ -15,7 +15,7 @@ from pdp.cli.options import AsJson, By, file_argument, file_option, user_name
 from pdp.cli.output import print_answer
 from pdp.engine.bundle.file import read_bundle, read_packed
 from pdp.errors import UsageError
-from pdp.workbench.bundles.publish import ChannelChange, history, next_release, publish_bundle, roll_back
+from pdp.workbench.bundles.publish import ChannelChange, check_gate, history, next_release, publish_bundle, roll_back
 
 AUDIT_SUFFIX = ".audit.jsonl"
 """Added to a repository's name for its audit stream, which lies beside it: not in it, where it would be served."""
@@ -36,17 +36,26 @@ def publish(
     by: By = None,
     public_key: files.PublicKeys = None,
     unsigned: Annotated[bool, typer.Option("--unsigned", help="Publish it whoever signed it, or nobody.")] = False,
+    gate: Annotated[Path | None, file_option(help="What `pdp release check --result` wrote about this bundle.")] = None,
+    no_gate: Annotated[bool, typer.Option("--no-gate", help="Publish it without a result of the gate.")] = False,
     audit: RepositoryAudit = None,
     as_json: AsJson = False,
 ) -> None:
     """Publish a bundle: engines and OPAs that follow the channel get it.
 
-    Exit code: 0 published, 2 bad usage or file, or not signed by one of the keys.
+    Exit code: 0 published, 2 bad usage or file, not signed by one of the keys, or the gate did not let it pass.
     """
+    if (gate is None) is not no_gate:
+        raise UsageError(
+            "needs the result of the gate: --gate FILE or --no-gate, not both",
+            hint="`pdp release check --result FILE` writes it",
+        )
     if unsigned and public_key:
         raise UsageError("--unsigned and --public-key exclude each other", hint="leave one of them out")
     trusted = None if unsigned else files.needed_keys(public_key)
-    read_bundle(file, keys=trusted)  # whose faults name the file
+    bundle = read_bundle(file, keys=trusted)  # whose faults name the file
+    if gate is not None:
+        check_gate(gate, bundle)
     with closing(_audit(repository, audit)) as stream:
         change = publish_bundle(
             repository, read_packed(file), channel=channel, by=user_name(by), why=why, audit=stream, keys=trusted
