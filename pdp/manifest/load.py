@@ -148,7 +148,7 @@ class _ManifestFile(FaultyFile):
             message, hint = f"`ontology` leads nowhere: {name:.80}", "name a file in the manifest's folder that holds "
             self.add_findings([Finding(("ontology",), message, hint + "`version` and `$defs`")])
             return {}
-        file = FaultyFile(path, None, "ontology") if path else self
+        file = FaultyFile(path, None, "file of an ontology") if path else self
         where = partial(written_path, file.document.value, ()) if path else lambda at: ("ontology", *at)
         ontology, _ = file.read(Ontology, file.document.value if path else stated, where, {"$defs": {}, "version": "-"})
         types = dict(ontology.types) if ontology else {}

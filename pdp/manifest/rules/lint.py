@@ -151,8 +151,9 @@ def _refers(schema: Any, definitions: Mapping[str, Any], copies: Mapping[str, An
         branches = [branch for branch in schema.get(key, ()) if branch != {"type": "null"}]
         if branches:
             return all(_refers(branch, definitions, copies) for branch in branches)
-    is_list = schema.get("type") == "array" and "prefixItems" not in schema
-    return is_list and _refers(schema.get("items"), definitions, copies)
+    if schema.get("type") == "array" and "prefixItems" not in schema:
+        return _refers(schema.get("items"), definitions, copies)
+    return any(_refers(part, definitions, copies) for part in schema.get("allOf", ()))
 
 
 def doubts(tool: Tool, rules: ActionRules | None = None, *, sound: bool, labelled: bool) -> Iterator[Finding]:
