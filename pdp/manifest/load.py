@@ -249,7 +249,8 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, p
         if decided and (clauses or doubtful):
             from pdp.manifest.rules.lint import clause_findings, doubts  # noqa: PLC0415 - few enforcement points ask
 
-            findings += clause_findings(effective, clauses, file.pinned, file.ontology, doubtful=doubtful)
+            demanded = partial(clause_findings, effective, clauses, file.pinned, file.ontology, doubtful=doubtful)
+            findings += demanded() if sound else ()
             findings += doubts(effective, rules, sound=sound, labelled=labelled) if doubtful else ()
         for finding in findings:
             if governance is not None and rules is not None and _is_governed(finding.path, tool, rules, effective):

@@ -123,11 +123,11 @@ def _untyped_members(tool: Tool, ontology: Ontology) -> list[str]:
     A value that is neither such a type nor an object with members counts as a whole.
     """
     copies, found = ontology_copies(ontology.types), dict[str, None]()
-    for part, noun, schema in (
-        ("request", "argument", closed_schema(tool.schema_)), ("response", "result", tool.result_schema)
-    ):  # fmt: skip
+    for part, noun, schema in (("request", "argument", tool.schema_), ("response", "result", tool.result_schema)):
         definitions = schema.get("$defs", {}) if schema else {}
-        for form in walk(schema).alternatives if schema and not _refers(schema, definitions, copies) else ():
+        if schema is None or _refers(schema, definitions, copies):
+            continue
+        for form in walk(closed_schema(schema) if part == "request" else schema).alternatives:
             members = {**form.conditional, **form.properties, **({"*": form.members} if form.members else {})}
             if form.types != frozenset(("object",)) or not members:
                 found[f"the {part}"] = None

@@ -29,11 +29,10 @@ SCHEMA_KEYS: Final = frozenset((
 """Where in a schema further schemas stand (JSON Schema 2020-12, core, 10 and 11)."""
 
 SHARED_PREFIX: Final = "types_"
-ONTOLOGY_PREFIX: Final = "ontology_"
 _POINTER: Final = "#/$defs/"
 _TYPES_FILE: Final = "types.json"
 _ONTOLOGY: Final = "ontology"
-_PREFIXES: Final = {"": "file_", _TYPES_FILE: SHARED_PREFIX, _ONTOLOGY: ONTOLOGY_PREFIX}
+_PREFIXES: Final = {"": "file_", _TYPES_FILE: SHARED_PREFIX, _ONTOLOGY: "ontology_"}
 
 
 @cache

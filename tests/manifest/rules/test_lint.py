@@ -151,6 +151,7 @@ NUMBER = {"type": "number"}
     [
         ({"$ref": "Text", "description": "A text"}, True),
         ({"$ref": "#/$defs/alias"}, True),
+        ({"$ref": "Note"}, True),
         ({"allOf": [{"$ref": "Text"}, {"minLength": 1}]}, True),
         ({"type": "array", "items": {"$ref": "Text"}}, True),
         ({"anyOf": [{"$ref": "Text"}, {"type": "null"}]}, True),
@@ -180,6 +181,12 @@ def test_each_member_refers_to_a_type_of_the_ontology(argument: dict[str, Any], 
 def test_a_result_that_names_no_member_is_a_type_of_the_ontology(result: dict[str, Any]) -> None:
     manifest = {"manifest_version": "1", "ontology": ONTOLOGY, "tools": [{**WHOLE, "result_schema": result}]}
     assert refused(manifest, ["typed"]) == [UNTYPED + "type of the ontology for the response"]
+
+
+def test_a_faulty_schema_is_reported_and_not_looked_at_for_types() -> None:
+    tool = {**WHOLE, "schema": {"type": "object", "$defs": 3}, "result_schema": {"anyOf": 3}}
+    found = refused({"manifest_version": "1", "ontology": ONTOLOGY, "tools": [tool]}, ["typed"])
+    assert found == ['not a JSON Schema: 3 is not of type "object"', 'not a JSON Schema: 3 is not of type "array"']
 
 
 def test_what_only_has_the_name_of_a_type_is_no_type_of_the_ontology() -> None:
