@@ -1,4 +1,4 @@
-"""What only authors and reviewers ask of entries: what is likely a mistake, and which contract clauses a tool meets.
+"""Checks of entries for authors and reviewers: likely mistakes, and the contract clauses that each tool meets.
 
 An enforcement point loads this only where its governance file demands clauses.
 """
