@@ -1,6 +1,6 @@
 """The checks that a proposal passes before the policy is asked, in their order.
 
-In the manifest · schema · config · invariants · idempotency key · provenance · canonical writes. The first that fails
+In the manifest · canonical writes · schema · config · invariants · idempotency key · provenance. The first that fails
 rejects the proposal with a fixed code, and the policy is not asked (tool registry document, enforcement hops 2 to 4;
 tool boundary document, normative requirements). What the invariants correct is what is decided on and what runs.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pdp.session import Session
 
 CHECKS: Final = (
-    "proposal", "manifest", "schema", "config", "invariants", "idempotency", "provenance", "writes", "request",
+    "proposal", "manifest", "writes", "schema", "config", "invariants", "idempotency", "provenance", "request",
 )  # fmt: skip
 """What a call passes before the policy is asked, in this order: it is read, checked, and made a request.
 
@@ -91,6 +91,9 @@ def check(  # noqa: PLR0911 - a return for each check
     if tool is None:
         reason = f"{proposal.tool[:128]!r} is not a tool of manifest {manifest.manifest.version}"
         return Rejected("manifest", proposal, Rejection(RejectionCode.INVALID_TOOL_NAME, reason))
+    if tool.entry.writes == "canonical":
+        reason = f"{proposal.tool} writes canonical memory, and no model may call it: propose the change instead"
+        return Rejected("writes", proposal, Rejection(RejectionCode.DIRECT_CANONICAL_WRITE_FORBIDDEN, reason), tool)
     if len(proposal.text) > tool.free_bytes or not tool.validator.is_valid(proposal.arguments):
         fault, details = schema_fault(tool, proposal.arguments, len(proposal.text))
         if fault is not None:
@@ -115,9 +118,6 @@ def check(  # noqa: PLR0911 - a return for each check
     if sources and (missing := [name for name in sources if not _names_source(passed.proposal.arguments.get(name))]):
         reason = f"{proposal.tool} has to name its sources: {', '.join(missing)}"
         return rejection_of("provenance", passed, RejectionCode.MISSING_PROVENANCE, reason)
-    if tool.entry.writes == "canonical":
-        reason = f"{proposal.tool} would write canonical memory directly; write a proposal instead"
-        return rejection_of("writes", passed, RejectionCode.DIRECT_CANONICAL_WRITE_FORBIDDEN, reason)
     return passed
 
 

@@ -19,7 +19,7 @@ from semver import Version
 
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.exports import described
-from pdp.manifest.fields import EffectClass, FlowProfile, Integrity, Otherwise, RiskTier, duration_seconds
+from pdp.manifest.fields import EffectClass, FlowProfile, Integrity, Otherwise, RiskTier, Writes, duration_seconds
 from pdp.manifest.model import MAX_ARGUMENTS, Tool
 from pdp.manifest.rules.rules import mapped_values
 from pdp.manifest.schema.differences import Bump, SchemaChange, schema_changes
@@ -243,6 +243,7 @@ _RANKS: Final[dict[str, Callable[[Any], float | None]]] = {
     "program.operands": not_,
     "max_bytes": lambda size: -(size or MAX_ARGUMENTS),
     "destructive": bool,
+    "writes": list(Writes).index,
     "flow.otherwise": lambda verdict: verdict == Otherwise.DENY,
     "flow.profile": lambda name: -1 if name is None else list(FlowProfile).index(name),
     "result.integrity": lambda name: name != Integrity.TRUSTED,
@@ -265,7 +266,7 @@ _STATED: Final = {
 # What changes what the tool is, or what the policy is told about a call: only a person can say what follows.
 _WEIGHED: Final = (
     "cli", "compensation", "config", "pdp_action", "pattern", "retries", "state", "timeout",
-    "type", "writes", "idempotency.ttl", "safety.side_effects", "safety.idempotent", "release.deprecation",
+    "type", "idempotency.ttl", "safety.side_effects", "safety.idempotent", "release.deprecation",
     "ontology_pin", "id", "program.path", "contract",
 )  # fmt: skip
 _WORDS: Final = {"contract": "what a bundle has only a digest of changed (schemas, mapping, invariants, execution): "

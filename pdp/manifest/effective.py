@@ -11,7 +11,7 @@ entry has a profile.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from operator import and_, or_
@@ -41,6 +41,7 @@ from pdp.manifest.model import (
     Idempotency,
     Limit,
     Manifest,
+    Ontology,
     Program,
     Provenance,
     Record,
@@ -77,6 +78,7 @@ class EffectiveManifest:
         document: what the policy engine gets, plain JSON: `{"manifest_version", "agents"?: {agent: {tool: version}},
             "tools": {name: entry}}`. An entry has what is stated of `FOR_POLICY`, `approval.expires_seconds`, and
             `contract`, a digest of what the policy does not read.
+        ontology: the ontology that the manifest names; its types stand in the schemas that refer to them.
     """
 
     version: str
@@ -84,6 +86,7 @@ class EffectiveManifest:
     tools: Mapping[str, Tool]
     tracks_flow: bool
     document: dict[str, Any] = field(repr=False)
+    ontology: Ontology | None = field(default=None, repr=False)
 
 
 def effective_manifest(manifest: Manifest, governance: Governance | None = None) -> EffectiveManifest:
@@ -102,7 +105,7 @@ def effective_manifest(manifest: Manifest, governance: Governance | None = None)
     if any(tool.is_labelled for tool in tools.values()):
         tools = {name: _with_profile(tool) for name, tool in tools.items()}
     agents = None if manifest.agents is None else {agent.id: dict(agent.tools) for agent in manifest.agents}
-    return made_of(manifest.manifest_version, tools, agents=agents)
+    return replace(made_of(manifest.manifest_version, tools, agents=agents), ontology=manifest.ontology)
 
 
 def made_of(

@@ -78,7 +78,11 @@ PATTERN_EFFECTS: Final = {
 
 
 class Clause(StrEnum):
-    """The clauses of the universal contract (tool pattern library, 9.1), in the order of the document."""
+    """The clauses that a governance file can demand: the six of the universal contract, and `provenance`.
+
+    The six are in the order of the document (tool pattern library, 9.1). `provenance` is a requirement of the tool
+    boundary document.
+    """
 
     TYPED = "typed"
     VERSIONED = "versioned"
@@ -86,6 +90,11 @@ class Clause(StrEnum):
     PERMISSIONED = "permissioned"
     AUDITED = "audited"
     EVAL_GATED = "eval-gated"
+    PROVENANCE = "provenance"
+
+
+UNIVERSAL_CLAUSES: Final = tuple(clause for clause in Clause if clause is not Clause.PROVENANCE)
+"""The six clauses of the universal contract."""
 
 
 class NotATool(StrEnum):
@@ -98,10 +107,14 @@ class NotATool(StrEnum):
 
 
 class Writes(StrEnum):
-    """Where a tool's durable output goes, lightest first; `canonical` is refused (tool boundary document)."""
+    """Where a tool's durable output goes, lightest first (tool boundary document).
+
+    The contract rejects every call of a tool that writes `canonical` memory.
+    """
 
     NONE = "none"
     PROPOSAL = "proposal"
+    CANONICAL = "canonical"
 
 
 class Integrity(StrEnum):
@@ -224,13 +237,6 @@ def decimal_unit(value: Any) -> str:
 def latency_seconds(latency: str) -> float:
     """Return the length in seconds of a latency objective."""
     return float(latency[:-2]) / 1000 if latency.endswith("ms") else float(latency[:-1])
-
-
-def refuse_canonical(value: Any) -> Any:
-    """Refuse `writes: canonical` with its reason (tool boundary document: no direct writes to canonical memory)."""
-    if value == "canonical":
-        raise FieldError("must not be canonical", "tools write proposals: `writes: proposal`")
-    return value
 
 
 Name = Annotated[

@@ -17,7 +17,7 @@ from pdp.errors import Fault, FileFaultsError, UsageError
 from pdp.manifest.effective import EffectiveManifest, effective_manifest, effective_tool
 from pdp.manifest.fields import PATTERN_EFFECTS
 from pdp.manifest.findings import FaultyFile, Finding
-from pdp.manifest.model import ActionRules, DeclaredTool, Governance, Manifest, Tool
+from pdp.manifest.model import ActionRules, DeclaredTool, Governance, Manifest, Ontology, Tool
 from pdp.manifest.programs import program_findings, program_path
 from pdp.manifest.rules.forbidden import forbidden_findings, staged_commits
 from pdp.manifest.rules.paths import Roots, looks_like, path_roots
@@ -30,7 +30,14 @@ from pdp.manifest.rules.rules import (
 )
 from pdp.manifest.schema.faults import read_schema
 from pdp.manifest.schema.shapes import shape_findings
-from pdp.manifest.spellings import expanded_entry, expanded_rules, manifest_root, shared_names, written_path
+from pdp.manifest.spellings import (
+    expanded_entry,
+    expanded_rules,
+    manifest_root,
+    path_beside,
+    shared_names,
+    written_path,
+)
 
 
 class LoadOptions(TypedDict, total=False):
@@ -113,6 +120,8 @@ class _ManifestFile(FaultyFile):
         if not isinstance(definitions, dict):
             self.add_findings([Finding(("$defs",), "`$defs` must be a mapping of names to schemas")])
             definitions = {}
+        self._folder = None if str(path) == "-" else pathlib.Path(path).absolute().parent
+        types = self._read_ontology(head)
         records = head.get("tools")
         if isinstance(records, list):
             head["tools"] = []
@@ -120,14 +129,36 @@ class _ManifestFile(FaultyFile):
         agents = self._head.agents if self._head else None
         self.pinned = None if agents is None else frozenset(name for agent in agents for name in agent.tools)
         self.ontology = self._head.ontology if self._head else None
-        self._folder = None if str(path) == "-" else pathlib.Path(path).absolute().parent
         self.entries: list[_Entry] = []
         shared = shared_names(records)
         for at, record in enumerate(records if isinstance(records, list) else ()):
             base: Path = ("tools", at) if root is self.document.value else ()
             expanded = expanded_entry(record, definitions, self._folder, shared)
-            self.entries.append(_read_entry(record, expanded, base, definitions, self))
+            self.entries.append(_read_entry(record, expanded, base, (definitions, types), self))
         self._check_across()
+
+    def _read_ontology(self, head: dict[str, Any]) -> dict[str, Any]:
+        """Put the ontology into `head` in place of its file's name; return its types by each reference to them."""
+        if head.get("ontology") is None:
+            return {}
+        stated = head.pop("ontology")
+        name = stated if isinstance(stated, str) else ""
+        path = path_beside(self._folder, name) if name else None
+        if name and path is None:
+            message, hint = f"`ontology` leads nowhere: {name:.80}", "name a file in the manifest's folder that holds "
+            self.add_findings([Finding(("ontology",), message, hint + "`version` and `$defs`")])
+            return {}
+        file = FaultyFile(path, None, "file of an ontology") if path else self
+        where = partial(written_path, file.document.value, ()) if path else lambda at: ("ontology", *at)
+        ontology, _ = file.read(Ontology, file.document.value if path else stated, where, {"$defs": {}, "version": "-"})
+        types = dict(ontology.types) if ontology else {}
+        for of, schema in types.items():
+            file.add_findings(read_schema(schema, types, ("$defs", of), ontology=types)[1], where)
+        if path:
+            self.faults += file.faults
+        if ontology is not None:
+            head["ontology"] = ontology
+        return types | {f"{name}#/$defs/{of}": schema for of, schema in types.items()}
 
     def manifest(self) -> Manifest:
         """Return the manifest; only of a file without faults."""
@@ -218,7 +249,8 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, p
         if decided and (clauses or doubtful):
             from pdp.manifest.rules.lint import clause_findings, doubts  # noqa: PLC0415 - few enforcement points ask
 
-            findings += clause_findings(effective, clauses, file.pinned, file.ontology)
+            demanded = partial(clause_findings, effective, clauses, file.pinned, file.ontology, doubtful=doubtful)
+            findings += demanded() if sound else ()
             findings += doubts(effective, rules, sound=sound, labelled=labelled) if doubtful else ()
         for finding in findings:
             if governance is not None and rules is not None and _is_governed(finding.path, tool, rules, effective):
@@ -261,11 +293,16 @@ def _is_governed(path: Path, tool: DeclaredTool, rules: ActionRules, effective: 
 
 
 def _read_entry(
-    record: Any, expansion: tuple[Any, list[Finding]], base: Path, definitions: Mapping[str, Any], file: FaultyFile
+    record: Any,
+    expansion: tuple[Any, list[Finding]],
+    base: Path,
+    sources: tuple[Mapping[str, Any], Mapping[str, Any]],
+    file: FaultyFile,
 ) -> _Entry:
     """Read one tool entry, which stands at `base`, adding its faults and warnings to `file`.
 
-    `expansion` is the entry without short forms, and what is wrong with those.
+    `expansion` is the entry without short forms, and what is wrong with those. `sources`: the file's definitions, and
+    the types of its ontology.
     """
     where = partial(written_path, record, base)
     expanded, findings = expansion
@@ -277,7 +314,8 @@ def _read_entry(
     sound = "schema" not in unusable
     for field, stated in (("schema", tool.schema_ if sound else None), ("result_schema", tool.result_schema)):
         if stated is not None:
-            whole, faults = read_schema(stated, definitions, (field,), root_object=field == "schema")
+            definitions, types = sources
+            whole, faults = read_schema(stated, definitions, (field,), root_object=field == "schema", ontology=types)
             schemas["schema_" if field == "schema" else field] = whole
             sound = sound and all(fault.warning for fault in faults)
             file.add_findings(faults, where)

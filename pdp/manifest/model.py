@@ -9,7 +9,6 @@ from pydantic import (
     AfterValidator,
     AliasGenerator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -48,7 +47,6 @@ from pdp.manifest.fields import (
     Unit,
     Writes,
     matching,
-    refuse_canonical,
 )
 from pdp.manifest.findings import FROM_FILE
 from pdp.manifest.programs import check_item, check_program
@@ -296,6 +294,7 @@ MAX_ARGUMENTS: Final = 256 * 1024
 """How many bytes of canonical JSON arguments may have, unless the entry states `max_bytes`."""
 
 Schema = Annotated[dict[str, Any], AfterValidator(frozen)]
+_TYPE_NAME: Final = matching(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}", "must be the name of a type", "such as Policyholder")
 
 
 class ResultLabels(Record):
@@ -343,7 +342,7 @@ class Governable(Record):
     context: Mapping | None = None
     approval: ApprovalBlock | None = None
     provenance: Provenance | None = None
-    writes: Annotated[Writes | None, BeforeValidator(refuse_canonical)] = None
+    writes: Writes | None = None
     sensitive: tuple[Name, ...] | None = None
     max_bytes: Annotated[StrictInt, Field(ge=1, le=1024 * 1024)] | None = None
     result: ResultLabels | None = None
@@ -370,7 +369,7 @@ class ActionRules(Governable):
 class Governance(Record):
     """The governance file: the policy author's rules by `pdp_action`, and the programs that tools may run.
 
-    `clauses`: what every tool has to meet of the universal contract (tool pattern library, 9.1); else none loads.
+    `clauses`: the clauses that every tool has to meet. If a tool misses one, the manifest does not load.
     `flow`: what holds for calls of a run, as far as the rules of an action do not state it.
     """
 
@@ -472,13 +471,21 @@ class AgentPins(Record):
     tools: dict[Name, Semver]
 
 
+class Ontology(Record):
+    """The types of an ontology in one version: JSON Schemas that signatures refer to by name."""
+
+    version: Text
+    types: dict[Annotated[str, _TYPE_NAME], Schema] = Field(alias="$defs")
+
+
 class Manifest(Record):
     """A manifest file. `agents` absent: any agent; present: only the agents and versions that it names.
 
-    `ontology`: the version of the ontology whose types `$defs` holds; every `ontology_pin` is this one.
+    `ontology`: the ontology that signatures are typed by; a file names the file that holds it. Every `ontology_pin`
+    must be its version.
     """
 
     manifest_version: Name
-    ontology: Text | None = None
+    ontology: Ontology | None = None
     agents: tuple[AgentPins, ...] | None = None
     tools: tuple[DeclaredTool, ...]

@@ -59,11 +59,12 @@ def manifest_root(root: dict[str, Any]) -> dict[str, Any]:
     """Return the mapping of a manifest file; of a file that is one registry record a manifest of that tool alone.
 
     Such a file has `id` or `name`, and no `tools`; its `manifest_version` is the record's `version`, unless it states
-    one.
+    one. It may state `agents` and `ontology` beside the record.
     """
     if "tools" in root or not {"id", "name"} & set(root):
         return root
-    around: dict[str, Any] = {name: root[name] for name in ("$defs", "manifest_version") if name in root}
+    beside = ("$defs", "agents", "manifest_version", "ontology")
+    around: dict[str, Any] = {name: root[name] for name in beside if name in root}
     version = {"manifest_version": root["version"]} if "version" in root else {}
     return {**version, **around, "tools": [{name: value for name, value in root.items() if name not in around}]}
 
@@ -116,16 +117,15 @@ def expanded_entry(
     return entry, findings
 
 
-def _beside(folder: pathlib.Path | None, name: str) -> Any:
-    """Return what a file in the manifest's folder, or below it, holds; None: there is no such file."""
+def path_beside(folder: pathlib.Path | None, name: str) -> pathlib.Path | None:
+    """Return the path of a file in the manifest's folder, or below it; None: there is no such file."""
     if folder is None:
         return None
     try:
         path = (folder / name).resolve()
-        is_there = path.is_relative_to(folder.resolve()) and path.is_file()
+        return path if path.is_relative_to(folder.resolve()) and path.is_file() else None
     except (OSError, ValueError):  # no name of a file
         return None
-    return read_document(path).value if is_there else None
 
 
 def _expand_signature(
@@ -140,7 +140,8 @@ def _expand_signature(
         if reference.startswith("#/"):
             signature = definitions.get(reference.removeprefix("#/$defs/"))
         else:
-            signature = _beside(folder, reference)
+            path = path_beside(folder, reference)
+            signature = None if path is None else read_document(path).value
     if not isinstance(signature, dict) or not {"request"} <= set(signature) <= {"request", "response"}:
         message = "`signature` must hold the schemas `request` and `response`"
         if signature is None:

@@ -53,19 +53,19 @@ def test_what_each_tool_meets_and_misses() -> None:
         0,
         (
             "lookup_beneficiary meets 1 of 6 clauses: audited\n"
-            "  typed         misses `result_schema`, `ontology_pin`\n"
+            "  typed         misses `result_schema`, `ontology_pin`, `ontology` of its manifest\n"
             "  versioned     misses `version`, `agents` that pin it\n"
             "  idempotent    misses `idempotency`, or an effect class without side effects\n"
             "  permissioned  misses `effect_class`, `markings`, `purposes`\n"
             "  eval-gated    misses `release`\n"
             "validate_payment meets 1 of 6 clauses: audited\n"
-            "  typed         misses `result_schema`, `ontology_pin`\n"
+            "  typed         misses `result_schema`, `ontology_pin`, `ontology` of its manifest\n"
             "  versioned     misses `version`, `agents` that pin it\n"
             "  idempotent    misses `idempotency`, or an effect class without side effects\n"
             "  permissioned  misses `effect_class`, `markings`, `purposes`\n"
             "  eval-gated    misses `release`\n"
             "initiate_wire meets 2 of 6 clauses: idempotent, audited\n"
-            "  typed         misses `result_schema`, `ontology_pin`\n"
+            "  typed         misses `result_schema`, `ontology_pin`, `ontology` of its manifest\n"
             "  versioned     misses `version`, `agents` that pin it\n"
             "  permissioned  misses `effect_class`, `markings`, `purposes`\n"
             "  eval-gated    misses `release`\n"
@@ -110,7 +110,7 @@ def test_lint_as_json(tmp_path: Path, text: str, code: int, faults: list[dict[st
     contract = {
         "tool": "pay_bill",
         "missing": {
-            "typed": ["`result_schema`", "`ontology_pin`"],
+            "typed": ["`result_schema`", "`ontology_pin`", "`ontology` of its manifest"],
             "versioned": ["`version`", "`agents` that pin it"],
             "idempotent": [],
             "permissioned": ["`effect_class`", "`markings`", "`purposes`"],

@@ -14,6 +14,7 @@ from pdp.contract.mapping import MappingError, build_request, call_digest
 from pdp.json import canonical
 from pdp.manifest.effective import effective_manifest
 from pdp.manifest.expressions.expression import ExpressionError
+from pdp.manifest.fields import EffectClass
 from pdp.manifest.load import load_manifest
 from pdp.obligations.handlers import transformed
 from pdp.proposal import Outcome, Proposal, Status
@@ -233,11 +234,27 @@ def test_a_key_is_derived_from_the_arguments() -> None:
 
 
 def test_no_key_is_derived_for_a_high_commit() -> None:
-    manifest = compiled(**DERIVED, effect_class="commit-high", compensation="save_note", approval={"approvers": ["x"]})
+    """Files that ask for one do not load; an entry that no file stated derives none either."""
+    tool = compiled(**DERIVED, effect_class="commit-low", compensation="save_note").manifest.tools["save_note"]
 
-    assert rejection(manifest, {"text": "a"}, idempotency_key=None) == (
-        "INVALID_PAYLOAD", "save_note needs an idempotency key, and the session has none",
-    )  # fmt: skip
+    assert tool.derives_key is True
+    assert tool.model_copy(update={"effect_class": EffectClass.COMMIT_HIGH}).derives_key is False
+
+
+@pytest.mark.parametrize("arguments", [{"text": "a"}, {"text": 1}, {}])
+@pytest.mark.parametrize(
+    "entry",
+    [{}, {"effect_class": "pure"}, {**DERIVED, "provenance": {"required": ["source_ids"]}}],
+    ids=["no class", "pure", "no key and no sources"],
+)
+def test_every_call_of_a_tool_that_writes_canonical_memory_is_rejected(
+    entry: dict[str, Any], arguments: dict[str, Any]
+) -> None:
+    manifest = compiled(**entry, writes="canonical", invariants=[MENDED])
+    assert rejection(manifest, arguments, idempotency_key=None) == (
+        "DIRECT_CANONICAL_WRITE_FORBIDDEN",
+        "save_note writes canonical memory, and no model may call it: propose the change instead",
+    )
 
 
 @pytest.mark.parametrize("required", [[], ["source_ids"]])

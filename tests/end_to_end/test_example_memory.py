@@ -13,7 +13,7 @@ from pdp import Engine, Evaluation, MemoryAudit, Pep
 from pdp.contract.invariants import InvariantContext, Invariants
 from pdp.errors import FileFaultsError
 from pdp.json import canonical
-from pdp.manifest.load import load_manifest
+from pdp.manifest.load import load_effective, load_manifest
 from pdp.manifest.model import Invariant
 from pdp.proposal import Rejection, RejectionCode
 from pdp.workbench.scenarios.files.suite import Suite, load_suite
@@ -155,6 +155,29 @@ def test_the_reason_of_a_canonical_write(suite: Suite, engine: Engine) -> None:
         },
     }
     assert (evaluation.verdict, [str(trip.resolution) for trip in evaluation.trips]) == (None, ["rejected"])
+
+
+def test_governance_forbids_a_canonical_write_without_an_invariant(engine: Engine, memory: Any) -> None:
+    """The policy author says which tool writes canonical memory; no call of it runs, alone, in a plan or corrected."""
+    governance = b'{"actions": {"request_consolidation": {"writes": "canonical"}}}'
+    effective = load_effective(MEMORY / "manifest.yaml", "governance.json", governance_text=governance)
+    payload = {"proposition_id": "p-2", "note": "Settled", "source_ids": ["obs-1"]}
+    pep = Pep(effective, engine, tools=memory.tools())
+
+    for asked in (payload, {}):
+        evaluation = pep.call({"tool_name": "request_consolidation", "payload": asked}, {"claims": {}})
+        assert evaluation.outcome.as_json() == {
+            "status": "rejected",
+            "rejection": {
+                "code": "DIRECT_CANONICAL_WRITE_FORBIDDEN",
+                "reason": "request_consolidation writes canonical memory, and no model may call it: propose the change "
+                "instead",
+            },
+        }
+        assert (evaluation.verdict, evaluation.executed, evaluation.trips) == (None, False, ())
+    plan = pep.plan([{"tool": "request_consolidation", "arguments": payload}], {"claims": {}})
+    assert (plan.acceptable, plan.plan) == (False, [])
+    assert memory.proposals == []
 
 
 def rule(**fields: Any) -> Invariants:

@@ -266,6 +266,7 @@ OPPOSITES: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     ({"approval": {"unless_within_limits": False}}, {"approval": {"unless_within_limits": True}},
      "approval.unless_within_limits", "changed"),
     ({"idempotency": {"required": True}}, {"idempotency": {"required": False}}, "idempotency.required", "changed"),
+    ({"writes": "canonical"}, {"writes": "none"}, "writes", "changed"),
     ({"idempotency": {"required": True}}, {"idempotency": {"required": True, "key": "derive(args)"}}, "idempotency.key",
      "changed"),
     ({"safety": {"requires": ["gpu"]}}, {"safety": {}}, "safety.requires", "removed gpu"),

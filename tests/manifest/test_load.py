@@ -94,7 +94,8 @@ def test_the_registry_record_loads_as_printed() -> None:
     assert record.eval_pack == "pack.tool.lookup_policyholder.1.2.0"
     assert record.release == Release(gate="passed", drift="ok")
     assert list(record.schema_["properties"]) == ["identifier", "source", "asOf"]
-    assert record.schema_["properties"]["source"]["$ref"] == "#/$defs/types_SoRRef"
+    assert record.schema_["properties"]["source"]["$ref"] == "#/$defs/ontology_SoRRef"
+    assert record.schema_["$defs"]["ontology_SoRRef"]["$ref"] == "#/$defs/types_SoRRef"
     assert record.result_schema is not None
     assert record.result_schema["required"] == ["policyholder"]
 
@@ -172,7 +173,7 @@ tools:
     scopes: [payments.wire.initiate]
     markings: [pii.medium]
     purposes: [payments.supplier]
-    idempotency: {required: true, key: derive(args), ttl: PT24H}
+    idempotency: {required: true, ttl: PT24H}
     limits: [{limit: wire.auto_approved, argument: amount}]
     resource: {type: wire_payment, id: $arguments.beneficiary_id, markings: $session.facts.markings}
     context: {amount: $arguments.amount, sanctions_status: $session.facts.sanctions_status}
@@ -198,10 +199,12 @@ tools:
     sensitive: [source_account]
   - name: cancel_wire
     description: Cancel
-    schema: {type: object}
+    schema: {type: object, properties: {source: {type: string, maxLength: 9, description: f}}}
     effect_class: commit-low
     risk_tier: low
     compensation: initiate_wire
+    writes: proposal
+    provenance: {required: [source]}
 """
     wire = load_manifest("m.yaml", manifest_text=text.encode(), strict=True).tools[0]
     stated = wire.model_dump(mode="json", by_alias=True, exclude_unset=True)
@@ -309,6 +312,11 @@ SIGNATURE = (
     "write {request: SCHEMA, response: SCHEMA}, '#/$defs/NAME', or the name of a file that holds them, in the "
     "manifest's folder"
 )
+DERIVED = (
+    "key derive(args) on commit-high: a second payment of the same sum may be meant, and a key that is derived from "
+    "the arguments would take it for a repeat | remove `key` and keep `required: true`: the session states the key "
+    "of each call (`idempotency_key`)"
+)
 FAULTY_TOOLS: list[tuple[str, ...]] = [
     ("approval: {quorm: 1}", "unknown key `quorm` | did you mean `quorum`?"),
     ("safety: {zzz: 1}", "unknown key `zzz` | known here: error_text, idempotent, requires, side_effects"),
@@ -356,7 +364,8 @@ FAULTY_TOOLS: list[tuple[str, ...]] = [
      "`release.drift` must be `ok`, not `bad` | what is not released does not load"),
     ("release: {gate: passed}", "`release.drift` is missing"),
     ("commits: [pay_bill]", "`commits` on a tool that stages nothing | write `pattern: action-staging`, or remove it"),
-    ("writes: canonical", "`writes` must not be canonical | tools write proposals: `writes: proposal`"),
+    ("writes: canon", "`writes` must be one of none, proposal, canonical, not `canon` | did you mean `canonical`?"),
+    ("effect_class: commit-high, risk_tier: high, idempotency: {key: derive(args)}", DERIVED),
     ("writes: proposal",
      ("writes a proposal and names no source of it | state the arguments that do: `provenance: {required: "
      "[source_ids]}`")),
@@ -597,7 +606,7 @@ NO_VERB = f"begins with no verb that is known | {VERB_FIRST}"
         ({"description": None}, "tool `pay_bill` has no description | the model chooses tools by it"),
         ({"schema": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"$ref": "SourceRef"}}}},
          "argument `a` of `pay_bill` has no description | the model reads it to know what to put there"),
-        ({"effect_class": "commit-low"},
+        ({"effect_class": "commit-low", "writes": "proposal", "provenance": {"required": ["amount"]}},
          "commit-low without `compensation` | name the tool that takes the effect back"),
         ({"compensation": "pay_bil"},
          "compensation `pay_bil` is not a tool of this manifest | did you mean `pay_bill`?"),
@@ -632,7 +641,7 @@ def test_a_deprecated_version_loads_with_a_warning() -> None:
     (warning,) = [fault for fault in found if "deprecated" in fault.message]
 
     assert (warning.message, warning.hint, warning.place.line) == (
-        "`lookup_policyholder` is deprecated: use 2.0.0 from July on", "let agents pin what takes its place", 14,
+        "`lookup_policyholder` is deprecated: use 2.0.0 from July on", "let agents pin what takes its place", 19,
     )  # fmt: skip
 
 
@@ -688,9 +697,10 @@ def test_the_payments_governance_loads() -> None:
             "1:18 key `a` stands twice, first on line 1", "2:1 unknown key `extra`"}),
         ("actions: {a: {name: x}}", {"1:15 unknown key `name`"}),
         ("actions: {a: {purposes: }}", {"1:25 `purposes` is null"}),
-        ("actions: {a: {writes: canonical, context: {time: 1, roles: $arguments.r}}}", {
-            "1:23 `writes` must not be canonical", "1:44 context `time` is the enforcement point's own",
-            "1:60 `roles` is taken from the arguments, which the model writes"}),
+        ("actions: {a: {writes: 'canon', context: {time: 1, roles: $arguments.r}}}", {
+            "1:23 `writes` must be one of none, proposal, canonical, not `canon`",
+            "1:42 context `time` is the enforcement point's own",
+            "1:58 `roles` is taken from the arguments, which the model writes"}),
     ],
 )  # fmt: skip
 def test_faulty_governance(text: str, found: set[str]) -> None:

@@ -1,4 +1,4 @@
-"""What only authors and reviewers ask of entries: what can hardly be meant, and which contract clauses a tool meets.
+"""Checks of entries for authors and reviewers: likely mistakes, and the contract clauses that each tool meets.
 
 An enforcement point loads this only where its governance file demands clauses.
 """
@@ -9,15 +9,18 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pdp.documents import shown_name
 from pdp.documents.document import Path
 from pdp.manifest.effective import EffectiveManifest
-from pdp.manifest.fields import READ_CLASSES, SUBJECT, Clause, EffectClass, RiskTier
+from pdp.manifest.fields import READ_CLASSES, SUBJECT, UNIVERSAL_CLAUSES, Clause, EffectClass, RiskTier, Writes
 from pdp.manifest.findings import Finding
-from pdp.manifest.model import ActionRules, Tool
+from pdp.manifest.model import ActionRules, Ontology, Tool
 from pdp.manifest.rules.labels import label_doubts
+from pdp.manifest.rules.rules import says_it_changes
+from pdp.manifest.schema.compile import closed_schema
+from pdp.manifest.schema.references import ontology_copies
 from pdp.manifest.schema.walk import Alternative, SchemaNode, walk
 
 _BOUNDS: Final = (
@@ -32,7 +35,7 @@ _MOST_WORK: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ContractReport:
-    """One tool and, for each clause, what it is missing; a clause that misses nothing is met."""
+    """One tool and, for each of the six clauses, what it is missing. A clause that misses nothing is met."""
 
     tool: str
     missing: Mapping[Clause, tuple[str, ...]]
@@ -47,26 +50,46 @@ def lint(manifest: EffectiveManifest) -> tuple[ContractReport, ...]:
     """Return what each tool meets and misses, in the manifest's order."""
     pins = manifest.document.get("agents")
     pinned = None if pins is None else {name for tools in pins.values() for name in tools}
-    return tuple(ContractReport(tool.name, _missing(tool, pinned)) for tool in manifest.tools.values())
+    return tuple(
+        ContractReport(tool.name, {clause: missing[clause] for clause in UNIVERSAL_CLAUSES})
+        for tool in manifest.tools.values()
+        for missing in (_missing(tool, pinned, manifest.ontology),)
+    )
 
 
 def clause_findings(
-    tool: Tool, clauses: Sequence[Clause], pinned: AbstractSet[str] | None, ontology: str | None
+    tool: Tool,
+    clauses: Sequence[Clause],
+    pinned: AbstractSet[str] | None,
+    ontology: Ontology | None,
+    *,
+    doubtful: bool = False,
 ) -> Iterator[Finding]:
-    """Yield which of the clauses an effective entry does not meet; `pinned`, `ontology`: what its manifest states."""
-    for clause, items in _missing(tool, pinned).items():
-        lacking = (*items, "`ontology` of its manifest") if clause is Clause.TYPED and ontology is None else items
+    """Yield which of the demanded clauses an effective entry does not meet.
+
+    `pinned` and `ontology` are what its manifest states. `doubtful`: also warn of a tool that says that it changes
+    something and does not meet `provenance`, where that is not demanded.
+    """
+    for clause, lacking in _missing(tool, pinned, ontology).items():
         if lacking and clause in clauses:
-            demand = f"{shown_name(tool.name)} is not {clause}, as the governance file demands"
+            message = f"{shown_name(tool.name)} does not meet clause `{clause}`, which the governance file demands"
             hint = "state it here or in the governance file"
-            yield Finding(("name",), f"{demand}: it has no {', no '.join(lacking)}", hint)
+            yield Finding(("name",), f"{message}: it has no {', no '.join(lacking)}", hint)
+        elif lacking and clause is Clause.PROVENANCE and doubtful and says_it_changes(tool):
+            message = f"{shown_name(tool.name)} has effects and no {', no '.join(lacking)}"
+            hint = "write `writes: proposal` and `provenance: {required: [ARGUMENT]}`: what names its sources"
+            yield Finding(("name",), message, hint, warning=True)
 
 
-def _missing(tool: Tool, pinned: AbstractSet[str] | None) -> dict[Clause, tuple[str, ...]]:
+def _missing(tool: Tool, pinned: AbstractSet[str] | None, ontology: Ontology | None) -> dict[Clause, tuple[str, ...]]:
     """Return what an effective entry is missing of each clause; `pinned` None: no agent pins tools.
 
     Audited is always met: the enforcement point records every dispatch of every tool, whatever the manifest says.
     """
+    side_effects = tool.safety.side_effects if tool.safety else None
+    may_write = tool.has_effects and (tool.effect_class is not None or side_effects not in ("none", "read"))
+    may_write = may_write and tool.writes is not Writes.CANONICAL  # every call of that is rejected
+    untyped = [] if ontology is None else _untyped_members(tool, ontology)
     idempotent = tool.idempotency.required or tool.effect_class in READ_CLASSES
     idempotent = idempotent or (tool.safety is not None and tool.safety.idempotent is True)
     may_ask = tool.risk_tier is RiskTier.HIGH or tool.effect_class is EffectClass.COMMIT_HIGH or bool(tool.limits)
@@ -74,6 +97,8 @@ def _missing(tool: Tool, pinned: AbstractSet[str] | None) -> dict[Clause, tuple[
     needs = (
         (Clause.TYPED, tool.result_schema is None, "`result_schema`"),  # what may be anything does not load
         (Clause.TYPED, tool.ontology_pin is None, "`ontology_pin`"),
+        (Clause.TYPED, ontology is None, "`ontology` of its manifest"),
+        (Clause.TYPED, bool(untyped), f"type of the ontology for {', '.join(untyped)}"),
         (Clause.VERSIONED, tool.version is None, "`version`"),
         (Clause.VERSIONED, pinned is None, "`agents` that pin it"),
         (Clause.VERSIONED, pinned is not None and tool.name not in pinned, "an agent that pins it"),
@@ -86,12 +111,53 @@ def _missing(tool: Tool, pinned: AbstractSet[str] | None) -> dict[Clause, tuple[
         (Clause.PERMISSIONED, nobody, "`approval.approvers`: nobody could grant what it asks for"),
         (Clause.EVAL_GATED, tool.eval_pack is None, "`eval_pack`"),
         (Clause.EVAL_GATED, tool.release is None, "`release`"),
+        (Clause.PROVENANCE, may_write and tool.writes is Writes.NONE, "`writes`"),
+        (Clause.PROVENANCE, may_write and not tool.provenance.required, "`provenance`"),
     )
     return {clause: tuple(what for of, lacks, what in needs if of is clause and lacks) for clause in Clause}
 
 
+def _untyped_members(tool: Tool, ontology: Ontology) -> list[str]:
+    """Return the members of request and response that refer to no type of the ontology.
+
+    A value that is neither such a type nor an object with members counts as a whole.
+    """
+    copies, found = ontology_copies(ontology.types), dict[str, None]()
+    for part, noun, schema in (("request", "argument", tool.schema_), ("response", "result", tool.result_schema)):
+        definitions = schema.get("$defs", {}) if schema else {}
+        if schema is None or _refers(schema, definitions, copies):
+            continue
+        for form in walk(closed_schema(schema) if part == "request" else schema).alternatives:
+            members = {**form.conditional, **form.properties, **({"*": form.members} if form.members else {})}
+            if form.types != frozenset(("object",)) or not members:
+                found[f"the {part}"] = None
+            for name, node in members.items():
+                if node.parts != (False,) and not any(_refers(each, definitions, copies) for each in node.parts):
+                    found[f"{noun} {shown_name(name)}"] = None
+    return list(found)
+
+
+def _refers(schema: Any, definitions: Mapping[str, Any], copies: Mapping[str, Any]) -> bool:
+    """Whether a schema refers to a type of the ontology, is a list of such values, or one of several, null included."""
+    if not isinstance(schema, dict):
+        return False
+    if isinstance(schema.get("$ref"), str):
+        name = schema["$ref"].removeprefix("#/$defs/")
+        target = definitions.get(name)
+        if name in copies and target == copies[name]:
+            return True
+        return _refers(target, {of: part for of, part in definitions.items() if of != name}, copies)
+    for key in ("anyOf", "oneOf"):
+        branches = [branch for branch in schema.get(key, ()) if branch != {"type": "null"}]
+        if branches:
+            return all(_refers(branch, definitions, copies) for branch in branches)
+    if schema.get("type") == "array" and "prefixItems" not in schema:
+        return _refers(schema.get("items"), definitions, copies)
+    return any(_refers(part, definitions, copies) for part in schema.get("allOf", ()))
+
+
 def doubts(tool: Tool, rules: ActionRules | None = None, *, sound: bool, labelled: bool) -> Iterator[Finding]:
-    """Yield what is legal in an effective entry and can hardly be meant, as warnings.
+    """Yield what is legal in an effective entry and likely a mistake, as warnings.
 
     `rules`: what the governance file states for its action, where that is to be looked at; `sound`: its schemas are;
     `labelled`: labels are in use in its manifest.

@@ -17,7 +17,7 @@ from pdp.documents.document import Path
 from pdp.manifest.expressions.expression import ExpressionError, JsonPath, compile_check, compile_expression
 from pdp.manifest.fields import READ_CLASSES, SUBJECT, EffectClass, Pattern, RiskTier, Writes
 from pdp.manifest.findings import Finding
-from pdp.manifest.model import AgentPins, Correction, DeclaredTool, Governable, Limit, Tool
+from pdp.manifest.model import AgentPins, Correction, DeclaredTool, Governable, Limit, Ontology, Tool
 from pdp.manifest.programs import argv_findings
 from pdp.manifest.rules.paths import Roots, looks_like, misspelt
 from pdp.manifest.schema.walk import SchemaNode, argument_schemas
@@ -187,6 +187,13 @@ def entry_findings(entry: Tool, *, tier_stated: bool) -> Iterator[Finding]:
             "high risk tier without idempotency",
             "write `idempotency: {required: true}`; or declare an effect class without side effects",
         )
+    if entry.effect_class is EffectClass.COMMIT_HIGH and entry.idempotency.key is not None:
+        yield Finding(
+            ("idempotency", "key"),
+            f"key derive(args) on {entry.effect_class}: a second payment of the same sum may be meant, and a key that "
+            "is derived from the arguments would take it for a repeat",
+            "remove `key` and keep `required: true`: the session states the key of each call (`idempotency_key`)",
+        )
     if entry.effect_class is EffectClass.COMMIT_HIGH and SUBJECT in (entry.approval.approvers or ()):
         message = f"`{SUBJECT}` approves no {entry.effect_class}: that takes somebody else"
         yield Finding(("approval", "approvers"), message, f"name a role in place of `{SUBJECT}`")
@@ -219,7 +226,7 @@ def entry_findings(entry: Tool, *, tier_stated: bool) -> Iterator[Finding]:
 
 
 def manifest_findings(
-    tools: Mapping[int, DeclaredTool], agents: Sequence[AgentPins], ontology: str | None
+    tools: Mapping[int, DeclaredTool], agents: Sequence[AgentPins], ontology: Ontology | None
 ) -> Iterator[Finding]:
     """Yield what is wrong across entries, which are given by their positions in the file as far as they could be read.
 
@@ -235,11 +242,12 @@ def manifest_findings(
                 nearest(tool.compensation, by_name),
                 warning=not looks_like(tool.compensation, by_name.keys() - {tool.name}),
             )
-        if ontology is not None and tool.ontology_pin not in (None, ontology):
+        if ontology is not None and tool.ontology_pin not in (None, ontology.version):
             yield Finding(
                 ("tools", at, "ontology_pin"),
-                f"{shown_name(tool.name)} is pinned to another ontology than {shown_name(ontology)}, the manifest's",
-                f"pin {ontology}, or let another manifest have the tool",
+                f"{shown_name(tool.name)} is pinned to another ontology than {shown_name(ontology.version)}, the "
+                "manifest's",
+                f"pin {ontology.version}, or let another manifest have the tool",
             )
         yield from _commit_findings(tool, at, by_name)
     yield from _plan_findings(tools)

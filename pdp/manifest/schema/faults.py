@@ -52,11 +52,16 @@ def member_place(schema: dict[str, Any], field: str, name: str) -> Path:
 
 
 def read_schema(
-    schema: dict[str, Any], definitions: Mapping[str, Any], path: Path, *, root_object: bool
+    schema: dict[str, Any],
+    definitions: Mapping[str, Any],
+    path: Path,
+    *,
+    root_object: bool = False,
+    ontology: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Any], list[Finding]]:
-    """Return the schema at `path` with what it refers to of the file's `definitions`, and every fault of it.
+    """Return the schema at `path` with what it refers to of the file or the `ontology`, and every fault of it.
 
-    `root_object`: it has to be of type object, as a tool's arguments are.
+    `definitions` are those of the file. `root_object`: it has to be of type object, as a tool's arguments are.
     """
     findings = list(_meta_findings(schema, path))
     mistyped = any(finding.path == (*path, "type") for finding in findings)
@@ -64,7 +69,7 @@ def read_schema(
         findings += _keyword_findings(part, (*path, *place))
     if not findings:
         findings += _unnamed_findings(closed_schema(schema) if root_object else schema, path)
-    whole, faults = self_contained(schema, definitions)
+    whole, faults = self_contained(schema, definitions, ontology)
     findings += [replace(fault, path=(*path, *fault.path)) for fault in faults]
     if root_object and not faults and not mistyped and walk(whole).kinds != frozenset(("object",)):
         message = "schema of the arguments must be of type object"

@@ -11,6 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
+from pdp.documents import nearest
 from pdp.json import pointer_steps
 from pdp.manifest.findings import Finding
 
@@ -30,6 +31,8 @@ SCHEMA_KEYS: Final = frozenset((
 SHARED_PREFIX: Final = "types_"
 _POINTER: Final = "#/$defs/"
 _TYPES_FILE: Final = "types.json"
+_ONTOLOGY: Final = "ontology"
+_PREFIXES: Final = {"": "file_", _TYPES_FILE: SHARED_PREFIX, _ONTOLOGY: "ontology_"}
 
 
 @cache
@@ -105,26 +108,36 @@ def resolve(schema: Mapping[str, Any], pointer: str) -> Any:
     return target
 
 
-def self_contained(schema: dict[str, Any], definitions: Mapping[str, Any]) -> tuple[dict[str, Any], list[Finding]]:
+def self_contained(
+    schema: dict[str, Any], definitions: Mapping[str, Any], ontology: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], list[Finding]]:
     """Return the schema with every definition that it refers to in its own `$defs`, and which references are faulty.
 
     A reference is `#/…` within the schema, `#/$defs/NAME` of the file, whose `definitions` these are (copied as
-    `file_NAME`), or `types.json#/$defs/NAME`, for short `NAME` (copied as `types_NAME`).
+    `file_NAME`), `NAME` of a type of the `ontology` (copied as `ontology_NAME`), or `types.json#/$defs/NAME`, for short
+    `NAME` (copied as `types_NAME`).
     """
     if not any("$ref" in part for _, part in subschemas(schema)):
         return schema, []
-    copies = _Copies(schema, definitions)
+    copies = _Copies(schema, definitions, ontology or {})
     return copies.whole(), copies.faults
+
+
+def ontology_copies(types: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the types of an ontology as `self_contained` copies them into `$defs`, by their names there."""
+    whole, _ = self_contained({"anyOf": [{"$ref": name} for name in types]}, {}, types)
+    copies: dict[str, Any] = whole.get("$defs", {})
+    return copies
 
 
 class _Copies:
     """The copy of one schema, and of the definitions that it refers to outside of itself."""
 
-    def __init__(self, schema: dict[str, Any], definitions: Mapping[str, Any]) -> None:
+    def __init__(self, schema: dict[str, Any], definitions: Mapping[str, Any], ontology: Mapping[str, Any]) -> None:
         self.faults: list[Finding] = []
         self._definitions: dict[str, Any] = {}
         self._schema = schema
-        self._sources = {"": definitions, _TYPES_FILE: shared_types()}
+        self._sources = {"": definitions, _TYPES_FILE: shared_types(), _ONTOLOGY: ontology}
         self._pending: deque[tuple[str, Any, Path, str]] = deque()
 
     def whole(self) -> dict[str, Any]:
@@ -147,20 +160,26 @@ class _Copies:
         within = reference == "#" or reference.startswith("#/")
         if source is None and within and resolve(self._schema, reference) is not None:
             return reference
-        shared = source == _TYPES_FILE or reference.startswith(_TYPES_FILE + _POINTER) or reference in shared_types()
-        if not shared and not within:
-            hint = "refer to `#/$defs/NAME` of this file, or to types.json#/$defs/NAME"
-            self.faults.append(Finding(place, f"$ref leads out of the file: {reference:.80}", hint))
-            return reference
-        inside = _TYPES_FILE if shared else ""
-        name, known = reference.removeprefix(inside).removeprefix(_POINTER), self._sources[inside]
+        inside = source or ""
+        if not within:
+            ontology = self._sources[_ONTOLOGY]
+            if reference in ontology:
+                inside = _ONTOLOGY
+            elif reference.startswith(_TYPES_FILE + _POINTER) or reference in shared_types():
+                inside = _TYPES_FILE
+            else:
+                hint = "refer to `#/$defs/NAME` of this file, or to types.json#/$defs/NAME"
+                hint = nearest(reference, ontology) or hint
+                self.faults.append(Finding(place, f"$ref leads out of the file: {reference:.80}", hint))
+                return reference
+        name, known = reference.rpartition(_POINTER)[2], self._sources[inside]
         if name not in known:
             hint = (
                 f"known: {', '.join(sorted(known))}" if known else "define it under `$defs` of the schema or the file"
             )
             self.faults.append(Finding(place, f"$ref leads nowhere: {reference:.80}", hint))
             return reference
-        copy_name = f"{SHARED_PREFIX}{name}" if shared else f"file_{name}"
+        copy_name = f"{_PREFIXES[inside]}{name}"
         own = self._schema.get("$defs")
         while isinstance(own, dict) and copy_name in own:
             copy_name += "_"

@@ -41,6 +41,7 @@ _WEAKER: Final[tuple[tuple[str, JsonPath, Mapping[Any, Any]], ...]] = (
     ("effect class lightened", ("effect_class",), _LIGHTER),
     ("pattern dropped", ("pattern",), dict.fromkeys(_WITH_RULES, GONE)),
     ("idempotency off", ("idempotency", "required"), {True: False}),
+    ("canonical writes allowed", ("writes",), {"canonical": "proposal"}),
     ("derived key dropped", ("idempotency", "key"), {"derive(args)": GONE}),
 )
 """Kind, way to the field, and what becomes of its values."""
@@ -183,7 +184,11 @@ def _weakenings(entry: Mapping[str, Any]) -> Iterator[_Change]:
             # A resource without type and id is refused for what it is.
             if field == "context" or key not in {"type", "id"}:
                 yield f"{field} field dropped", (field, key), GONE
-    yield from _loosened(entry["schema"], ("schema",))
+    # A call without an argument that names its sources is rejected, whether or not the schema requires the argument.
+    named = [("required", name) for name in entry["provenance"]["required"]]
+    yield from (
+        each for each in _loosened(entry["schema"], ("schema",)) if (each[1][1], at(entry, each[1])) not in named
+    )
 
 
 def _of_labels(entry: Mapping[str, Any], marked: Sequence[str]) -> Iterator[_Change]:

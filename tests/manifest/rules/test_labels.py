@@ -51,7 +51,10 @@ def load(*tools: dict[str, Any], **governance: Any) -> tuple[list[str], list[str
         load_effective("manifest", "governance", warnings=warnings, **texts)  # type: ignore[arg-type]
     except FileFaultsError as error:
         faults = list(error.faults)
-    return ([shown(fault, texts) for fault in faults], [shown(fault, texts) for fault in warnings])
+    others = [
+        warning for warning in warnings if not warning.message.endswith("has effects and no `writes`, no `provenance`")
+    ]
+    return ([shown(fault, texts) for fault in faults], [shown(fault, texts) for fault in others])
 
 
 def shown(fault: Fault, texts: dict[str, bytes]) -> str:

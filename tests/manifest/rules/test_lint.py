@@ -1,29 +1,36 @@
-"""The six contract clauses, for each tool."""
+"""The clauses that each tool meets, and those that the governance file demands."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+import yaml
 
-from pdp.errors import FileFaultsError
+from pdp.errors import Fault, FileFaultsError
 from pdp.manifest.effective import effective_manifest
-from pdp.manifest.fields import Clause
-from pdp.manifest.load import load_effective
+from pdp.manifest.fields import UNIVERSAL_CLAUSES, Clause
+from pdp.manifest.load import load_effective, load_manifest
 from pdp.manifest.model import Manifest
 from pdp.manifest.rules.lint import lint
 from tests.support import ROOT
 
 EXAMPLES = ROOT / "examples"
 
+NOTE = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
+ONTOLOGY = {"version": "2026.1", "$defs": {"Note": NOTE, "Text": {"type": "string", "maxLength": 9}}}
+TYPED = {"$ref": "#/$defs/ontology_Note", "$defs": {"ontology_Note": NOTE}}
+
 NOBODY = "`approval.approvers`: nobody could grant what it asks for"
 
 
-def missing(agents: Any = None, **fields: Any) -> dict[str, tuple[str, ...]]:
+def missing(agents: Any = None, ontology: Any = ONTOLOGY, **fields: Any) -> dict[str, tuple[str, ...]]:
     """Lint one tool; return what it misses, by clause, where it misses something."""
     tool = {"name": "pay_bill", "schema": {"type": "object"}, **fields}
-    manifest = Manifest.model_validate({"manifest_version": "1", "agents": agents, "tools": [tool]})
+    stated = {"manifest_version": "1", "agents": agents, "ontology": ontology, "tools": [tool]}
+    manifest = Manifest.model_validate(stated)
     (contract,) = lint(effective_manifest(manifest))
     return {clause.value: what for clause, what in contract.missing.items() if what}
 
@@ -32,7 +39,7 @@ def test_a_tool_that_meets_every_clause() -> None:
     assert (
         missing(
             agents=[{"id": "a", "tools": {"pay_bill": "1.0.0"}}],
-            result_schema={"type": "object"},
+            result_schema=TYPED,
             ontology_pin="2026.1",
             effect_class="stage",
             version="1.0.0",
@@ -49,8 +56,8 @@ def test_a_tool_that_meets_every_clause() -> None:
 
 
 def test_a_tool_that_states_nothing() -> None:
-    assert missing() == {
-        "typed": ("`result_schema`", "`ontology_pin`"),
+    assert missing(ontology=None) == {
+        "typed": ("`result_schema`", "`ontology_pin`", "`ontology` of its manifest"),
         "versioned": ("`version`", "`agents` that pin it"),
         "idempotent": ("`idempotency`, or an effect class without side effects",),
         "permissioned": ("`effect_class`", "`scopes`", "`markings`", "`purposes`", NOBODY),
@@ -84,7 +91,7 @@ def test_a_version_has_to_be_pinned() -> None:
 
 WHOLE: dict[str, Any] = {
     "name": "look_up", "version": "1.0.0", "effect_class": "read-internal", "scopes": ["a"], "markings": [],
-    "purposes": ["b"], "schema": {"type": "object"}, "result_schema": {"type": "object"}, "eval_pack": "pack",
+    "purposes": ["b"], "schema": {"type": "object"}, "result_schema": {"$ref": "Note"}, "eval_pack": "pack",
     "ontology_pin": "2026.1", "release": {"gate": "passed", "drift": "ok"},
 }  # fmt: skip
 AGENTS = [{"id": "agent:a", "tools": {"look_up": "1.0.0"}}]
@@ -118,8 +125,8 @@ def test_the_governance_file_demands_clauses_and_what_misses_one_does_not_load(
 ) -> None:
     stated = {name: value for name, value in {**WHOLE, **changes}.items() if value is not None}
     pinning = {} if "version" in changes else {"agents": AGENTS}
-    manifest = {"manifest_version": "1", "ontology": "2026.1", "tools": [stated], **pinning}
-    message = f"`look_up` is not {clause}, as the governance file demands: it has no {lacks}"
+    manifest = {"manifest_version": "1", "ontology": ONTOLOGY, "tools": [stated], **pinning}
+    message = f"`look_up` does not meet clause `{clause}`, which the governance file demands: it has no {lacks}"
     pins = ", no `agents` that pin it" if "version" in changes else ""
 
     assert refused(manifest, [clause]) == ([message + pins] if lacks else [])
@@ -128,24 +135,229 @@ def test_the_governance_file_demands_clauses_and_what_misses_one_does_not_load(
 
 def test_signatures_are_typed_by_the_ontology_that_the_manifest_has() -> None:
     """An entry is pinned to its version, and clause typed asks for both."""
-    manifest = {"manifest_version": "1", "ontology": "2026.2", "tools": [WHOLE]}
+    manifest = {"manifest_version": "1", "ontology": {**ONTOLOGY, "version": "2026.2"}, "tools": [WHOLE]}
     assert refused(manifest, []) == ["`look_up` is pinned to another ontology than `2026.2`, the manifest's"]
-    del manifest["ontology"]
+    manifest = {"manifest_version": "1", "tools": [{**WHOLE, "result_schema": NOTE}]}
     assert refused(manifest, []) == []
-    assert refused(manifest, ["typed"]) == [
-        "`look_up` is not typed, as the governance file demands: it has no `ontology` of its manifest"
+    assert refused(manifest, ["typed"]) == [UNTYPED + "`ontology` of its manifest"]
+
+
+UNTYPED = "`look_up` does not meet clause `typed`, which the governance file demands: it has no "
+NUMBER = {"type": "number"}
+
+
+@pytest.mark.parametrize(
+    ("argument", "typed"),
+    [
+        ({"$ref": "Text", "description": "A text"}, True),
+        ({"$ref": "#/$defs/alias"}, True),
+        ({"$ref": "Note"}, True),
+        ({"allOf": [{"$ref": "Text"}, {"minLength": 1}]}, True),
+        ({"type": "array", "items": {"$ref": "Text"}}, True),
+        ({"anyOf": [{"$ref": "Text"}, {"type": "null"}]}, True),
+        ({"anyOf": [{"$ref": "Text"}, NUMBER]}, False),
+        ({"type": "array", "items": NUMBER}, False),
+        ({"type": "array", "prefixItems": [NUMBER], "items": {"$ref": "Text"}}, False),
+        (NUMBER, False),
+        ({"enum": ["a", "b"]}, False),
+        ({"$ref": "SourceRef"}, False),  # of the library, and not of this ontology
+        ({"$ref": "#/$defs/number"}, False),
+        ({"type": "object", "properties": {"inner": {"$ref": "Text"}}}, False),
+    ],
+)
+def test_each_member_refers_to_a_type_of_the_ontology(argument: dict[str, Any], *, typed: bool) -> None:
+    definitions = {"alias": {"$ref": "Text"}, "number": NUMBER}
+    head = {"manifest_version": "1", "ontology": ONTOLOGY, "$defs": definitions}
+    ask = {"type": "object", "properties": {"ask": argument}}
+    assert refused({**head, "tools": [{**WHOLE, "schema": ask}]}, ["typed"]) == (
+        [] if typed else [UNTYPED + "type of the ontology for argument `ask`"]
+    )
+    assert refused({**head, "tools": [{**WHOLE, "result_schema": ask}]}, ["typed"]) == (
+        [] if typed else [UNTYPED + "type of the ontology for result `ask`"]
+    )
+
+
+@pytest.mark.parametrize("result", [{"type": "object"}, {"type": "string"}, {"anyOf": [NUMBER, {"enum": ["a"]}]}])
+def test_a_result_that_names_no_member_is_a_type_of_the_ontology(result: dict[str, Any]) -> None:
+    manifest = {"manifest_version": "1", "ontology": ONTOLOGY, "tools": [{**WHOLE, "result_schema": result}]}
+    assert refused(manifest, ["typed"]) == [UNTYPED + "type of the ontology for the response"]
+
+
+def test_a_faulty_schema_is_reported_and_not_looked_at_for_types() -> None:
+    tool = {**WHOLE, "schema": {"type": "object", "$defs": 3}, "result_schema": {"anyOf": 3}}
+    found = refused({"manifest_version": "1", "ontology": ONTOLOGY, "tools": [tool]}, ["typed"])
+    assert found == ['not a JSON Schema: 3 is not of type "object"', 'not a JSON Schema: 3 is not of type "array"']
+
+
+def test_what_only_has_the_name_of_a_type_is_no_type_of_the_ontology() -> None:
+    own = {**TYPED, "$defs": {"ontology_Note": {"type": "object", "properties": {"text": NUMBER}}}}
+    assert missing(ontology_pin="2026.1", result_schema=own)["typed"] == ("type of the ontology for result `text`",)
+    assert "typed" not in missing(ontology_pin="2026.1", result_schema=TYPED)
+
+
+@pytest.mark.parametrize(
+    ("ontology", "fault"),
+    [
+        (None, "manifest.yaml:1 `ontology` leads nowhere: types.json"),
+        ("[]", "types.json:1 a file of an ontology must be a mapping"),
+        ('{"$defs": {}}', "types.json:1 `version` is missing"),
+        ('{"version": "1", "$defs": {"a/b": {}}}', "types.json:1 key `a/b` must be the name of a type, not `a/b`"),
+        (
+            '{"version": "1",\n "$defs": {"Note": {"minLenght": 1}}}',
+            "types.json:2 `minLenght` is not a keyword of JSON Schema and checks nothing",
+        ),
+        (
+            '{"version": "1", "$defs": {"Note": {"$ref": "Nope"}}}',
+            "types.json:1 $ref leads out of the file: Nope",
+        ),
+    ],
+)
+def test_a_faulty_ontology_is_reported_at_its_place(tmp_path: Path, ontology: str | None, fault: str) -> None:
+    (tmp_path / "manifest.yaml").write_text("ontology: types.json\nmanifest_version: '1'\ntools: []\n")
+    if ontology is not None:
+        (tmp_path / "types.json").write_text(ontology)
+    with pytest.raises(FileFaultsError) as caught:
+        load_manifest(tmp_path / "manifest.yaml")
+    assert [f"{Path(found.place.file).name}:{found.place.line} {found.message}" for found in caught.value.faults] == [
+        fault
     ]
+
+
+# As document 000 prints it in 9.5.
+RECORD = """\
+id:           tool.<namespace>.<name>
+version:      <semver>
+pattern:      extraction | lookup | validation | classification |
+              composition | action-staging | approval-request |
+              aggregation | conversion | search
+ontologyPin:  <ontology-version>
+effectClass:  pure | read-internal | read-external |
+              stage | commit-low | commit-high
+scopes:       [tool.<name>.invoke, ...]
+markings:     [allowed: pii.medium, regulated.kvkk, ...]
+purposes:     [underwriting.review, claims.adjustment, ...]
+signature:    <json-schema-ref for request and response>
+idempotency:  { key: derive(args), ttl: PT24H }
+sla:          { p50: 200ms, p99: 1.5s }
+evalPack:     pack.tool.<name>.<semver>
+release:      { gate: passed, drift: ok, deprecation: null }
+"""
+CHOICES = RECORD[RECORD.index("pattern:") : RECORD.index("ontologyPin:")]
+CLASSES = RECORD[RECORD.index("effectClass:") : RECORD.index("scopes:")]
+
+
+def record(effect: str, pattern: str = "") -> str:
+    """The printed record with values for its placeholders, and one of each list of choices."""
+    text = RECORD.replace(CHOICES, pattern).replace(CLASSES, f"effectClass: {effect}\n")
+    for placeholder, value in {
+        "<namespace>": "claims", "<name>": "look_up_claim", "<semver>": "1.0.0", "<ontology-version>": '"2026.1"',
+        ", ...": "", "<json-schema-ref for request and response>": "schemas/claim.json",
+    }.items():  # fmt: skip
+        text = text.replace(placeholder, value)
+    return text
+
+
+def test_a_printed_record_meets_six_of_six_clauses(tmp_path: Path) -> None:
+    types = {
+        "ClaimNumber": {"type": "string", "maxLength": 20},
+        "Claim": NOTE,
+        "SoRRef": {"$ref": "types.json#/$defs/SoRRef"},
+    }
+    files: dict[str, Any] = {
+        "ontology.json": {"version": "2026.1", "$defs": types},
+        "schemas/claim.json": {
+            "request": {
+                "type": "object",
+                "required": ["identifier", "source"],
+                "properties": {
+                    "identifier": {"$ref": "ontology.json#/$defs/ClaimNumber"}, "source": {"$ref": "SoRRef"},
+                },
+            },
+            "response": {"type": "object", "properties": {"claim": {"$ref": "Claim"}}},
+        },
+        "governance.yaml": {
+            "clauses": UNIVERSAL_CLAUSES, "actions": {"look_up_claim": {"approval": {"approvers": ["claims.lead"]}}},
+        },
+    }  # fmt: skip
+    (tmp_path / "schemas").mkdir()
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(orjson.dumps(content))
+    head = "ontology: ontology.json\nagents: [{id: 'agent:claims', tools: {look_up_claim: 1.0.0}}]\n"
+
+    def load(text: str) -> Any:
+        (tmp_path / "manifest.yaml").write_text(head + text)
+        return lint(load_effective(tmp_path / "manifest.yaml", tmp_path / "governance.yaml"))
+
+    (report,) = load(record("read-external", "pattern: lookup\n"))
+    assert report.met == UNIVERSAL_CLAUSES
+    assert len(report.met) == 6
+
+    with pytest.raises(FileFaultsError) as caught:
+        load(record("commit-high"))
+    assert [fault.message.partition(":")[0] for fault in caught.value.faults] == ["key derive(args) on commit-high"]
+    (report,) = load(record("commit-high").replace("key: derive(args)", "required: true"))
+    assert report.met == UNIVERSAL_CLAUSES
+
+
+@pytest.mark.parametrize(
+    ("fields", "lacks", "warned"),
+    [
+        ({"effect_class": "commit-low"}, "`writes`, no `provenance`", True),
+        ({"effect_class": "stage", "provenance": {"required": ["id"]}}, "`writes`", True),
+        ({"safety": {"side_effects": "write"}}, "`writes`, no `provenance`", True),
+        ({}, "`writes`, no `provenance`", False),  # it may change something, and does not say so
+        ({"effect_class": "commit-low", "writes": "proposal", "provenance": {"required": ["id"]}}, "", False),
+        ({"effect_class": "commit-low", "writes": "canonical"}, "", False),
+        ({"effect_class": "read-external"}, "", False),
+        ({"safety": {"side_effects": "read"}}, "", False),
+    ],
+)
+def test_provenance_is_demanded_of_tools_with_effects_and_lint_warns_without_the_clause(
+    fields: dict[str, Any], lacks: str, *, warned: bool
+) -> None:
+    tool = {"name": "file_note", "scopes": ["a"], "schema": {"type": "object", "properties": {"id": NUMBER}}, **fields}
+    manifest = {"manifest_version": "1", "tools": [{"risk_tier": "low", **tool}]}
+    demand = "`file_note` does not meet clause `provenance`, which the governance file demands: it has no "
+    assert refused(manifest, ["provenance"]) == ([demand + lacks] if lacks else [])
+
+    found: list[Fault] = []
+    load_effective("m.json", manifest_text=orjson.dumps(manifest), warnings=found)
+    warnings = [warning.message for warning in found if "has effects" in warning.message]
+    assert warnings == ([f"`file_note` has effects and no {lacks}"] if warned else [])
+
+
+@pytest.mark.parametrize(
+    "folder", sorted(file.parent.name for file in EXAMPLES.glob("*/manifest.*")),
+)  # fmt: skip
+def test_lint_and_demand_agree_about_each_example(folder: str) -> None:
+    (file,) = (EXAMPLES / folder).glob("manifest.*")
+    rules = EXAMPLES / folder / "governance.yaml"
+    governance = yaml.safe_load(rules.read_text()) if rules.exists() else {}
+
+    def load(clauses: list[str]) -> Any:
+        return load_effective(file, "g.yaml", governance_text=orjson.dumps({**governance, "clauses": clauses}))
+
+    reports = lint(load([]))
+    for clause in UNIVERSAL_CLAUSES:
+        lacking = {report.tool: report.missing[clause] for report in reports if report.missing[clause]}
+        demanded = {}
+        try:
+            load([clause])
+        except FileFaultsError as error:
+            for fault in error.faults:
+                _, name, _, stated, rest = fault.message.split("`", 4)
+                assert stated == clause
+                demanded[name] = rest.partition("it has no ")[2]
+        assert demanded == {name: ", no ".join(items) for name, items in lacking.items()}
 
 
 def test_the_examples() -> None:
     payments = lint(load_effective(EXAMPLES / "payments" / "manifest.json", EXAMPLES / "payments" / "governance.yaml"))
-    (record,) = lint(load_effective(EXAMPLES / "registry" / "manifest.yaml"))
+    (record,) = lint(load_effective(EXAMPLES / "registry/manifest.yaml", EXAMPLES / "registry/governance.yaml"))
 
     assert [(one.tool, one.met) for one in payments] == [
         ("lookup_beneficiary", (Clause.AUDITED,)),
         ("validate_payment", (Clause.AUDITED,)),
         ("initiate_wire", (Clause.IDEMPOTENT, Clause.AUDITED)),
     ]
-    assert {clause.value: what for clause, what in record.missing.items() if what} == {
-        "versioned": ("`agents` that pin it",),
-    }
+    assert record.met == UNIVERSAL_CLAUSES

@@ -20,7 +20,7 @@ from tests.support.scripted import Scripted, answer
 if TYPE_CHECKING:
     from pathlib import Path
 
-CHECKS = ["proposal", "manifest", "schema", "config", "invariants", "idempotency", "provenance", "writes", "request"]
+CHECKS = ["proposal", "manifest", "writes", "schema", "config", "invariants", "idempotency", "provenance", "request"]
 SANCTIONS = EXAMPLE / "policies/custom/concerns/sanctions/sanctions.rego"
 
 

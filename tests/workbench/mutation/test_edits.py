@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pdp.workbench.mutation.edits import rego_mutants
+from pdp.workbench.mutation.edits import manifest_mutants, rego_mutants
 from pdp.workbench.opa.edits import edits
 from pdp.workbench.opa.modules import Module
 from pdp.workbench.opa.syntax import Source, parse_modules
+from pdp.workbench.scenarios.files.suite import load_suite
 
 if TYPE_CHECKING:
     from pdp.workbench.mutation.mutant import RegoMutant
@@ -448,3 +450,23 @@ def test_rules_that_a_decision_does_not_ask_for_are_known(opa: Path, tmp_path: P
         ("authz", "decision"), ("authz", "_own"), ("authz.lib.used", "yes"), ("authz.lib.used", "_deeper"),
         ("authz.lib.used", "no"), ("authz.concerns.a", "deny"), ("authz.concerns.a", "idle"),
     }  # fmt: skip
+
+
+def test_what_a_tool_writes_is_weakened_and_sources_are_dropped_once(tmp_path: Path) -> None:
+    """Dropping `required` of an argument that names sources changes no decision: provenance requires it as well."""
+    text = {"type": "string", "maxLength": 9}
+    schema = {"type": "object", "required": ["source", "text"], "properties": {"source": text, "text": text}}
+    tool = {"effect_class": "stage", "scopes": ["notes"], "schema": schema}
+    tools = [
+        {"name": "file_note", "writes": "proposal", "provenance": {"required": ["source"]}, **tool},
+        {"name": "write_note", "writes": "canonical", **tool},
+    ]
+    (tmp_path / "m.json").write_text(json.dumps({"manifest_version": "1", "tools": tools}))
+    call = {"tool": "file_note", "arguments": {"source": "a", "text": "b"}}
+    scenario = {"name": "one", "session": {"claims": {"sub": "ann"}}, "propose": call, "expect": {"verdict": "DENY"}}
+    (tmp_path / "s.scenarios.yaml").write_text(json.dumps({"manifest": "m.json", "scenarios": [scenario]}))
+
+    mutants = manifest_mutants(load_suite(tmp_path / "s.scenarios.yaml"))
+    kinds = Counter((mutant.tool, mutant.kind) for mutant in mutants)
+    assert kinds["write_note", "canonical writes allowed"] == kinds["file_note", "provenance dropped"] == 1
+    assert kinds["write_note", "schema loosened"] - kinds["file_note", "schema loosened"] == 1
