@@ -109,7 +109,8 @@ def read(received: Received, proposal: Any, session: Any, tools: Tools, request_
     try:
         own_session = Session.read(session)
     except (UsageError, JsonValueError) as error:
-        _refuse(Decided(Unread(received)), error)
+        name = proposed.tool if isinstance(proposed, Proposal) else ""
+        _refuse(Decided(Unread(received, tool_name=name)), error)
     request_id = request_id or own_session.request_id or new_id()
     if isinstance(proposed, Proposal):
         if own_session.plan and received.step_name is None:

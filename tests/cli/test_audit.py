@@ -41,7 +41,7 @@ STREAM, HEAD = Path("stream/audit.jsonl"), Path("head")
 def write(count: int, **options: Any) -> None:
     log = FileAudit(STREAM, **options)
     for number in range(count):
-        log.append({"time": "t", "type": "x", "tool": str(number)})
+        log.append({"time": "t", "type": "x", "tool_name": str(number)})
     log.close()
 
 
@@ -94,7 +94,7 @@ def cut(lines: list[bytes]) -> list[bytes]:
 
 
 def changed(lines: list[bytes]) -> list[bytes]:
-    return [lines[0], lines[1].replace(b'"tool":"1"', b'"tool":"9"'), lines[2]]
+    return [lines[0], lines[1].replace(b'"tool_name":"1"', b'"tool_name":"9"'), lines[2]]
 
 
 def unfinished(lines: list[bytes]) -> list[bytes]:
@@ -153,13 +153,16 @@ def test_a_stream_is_verified_with_its_own_key_alone(monkeypatch: pytest.MonkeyP
 
 EVENTS: list[Any] = [
     {
-        "type": "tool.pay.dispatch", "tool": "pay", "status": "rejected", "verdict": "STEP_UP", "subject": "ann",
+        "type": "tool.pay.dispatch", "tool_name": "pay", "status": "rejected", "verdict": "STEP_UP", "subject": "ann",
         "codes": ["limits.exceeded"], "run_id": "r", "approval_id": "a", "outcome": "not_executed",
     },
-    {"type": "tool.unknown.dispatch", "tool": "x\x1b[2J\n", "status": "rejected", "rejection": "INVALID_TOOL_NAME"},
-    {"type": "approval.granted", "tool": "pay", "status": "granted", "subject": "boss", "approval_id": "a"},
+    {
+        "type": "tool.unknown.dispatch", "tool_name": "x\x1b[2J\n", "status": "rejected",
+        "rejection": "INVALID_TOOL_NAME",
+    },
+    {"type": "approval.granted", "tool_name": "pay", "status": "granted", "subject": "boss", "approval_id": "a"},
     {"type": "tool.pay.result", "tool": "pay", "outcome": "succeeded", "replayed": True, "run_id": "r"},
-    {"type": "key.settled", "tool": "pay", "status": "not-done", "subject": "ann"},
+    {"type": "key.settled", "tool_name": "pay", "status": "not-done", "subject": "ann"},
     {"type": "budget.settled", "decision_id": "d", "status": "spent", "subject": "ann"},
 ]  # fmt: skip
 LINES = [

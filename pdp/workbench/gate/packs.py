@@ -67,7 +67,7 @@ def _missing(suite: Suite, tool: Tool) -> Iterator[str]:
         yield "golden input (a golden call with `executed: true` and its `result`, and without `returns`)"
     worlds = [scenario for scenario in suite.scenarios if scenario.world is not None]
     if not any(_probes(step, tool) for scenario in worlds for step in _calls(scenario, tool)):
-        yield f"side-effect probe (a call in a `world`, with `executed: true` and {_touches(tool)[0]})"
+        yield "side-effect probe (a call in a `world`, with `executed: true` and what it `touched`, such as its writes)"
     if tool.idempotency.required and not any(_repeats(scenario, tool) for scenario in suite.scenarios):
         yield "idempotency probe (one call twice, the second with `executed: false`)"
 
@@ -82,20 +82,12 @@ def _runs(step: Step) -> bool:
     return is_itself and any(expect.executed and expect.result is not None for expect in step.expectations)
 
 
-# What a probe states, and how one of the touches begins at least; None: it may have none.
-def _touches(tool: Tool) -> tuple[str, str | None]:
-    if tool.effect_class is EffectClass.PURE:
-        return "`touched: []`", None
-    if tool.effect_class is None or tool.effect_class in READ_CLASSES:
-        return "what it `touched`", ""
-    return "what it wrote in `touched`", "write "
-
-
+# Only a pure tool may touch nothing; a tool of a class that changes something has to show what it writes.
 def _probes(step: Step, tool: Tool) -> bool:
-    expect, (_, verb) = step.expectations[0], _touches(tool)
+    expect, reads = step.expectations[0], tool.effect_class in (None, *READ_CLASSES)
     if expect.touched is None or expect.executed is not True or "returns" in step.model_fields_set:
         return False
-    return verb is None or any(touch.startswith(verb) for touch in expect.touched)
+    return tool.effect_class is EffectClass.PURE or any(reads or touch.startswith("write ") for touch in expect.touched)
 
 
 def _held_back(step: Step) -> bool:

@@ -75,7 +75,7 @@ WIRING: list[Any] = [
         ],
     },
 ]  # fmt: skip
-PROBE = "side-effect probe (a call in a `world`, with `executed: true` and {})"
+PROBE = "side-effect probe (a call in a `world`, with `executed: true` and what it `touched`, such as its writes)"
 GOLDEN = "golden input (a golden call with `executed: true` and its `result`, and without `returns`)"
 SKIPPED = ("loosening",)
 
@@ -278,10 +278,8 @@ def test_a_new_tool_without_scenarios(project: Path) -> None:
         ),
         pytest.param([{**WIRING[0], "expect": {"executed": True}}, *WIRING[1:]], GOLDEN, id="whatever it gave"),
         pytest.param([{**WIRING[0], "returns": {"sent": True}}, *WIRING[1:]], GOLDEN, id="something else ran"),
-        pytest.param([WIRING[0], *WIRING[2:]], PROBE.format("what it `touched`"), id="no side-effect probe"),
-        pytest.param(
-            [{**WIRING[0], "world": WORLD}, *WIRING[2:]], PROBE.format("what it `touched`"), id="whatever it touched"
-        ),
+        pytest.param([WIRING[0], *WIRING[2:]], PROBE, id="no side-effect probe"),
+        pytest.param([{**WIRING[0], "world": WORLD}, *WIRING[2:]], PROBE, id="whatever it touched"),
         pytest.param(WIRING[:3], "idempotency probe (one call twice, the second with `executed: false`)", id="no key"),
     ],
 )
@@ -308,8 +306,10 @@ def test_a_tool_that_touches_more_than_its_class_allows_fails_its_probe(project:
 
     assert failed(checked(project, "--skip", "audit-pinned")) == {
         "packs": [
-            f"{project / 'packs' / PACK}.json:1: a note is read and nothing else is touched: fails: "
-            "read_note: write external bank/readers, but read-internal may read internal"
+            (
+                f"{project / 'packs' / PACK}.json:1: a note is read and nothing else is touched: fails: "
+                "read_note: write external bank/readers, but read-internal may read internal"
+            )
         ]
     }
 
