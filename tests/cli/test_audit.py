@@ -12,8 +12,10 @@ import pytest
 from sqlalchemy import text
 
 from pdp import Database
+from pdp.audit.chain import EMPTY, GENESIS
 from pdp.audit.file import FileAudit
 from pdp.cli.files import open_audit
+from pdp.json import canonical, digest
 from pdp.stores.sql.audit import SqlAudit
 from tests.support.command_line import pdp
 
@@ -187,6 +189,23 @@ def test_events_are_shown_one_on_a_line() -> None:
     events = [json.loads(line) for line in answer.out.splitlines()]
     assert [{name: event[name] for name in EVENTS[event["seq"]]} for event in events] == EVENTS
     assert answer.out.isascii()
+
+
+def test_a_stream_of_an_older_release_is_shown_continued_and_verified() -> None:
+    """Its events have the tool under `tool`."""
+    older = {name: value for name, value in EMPTY.items() if name != "tool_name"}
+    older |= {"seq": 0, "prev_hash": GENESIS, "time": "t", "type": "tool.pay.dispatch", "tool": "pay"}
+    content = canonical(older)
+    STREAM.write_bytes(content[:-1] + f',"hash":"{digest(content)}"}}\n'.encode())
+    log = FileAudit(STREAM)
+    log.append({"time": "t", "type": "tool.pay.result", "tool_name": "pay"})
+    log.close()
+
+    assert pdp("audit", "show", STREAM).out.splitlines() == [
+        "     0  t  tool.pay.dispatch  tool pay", "     1  t  tool.pay.result  tool pay",
+    ]  # fmt: skip
+    verified = pdp("audit", "verify", STREAM, "--json")
+    assert (verified.code, verified.json["events"]) == (0, 2)
 
 
 @pytest.mark.parametrize("line", [b"[]\n", b"{}\n", b'{"seq": "0", "time": "t", "type": "x"}\n', b"\x1b[2J\n", b"{\n"])

@@ -93,7 +93,7 @@ class RecordedWorld:
             touched = [touch.replace(_PROGRAM, "read internal program") for touch in touched]
         if executed and tool.pattern is Pattern.ACTION_STAGING:
             touched.append("write staging actions")  # by the library itself
-        # An extraction is pure but for its source.
+        # An extraction is pure, except that it reads its source.
         effects = EffectClass.READ_INTERNAL if tool.pattern is Pattern.EXTRACTION else tool.effect_class
         forbidden = [touch for touch in touched if not touch.startswith(_ALLOWED[effects])]
         allowed = f"{tool.effect_class} may {', '.join(_ALLOWED[effects]) or 'touch nothing'}"
