@@ -204,8 +204,8 @@ def test_a_stream_of_an_older_release_is_shown_continued_and_verified() -> None:
     assert pdp("audit", "show", STREAM).out.splitlines() == [
         "     0  t  tool.pay.dispatch  tool pay", "     1  t  tool.pay.result  tool pay",
     ]  # fmt: skip
-    verified = pdp("audit", "verify", STREAM, "--json")
-    assert (verified.code, verified.json["events"]) == (0, 2)
+    verified = pdp("audit", "verify", STREAM)
+    assert (verified.code, "events 0 to 1" in verified.out) == (0, True)
 
 
 @pytest.mark.parametrize("line", [b"[]\n", b"{}\n", b'{"seq": "0", "time": "t", "type": "x"}\n', b"\x1b[2J\n", b"{\n"])
