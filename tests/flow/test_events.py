@@ -79,6 +79,16 @@ def test_an_event_of_an_invalid_session_has_the_proposed_name(
     assert (called.trace.tool_name, events(pep)[0]["tool_name"]) == ("keep_draft", "keep_draft")
 
 
+def test_an_event_of_a_call_whose_arguments_cannot_be_read_has_the_proposed_name(
+    base: Pep, works: Desk, seen: Seen
+) -> None:
+    pep = observed(base, works, observers=[seen])
+    call = {"id": "c", "type": "function", "function": {"name": "keep_draft", "arguments": "{"}}
+
+    assert pep.call(call, session()).outcome.rejection is not None
+    assert [event.data["name"] for event in seen.events] == ["keep_draft"]
+
+
 @both_ways
 def test_a_failure_is_told_as_the_model_is_told_it(base: Pep, works: Desk, seen: Seen, call: Call) -> None:
     works.fails = RuntimeError("no account cash")

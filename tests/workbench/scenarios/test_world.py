@@ -122,7 +122,8 @@ def test_values_of_a_world_are_copies_and_each_scenario_has_its_own(tmp_path: Pa
 
 
 def test_what_python_reads_to_run_a_tool_is_no_touch(tmp_path: Path) -> None:
-    body = "import zoneinfo, wave; return str(zoneinfo.ZoneInfo('Europe/Istanbul'))"
+    written(tmp_path / "beside.py", "RATES = {}")
+    body = "import sys; sys.path.append(str(FOLDER)); import zoneinfo, wave, beside; return str(zoneinfo.ZoneInfo('Europe/Istanbul'))"
     assert probed(tmp_path, [body], "pure", [{"executed": True, "touched": []}]) == [[]]
 
 

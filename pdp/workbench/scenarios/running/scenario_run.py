@@ -124,11 +124,10 @@ class ScenarioRun:
         if approval is not None and approval.state is ApprovalState.PENDING:
             self._open = approval
         happened = Happened(evaluation, evaluation.decision, approval)
-        if self._world is not None and "returns" not in step.model_fields_set:
-            tool = self._manifest.tools.get(evaluation.trace.tool_name or "")
-            touched, excess = self._world.take(tool, executed=evaluation.executed)
-            return replace(happened, touched=touched, excess=excess)
-        return happened
+        if self._world is None or "returns" in step.model_fields_set:
+            return happened
+        touched, excess = self._world.take(evaluation, self._manifest)
+        return replace(happened, touched=touched, excess=excess)
 
     def _requested(self, raw: Any) -> Happened:
         request = _filled_in(raw, self._manifest)

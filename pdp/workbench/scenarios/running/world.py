@@ -12,9 +12,10 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
 
+from pdp.evaluation import Evaluation
 from pdp.execution.events import ToolEvent
+from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.fields import EffectClass, Pattern
-from pdp.manifest.model import Tool
 from pdp.workbench.scenarios.files.scenario import System
 from pdp.workbench.scenarios.results import Mismatch
 
@@ -35,7 +36,6 @@ _ON_DISK: Final = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncat
 _WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Python opens these to run code, which says nothing about the tool.
 _OF_PYTHON: Final = (sys.prefix, sys.base_prefix, "/usr/share/zoneinfo")
-_PROGRAM: Final = "write external subprocess.Popen"
 
 
 class RecordedSystem(MutableMapping[str, Any]):
@@ -84,14 +84,15 @@ class RecordedWorld:
             sys.addaudithook(_heard)  # it cannot be removed: one for the process
         _RUNNING[:] = [self if event.action == "execute_start" else None]
 
-    def take(self, tool: Tool | None, *, executed: bool) -> tuple[list[str], tuple[Mismatch, ...]]:
+    def take(self, called: Evaluation, manifest: EffectiveManifest) -> tuple[list[str], tuple[Mismatch, ...]]:
         """Return the touches since the last call, each once, and a mismatch where the tool's class forbids some."""
         touched, self._touched = list(dict.fromkeys(self._touched)), []
+        tool = manifest.tools.get(called.trace.tool_name or "")
         if tool is None:
             return touched, ()
         if tool.type == "cli":  # its own program: the harness sees that it starts, and nothing that it does
-            touched = [touch.replace(_PROGRAM, "read internal program") for touch in touched]
-        if executed and tool.pattern is Pattern.ACTION_STAGING:
+            touched = [touch.replace("write external subprocess.Popen", "read internal program") for touch in touched]
+        if tool.pattern is Pattern.ACTION_STAGING and called.executed:
             touched.append("write staging actions")  # by the library itself
         # An extraction is pure, except that it reads its source.
         effects = EffectClass.READ_INTERNAL if tool.pattern is Pattern.EXTRACTION else tool.effect_class
@@ -105,16 +106,13 @@ class RecordedWorld:
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Record a touch of something that is in no system: a file, a connection, a program."""
-        named = next(
-            (argument for argument in arguments if isinstance(argument, str | bytes | tuple | os.PathLike)), ""
-        )
+        named = next((one for one in arguments if isinstance(one, str | bytes | tuple | os.PathLike)), "")
         if event in _OUTSIDE:
             return self._touch(f"write external {event} {named!r}")
         path = str(Path(os.fsdecode(named)).absolute()) if named and not isinstance(named, tuple) else "/dev/"
         writes = event in _ON_DISK or bool(arguments[2] & _WRITES)
-        if "__pycache__" in path or path.startswith("/dev/") or (not writes and path.startswith(_OF_PYTHON)):
-            return None
-        if writes or not path.endswith(".py"):
+        is_code = path.endswith(".py") or path.startswith(_OF_PYTHON)
+        if not (path.startswith("/dev/") or "__pycache__" in path or (is_code and not writes)):
             shown = os.path.relpath(path, self._folder) if Path(path).is_relative_to(self._folder) else path
             self._touch(f"{'write' if writes else 'read'} internal file {shown}")
         return None
