@@ -53,7 +53,7 @@ def probed(
     tools = [{**entry, "name": name} for name in names]
     written(folder / "manifest.json", {"manifest_version": "7", "tools": tools})
     functions = [f"    def {name}(id):\n        {body}" for name, body in zip(names, bodies, strict=True)]
-    head = "import os, socket, sqlite3, threading\nfrom pathlib import Path\nFOLDER = Path(__file__).parent\n"
+    head = "import os, runpy, socket, sqlite3, threading\nfrom pathlib import Path\nFOLDER = Path(__file__).parent\n"
     lines = [f"{head}def tools(world=None):", *functions, f"    return {{{', '.join(f'{n!r}: {n}' for n in names)}}}"]
     written(folder / "tools.py", "\n".join(lines))
     stated = {} if world is None else {"world": world}
@@ -123,7 +123,9 @@ def test_values_of_a_world_are_copies_and_each_scenario_has_its_own(tmp_path: Pa
 
 def test_what_python_reads_to_run_a_tool_is_no_touch(tmp_path: Path) -> None:
     written(tmp_path / "beside.py", "RATES = {}")
-    body = "import sys; sys.path.append(str(FOLDER)); import zoneinfo, wave, beside; return str(zoneinfo.ZoneInfo('Europe/Istanbul'))"
+    body = (
+        "import zoneinfo, wave; runpy.run_path(FOLDER / 'beside.py'); return str(zoneinfo.ZoneInfo('Europe/Istanbul'))"
+    )
     assert probed(tmp_path, [body], "pure", [{"executed": True, "touched": []}]) == [[]]
 
 
