@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, MutableMapping
 
 KINDS: Final = {
     "record_observation": "observation",
@@ -27,21 +27,26 @@ KINDS: Final = {
 class Memory:
     """What was proposed, in order: `{id, kind, payload, provenance}`, where provenance links to the sources."""
 
-    def __init__(self) -> None:
-        self.proposals: list[dict[str, Any]] = []
+    def __init__(self, filed: MutableMapping[str, Any] | None = None) -> None:
+        self._filed: MutableMapping[str, Any] = {} if filed is None else filed
         self.canonical: tuple[dict[str, Any], ...] = ()
 
     def file(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """File a proposal and return what was filed."""
         payload = {name: value for name, value in arguments.items() if name != "source_ids"}
         filed = {
-            "id": f"proposal-{len(self.proposals) + 1}",
+            "id": f"proposal-{len(self._filed) + 1}",
             "kind": KINDS[tool],
             "payload": payload,
             "provenance": [{"source": source} for source in arguments["source_ids"]],
         }
-        self.proposals.append(filed)
+        self._filed[filed["id"]] = filed
         return filed
+
+    @property
+    def proposals(self) -> list[dict[str, Any]]:
+        """What was proposed, in order."""
+        return list(self._filed.values())
 
     def tools(self) -> dict[str, Callable[..., dict[str, Any]]]:
         """Return the tools by name, all of them on this memory."""
@@ -54,6 +59,6 @@ class Memory:
         return propose
 
 
-def tools() -> dict[str, Callable[..., dict[str, Any]]]:
-    """Return the tools on an empty memory."""
-    return Memory().tools()
+def tools(world: Mapping[str, MutableMapping[str, Any]] | None = None) -> dict[str, Callable[..., dict[str, Any]]]:
+    """Return the tools on an empty memory, or on the one of a scenario's world."""
+    return Memory(world and world["proposals"]).tools()

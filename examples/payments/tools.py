@@ -1,4 +1,4 @@
-"""The payment agent's tools, with a stand-in for the payment hub.
+"""The payment agent's tools, with a stand-in for the payment hub and the register of beneficiaries.
 
 The hub keeps what it was told, so that the example can show what was called and what was not. A real application puts
 its own client here; nothing else changes.
@@ -6,17 +6,19 @@ its own client here; nothing else changes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, MutableMapping
+
+BENEFICIARIES: Final = {"bene-acme-441": {"sanctions_status": "clear"}}
 
 
 class PaymentHub:
     """Stands in for the payment hub: it moves no money and remembers every wire it was asked for."""
 
-    def __init__(self) -> None:
-        self.wires: list[dict[str, Any]] = []
+    def __init__(self, wires: MutableMapping[str, Any] | None = None) -> None:
+        self.wires = {} if wires is None else wires
 
     def initiate_wire(self, beneficiary_id: str, amount: float, source_account: str, reference: str) -> dict[str, Any]:
         """Take a wire and return its number."""
@@ -26,36 +28,45 @@ class PaymentHub:
             "source_account": source_account,
             "reference": reference,
         }
-        self.wires.append(wire)
-        return {"wire_id": f"wire-{len(self.wires):03}", **wire}
+        number = f"wire-{len(self.wires) + 1:03}"
+        self.wires[number] = wire
+        return {"wire_id": number, **wire}
 
 
-def lookup_beneficiary(payee_name: str, invoice_ref: str) -> dict[str, Any]:
-    """Resolve a payee to the beneficiary that the registry document's example names."""
-    return {"beneficiary_id": "bene-acme-441", "payee_name": payee_name, "invoice_ref": invoice_ref}
+class Register:
+    """Stands in for the register of beneficiaries and their screening."""
+
+    def __init__(self, beneficiaries: Mapping[str, Any] | None = None) -> None:
+        self._beneficiaries = BENEFICIARIES if beneficiaries is None else beneficiaries
+
+    def lookup_beneficiary(self, payee_name: str, invoice_ref: str) -> dict[str, Any]:
+        """Resolve a payee to the beneficiary that the registry document's example names, the only one it has."""
+        return {"beneficiary_id": min(self._beneficiaries), "payee_name": payee_name, "invoice_ref": invoice_ref}
+
+    def validate_payment(
+        self, beneficiary_id: str, amount: float, source_account: str, reference: str
+    ) -> dict[str, Any]:
+        """Report the screening: beneficiaries who are not in the register have not been screened."""
+        record = self._beneficiaries.get(beneficiary_id, {"sanctions_status": "not_screened"})
+        return {
+            "beneficiary_id": beneficiary_id,
+            "amount": amount,
+            "source_account": source_account,
+            "reference": reference,
+            "sanctions_status": record["sanctions_status"],
+        }
 
 
-def validate_payment(beneficiary_id: str, amount: float, source_account: str, reference: str) -> dict[str, Any]:
-    """Report the stand-in's screening: this beneficiary is clear, every other one has not been screened."""
-    status = "clear" if beneficiary_id == "bene-acme-441" else "not_screened"
-    return {
-        "beneficiary_id": beneficiary_id,
-        "amount": amount,
-        "source_account": source_account,
-        "reference": reference,
-        "sanctions_status": status,
-    }
-
-
-def tools() -> dict[str, Callable[..., Any]]:
-    """Return the tools by name, with a payment hub of their own.
+def tools(world: Mapping[str, MutableMapping[str, Any]] | None = None) -> dict[str, Callable[..., Any]]:
+    """Return the tools by name, with a payment hub of their own, or on the systems of a scenario's world.
 
     `cancel_wire` is what an engineer added and nobody entered into the manifest: no agent ever gets to it.
     """
-    hub = PaymentHub()
+    hub = PaymentHub(world and world["payment-hub"])
+    register = Register(world and world["beneficiaries"])
     return {
-        "lookup_beneficiary": lookup_beneficiary,
-        "validate_payment": validate_payment,
+        "lookup_beneficiary": register.lookup_beneficiary,
+        "validate_payment": register.validate_payment,
         "initiate_wire": hub.initiate_wire,
         "cancel_wire": hub.wires.clear,
     }

@@ -14,7 +14,7 @@ from pdp.patterns.exceptions import NotFoundError, OutOfDistributionError
 from pdp.patterns.run import Pin, pinned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, MutableMapping
 
 DOCUMENTS = {"sub-7": "Warehouse in Izmir, brick, sum insured 400000 EUR."}
 REGISTER = {"ph-1": {"number": "ph-1", "name": "Deniz A.", "claims": 1}}
@@ -42,11 +42,22 @@ def extract_insured_sum(source: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def lookup_policyholder(identifier: str, source: dict[str, Any], asOf: str | None = None) -> dict[str, Any]:  # noqa: ARG001, N803 - the pattern's names
-    """Ask the register."""
-    if identifier not in REGISTER:
-        raise NotFoundError("the register has no such policyholder")
-    return dict(REGISTER[identifier])
+class Register:
+    """Stands in for the register of policyholders."""
+
+    def __init__(self, records: Mapping[str, Any] | None = None) -> None:
+        self._records = REGISTER if records is None else records
+
+    def lookup_policyholder(
+        self,
+        identifier: str,
+        source: dict[str, Any],  # noqa: ARG002 - the pattern's names
+        asOf: str | None = None,  # noqa: ARG002, N803 - likewise
+    ) -> dict[str, Any]:
+        """Ask the register."""
+        if identifier not in self._records:
+            raise NotFoundError("the register has no such policyholder")
+        return dict(self._records[identifier])
 
 
 def validate_submission(
@@ -123,8 +134,8 @@ def search_guidelines(query: str, corpus: dict[str, Any], k: int) -> dict[str, A
 class PolicySystem:
     """Stands in for the policy system: it insures nobody, and remembers what it was asked for."""
 
-    def __init__(self) -> None:
-        self.policies: dict[str, Any] = {}
+    def __init__(self, policies: MutableMapping[str, Any] | None = None) -> None:
+        self.policies: MutableMapping[str, Any] = {} if policies is None else policies
 
     def issue_policy(self, policyholder: str, premium: dict[str, Any]) -> dict[str, Any]:
         """Issue a policy."""
@@ -148,12 +159,12 @@ def withdraw_task(task: str) -> dict[str, Any]:
     return {"task": task}
 
 
-def tools() -> dict[str, Callable[..., Any]]:
-    """Return the tools by name, with a policy system of their own."""
-    system = PolicySystem()
+def tools(world: Mapping[str, MutableMapping[str, Any]] | None = None) -> dict[str, Callable[..., Any]]:
+    """Return the tools by name, with a policy system of their own, or on the systems of a scenario's world."""
+    system, register = PolicySystem(world and world["policy-system"]), Register(world and world["register"])
     functions: list[Callable[..., Any]] = [
-        extract_insured_sum, lookup_policyholder, validate_submission, classify_risk, compose_quote, request_approval,
-        aggregate_exposure, convert_premium, search_guidelines, withdraw_task, system.issue_policy,
+        extract_insured_sum, register.lookup_policyholder, validate_submission, classify_risk, compose_quote,
+        request_approval, aggregate_exposure, convert_premium, search_guidelines, withdraw_task, system.issue_policy,
         system.cancel_policy, system.adjust_premium,
     ]  # fmt: skip
     return {function.__name__: function for function in functions}

@@ -488,7 +488,7 @@ def _event(step: str, approval: Approval, who: str, log: AuditLog) -> AuditEvent
         "subject": recordable(who),
         # A person grants and denies; all else is done for the requester.
         "agent": None if step in ("granted", "denied") else recordable(approval.agent),
-        "tool": approval.tool,
+        "tool_name": approval.tool,
         "manifest_version": request["action"]["properties"]["manifest_version"],
         "manifest_digest": approval.manifest_digest,
         "arguments_digest": log.digest(canonical(request["context"]["arguments"])),

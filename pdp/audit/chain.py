@@ -50,7 +50,7 @@ class AuditEvent(TypedDict, total=False):
     run_id: str | None
     subject: str | None
     agent: str | None
-    tool: str | None
+    tool_name: str | None
     manifest_version: str | None
     manifest_digest: str | None
     arguments_digest: str | None

@@ -7,10 +7,11 @@ from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from pdp.cli.output import tell
+from pdp.errors import MissingExtraError
 
 COMMANDS: Final = {
     "decide": "decide",
@@ -47,10 +48,23 @@ class _Commands(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         if cmd_name not in self.commands:
-            command = import_module(f"pdp.cli.commands.{COMMANDS[cmd_name]}").app
+            try:
+                command = import_module(f"pdp.cli.commands.{COMMANDS[cmd_name]}").app
+            except MissingExtraError as missing:
+                return _lacking(cmd_name, missing)
             command.rich_markup_mode = self.rich_markup_mode
             self.commands[cmd_name] = get_command(command)
         return self.commands[cmd_name]
+
+
+def _lacking(name: str, missing: MissingExtraError) -> TyperCommand:
+    """Return a command that needs an extra: the help of all commands lists it, and running it says what to install."""
+
+    def refuse() -> None:
+        raise missing
+
+    anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+    return TyperCommand(name, callback=refuse, help=missing.message, context_settings=anything, add_help_option=False)
 
 
 app = typer.Typer(

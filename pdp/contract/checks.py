@@ -94,8 +94,12 @@ def check(  # noqa: PLR0911 - a return for each check
     if tool.entry.writes == "canonical":
         reason = f"{proposal.tool} writes canonical memory, and no model may call it: propose the change instead"
         return Rejected("writes", proposal, Rejection(RejectionCode.DIRECT_CANONICAL_WRITE_FORBIDDEN, reason), tool)
+    sources = tool.entry.provenance.required
     if len(proposal.text) > tool.free_bytes or not tool.validator.is_valid(proposal.arguments):
-        fault, details = schema_fault(tool, proposal.arguments, len(proposal.text))
+        # A source that names nothing is missing, whatever the schema says about it: see below.
+        empty = {name for name in sources if not _names_source(proposal.arguments.get(name))}
+        stated = {name: value for name, value in proposal.arguments.items() if name not in empty}
+        fault, details = schema_fault(tool, stated, len(proposal.text))
         if fault is not None:
             faulty = Rejection(RejectionCode.INVALID_PAYLOAD, fault, {"faults": details})
             masked = _masked(faulty, tool, proposal.arguments)
@@ -114,7 +118,6 @@ def check(  # noqa: PLR0911 - a return for each check
             return rejected._replace(idempotency_missing=True)
         derived = digest(canonical([tool.entry.name, passed.proposal.arguments]))
         passed = passed._replace(idempotency_key=f"derived:{derived}")
-    sources = tool.entry.provenance.required
     if sources and (missing := [name for name in sources if not _names_source(passed.proposal.arguments.get(name))]):
         reason = f"{proposal.tool} has to name its sources: {', '.join(missing)}"
         return rejection_of("provenance", passed, RejectionCode.MISSING_PROVENANCE, reason)

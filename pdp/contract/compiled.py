@@ -77,7 +77,8 @@ class CompiledTool:
             self.config = Config(parameters)
         self.reads = entry.state.reads if entry.state else ()
         self.state_effects: tuple[StateEffect, ...] = entry.state.effects if entry.state else ()
-        self.resource = _compiled(entry.resource)
+        # As without a mapping: a resource that is not told apart by an id is the tool's.
+        self.resource = _compiled(entry.resource and {"id": entry.name, **entry.resource})
         self.context = _compiled(entry.context)
         self.timeout = duration_seconds(entry.timeout) if entry.timeout else None
         self.key_ttl = duration_seconds(entry.idempotency.ttl) if entry.idempotency.ttl else None

@@ -113,13 +113,14 @@ class CliTool:
         return output[_STDOUT].decode(errors="replace").replace("\0", "\ufffd")
 
     def _ending(self, exit_code: int, output: Mapping[int, bytearray]) -> str:
-        """Return how it ended, with the first line that it wrote: to standard error, or else to standard output."""
+        """Return how it ended, with all of a combined output; or the first line of standard error, else of output."""
         how = f"ended with exit code {exit_code}"
         if exit_code < 0:
             names = {number.value: number.name for number in signal.Signals}
             how = f"was ended by {names.get(-exit_code, f'signal {-exit_code}')}"
         lines = (output[_STDERR].strip() or output[_STDOUT].strip()[:1024]).decode(errors="replace").splitlines()
-        return ": ".join([f"{self._name} {how}", *lines[:1]])
+        shown = ["; ".join(lines)] if lines and self._cli.output == "combined" else lines[:1]
+        return ": ".join([f"{self._name} {how}", *shown])
 
 
 def _expanded(item: ArgvItem, arguments: Mapping[str, Any], *, guarded: bool) -> Iterator[str]:

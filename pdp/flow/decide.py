@@ -106,10 +106,11 @@ def read(received: Received, proposal: Any, session: Any, tools: Tools, request_
     if proposed.call is not None:
         call_id = received.tool_call_id or recordable(proposed.call.id)
         received = received._replace(call=proposed.call, tool_call_id=call_id)
+    name = proposed.tool if isinstance(proposed, Proposal) else proposed.call.tool if proposed.call else ""
     try:
         own_session = Session.read(session)
     except (UsageError, JsonValueError) as error:
-        _refuse(Decided(Unread(received)), error)
+        _refuse(Decided(Unread(received, tool_name=name)), error)
     request_id = request_id or own_session.request_id or new_id()
     if isinstance(proposed, Proposal):
         if own_session.plan and received.step_name is None:
@@ -118,7 +119,7 @@ def read(received: Received, proposal: Any, session: Any, tools: Tools, request_
             received = received._replace(step_name=recordable(planned_step(proposed, own_session.plan)))
         return Asked(received, own_session, request_id, proposed)
     rejected = Rejected("proposal", None, Rejection(proposed.rejection, proposed.message))
-    raise StoppedError(Decided(Unread(received, own_session, request_id), rejected)) from proposed
+    raise StoppedError(Decided(Unread(received, own_session, request_id, tool_name=name), rejected)) from proposed
 
 
 def check_call(asked: Asked, manifest: CompiledManifest) -> Checked | Rejected:

@@ -209,7 +209,7 @@ def _event(decided: Decided, log: AuditLog, phase: str, now: float) -> AuditEven
         "type": f"tool.{tool.entry.name if tool else 'unknown'}.{phase}",
         "request_id": recordable(asked.request_id),
         "tool_call_id": asked.received.tool_call_id,
-        "tool": tool.entry.name if tool else recordable(decided.tool_name or None),
+        "tool_name": tool.entry.name if tool else recordable(decided.tool_name or None),
         "manifest_version": asked.received.manifest.version,
         "manifest_digest": asked.received.manifest.digest,
         "in_manifest": None if proposal is None else tool is not None,

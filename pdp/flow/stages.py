@@ -84,12 +84,16 @@ class Asked(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """A call whose session or proposal cannot be read; `session` and `request_id` are there where only the latter."""
+    """A call whose session or proposal cannot be read; `session` and `request_id` are there where only the latter.
+
+    `tool_name` is the proposed one, as far as it could be read.
+    """
 
     received: Received
     session: Session | None = None
     request_id: str | None = None
     proposal: None = None
+    tool_name: str = ""
 
 
 class Prepared(NamedTuple):
@@ -181,7 +185,8 @@ class Decided(NamedTuple):
     @property
     def tool_name(self) -> str:
         """The proposed name, at most 128 characters of it, or the empty string."""
-        return self.proposal.tool[:_NAME_LENGTH] if self.proposal else ""
+        name = self.proposal.tool if self.proposal else getattr(self.asked, "tool_name", "")
+        return name[:_NAME_LENGTH]
 
     def denied(self, code: str, message: str) -> Decided:
         """Return the call with a DENY in the place of whatever was decided."""

@@ -30,14 +30,7 @@ from pdp.manifest.rules.rules import (
 )
 from pdp.manifest.schema.faults import read_schema
 from pdp.manifest.schema.shapes import shape_findings
-from pdp.manifest.spellings import (
-    expanded_entry,
-    expanded_rules,
-    manifest_root,
-    path_beside,
-    shared_names,
-    written_path,
-)
+from pdp.manifest.spellings import expanded_entry, expanded_rules, manifest_root, path_beside, written_path
 
 
 class LoadOptions(TypedDict, total=False):
@@ -130,10 +123,9 @@ class _ManifestFile(FaultyFile):
         self.pinned = None if agents is None else frozenset(name for agent in agents for name in agent.tools)
         self.ontology = self._head.ontology if self._head else None
         self.entries: list[_Entry] = []
-        shared = shared_names(records)
         for at, record in enumerate(records if isinstance(records, list) else ()):
             base: Path = ("tools", at) if root is self.document.value else ()
-            expanded = expanded_entry(record, definitions, self._folder, shared)
+            expanded = expanded_entry(record, definitions, self._folder)
             self.entries.append(_read_entry(record, expanded, base, (definitions, types), self))
         self._check_across()
 

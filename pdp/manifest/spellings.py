@@ -9,8 +9,7 @@ in the file what a model has.
 from __future__ import annotations
 
 import pathlib
-from collections import Counter
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
@@ -91,19 +90,12 @@ def expanded_rules(rules: Any) -> tuple[Any, list[Finding]]:
     return expanded, findings
 
 
-def shared_names(records: Any) -> frozenset[str]:
-    """Return the names that several entries would have: those of an id's end say its namespace as well then."""
-    entries = [entry for entry in records if isinstance(entry, dict)] if isinstance(records, list) else []
-    names = Counter(str(entry.get("name", str(entry.get("id")).rpartition(".")[2])) for entry in entries)
-    return frozenset(name for name, times in names.items() if times > 1)
-
-
 def expanded_entry(
-    record: Any, definitions: Mapping[str, Any], folder: pathlib.Path | None, shared: Container[str]
+    record: Any, definitions: Mapping[str, Any], folder: pathlib.Path | None
 ) -> tuple[Any, list[Finding]]:
     """Return one tool entry without short forms, and what is wrong with those.
 
-    A `signature` may be one of the file's `definitions`, or another file in its `folder`. `shared`: see `shared_names`.
+    A `signature` may be one of the file's `definitions`, or another file in its `folder`.
 
     UsageError, FileFaultsError: a file that the `signature` names cannot be read.
     """
@@ -112,8 +104,7 @@ def expanded_entry(
         if "signature" in entry:
             findings += _expand_signature(entry, definitions, folder)
         if "name" not in entry and isinstance(entry.get("id"), str):
-            name = entry["id"].rpartition(".")[2]
-            entry["name"] = entry["id"].removeprefix("tool.").replace(".", "_") if name in shared else name
+            entry["name"] = entry["id"].rpartition(".")[2]
     return entry, findings
 
 

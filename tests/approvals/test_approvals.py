@@ -556,7 +556,7 @@ def test_every_step_is_an_event() -> None:
     withdrawn = approvals.withdraw(opened(approvals, acting).id, {"sub": "officer-123"}, SOON)
 
     same = {
-        **EMPTY, "request_id": "req-1", "run_id": "run-1", "tool": "initiate_wire",
+        **EMPTY, "request_id": "req-1", "run_id": "run-1", "tool_name": "initiate_wire",
         "manifest_version": "2026.07.1", "manifest_digest": EFFECTIVE.digest,
         "arguments_digest": log.digest(canonical(payments.ARGUMENTS)), "codes": ["approvals.required"],
         "idempotency_key": "idm-4a2b", "sources": [], "spent": [],

@@ -21,7 +21,11 @@ class Keyed(MemoryAudit):
 
 
 def event(number: int = 0, **fields: Any) -> AuditEvent:
-    event: AuditEvent = {"time": "2026-07-01T10:00:00.000Z", "type": "tool.initiate_wire.dispatch", "tool": str(number)}
+    event: AuditEvent = {
+        "time": "2026-07-01T10:00:00.000Z",
+        "type": "tool.initiate_wire.dispatch",
+        "tool_name": str(number),
+    }
     return {**event, **fields}  # type: ignore[typeddict-item]
 
 
@@ -30,7 +34,8 @@ def test_an_event_has_every_field_of_the_schema() -> None:
     log.append(event(codes=("limits.exceeded",)))
 
     assert set(log.events[0]) == {
-        "seq", "time", "type", "request_id", "tool_call_id", "run_id", "subject", "agent", "tool", "manifest_version",
+        "seq", "time", "type", "request_id", "tool_call_id", "run_id", "subject", "agent", "tool_name",
+        "manifest_version",
         "manifest_digest", "arguments_digest", "status", "in_manifest", "schema_valid", "idempotency_missing",
         "risk_tier", "pdp_action", "step_name", "rejection", "reason", "replayed", "verdict", "codes", "decision_id",
         "bundle_revision", "approval_id", "idempotency_key", "outcome", "result_digest", "retrieval_snapshot",
@@ -125,7 +130,7 @@ def lines_of(count: int) -> list[bytes]:
     ("change", "message"),
     [
         pytest.param(
-            lambda a, b, c: [a, b.replace(b'"tool":"1"', b'"tool":"9"'), c],
+            lambda a, b, c: [a, b.replace(b'"tool_name":"1"', b'"tool_name":"9"'), c],
             f"the line after event 0: {HASH}",
             id="changed",
         ),

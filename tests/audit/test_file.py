@@ -653,7 +653,7 @@ def append_for_ever(pipe):
     log = FileAudit(path, head=head, patience=600)
     while True:
         for _ in range(7):
-            log.append({"time": "t", "type": "x", "tool": "y" * 200})
+            log.append({"time": "t", "type": "x", "tool_name": "y" * 200})
             os.write(pipe, b".")
         request_rotation(path)
 """

@@ -12,8 +12,10 @@ import pytest
 from sqlalchemy import text
 
 from pdp import Database
+from pdp.audit.chain import EMPTY, GENESIS
 from pdp.audit.file import FileAudit
 from pdp.cli.files import open_audit
+from pdp.json import canonical, digest
 from pdp.stores.sql.audit import SqlAudit
 from tests.support.command_line import pdp
 
@@ -41,7 +43,7 @@ STREAM, HEAD = Path("stream/audit.jsonl"), Path("head")
 def write(count: int, **options: Any) -> None:
     log = FileAudit(STREAM, **options)
     for number in range(count):
-        log.append({"time": "t", "type": "x", "tool": str(number)})
+        log.append({"time": "t", "type": "x", "tool_name": str(number)})
     log.close()
 
 
@@ -94,7 +96,7 @@ def cut(lines: list[bytes]) -> list[bytes]:
 
 
 def changed(lines: list[bytes]) -> list[bytes]:
-    return [lines[0], lines[1].replace(b'"tool":"1"', b'"tool":"9"'), lines[2]]
+    return [lines[0], lines[1].replace(b'"tool_name":"1"', b'"tool_name":"9"'), lines[2]]
 
 
 def unfinished(lines: list[bytes]) -> list[bytes]:
@@ -153,13 +155,16 @@ def test_a_stream_is_verified_with_its_own_key_alone(monkeypatch: pytest.MonkeyP
 
 EVENTS: list[Any] = [
     {
-        "type": "tool.pay.dispatch", "tool": "pay", "status": "rejected", "verdict": "STEP_UP", "subject": "ann",
+        "type": "tool.pay.dispatch", "tool_name": "pay", "status": "rejected", "verdict": "STEP_UP", "subject": "ann",
         "codes": ["limits.exceeded"], "run_id": "r", "approval_id": "a", "outcome": "not_executed",
     },
-    {"type": "tool.unknown.dispatch", "tool": "x\x1b[2J\n", "status": "rejected", "rejection": "INVALID_TOOL_NAME"},
-    {"type": "approval.granted", "tool": "pay", "status": "granted", "subject": "boss", "approval_id": "a"},
+    {
+        "type": "tool.unknown.dispatch", "tool_name": "x\x1b[2J\n", "status": "rejected",
+        "rejection": "INVALID_TOOL_NAME",
+    },
+    {"type": "approval.granted", "tool_name": "pay", "status": "granted", "subject": "boss", "approval_id": "a"},
     {"type": "tool.pay.result", "tool": "pay", "outcome": "succeeded", "replayed": True, "run_id": "r"},
-    {"type": "key.settled", "tool": "pay", "status": "not-done", "subject": "ann"},
+    {"type": "key.settled", "tool_name": "pay", "status": "not-done", "subject": "ann"},
     {"type": "budget.settled", "decision_id": "d", "status": "spent", "subject": "ann"},
 ]  # fmt: skip
 LINES = [
@@ -184,6 +189,23 @@ def test_events_are_shown_one_on_a_line() -> None:
     events = [json.loads(line) for line in answer.out.splitlines()]
     assert [{name: event[name] for name in EVENTS[event["seq"]]} for event in events] == EVENTS
     assert answer.out.isascii()
+
+
+def test_a_stream_of_an_older_release_is_shown_continued_and_verified() -> None:
+    """Its events have the tool under `tool`."""
+    older = {name: value for name, value in EMPTY.items() if name != "tool_name"}
+    older |= {"seq": 0, "prev_hash": GENESIS, "time": "t", "type": "tool.pay.dispatch", "tool": "pay"}
+    content = canonical(older)
+    STREAM.write_bytes(content[:-1] + f',"hash":"{digest(content)}"}}\n'.encode())
+    log = FileAudit(STREAM)
+    log.append({"time": "t", "type": "tool.pay.result", "tool_name": "pay"})
+    log.close()
+
+    assert pdp("audit", "show", STREAM).out.splitlines() == [
+        "     0  t  tool.pay.dispatch  tool pay", "     1  t  tool.pay.result  tool pay",
+    ]  # fmt: skip
+    verified = pdp("audit", "verify", STREAM)
+    assert (verified.code, "events 0 to 1" in verified.out) == (0, True)
 
 
 @pytest.mark.parametrize("line", [b"[]\n", b"{}\n", b'{"seq": "0", "time": "t", "type": "x"}\n', b"\x1b[2J\n", b"{\n"])

@@ -29,6 +29,7 @@ GATE = {
     "message": "Every clause of the effect class's gate holds.",
     "details": {"clauses": ["scope"], "effect_class": "unclassified"},
 }
+READ_GATE = {**GATE, "details": {"clauses": ["scope"], "effect_class": "read-internal"}}
 EXCEEDED = {
     "code": "limits.exceeded",
     "message": "The amount is above what the subject may do without approval.",
@@ -103,7 +104,7 @@ STORY = [
     pytest.param(
         LOOKUP, {}, 0,
         golden(
-            "ALLOW", accepted(LOOKUP), [GATE, risk("low")],
+            "ALLOW", accepted(LOOKUP), [READ_GATE, risk("low")],
             tool_name="lookup_beneficiary", pdp_action="lookup_beneficiary", risk_tier="low",
         ),
         id="lookup",
@@ -111,7 +112,7 @@ STORY = [
     pytest.param(
         VALIDATE, {}, 0,
         golden(
-            "ALLOW", accepted(VALIDATE), [GATE, risk("medium")],
+            "ALLOW", accepted(VALIDATE), [READ_GATE, risk("medium")],
             tool_name="validate_payment", pdp_action="validate_payment", risk_tier="medium",
         ),
         id="validate",

@@ -52,17 +52,15 @@ def test_what_each_tool_meets_and_misses() -> None:
     assert (done.code, done.out) == (
         0,
         (
-            "lookup_beneficiary meets 1 of 6 clauses: audited\n"
+            "lookup_beneficiary meets 2 of 6 clauses: idempotent, audited\n"
             "  typed         misses `result_schema`, `ontology_pin`, `ontology` of its manifest\n"
             "  versioned     misses `version`, `agents` that pin it\n"
-            "  idempotent    misses `idempotency`, or an effect class without side effects\n"
-            "  permissioned  misses `effect_class`, `markings`, `purposes`\n"
+            "  permissioned  misses `markings`, `purposes`\n"
             "  eval-gated    misses `release`\n"
-            "validate_payment meets 1 of 6 clauses: audited\n"
+            "validate_payment meets 2 of 6 clauses: idempotent, audited\n"
             "  typed         misses `result_schema`, `ontology_pin`, `ontology` of its manifest\n"
             "  versioned     misses `version`, `agents` that pin it\n"
-            "  idempotent    misses `idempotency`, or an effect class without side effects\n"
-            "  permissioned  misses `effect_class`, `markings`, `purposes`\n"
+            "  permissioned  misses `markings`, `purposes`\n"
             "  eval-gated    misses `release`\n"
             "initiate_wire meets 2 of 6 clauses: idempotent, audited\n"
             "  typed         misses `result_schema`, `ontology_pin`, `ontology` of its manifest\n"

@@ -268,6 +268,17 @@ def test_missing_provenance(sources: Any, required: list[str]) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("sources", [None, [], "", [None], ["doc-7", None], [""]])
+def test_a_source_that_the_schema_refuses_for_its_absence_is_missing(sources: Any) -> None:
+    strict = {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}}
+    schema = {"type": "object", "properties": {"source_ids": strict, "count": {"type": "integer"}}}
+    manifest = compiled(provenance={"required": ["source_ids"]}, schema=schema)
+
+    assert rejection(manifest, {"source_ids": sources})[0] == "MISSING_PROVENANCE"
+    assert rejection(manifest, {"source_ids": sources, "count": "x"})[0] == "INVALID_PAYLOAD"
+    assert rejection(manifest, {"source_ids": [7]})[0] == "INVALID_PAYLOAD"
+
+
 @pytest.mark.parametrize("sources", ["doc-7", ["doc-7"], 0])
 def test_provenance(sources: Any) -> None:
     assert checked(compiled(provenance={"required": ["source_ids"]}), {"source_ids": sources}).schema_valid is True
@@ -298,6 +309,15 @@ def test_mappings_fill_resource_and_context_and_leave_out_what_is_missing() -> N
     assert request.as_json()["resource"] == {"type": "note", "id": "n-1", "properties": {"markings": ["pii"]}}
     assert {name: request.context[name] for name in ("length", "literal")} == {"length": 3, "literal": "$5"}
     assert "gone" not in request.context
+
+
+def test_a_resource_without_an_id_has_the_tool_s_name() -> None:
+    """Tool registry document, worked example: `{type, beneficiary_id}`."""
+    manifest = compiled(resource={"type": "wire_payment", "beneficiary_id": "$arguments.text"})
+
+    assert built(manifest, {"text": "bene-1"}, session()).as_json()["resource"] == {
+        "type": "wire_payment", "id": "save_note", "properties": {"beneficiary_id": "bene-1"},
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("note_id", ["absent", None, "", 7, ["n-1"]])

@@ -122,7 +122,7 @@ def test_the_register_is_asked_anew_when_its_version_changes(
 
     def lookup_policyholder(identifier: str, source: dict[str, Any], asOf: str | None = None) -> Any:  # noqa: N803
         asked.append(identifier)
-        return example.lookup_policyholder(identifier, source)
+        return example.Register().lookup_policyholder(identifier, source)
 
     told = example.Deployment(source_versions={"register": lambda: next(versions)})
     pep = Pep(manifest, engine, tools={"lookup_policyholder": lookup_policyholder}, deployment=told)

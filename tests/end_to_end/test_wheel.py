@@ -59,6 +59,9 @@ def test_the_installed_wheel(tmp_path: Path, opa: Path) -> None:
     without_extra = run(programs, "db", "upgrade", "sqlite:///pdp.db", cwd=tmp_path)
     assert (without_extra.returncode, without_extra.stdout) == (2, "")
     assert without_extra.stderr == "error: this needs the extra \"sql\": pip install 'tool-pdp[sql]'\n"
+    helped = run(programs, "--help", cwd=tmp_path)
+    assert (helped.returncode, helped.stderr, "  bundle " in helped.stdout) == (0, "", True)
+    builds_and_compares_bundles(programs, tmp_path, opa)
     install(tmp_path, "[workbench]")
     a_new_project_tests_itself(programs, tmp_path, opa)
 
@@ -76,6 +79,19 @@ def decides(programs: Path, folder: Path) -> None:
     answer = json.loads(decided.stdout)
     assert (answer["verdict"], [reason["code"] for reason in answer["reasons"]]) == ("STEP_UP", ["limits.exceeded"])
     assert answer["bundle_revision"].startswith("sha256:")
+
+
+def builds_and_compares_bundles(programs: Path, folder: Path, opa: Path) -> None:
+    """Unsigned ones, which need no extra."""
+    policies = payments.EXAMPLE / "policies"
+    for options in (("--release", "1"), ("--release", "2", "--policies", policies)):
+        file = f"release-{options[1]}.tar.gz"
+        built = run(programs, "bundle", "build", *options, "-o", file, cwd=folder, PDP_OPA=str(opa))
+        assert (built.returncode, built.stderr) == (0, "")
+
+    names = ("release-1.tar.gz", "release-2.tar.gz", "--generate", "10")
+    compared = run(programs, "bundle", "diff", *names, cwd=folder, PDP_OPA=str(opa))
+    assert (compared.returncode, compared.stderr, "sanctions" in compared.stdout) == (0, "", True)
 
 
 def a_new_project_tests_itself(programs: Path, folder: Path, opa: Path) -> None:

@@ -218,9 +218,12 @@ def test_what_a_program_gives(tool: Tool, result: Any) -> None:
 @pytest.mark.parametrize(
     ("tool", "message", "details"),
     [
-        # The first line of standard error, or of standard output when there is none.
+        # The first line of standard error, or else of standard output; all of a combined output.
         (script("echo /x/y is bad >&2; echo more >&2; exit 3"), "sh ended with exit code 3: <path> is bad", exit_of(3)),
-        (script("echo bad >&2; echo more; exit 3", output="combined"), "sh ended with exit code 3: bad", exit_of(3)),
+        (script("echo bad >&2; echo more; exit 3", output="combined"), "sh ended with exit code 3: bad; more",
+            exit_of(3)),
+        (script("yes | head -c 999; exit 3", output="combined"), f"sh ended with exit code 3: {('y; ' * 91)[:272]}…",
+            exit_of(3)),
         (script("echo out; exit 3"), "sh ended with exit code 3: out", exit_of(3)),
         (script("exit 0", exit_codes={"result": [1]}), "sh ended with exit code 0", exit_of(0)),
         (script("kill -KILL $$"), "sh was ended by SIGKILL", exit_of(-9)),

@@ -139,7 +139,7 @@ def test_a_decision_is_recorded_with_who_what_and_why(pep: Pep) -> None:
     [event] = events(pep)
     expected = {
         "seq": 0, "type": "tool.initiate_wire.dispatch", "request_id": "req-1", "tool_call_id": "call-7",
-        "run_id": "run-1", "subject": "officer-123", "agent": "agent:payments", "tool": "initiate_wire",
+        "run_id": "run-1", "subject": "officer-123", "agent": "agent:payments", "tool_name": "initiate_wire",
         "manifest_version": "2026.07.1", "manifest_digest": pep.manifest.digest, "status": "rejected",
         "rejection": "POLICY_VIOLATION", "verdict": "STEP_UP", "codes": ["limits.exceeded"],
         "idempotency_key": "idm-4a2b", "approval_id": None, "outcome": "not_executed", "result_digest": None,
@@ -186,7 +186,7 @@ def test_the_type_of_an_event_never_holds_the_models_text(pep: Pep) -> None:
     pep.decide({"tool": "x" * 1000, "arguments": {}}, session())
 
     [event] = events(pep)
-    assert (event["type"], event["tool"]) == ("tool.unknown.dispatch", "x" * 128)
+    assert (event["type"], event["tool_name"]) == ("tool.unknown.dispatch", "x" * 128)
 
 
 @pytest.mark.parametrize(

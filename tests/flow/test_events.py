@@ -68,6 +68,27 @@ def test_observers_are_told_of_start_and_end_with_arguments_masked(
     assert works.runs == [("keep_draft", 5)]
 
 
+@pytest.mark.parametrize("proposal", [propose("keep_draft"), {"type": "tool_use", "id": "t", "name": "keep_draft"}])
+def test_an_event_of_an_invalid_session_has_the_proposed_name(
+    base: Pep, works: Desk, seen: Seen, proposal: Any
+) -> None:
+    pep = observed(base, works, observers=[seen])
+    called = pep.call(proposal, {"claims": 7})
+
+    assert [(event.action, event.data["name"]) for event in seen.events] == [("execute_end", "keep_draft")]
+    assert (called.trace.tool_name, events(pep)[0]["tool_name"]) == ("keep_draft", "keep_draft")
+
+
+def test_an_event_of_a_call_whose_arguments_cannot_be_read_has_the_proposed_name(
+    base: Pep, works: Desk, seen: Seen
+) -> None:
+    pep = observed(base, works, observers=[seen])
+    call = {"id": "c", "type": "function", "function": {"name": "keep_draft", "arguments": "{"}}
+
+    assert pep.call(call, session()).outcome.rejection is not None
+    assert [event.data["name"] for event in seen.events] == ["keep_draft"]
+
+
 @both_ways
 def test_a_failure_is_told_as_the_model_is_told_it(base: Pep, works: Desk, seen: Seen, call: Call) -> None:
     works.fails = RuntimeError("no account cash")

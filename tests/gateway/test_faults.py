@@ -176,7 +176,7 @@ async def test_what_cannot_be_pinned_is_left_out_and_said(tmp_path: Path) -> Non
         "one: tool twice is left out: two tools have this name; ask its author to rename one",
         (
             "one: tool mcp_read_resource is left out: tool `mcp_read_resource` is stated twice, first as number 1; "
-            "rename or remove one"
+            "rename or remove one; `name` takes the place of the end of the `id`"
         ),
         (
             "one: tool elsewhere is left out: $ref leads out of the schema, or nowhere: http://127.0.0.1:9/schema.json"

@@ -130,9 +130,10 @@ def test_a_signature_may_be_a_file_in_the_manifest_s_folder(tmp_path: Path) -> N
     ("entries", "names"),
     [
         ([{"id": "tool.claims.look_up"}, {"id": "tool.risk.find"}], ["look_up", "find"]),
-        ([{"id": "tool.claims.look_up"}, {"id": "tool.risk.look_up"}], ["claims_look_up", "risk_look_up"]),
-        ([{"id": "tool.look_up"}, {"id": "tool.risk.eu.look_up"}], ["look_up", "risk_eu_look_up"]),
-        ([{"name": "look_up"}, {"id": "tool.risk.look_up"}], ["look_up", "risk_look_up"]),
+        (
+            [{"id": "tool.claims.look_up"}, {"id": "tool.risk.look_up", "name": "look_up_risk"}],
+            ["look_up", "look_up_risk"],
+        ),
     ],
 )
 def test_ids_of_several_namespaces_are_told_apart_by_them(entries: list[dict[str, str]], names: list[str]) -> None:
@@ -141,6 +142,18 @@ def test_ids_of_several_namespaces_are_told_apart_by_them(entries: list[dict[str
         text = json.dumps({"manifest_version": "1", "tools": order}).encode()
         manifest = load_manifest("manifest.json", manifest_text=text)
         assert sorted(tool.name for tool in manifest.tools) == sorted(names)
+
+
+def test_a_namesake_that_joins_renames_no_tool() -> None:
+    """Rules of the governance file would otherwise go to another tool, or to none."""
+    records = [{"id": f"tool.{space}.look_up", "schema": {"type": "object"}} for space in ("claims", "risk")]
+    text = json.dumps({"manifest_version": "1", "tools": records}).encode()
+
+    with pytest.raises(FileFaultsError, match="`look_up` is stated twice, first as number 1") as caught:
+        load_manifest("manifest.json", manifest_text=text)
+    assert [fault.hint for fault in caught.value.faults] == [
+        "rename or remove one; `name` takes the place of the end of the `id`"
+    ]
 
 
 def test_every_field_of_the_design_loads() -> None:
@@ -393,7 +406,7 @@ FAULTY_TOOLS: list[tuple[str, ...]] = [
      "limit `a.b on amount` is stated twice, first as number 1 | rename or remove one"),
     ("provenance: {required: [sources]}", "`sources` is not an argument of the schema | its arguments: amount"),
     ("sensitive: [zzz], schema: {type: object}", "`zzz` is not an argument of the schema | it has none"),
-    ("resource: {type: bill}", "resource has no `id` | map `type` and `id`, or leave the resource out"),
+    ("resource: {id: $arguments.amount}", "resource has no `type` | map `type`, or leave the resource out"),
     ("context: {x: $arguments.amount +}", "not CEL: mismatched input '<EOF>' (at character 19)"),
     ("context: {x: '$true ? 1'}", "not CEL: Incomplete `ExprContext` for `_?_:_` expression! (at character 1)"),
     ("resource: {type: t, id: i, markings: $arguments.amount}",
@@ -499,7 +512,7 @@ def test_a_second_tool_of_the_same_name_is_a_fault_at_its_place() -> None:
         "m.yaml:4:10: tool `a_b` is stated twice, first as number 1\n"
         "    - {name: a_b, schema: {type: object}}\n"
         "             ^\n"
-        "    hint: rename or remove one"
+        "    hint: rename or remove one; `name` takes the place of the end of the `id`"
     )
 
 
@@ -732,13 +745,13 @@ def both(manifest: bytes, governance: str) -> list[str]:
 def test_what_the_two_files_only_get_wrong_together_is_found_at_the_file_that_states_it() -> None:
     governance = (
         "actions:\n  pay_bill:\n    limits: [{limit: a.b, argument: amuont}]\n"
-        "    risk_tier: high\n    resource: {type: bill}\n"
+        "    risk_tier: high\n    resource: {id: bill}\n"
     )
 
     assert both(manifest_text(tool(risk_tier=None)), governance) == [
         "g.yaml:3:37: `amuont` is not an argument of the schema",
         "g.yaml:4:16: high risk tier without idempotency",
-        "g.yaml:5:15: resource has no `id`",
+        "g.yaml:5:15: resource has no `type`",
     ]
 
 

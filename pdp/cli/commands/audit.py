@@ -128,7 +128,8 @@ def _shown(event: dict[str, Any]) -> str:
         "": (verdict, event.get("rejection"), *(event.get("codes") or ()), event.get("reason")),
         "settled as": (event.get("status") if event["type"].endswith(".settled") else None,),
         "outcome": (event.get("outcome"), event.get("error_code"), "a replay" if event.get("replayed") else None),
-        "tool": (event.get("tool"),), "by": (event.get("subject"),), "run": (event.get("run_id"),),
+        "tool": (event.get("tool_name") or event.get("tool"),),  # older streams have `tool`
+        "by": (event.get("subject"),), "run": (event.get("run_id"),),
         "tainted by": (event.get("flow") or {}).get("untrusted") or (),
         "approval": (event.get("approval_id"),), "key": (event.get("idempotency_key"),),
     }  # fmt: skip

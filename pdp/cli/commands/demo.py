@@ -78,9 +78,9 @@ def demo(
     example = packaged("examples/payments")
     session = read_session(example / "session.json")
     stand_ins = runpy.run_path(str(example / "tools.py"))
-    hub = stand_ins["PaymentHub"]()
-    tools = {name: stand_ins[name] for name in ("lookup_beneficiary", "validate_payment")}
-    tools["initiate_wire"] = hub.initiate_wire
+    wires: dict[str, Any] = {}
+    tools = stand_ins["tools"]({"payment-hub": wires, "beneficiaries": stand_ins["BENEFICIARIES"]})
+    del tools["cancel_wire"]
     record = Path(tempfile.mkdtemp(prefix="pdp-demo-"), "audit.jsonl")
     with (
         closing(FileAudit(record)) as log,
@@ -102,7 +102,7 @@ def demo(
         scenes = [{"scene": scene.says, "expected": scene.expected, **called.as_json()} for scene, called in story]
         print_json({"scenes": scenes, "audit": str(record)})
     else:
-        _print_story(engine, story, hub.wires, record)
+        _print_story(engine, story, list(wires.values()), record)
     raise typer.Exit(Exit.OK if all(word(evaluation) == scene.expected for scene, evaluation in story) else Exit.FAILED)
 
 

@@ -166,7 +166,7 @@ class Registry:
 
     @property
     def manifest(self) -> EffectiveManifest:
-        """The effective manifest of all tools; making it closes the registry to further contracts."""
+        """The effective manifest of all tools, sorted by name; making it closes the registry to further contracts."""
         return self.compiled.manifest
 
     @property
@@ -174,7 +174,9 @@ class Registry:
         """The same, its tools ready for calls; errors as of `CompiledManifest`."""
         with self._lock:
             if self._compiled is None:
-                whole = self._whole.model_copy(update={"tools": tuple(self._declared.values())})
+                whole = self._whole.model_copy(
+                    update={"tools": tuple(tool for _, tool in sorted(self._declared.items()))}
+                )
                 self._compiled = CompiledManifest(effective_manifest(whole, self._governance), self._contracts)
             return self._compiled
 
@@ -218,11 +220,11 @@ class Registry:
 
         A call that the model has made already is refused for what `lacking` names; the tool's own check is not asked.
         """
-        reasons = ((entry, self._why_unavailable(entry)) for _, entry in sorted(self.manifest.tools.items()))
+        reasons = ((entry, self._why_unavailable(entry)) for entry in self.manifest.tools.values())
         return tuple(ToolStatus(entry.name, entry.type, described(entry), not why, why) for entry, why in reasons)
 
     def definitions(self, form: ExportFormat | str = ExportFormat.OPENAI) -> list[dict[str, Any]]:
-        """Return what a model is told of the tools that are available right now, in the manifest's order.
+        """Return what a model is told of the tools that are available right now, sorted by name.
 
         UsageError: not one of the formats.
         """

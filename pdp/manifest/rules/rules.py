@@ -197,12 +197,8 @@ def entry_findings(entry: Tool, *, tier_stated: bool) -> Iterator[Finding]:
     if entry.effect_class is EffectClass.COMMIT_HIGH and SUBJECT in (entry.approval.approvers or ()):
         message = f"`{SUBJECT}` approves no {entry.effect_class}: that takes somebody else"
         yield Finding(("approval", "approvers"), message, f"name a role in place of `{SUBJECT}`")
-    if entry.resource is not None:
-        for name in ("type", "id"):
-            if name not in entry.resource:
-                yield Finding(
-                    ("resource",), f"resource has no `{name}`", "map `type` and `id`, or leave the resource out"
-                )
+    if entry.resource is not None and "type" not in entry.resource:
+        yield Finding(("resource",), "resource has no `type`", "map `type`, or leave the resource out")
     if entry.writes is Writes.PROPOSAL and not entry.provenance.required:
         yield Finding(
             ("writes",),
@@ -374,13 +370,16 @@ def _argument_findings(
         yield Finding(path, f"{shown_name(name)} is not an argument of the schema", hint, key=key)
 
 
+_NAMED: Final = "; `name` takes the place of the end of the `id`"
+
+
 def _repeated(base: Path, subject: str, names: Iterable[tuple[int, str]], *field: str) -> Iterator[Finding]:
     """Yield which names, each with its position, are there before; `field` has the name."""
     first: dict[str, int] = {}
     for at, name in names:
         if name in first:
             message = f"{subject} {shown_name(name)} is stated twice, first as number {first[name] + 1}"
-            yield Finding((*base, at, *field), message, "rename or remove one")
+            yield Finding((*base, at, *field), message, f"rename or remove one{_NAMED if subject == 'tool' else ''}")
         first.setdefault(name, at)
 
 

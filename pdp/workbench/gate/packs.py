@@ -2,8 +2,9 @@
 
 Source: tool pattern library, 9.1, "eval-gated": golden inputs, side-effect probes and idempotency probes. A pack is a
 scenario file, `packs/NAME.yaml`. Golden inputs are its golden scenarios in which the tool itself runs, and gives the
-result that is stated; a side-effect probe is a call of the tool that must not run (`executed: false`); an idempotency
-probe is a scenario that makes one call twice and expects that the second one does not run.
+result that is stated. A side-effect probe runs the tool against a recorded `world` and states what it `touched`; the
+harness compares that with the tool's effect class. An idempotency probe is a scenario that makes one call twice and
+expects that the second one does not run.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from typing import Final
 
 from pdp.engine.protocol import Engine
 from pdp.errors import EngineTimeoutError, PdpError
+from pdp.manifest.fields import READ_CLASSES, EffectClass
 from pdp.manifest.model import Tool
 from pdp.workbench.scenarios.files.scenario import Scenario, Step, proposed_tool
 from pdp.workbench.scenarios.files.suite import Suite, load_suite
+from pdp.workbench.scenarios.results import ScenarioResult
 from pdp.workbench.scenarios.running.runner import Runner
 
 _ENDINGS: Final = (".yaml", ".yml", ".json")
@@ -42,10 +45,14 @@ def pack_faults(tool: Tool, digests: Collection[str], folder: Path, engine: Engi
         raise
     except PdpError as error:
         return [f"{file}: cannot be run: {error.message.splitlines()[0]}"]
-    failed = [
-        f"{result.place.file}:{result.place.line}: {result.name}: fails" for result in results if not result.passed
-    ]
+    failed = [_failure(result) for result in results if not result.passed]
     return [*failed, *(f"{file}: no {missing} of {whose}" for missing in _missing(suite, tool))]
+
+
+def _failure(result: ScenarioResult) -> str:
+    found = [mismatch for step in result.steps for mismatch in step.mismatches if mismatch.key == "effect class"]
+    why = [f": {mismatch.actual}, but {mismatch.expected}" for mismatch in found]
+    return f"{result.place.file}:{result.place.line}: {result.name}: fails{''.join(why)}"
 
 
 def _file(name: str, folder: Path) -> Path | None:
@@ -58,8 +65,9 @@ def _file(name: str, folder: Path) -> Path | None:
 def _missing(suite: Suite, tool: Tool) -> Iterator[str]:
     if not any(scenario.golden and any(map(_runs, _calls(scenario, tool))) for scenario in suite.scenarios):
         yield "golden input (a golden call with `executed: true` and its `result`, and without `returns`)"
-    if not any(_held_back(step) for scenario in suite.scenarios for step in _calls(scenario, tool)):
-        yield "side-effect probe (a call with `executed: false`)"
+    worlds = [scenario for scenario in suite.scenarios if scenario.world is not None]
+    if not any(_probes(step, tool) for scenario in worlds for step in _calls(scenario, tool)):
+        yield "side-effect probe (a call in a `world`, with `executed: true` and what it `touched`, such as its writes)"
     if tool.idempotency.required and not any(_repeats(scenario, tool) for scenario in suite.scenarios):
         yield "idempotency probe (one call twice, the second with `executed: false`)"
 
@@ -72,6 +80,14 @@ def _calls(scenario: Scenario, tool: Tool) -> list[Step]:
 def _runs(step: Step) -> bool:
     is_itself = "returns" not in step.model_fields_set
     return is_itself and any(expect.executed and expect.result is not None for expect in step.expectations)
+
+
+# Only a pure tool may touch nothing; a tool of a class that changes something has to show what it writes.
+def _probes(step: Step, tool: Tool) -> bool:
+    expect, reads = step.expectations[0], tool.effect_class in (None, *READ_CLASSES)
+    if expect.touched is None or expect.executed is not True or "returns" in step.model_fields_set:
+        return False
+    return tool.effect_class is EffectClass.PURE or any(reads or touch.startswith("write ") for touch in expect.touched)
 
 
 def _held_back(step: Step) -> bool:

@@ -109,7 +109,7 @@ def grant(pep: Pep, held: str) -> None:
 def dispatched(pep: Pep) -> list[tuple[str, str | None]]:
     """Of each call that was decided: the tool, and the agent that called."""
     events = [event for event in pep.audit.events if event["type"].endswith(".dispatch")]  # type: ignore[attr-defined]
-    return [(event["tool"], event["agent"]) for event in events]
+    return [(event["tool_name"], event["agent"]) for event in events]
 
 
 def test_calls_that_are_held_together_are_granted_out_of_order_and_run_once(

@@ -188,9 +188,9 @@ async def test_an_agent_below_another_is_pinned_by_its_own_name(
     assert waits == ([] if mode is None else ["first"])
     assert at_pause == [("read_note", {"note": "a"})]
     assert world.ran() == [*at_pause, *[("pay_bill", BILLS[0])] * len(waits)]
-    assert {(event["tool"], event["agent"], event["run_id"]) for event in calls} - {("read_note", "lead", "s1")} == {
-        (name, "read_note", "s1") for name in ("read_note", "pay_bill", "wipe_disk")
-    }
+    assert {(event["tool_name"], event["agent"], event["run_id"]) for event in calls} - {
+        ("read_note", "lead", "s1")
+    } == {(name, "read_note", "s1") for name in ("read_note", "pay_bill", "wipe_disk")}
 
 
 async def test_a_run_that_streams_is_decided_once(world: World, pep: Pep) -> None:

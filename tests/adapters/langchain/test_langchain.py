@@ -465,7 +465,7 @@ def test_a_call_of_a_sub_agent_pauses_the_whole_run_and_is_decided_by_its_own_na
 
     assert (bench.ran, results(state)) == ([("a", 5)], {"call-n": ("success", "the sub-agent is done")})
     decided = [
-        (event["agent"], event["tool"], event["verdict"], event["run_id"])
+        (event["agent"], event["tool_name"], event["verdict"], event["run_id"])
         for event in bench.pep.audit.events  # type: ignore[attr-defined]
         if str(event["type"]).endswith("dispatch")
     ]

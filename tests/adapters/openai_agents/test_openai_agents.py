@@ -68,7 +68,7 @@ class Kit:
     def callers(self) -> list[Any]:
         """Of each call that ran: the agent, and the tool."""
         events: list[Any] = self.pep.audit.events  # type: ignore[attr-defined]
-        return [(each["agent"], each["tool"]) for each in events if each["type"].endswith(".result")]
+        return [(each["agent"], each["tool_name"]) for each in events if each["type"].endswith(".result")]
 
     def grant(self, held: Any) -> None:
         assert self.pep.approvals is not None

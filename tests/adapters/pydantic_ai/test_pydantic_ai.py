@@ -216,7 +216,10 @@ def test_an_agent_that_a_tool_runs_is_decided_by_its_own_name(kit: Kit) -> None:
     run = start(kit.agent(calls(("ping_host", {"host": "there"})), tools=[ping_host]))
 
     assert outputs(run) == [("done", "success")]
-    assert [(each["agent"], each["tool"]) for each in kit.results] == [("clerk", "read_note"), ("kit", "ping_host")]
+    assert [(each["agent"], each["tool_name"]) for each in kit.results] == [
+        ("clerk", "read_note"),
+        ("kit", "ping_host"),
+    ]
 
 
 @pytest.mark.parametrize("way", ["run_stream", "run_stream_events"])

@@ -261,7 +261,7 @@ async def test_hooks_beside_choose_another_tool_and_retry_and_each_is_decided(
     run = Run(own)
     await run.propose(READ, ("read_note", {"note": "b"}, "c2"))
 
-    decided = [event["tool"] for event in pep.audit.events if event["type"].endswith("dispatch")]  # type: ignore[attr-defined]
+    decided = [event["tool_name"] for event in pep.audit.events if event["type"].endswith("dispatch")]  # type: ignore[attr-defined]
     assert (sorted(tries), sorted(decided)) == (["c1", "c1", "c2"], ["read_note", "read_note", "wipe_disk"])
     assert world.ran() == [("read_note", {"note": "a"})] * 2
     assert run.told["c2"][1].startswith("POLICY_VIOLATION: DENY")

@@ -39,7 +39,7 @@ def stores(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenStores]:
 def write(stores: OpenStores, count: int, key: str | None = None) -> None:
     with closing(stores.open_audit(key and key.encode())) as log:  # type: ignore[arg-type]
         for number in range(count):
-            log.append({"time": "t", "type": "x", "tool": str(number)})
+            log.append({"time": "t", "type": "x", "tool_name": str(number)})
 
 
 def test_a_stream_is_shown_by_its_url_or_the_variable(stores: OpenStores, url: str) -> None:
@@ -56,7 +56,7 @@ def test_a_stream_is_shown_by_its_url_or_the_variable(stores: OpenStores, url: s
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ("UPDATE pdp_audit SET line = replace(line, '\"tool\":\"1\"', '\"tool\":\"9\"') WHERE seq = 1",
+        ("UPDATE pdp_audit SET line = replace(line, '\"tool_name\":\"1\"', '\"tool_name\":\"9\"') WHERE seq = 1",
          "the line after event 0: the hash does not match: another key wrote it, or it was changed"),
         ("DELETE FROM pdp_audit WHERE seq = 1",
          "the line after event 0: events before it were left out, put in or moved"),

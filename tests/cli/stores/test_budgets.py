@@ -60,7 +60,7 @@ def test_it_is_settled_once_and_recorded(stores: OpenStores, outcome: str, used:
         )
     assert stores.budgets.spent(take(0), NOON).used == used
     (event,) = map(json.loads, Path("audit.jsonl").read_bytes().splitlines())
-    facts = ("type", "subject", "decision_id", "status", "spent", "outcome", "tool")
+    facts = ("type", "subject", "decision_id", "status", "spent", "outcome", "tool_name")
     spent = [{"limit": "wire.daily", "used": "40000.00", "window_ends": None}]
     assert [event[name] for name in facts] == ["budget.settled", "ann", "decision-1", outcome, spent, None, None]
 

@@ -96,7 +96,7 @@ def test_a_key_is_settled_with_its_action_and_recorded(
     assert unknown() == []
     assert [action.state for action in stores.actions.list()] == [state]
     (event,) = map(json.loads, Path("audit.jsonl").read_bytes().splitlines())
-    facts = ("type", "subject", "tool", "idempotency_key", "approval_id", "status", "outcome")
+    facts = ("type", "subject", "tool_name", "idempotency_key", "approval_id", "status", "outcome")
     assert [event[name] for name in facts] == [
         "key.settled", "ann", "initiate_wire", "idm-4a2b", key["approval_id"], options[0], None,
     ]  # fmt: skip

@@ -286,7 +286,8 @@ def test_a_model_is_told_of_what_is_available() -> None:
 
     assert registry.definitions() == [shown]
     assert registry.definitions("plain") == [{"name": "search_web", "parameters": {"query": "string"}}]
-    assert [each["name"] for each in registry.all_definitions("mcp")] == ["search_web", "other_tool"]
+    assert [each["name"] for each in registry.all_definitions("mcp")] == ["other_tool", "search_web"]  # sorted
+    assert list(registry.manifest.tools) == ["other_tool", "search_web"]
     up[0] = False
     assert registry.definitions() == []
     assert registry.check_availability() == (

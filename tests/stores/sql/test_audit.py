@@ -34,7 +34,7 @@ Opened = Callable[[], SqlAudit]
 
 
 def happened(number: int = 0, **fields: object) -> AuditEvent:
-    return {"time": "t", "type": "x", "tool": str(number), **fields}  # type: ignore[typeddict-item]
+    return {"time": "t", "type": "x", "tool_name": str(number), **fields}  # type: ignore[typeddict-item]
 
 
 @pytest.fixture(params=DATABASES)
@@ -129,7 +129,7 @@ from tests.support import be_patient
 be_patient()
 log = SqlAudit(Database.open(sys.argv[1]))
 for number in range(50):
-    log.append({"time": "t", "type": "x", "tool": sys.argv[2]})
+    log.append({"time": "t", "type": "x", "tool_name": sys.argv[2]})
 log.close()
 """
 
@@ -159,7 +159,7 @@ def append_for_ever(pipe):
     be_patient()
     log = SqlAudit(Database.open(sys.argv[1]))
     while True:
-        waiting = [log.offer({"time": "t", "type": "x", "tool": "y" * 200}) for _ in range(3)]
+        waiting = [log.offer({"time": "t", "type": "x", "tool_name": "y" * 200}) for _ in range(3)]
         for each in waiting:
             each.result()
             os.write(pipe, b".")
@@ -239,7 +239,7 @@ async def test_events_that_belong_together_are_recorded_all_or_none(opened: Open
 
     assert [type(result) for result in results] == [type(None), AuditError, type(None)]
     assert str(results[1]).startswith("audit event cannot be written: ")
-    assert [row.line.split('"tool":')[1][:3] for row in log.lines(-1, 9)] == ['"0"', '"1"', '"3"']
+    assert [row.line.split('"tool_name":')[1][:3] for row in log.lines(-1, 9)] == ['"0"', '"1"', '"3"']
     assert verified(log) == 3
 
 
@@ -271,7 +271,7 @@ async def test_who_gives_up_waiting_has_recorded_nothing(opened: Opened) -> None
     first.result()
     await log.aappend(happened(2))
 
-    assert [row.line.split('"tool":')[1][:3] for row in log.lines(-1, 9)] == ['"0"', '"2"']
+    assert [row.line.split('"tool_name":')[1][:3] for row in log.lines(-1, 9)] == ['"0"', '"2"']
 
 
 async def test_a_flow_awaits_its_events_without_a_thread_of_its_own(opened: Opened) -> None:
@@ -334,7 +334,7 @@ def test_an_event_within_a_transaction(database: Database, opened: Opened) -> No
 
     # What is undone in SQLite did not happen; in PostgreSQL an event is there before it.
     undone = [] if database.dialect == "sqlite" else ["1", "2"]
-    assert [row.line.split('"tool":"')[1][0] for row in log.lines(-1, 9)] == ["0", *undone, "3", "4", "5"]
+    assert [row.line.split('"tool_name":"')[1][0] for row in log.lines(-1, 9)] == ["0", *undone, "3", "4", "5"]
     assert verified(log) == 4 + len(undone)
 
 
@@ -443,7 +443,7 @@ def test_a_fault_of_the_stream_leaves_nobody_waiting(opened: Opened, caplog: pyt
         ("DELETE FROM pdp_audit WHERE seq > 1", "has lost events that this process has seen"),
         ("DELETE FROM pdp_audit", "has lost events that this process has seen"),
         ("UPDATE pdp_audit SET seq = 9 WHERE seq = 2", "cannot be continued: its last event was changed"),
-        ("UPDATE pdp_audit SET line = replace(line, '\"tool\":\"2\"', '\"tool\":\"9\"') WHERE seq = 2",
+        ("UPDATE pdp_audit SET line = replace(line, '\"tool_name\":\"2\"', '\"tool_name\":\"9\"') WHERE seq = 2",
          "cannot be continued: the hash does not match: another key wrote it, or it was changed"),
         ("UPDATE pdp_audit SET line = '{}' WHERE seq = 2", "cannot be continued: not an event"),
     ],

@@ -31,13 +31,24 @@ TOOLS: dict[str, Any] = {
 }
 SMALL = {"tool": "send_wire", "arguments": {"amount": 50}}
 FUNCTIONS = """
-def tools():
-    return {"read_note": lambda **_: {"read": True}, "send_wire": lambda **_: {"sent": True}}
+def tools(world=None):
+    bank, notes = (world["bank"], world["notes"]) if world else ({}, {"n-1": True})
+
+    def send_wire(amount):
+        bank["wire"] = amount
+        return {"sent": True}
+
+    return {"read_note": lambda id: {"read": notes[id]}, "send_wire": send_wire}
 """
+WORLD = {"bank": {"place": "external"}, "notes": {"place": "internal", "state": {"n-1": True}}}
 READING: list[Any] = [
     {
         "name": "a note is read", "golden": True, "propose": READ,
         "expect": {"verdict": "ALLOW", "executed": True, "result": {"read": True}},
+    },
+    {
+        "name": "a note is read and nothing else is touched", "propose": READ, "world": WORLD,
+        "expect": {"executed": True, "touched": ["read internal notes/n-1"]},
     },
     {
         "name": "a note takes its scope", "session": {"claims": {"emts": {"notes.read": None}}}, "propose": READ,
@@ -51,6 +62,10 @@ WIRING: list[Any] = [
         "propose": SMALL,
         "expect": {"verdict": "ALLOW", "executed": True, "result": {"sent": True}},
     },
+    {
+        "name": "a wire is written, and nothing else is touched", "propose": SMALL, "world": WORLD,
+        "expect": {"executed": True, "touched": ["write external bank/wire"]},
+    },
     {"name": "a large one waits", "propose": BIG, "expect": {"verdict": "STEP_UP", "executed": False}},
     {
         "name": "it is sent once",
@@ -59,7 +74,8 @@ WIRING: list[Any] = [
             {"propose": SMALL, "expect": {"executed": False, "status": "accepted"}},
         ],
     },
-]
+]  # fmt: skip
+PROBE = "side-effect probe (a call in a `world`, with `executed: true` and what it `touched`, such as its writes)"
 GOLDEN = "golden input (a golden call with `executed: true` and its `result`, and without `returns`)"
 SKIPPED = ("loosening",)
 
@@ -129,7 +145,7 @@ def test_lines_for_people(project: Path) -> None:
     reason = f"read_note 1.0.0: the pack {PACK} is not there; looked in {project / 'packs'}"
     assert done.code == 1
     assert done.out.splitlines()[1:] == [
-        "pass  scenarios             5 scenarios",
+        "pass  scenarios             7 scenarios",
         "pass  golden-schemas        2 of 2 golden scenarios are valid",
         "pass  manifest-violations   0 violations in 2 golden scenarios",
         "pass  tools-proven          2 tools that are new or changed",
@@ -256,14 +272,15 @@ def test_a_new_tool_without_scenarios(project: Path) -> None:
 @pytest.mark.parametrize(
     ("pack", "missing"),
     [
-        pytest.param([WIRING[1], WIRING[2]], GOLDEN, id="no golden input"),
+        pytest.param(WIRING[1:], GOLDEN, id="no golden input"),
         pytest.param(
             [{**WIRING[0], "expect": {"verdict": "ALLOW"}}, *WIRING[1:]], GOLDEN, id="the tool need not have run"
         ),
         pytest.param([{**WIRING[0], "expect": {"executed": True}}, *WIRING[1:]], GOLDEN, id="whatever it gave"),
         pytest.param([{**WIRING[0], "returns": {"sent": True}}, *WIRING[1:]], GOLDEN, id="something else ran"),
-        pytest.param([WIRING[0]], "side-effect probe (a call with `executed: false`)", id="no side-effect probe"),
-        pytest.param(WIRING[:2], "idempotency probe (one call twice, the second with `executed: false`)", id="no key"),
+        pytest.param([WIRING[0], *WIRING[2:]], PROBE, id="no side-effect probe"),
+        pytest.param([{**WIRING[0], "world": WORLD}, *WIRING[2:]], PROBE, id="whatever it touched"),
+        pytest.param(WIRING[:3], "idempotency probe (one call twice, the second with `executed: false`)", id="no key"),
     ],
 )
 def test_a_pack_has_golden_inputs_and_both_sorts_of_probes(project: Path, pack: Any, missing: str) -> None:
@@ -280,6 +297,21 @@ def test_a_pack_that_fails_or_is_about_something_else(project: Path) -> None:
     digest = load_effective(written(project / "other.json", {**TOOLS, "manifest_version": "8"})).digest
     scenario_file(file, READING, "../other.json")
     assert failed(checked(project)) == {"packs": [f"{file}: about another manifest (8, {digest})"]}
+
+
+def test_a_tool_that_touches_more_than_its_class_allows_fails_its_probe(project: Path) -> None:
+    """It is declared read-internal and counts its readers in the bank: its golden input does not notice."""
+    lies = FUNCTIONS.replace("lambda id: {", "lambda id: bank.update(readers=1) or {")
+    written(project / "packs/tools.py", lies)
+
+    assert failed(checked(project, "--skip", "audit-pinned")) == {
+        "packs": [
+            (
+                f"{project / 'packs' / PACK}.json:1: a note is read and nothing else is touched: fails: "
+                "read_note: write external bank/readers, but read-internal may read internal"
+            )
+        ]
+    }
 
 
 def test_only_tools_that_changed_need_their_packs(project: Path) -> None:

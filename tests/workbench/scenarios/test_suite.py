@@ -196,7 +196,7 @@ FAULTS = """\
 20:11: the name `misspelt` stands twice, first on line 14 (names are unique in a file: change one)
 22:11: `plan` must not be empty
 23:13: `expect` must not be empty (state what has to come of it, such as `verdict: DENY`)
-25:5: unknown key `propose` (known here: golden, name, session, steps, why)
+25:5: unknown key `propose` (known here: golden, name, session, steps, why, world)
 27:27: `at` must be a string, not `2026` (write it in quotes)
 28:9: a step must be a mapping (it needs one of propose, plan, approve, deny, request)
 29:34: `expect` needs a list with an entry for each proposal of the plan

@@ -82,7 +82,7 @@ def settle(
             raise UsageError(f"{key_id}: no key of unknown outcome has that id", hint="see: pdp keys list")
         event: AuditEvent = {
             "time": to_milliseconds(now), "type": "key.settled", "subject": recordable(user_name(by)),
-            "tool": recordable(record.key.tool), "idempotency_key": recordable(record.key.key),
+            "tool_name": recordable(record.key.tool), "idempotency_key": recordable(record.key.key),
             "approval_id": record.approval_id, "status": outcome,
         }  # fmt: skip
         with recorded(log, event):

@@ -4,7 +4,7 @@ Unknown keys are errors, and so is an expectation that expects nothing: a scenar
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -130,6 +130,7 @@ class Expect(Form):
     approval: ApprovalState | None = None
     refused: Refusal | None = None
     markings: tuple[Text, ...] | None = None
+    touched: tuple[Text, ...] | None = None
     flow: Annotated[dict[str, Any], _NOT_EMPTY] | None = None
 
     def errors_together(self) -> Iterator[_ErrorAt]:
@@ -162,6 +163,13 @@ EXPECTED: Final = {
     "request": frozenset(("verdict", "codes", "details", "messages", "remedies", "obligations")),
 }
 """What can be expected of each action."""
+
+
+class System(Form):
+    """A system that tools meet in a scenario, and what it holds."""
+
+    place: Literal["internal", "external", "staging"]
+    state: dict[str, Any] = Field(default_factory=dict)
 
 
 class Approver(Form):
@@ -233,6 +241,7 @@ class Scenario(Form):
     name: Text
     why: Text | None = None
     golden: StrictBool = False
+    world: dict[Text, System] | None = None
     session: dict[str, Any] = Field(default_factory=dict)
     steps: tuple[Step, ...]
 

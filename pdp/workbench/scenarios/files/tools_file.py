@@ -9,6 +9,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Final
 
+from pdp.contract.functions import named_parameters
 from pdp.documents import read_bytes, shown_name
 from pdp.errors import Fault, FileFaultsError, Place, UsageError
 from pdp.patterns.run import Deployment
@@ -20,14 +21,17 @@ _PYTHON: Final = "check this line and the one before it: indentation, quotes, br
 class ToolsFile:
     """A Python file with functions named as the tools, or a function `tools()` that returns them by name.
 
-    A function `deployment()` in it returns what the application would tell each run, a `Deployment`.
+    `tools(world)` gets the systems of the scenario's world. A function `deployment()` in the file returns what the
+    application would tell each run, a `Deployment`.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._code = _compiled(path)
 
-    def read(self, names: Iterable[str]) -> tuple[Mapping[str, Callable[..., Any]], Deployment | None]:
+    def read(
+        self, names: Iterable[str], systems: Mapping[str, Any] | None = None
+    ) -> tuple[Mapping[str, Callable[..., Any]], Deployment | None]:
         """Run the file anew, and return its functions for the tools of these names, and its deployment."""
         module = ModuleType(_MODULE)
         module.__file__ = str(self.path)
@@ -35,7 +39,7 @@ class ToolsFile:
         sys.modules[_MODULE] = module
         try:
             exec(self._code, module.__dict__)  # noqa: S102 - the user's own file, as its scenario file says
-            functions, deployment = _called(module, "tools"), _called(module, "deployment")
+            functions, deployment = _called(module, "tools", systems), _called(module, "deployment")
         except (Exception, SystemExit) as error:
             raise UsageError(self.message_of(error)) from error
         if deployment is not None and not isinstance(deployment, Deployment):
@@ -58,9 +62,14 @@ class ToolsFile:
         return f"{self.path}{where}: {type(error).__name__}{f': {text}' if text else ''}"
 
 
-def _called(module: ModuleType, name: str) -> Any:
+def _called(module: ModuleType, name: str, systems: Mapping[str, Any] | None = None) -> Any:
     function = getattr(module, name, None)
-    return function() if callable(function) else None
+    if not systems:
+        return function() if callable(function) else None
+    if not callable(function) or "world" not in {parameter.name for parameter in named_parameters(function)}:
+        hint = "write `def tools(world=None):`, and let the tools use `world[NAME]` in the place of their clients"
+        raise UsageError(f"{module.__file__}: no function `tools(world)` takes the scenario's world", hint=hint)
+    return function(world=systems)
 
 
 def _compiled(path: Path) -> CodeType:

@@ -28,6 +28,8 @@ class Happened:
     approval: Approval | None = None
     refused: str | None = None
     planned: PlanStep | None = None
+    touched: list[str] | None = None
+    excess: tuple[Mismatch, ...] = ()
 
 
 def expected(expect: Expect) -> dict[str, Any]:
@@ -61,6 +63,7 @@ def actual(expect: Expect, happened: Happened) -> dict[str, Any]:
         "approval": approval and approval.state,
         "refused": happened.refused,
         "markings": sorted(evaluation.markings) if evaluation else (),
+        "touched": happened.touched,
         "flow": evaluation and _flow(evaluation.flow, expect.flow),
     }
     stated = [name for name in type(expect).model_fields if name in expect.model_fields_set]
@@ -91,7 +94,7 @@ def has_fields(details: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
 
 
 def _same_set(one: Any, other: Any) -> bool:
-    return set(one) == set(other)
+    return other is not None and set(one) == set(other)
 
 
 def _same_obligations(expected: Any, actual: Any) -> bool:
@@ -129,6 +132,7 @@ _EQUAL: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "flow": _has_parts,
     "markings": _same_set,
     "obligations": _same_obligations,
+    "touched": _same_set,
 }
 
 

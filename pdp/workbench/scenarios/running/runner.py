@@ -31,6 +31,7 @@ from pdp.workbench.scenarios.running.diagnosis import Diagnoses
 from pdp.workbench.scenarios.running.engines import RecordingEngine, open_suite_engine
 from pdp.workbench.scenarios.running.expectation import equal
 from pdp.workbench.scenarios.running.scenario_run import ScenarioRun, returning
+from pdp.workbench.scenarios.running.world import RecordedWorld
 
 _LOG: Final = logging.getLogger("pdp.harness")
 # A scenario takes the log for itself, and its tools file a name among the modules.
@@ -83,20 +84,22 @@ class Runner:
         """Run every scenario in the order of the file."""
         return [self.run(index) for index in range(len(self._suite.scenarios))]
 
-    def _with_tools(self) -> tuple[Pep, Mapping[str, Callable[..., Any]]]:
+    def _with_tools(self, world: RecordedWorld | None) -> tuple[Pep, Mapping[str, Callable[..., Any]]]:
         if self._tools is None:
             return self._pep, self._stand_ins
         entries = self._manifest.tools
-        functions, deployment = self._tools.read(entries)
+        functions, deployment = self._tools.read(entries, world.systems if world else {})
         absent = {name: _absent(name, self._suite.tools) for name, entry in entries.items() if entry.type != "cli"}
-        pep = self._pep if deployment is None else Pep(self._manifest, self._engine, deployment=deployment)
+        observers = (world.observe,) if world else ()
+        pep = Pep(self._manifest, self._engine, deployment=deployment, observers=observers)
         return pep, absent | {name: function for name, function in functions.items() if name in entries}
 
     def _done(self, scenario: Scenario, index: int, done: list[StepResult]) -> str | None:
         """Do the steps, adding each to `done`, and return what kept them from being done."""
         try:
-            pep, functions = self._with_tools()
-            run = ScenarioRun(pep, self._engine, functions)
+            world = None if scenario.world is None else RecordedWorld(scenario.world, self._suite.file.parent)
+            pep, functions = self._with_tools(world)
+            run = ScenarioRun(pep, self._engine, functions, world)
             for at, step in enumerate(scenario.steps):
                 done.append(run.step(step, self._suite.sessions[index][at], self._suite.place(index, at)))
                 _check_in_time(scenario, done[-1])

@@ -27,6 +27,7 @@ from pdp.workbench.scenarios.files.scenario import Step, proposed_tool
 from pdp.workbench.scenarios.results import Mismatch, StepResult
 from pdp.workbench.scenarios.running.engines import RecordingEngine
 from pdp.workbench.scenarios.running.expectation import Happened, actual, expected, mismatches
+from pdp.workbench.scenarios.running.world import RecordedWorld
 
 _FAILING: Final = ("engine.", "bundle.")
 _FAILURES: Final = frozenset(("pep.internal_error", "store.unavailable", "audit.write_failed"))
@@ -36,7 +37,13 @@ _NO_APPROVAL: Final = "no STEP_UP of this scenario has opened an approval"
 class ScenarioRun:
     """One scenario on its way: keys, actions, approvals, ledger and audit stream are this scenario's alone."""
 
-    def __init__(self, pep: Pep, engine: RecordingEngine, functions: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(
+        self,
+        pep: Pep,
+        engine: RecordingEngine,
+        functions: Mapping[str, Callable[..., Any]],
+        world: RecordedWorld | None = None,
+    ) -> None:
         # A scenario has to make the same requests, and to have the same results, each time.
         self._approvals = Approvals(ids=map("approval-{}".format, count(1)).__next__)
         self._pep = pep.with_changes(
@@ -49,6 +56,7 @@ class ScenarioRun:
             budgets=MemoryBudgets(),
             ledger=MemoryLedger(),
         )
+        self._world = world
         self._engine = engine
         self._manifest = pep.manifest
         self._open: Approval | None = None
@@ -63,7 +71,7 @@ class ScenarioRun:
         differing: list[Mismatch] = []
         for at, outcome in enumerate(happened):
             differing += mismatches(stated[at], reached[at], f"plan[{at}]." if several else "")
-            differing += _undecided(outcome, stated[at])
+            differing += (*_undecided(outcome, stated[at]), *outcome.excess)
         answers, plans = self._engine.take()
         return StepResult(
             action=step.action,
@@ -115,7 +123,11 @@ class ScenarioRun:
         approval = None if opened is None else self._approvals.get(opened.id)
         if approval is not None and approval.state is ApprovalState.PENDING:
             self._open = approval
-        return Happened(evaluation, evaluation.decision, approval)
+        happened = Happened(evaluation, evaluation.decision, approval)
+        if self._world is None or "returns" in step.model_fields_set:
+            return happened
+        touched, excess = self._world.take(evaluation, self._manifest)
+        return replace(happened, touched=touched, excess=excess)
 
     def _requested(self, raw: Any) -> Happened:
         request = _filled_in(raw, self._manifest)

@@ -1,0 +1,137 @@
+"""Side-effect probes: tools run against a recorded world, and what they touch is compared with their effect class."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from tests.support.command_line import written
+from tests.support.scenario_files import MANIFEST, NOTE, READ, SESSION, differing, one, project, ran
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WORLD: Final[dict[str, Any]] = {
+    "register": {"place": "internal", "state": {"n-1": {"tags": ["a"]}}},
+    "bank": {"place": "external", "state": {"rate": 2}},
+    "drafts": {"place": "staging"},
+}
+TOUCHES: Final = {
+    "world['register'][id]": "read internal register/n-1",
+    "list(world['register'])": "read internal register",
+    "len(world['bank'])": "read external bank",
+    "world['bank'].get('rate')": "read external bank/rate",
+    "world['drafts'].update({id: 1})": "write staging drafts/n-1",
+    "world['register'].update({id: 1})": "write internal register/n-1",
+    "world['bank'].__delitem__('rate')": "write external bank/rate",
+    "FOLDER.joinpath('notes.txt').read_text()": "read internal file notes.txt",
+    "FOLDER.joinpath('new.txt').write_text(id)": "write internal file new.txt",
+    "FOLDER.joinpath('old.txt').unlink()": "write internal file old.txt",
+    "sqlite3.connect(FOLDER / 'new.db').close()": "write internal file new.db",
+    "os.system('true')": "write external os.system b'true'",
+    "socket.getaddrinfo('localhost', 1)": "write external socket.getaddrinfo 'localhost'",
+}
+ALLOWED: Final[dict[str | None, tuple[str, ...]]] = {
+    "pure": (),
+    "read-internal": ("read internal",),
+    "read-external": ("read internal", "read external"),
+    "stage": ("read staging", "write staging"),
+    "commit-low": ("read internal", "write internal"),
+    None: ("read", "write"),
+}
+
+
+def probed(
+    folder: Path, bodies: list[str], effects: str | None, expectations: list[Any], *, world: Any = WORLD
+) -> list[list[Any]]:
+    """What differs when a tool of each body and of this effect class runs in the world."""
+    entry = {**MANIFEST["tools"][0], "effect_class": effects, "purposes": ["notes"], "risk_tier": "medium"}
+    entry["schema"] = {**NOTE, "properties": {"id": {"type": "string", "maxLength": 9}}}
+    entry = {name: value for name, value in entry.items() if value is not None}
+    names = [f"read_note_{number}" for number in range(len(bodies))]
+    tools = [{**entry, "name": name} for name in names]
+    written(folder / "manifest.json", {"manifest_version": "7", "tools": tools})
+    functions = [f"    def {name}(id):\n        {body}" for name, body in zip(names, bodies, strict=True)]
+    head = "import os, runpy, socket, sqlite3, threading\nfrom pathlib import Path\nFOLDER = Path(__file__).parent\n"
+    lines = [f"{head}def tools(world=None):", *functions, f"    return {{{', '.join(f'{n!r}: {n}' for n in names)}}}"]
+    written(folder / "tools.py", "\n".join(lines))
+    stated = {} if world is None else {"world": world}
+    scenarios = [
+        {"name": name, "propose": {"tool": name, "arguments": {"id": "n-1"}}, "expect": expect, **stated}
+        for name, expect in zip(names, expectations, strict=True)
+    ]
+    whole = {"manifest": "manifest.json", "tools": "tools.py", "session": SESSION, "scenarios": scenarios}
+    results = ran(written(folder / "scenarios.json", whole))
+    assert [result.error for result in results] == [None] * len(bodies)
+    return [differing(result) for result in results]
+
+
+@pytest.mark.parametrize("effects", ALLOWED)
+def test_a_tool_touches_what_its_effect_class_allows(tmp_path: Path, effects: str | None) -> None:
+    for folder in ("notes.txt", "old.txt"):
+        written(tmp_path / folder, b"a note")
+    expected = [{"verdict": "ALLOW", "executed": True, "touched": [touch]} for touch in TOUCHES.values()]
+
+    found = probed(tmp_path, list(TOUCHES), effects, expected)
+
+    allowed = f"{effects} may {', '.join(ALLOWED[effects]) or 'touch nothing'}"
+    assert found == [
+        [] if touch.startswith(ALLOWED[effects]) else [("effect class", allowed, f"read_note_{number}: {touch}")]
+        for number, touch in enumerate(TOUCHES.values())
+    ]
+
+
+def test_a_lying_tool_is_found_whatever_the_scenario_expects(tmp_path: Path) -> None:
+    """Also where the write is in a thread, or before a failure."""
+    thread = "threading.Thread(target=world['bank'].update, kwargs={'x': 1})"
+    bodies = [
+        "world['bank'].update(x=1)",
+        "world['bank'].update(x=1); 1 / 0",
+        f"one = {thread}; one.start(); one.join()",
+    ]
+
+    found = probed(tmp_path, bodies, "read-internal", [{"verdict": "ALLOW", "executed": True}] * 3)
+
+    assert found == [
+        [("effect class", "read-internal may read internal", f"read_note_{number}: write external bank/x")]
+        for number in range(3)
+    ]
+
+
+def test_touches_that_are_not_stated_fail(tmp_path: Path) -> None:
+    writes = "write internal register/n-1"
+    bodies = ["world['register'].update({id: 1})", "world['register'].update({id: 1, 'n-2': 1})", "pass"]
+
+    assert probed(tmp_path, bodies, "commit-low", [{"touched": [writes]}] * 3) == [
+        [],
+        [("touched", [writes], [writes, "write internal register/n-2"])],
+        [("touched", [writes], [])],
+    ]
+    # Nothing is recorded without a world: no touches are not the same as none known.
+    assert probed(tmp_path, ["pass"], "commit-low", [{"touched": []}], world=None) == [[("touched", [], None)]]
+
+
+def test_values_of_a_world_are_copies_and_each_scenario_has_its_own(tmp_path: Path) -> None:
+    """A change inside of a value that was read would otherwise be a write that is not seen."""
+    bodies = ["world['register'][id]['tags'].append('b'); return world['register'][id]"] * 2
+    bodies += ["world['register'].update({id: 1})", "return world['register'][id]"]
+    kept = {"result": {"tags": ["a"]}}
+
+    assert probed(tmp_path, bodies, None, [kept, kept, {"executed": True}, kept]) == [[]] * 4
+
+
+def test_what_python_reads_to_run_a_tool_is_no_touch(tmp_path: Path) -> None:
+    written(tmp_path / "beside.py", "RATES = {}")
+    body = (
+        "import zoneinfo, wave; runpy.run_path(FOLDER / 'beside.py'); return str(zoneinfo.ZoneInfo('Europe/Istanbul'))"
+    )
+    assert probed(tmp_path, [body], "pure", [{"executed": True, "touched": []}]) == [[]]
+
+
+def test_a_tools_file_that_takes_no_world_is_an_error(tmp_path: Path) -> None:
+    written(tmp_path / "tools.py", "def tools():\n    return {'read_note': lambda id: 1}\n")
+    file = project(tmp_path, one(propose=READ, expect={"touched": []}, world=WORLD), tools="tools.py")
+    (result,) = ran(file)
+    assert result.error is not None
+    assert "no function `tools(world)` takes the scenario's world" in result.error
