@@ -534,7 +534,7 @@ def test_governance_files_are_compared_as_well(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr() == ("no tool differs, no versions are missing a bump\n", "")
     assert ran(manifest, manifest, governance=governance) == 0
     out, err = capsys.readouterr()
-    assert "lookup_beneficiary changed, no version -> no version\n  tightens scopes: added payments.lookup\n" in out
+    assert "  unclear  effect_class: not stated -> read-internal\n  tightens scopes: added payments.lookup\n" in out
     alone = "note: only {} has a governance file, and what that states shows as changed; see {}\n"
     assert err == alone.format("NEW", "--old-governance")
     assert ran(manifest, manifest, old_governance=governance) == 0

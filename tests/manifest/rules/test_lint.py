@@ -356,8 +356,8 @@ def test_the_examples() -> None:
     (record,) = lint(load_effective(EXAMPLES / "registry/manifest.yaml", EXAMPLES / "registry/governance.yaml"))
 
     assert [(one.tool, one.met) for one in payments] == [
-        ("lookup_beneficiary", (Clause.AUDITED,)),
-        ("validate_payment", (Clause.AUDITED,)),
+        ("lookup_beneficiary", (Clause.IDEMPOTENT, Clause.AUDITED)),
+        ("validate_payment", (Clause.IDEMPOTENT, Clause.AUDITED)),
         ("initiate_wire", (Clause.IDEMPOTENT, Clause.AUDITED)),
     ]
     assert record.met == UNIVERSAL_CLAUSES

@@ -245,13 +245,15 @@ CLASH = '\n_x := 1 if input.action.name == "reply_to_customer"\n\n_x := 2 if inp
 ENDLESS = """
 _n := split("0 1 2 3 4 5 6 7 8 9 a b c d e f g h i j k l m n o p q r s t u v w x y z", " ")
 
-_all contains [a, b, c, d, e, f] if {
+# Nothing is kept, so that time ends before memory does.
+_all contains f if {
 	some a in _n
 	some b in _n
 	some c in _n
 	some d in _n
 	some e in _n
 	some f in _n
+	f == "-"
 }
 """
 
