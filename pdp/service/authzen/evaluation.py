@@ -144,6 +144,7 @@ def _event(caller: Caller, asked: AccessRequest | None, decision: Decision, requ
         event["agent"] = recordable(act.get("sub") if isinstance(act, dict) else None)
         event["pdp_action"] = recordable(action.name)
         event["arguments_digest"] = caller.tenant.pep.audit.digest(asked.stable)
-        for name in ("tool", "manifest_version", "manifest_digest"):
+        event["tool_name"] = recordable(action.properties.get("tool"))
+        for name in ("manifest_version", "manifest_digest"):
             event[name] = recordable(action.properties.get(name))
     return event
