@@ -106,7 +106,7 @@ def read(received: Received, proposal: Any, session: Any, tools: Tools, request_
     if proposed.call is not None:
         call_id = received.tool_call_id or recordable(proposed.call.id)
         received = received._replace(call=proposed.call, tool_call_id=call_id)
-    name = proposed.tool if isinstance(proposed, Proposal) else proposed.call.tool if proposed.call else ""
+    name = proposed.tool if isinstance(proposed, Proposal) else recordable(proposed.call and proposed.call.tool) or ""
     try:
         own_session = Session.read(session)
     except (UsageError, JsonValueError) as error:

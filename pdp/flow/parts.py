@@ -13,7 +13,6 @@ from pdp.decision import Decision, Verdict
 from pdp.documents import nearest, shown_name
 from pdp.errors import UsageError
 from pdp.execution.runner import ToolRunner, is_asynchronous, unavailable
-from pdp.manifest.schema.differences import DEFAULT
 from pdp.manifest.schema.walk import argument_schemas
 from pdp.proposal import Proposal
 
@@ -206,7 +205,9 @@ def _defaults_of(entry: Tool, function: Callable[..., Any]) -> Mapping[str, Any]
     stated = {each.name: each.default for each in named_parameters(function) if each.default is not each.empty}
     if all(default is None for default in stated.values()):
         return {}
-    from pdp.manifest.schema.drift import drift, tool_defaults  # noqa: PLC0415 - only tools with defaults
+    # Only tools with defaults.
+    from pdp.manifest.schema.differences import DEFAULT  # noqa: PLC0415
+    from pdp.manifest.schema.drift import drift, tool_defaults  # noqa: PLC0415
 
     real = {"properties": {name: {"default": value} for name, value in stated.items()}}
     taken = tool_defaults(entry.name, entry.schema_, real)

@@ -138,7 +138,7 @@ def test_what_is_not_there_or_not_granted_is_not_listed(
     assert {one.name: one.reason for one in registry.check_availability()} == {
         "grep_files": "", "read_file": "no working folder is configured", "roll_dice": "",
     }  # fmt: skip
-    assert [one["function"]["name"] for one in registry.definitions()] == ["roll_dice", "grep_files"]
+    assert [one["function"]["name"] for one in registry.definitions()] == ["grep_files", "roll_dice"]
     assert {one.name: one.reason for one in ungranted.check_availability()} == {
         "grep_files": "capability filesystem is not granted", "read_file": "no function is bound",
         "roll_dice": "no function is bound",
