@@ -61,7 +61,7 @@ async def test_an_allow_is_true_and_nothing_else_and_is_recorded_before_the_answ
     stated = {name: event[name] for name in event if event[name] not in (None, [])}
     assert stated == {
         "type": "access.evaluation", "request_id": "req-7", "subject": "officer-123", "pdp_action": "initiate_wire",
-        "tool": "initiate_wire", "manifest_version": manifest.version, "manifest_digest": manifest.digest,
+        "tool_name": "initiate_wire", "manifest_version": manifest.version, "manifest_digest": manifest.digest,
         "arguments_digest": tenant.pep.audit.digest(canonical(whole)), "verdict": "ALLOW", "outcome": "not_executed",
         "codes": ["effects.gate_satisfied", "risk.acceptable"], "seq": 0,
         **{name: event[name] for name in ("time", "decision_id", "bundle_revision", "prev_hash", "hash")},
