@@ -175,8 +175,6 @@ def _result_event(executed: Executed, log: AuditLog) -> AuditEvent:
     event["outcome"] = execution.outcome
     event["replayed"] = execution.replayed
     event["retrieval_snapshot"] = recordable(executed.retrieval_snapshot)
-    if isinstance(decided.checked, Checked) and (required := decided.checked.tool.entry.provenance.required):
-        event["sources"] = _sources(required, decided.checked.proposal.arguments, log)
     if execution.failure is not None:
         event["error_code"] = execution.failure.code
     else:
@@ -219,6 +217,8 @@ def _event(decided: Decided, log: AuditLog, phase: str, now: float) -> AuditEven
         event["idempotency_key"] = recordable(checked.idempotency_key)
         event["idempotency_missing"] = checked.idempotency_missing
         event["schema_valid"] = checked.schema_valid
+    if isinstance(checked, Checked) and (required := checked.tool.entry.provenance.required):
+        event["sources"] = _sources(required, checked.proposal.arguments, log)
     if tool is not None:
         event["pdp_action"] = tool.entry.pdp_action
         event["risk_tier"] = tool.entry.risk_tier

@@ -4,7 +4,7 @@ Source: tool pattern library, 9.1, "eval-gated": golden inputs, side-effect prob
 scenario file, `packs/NAME.yaml`. Golden inputs are its golden scenarios in which the tool itself runs, and gives the
 result that is stated. A side-effect probe runs the tool against a recorded `world` and states what it `touched`; the
 harness compares that with the tool's effect class. An idempotency probe is a scenario that makes one call twice and
-expects that the second one does not run.
+expects that the second one does not run, and has the first one's result.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _missing(suite: Suite, tool: Tool) -> Iterator[str]:
     if not any(_probes(step, tool) for scenario in worlds for step in _calls(scenario, tool)):
         yield "side-effect probe (a call in a `world`, with `executed: true` and what it `touched`, such as its writes)"
     if tool.idempotency.required and not any(_repeats(scenario, tool) for scenario in suite.scenarios):
-        yield "idempotency probe (one call twice, the second with `executed: false`)"
+        yield "idempotency probe (one call twice, the second with `executed: false` and the `result` of the first)"
 
 
 def _calls(scenario: Scenario, tool: Tool) -> list[Step]:
@@ -90,14 +90,15 @@ def _probes(step: Step, tool: Tool) -> bool:
     return tool.effect_class is EffectClass.PURE or any(reads or touch.startswith("write ") for touch in expect.touched)
 
 
-def _held_back(step: Step) -> bool:
-    return any(expect.executed is False for expect in step.expectations)
+# A call that is denied does not run either, and has no result.
+def _replays(step: Step) -> bool:
+    return any(expect.executed is False and expect.result is not None for expect in step.expectations)
 
 
 def _repeats(scenario: Scenario, tool: Tool) -> bool:
     calls = _calls(scenario, tool)
     return any(
-        one.propose == other.propose and _held_back(other) and one.expectations[0].executed is True
+        one.propose == other.propose and _replays(other) and one.expectations[0].executed is True
         for at, one in enumerate(calls)
         for other in calls[at + 1 :]
     )

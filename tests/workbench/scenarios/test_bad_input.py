@@ -119,7 +119,7 @@ def test_a_duration_that_no_clock_holds(duration: str) -> None:
     assert done == Done(
         2,
         "",
-        f"governance.yaml:14:60: `approval.expires` must be at most a hundred years (P36500D), not `{duration}`\n"
+        f"governance.yaml:16:60: `approval.expires` must be at most a hundred years (P36500D), not `{duration}`\n"
         f"        approval: {{approvers: [desk.lead], quorum: 1, expires: {duration}}}\n"
         f"    {' ' * 59}^\n"
         "    hint: such as PT10S, PT1H or P1D\n"
