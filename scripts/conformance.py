@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pdp.documents import read_document
+from pdp.documents import faults_of, read_document
+from pdp.errors import FileFaultsError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,8 +61,12 @@ class Conformance(_Record):
 
 
 def read(path: Path = DATA) -> Conformance:
-    """Return the data file; raises pydantic's ValidationError if it has another form."""
-    return Conformance.model_validate(read_document(path).value)
+    """Return the data file; FileFaultsError names each fault."""
+    document = read_document(path)
+    try:
+        return Conformance.model_validate(document.value)
+    except ValidationError as error:
+        raise FileFaultsError(faults_of(error, document, Conformance)) from error
 
 
 def page(conformance: Conformance) -> str:
@@ -110,8 +115,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Write the page, or with `--check` return 1 if it is not what the data file gives."""
     options = argparse.ArgumentParser(prog="scripts/conformance", description="Writes docs/conformance.md.")
     options.add_argument("--check", action="store_true", help="change nothing: compare")
-    text = page(read())
-    if not options.parse_args(arguments).check:
+    check = options.parse_args(arguments).check
+    try:
+        text = page(read())
+    except FileFaultsError as error:
+        print(error.message, file=sys.stderr)
+        return 2
+    if not check:
         PAGE.write_text(text, encoding="utf-8")
     elif PAGE.read_text(encoding="utf-8") != text:
         print("docs/conformance.md is not what docs/conformance.yaml gives: run scripts/conformance", file=sys.stderr)

@@ -31,7 +31,7 @@ SUBJECTS: Final = {
     "tests/hooks/install/test_story.py": ("pdp/hooks/",),
     "tests/policies/hand_mutants/": ("policies/authz/", "tests/policies/hand_mutants/"),
     "tests/workbench/diff/": ("pdp/workbench/diff/", "pdp/workbench/neighbours/", "tests/workbench/diff/"),
-    "tests/workbench/gate/": ("pdp/workbench/gate/", "tests/workbench/gate/"),
+    "tests/workbench/gate/": ("pdp/workbench/gate/", "pdp/workbench/scenarios/running/", "tests/workbench/gate/"),
     "tests/workbench/mutation/test_run.py": ("pdp/workbench/mutation/", "tests/workbench/mutation/"),
 }
 """Where they are, and their subjects: files and folders; `{}` is what stands in the brackets of a test's name."""

@@ -185,7 +185,8 @@ class Decided(NamedTuple):
     @property
     def tool_name(self) -> str:
         """The proposed name, at most 128 characters of it, or the empty string."""
-        name = self.proposal.tool if self.proposal else getattr(self.asked, "tool_name", "")
+        proposal = self.proposal
+        name = proposal.tool if proposal else self.asked.tool_name if isinstance(self.asked, Unread) else ""
         return name[:_NAME_LENGTH]
 
     def denied(self, code: str, message: str) -> Decided:

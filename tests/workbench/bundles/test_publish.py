@@ -545,8 +545,8 @@ def test_promotion_needs_the_result_of_the_gate(tmp_path: Path, folder: Path) ->
     publish = ["bundle", "publish", bundle, folder, "--why", "x", "--unsigned"]
     revision = read_bundle(bundle).revision
     for options, message in (
-        ([], "needs the result of the gate: --gate FILE or --no-gate, not both"),
-        (["--gate", passed, "--no-gate"], "needs the result of the gate: --gate FILE or --no-gate, not both"),
+        ([], "a bundle needs the result of the gate"),
+        (["--gate", passed, "--no-gate"], "--gate and --no-gate exclude each other"),
         (["--gate", failed], f"{failed}: release 1 must not be released"),
         (["--gate", about_other], f"about release 1 with the content {read_bundle(other).revision}, not about this"),
         (["--gate", later], f"about release 2 with the content {revision}, not about this bundle, release 1"),

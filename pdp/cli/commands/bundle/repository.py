@@ -45,11 +45,11 @@ def publish(
 
     Exit code: 0 published, 2 bad usage or file, not signed by one of the keys, or the gate did not let it pass.
     """
-    if (gate is None) is not no_gate:
-        raise UsageError(
-            "needs the result of the gate: --gate FILE or --no-gate, not both",
-            hint="`pdp release check --result FILE` writes it",
-        )
+    if gate is None and not no_gate:
+        hint = "name what `pdp release check --result FILE` wrote with --gate FILE, or say --no-gate"
+        raise UsageError("a bundle needs the result of the gate", hint=hint)
+    if gate is not None and no_gate:
+        raise UsageError("--gate and --no-gate exclude each other", hint="leave one of them out")
     if unsigned and public_key:
         raise UsageError("--unsigned and --public-key exclude each other", hint="leave one of them out")
     trusted = None if unsigned else files.needed_keys(public_key)
