@@ -127,7 +127,7 @@ def test_every_source_of_what_was_filed_is_in_the_record(suite: Suite, engine: E
     assert [event["sources"] for event, _ in filed] == [
         [audit.digest(canonical(source)) for source in sources] for _, sources in filed
     ]
-    assert {event["type"].rpartition(".")[2] for event in audit.events if event["sources"]} == {"result"}
+    assert {event["type"].rpartition(".")[2] for event in audit.events if event["sources"]} == {"dispatch", "result"}
 
 
 def test_every_fixed_code_is_given(suite: Suite, engine: Engine, memory: Any) -> None:
