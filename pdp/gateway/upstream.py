@@ -44,6 +44,7 @@ _LISTS: Final[dict[str, tuple[str, Any, Any]]] = {
 _MOST_PAGES: Final = 100
 _LISTEN: Final[Any] = {f"{kind}_list_changed": True for kind in ("tools", "prompts", "resources")}
 _LISTEN_AGAIN: Final = 5.0  # seconds
+_CLOSING: Final = 10.0  # seconds for a program to end; the SDK gives it two twice
 _MOST_UNREAD: Final = 500  # notifications that a client has not read; more are dropped
 _UNREAD: Final = WeakKeyDictionary[Any, asyncio.Semaphore]()
 # Errors after which a server has done nothing; after any other, nobody knows.
@@ -116,7 +117,9 @@ class Upstream:
         if self._holder is not None:
             if not self._ready.done():
                 self._holder.cancel()
-            await asyncio.wait((self._holder,))
+            # A cancellation can be lost while the program is being started: it is cancelled again.
+            while not (await asyncio.wait((self._holder,), timeout=_CLOSING))[0]:
+                self._holder.cancel()
 
     async def listed(self, kind: str) -> list[Any]:
         """Return its `tools`, `resources`, `resource_templates` or `prompts`, if it has such; errors as of `ask`."""
