@@ -71,12 +71,13 @@ WIRING: list[Any] = [
         "name": "it is sent once",
         "steps": [
             {"propose": SMALL, "expect": {"executed": True}},
-            {"propose": SMALL, "expect": {"executed": False, "status": "accepted"}},
+            {"propose": SMALL, "expect": {"executed": False, "result": {"sent": True}}},
         ],
     },
 ]  # fmt: skip
 PROBE = "side-effect probe (a call in a `world`, with `executed: true` and what it `touched`, such as its writes)"
 GOLDEN = "golden input (a golden call with `executed: true` and its `result`, and without `returns`)"
+KEY = "idempotency probe (one call twice, the second with `executed: false` and the `result` of the first)"
 SKIPPED = ("loosening",)
 
 
@@ -280,7 +281,7 @@ def test_a_new_tool_without_scenarios(project: Path) -> None:
         pytest.param([{**WIRING[0], "returns": {"sent": True}}, *WIRING[1:]], GOLDEN, id="something else ran"),
         pytest.param([WIRING[0], *WIRING[2:]], PROBE, id="no side-effect probe"),
         pytest.param([{**WIRING[0], "world": WORLD}, *WIRING[2:]], PROBE, id="whatever it touched"),
-        pytest.param(WIRING[:3], "idempotency probe (one call twice, the second ", id="no key"),
+        pytest.param(WIRING[:3], KEY, id="no key"),
     ],
 )
 def test_a_pack_has_golden_inputs_and_both_sorts_of_probes(project: Path, pack: Any, missing: str) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from shutil import which
+from typing import Any, Final
 
 import pytest
 
 from pdp.errors import FileFaultsError
+from pdp.manifest.programs import SEARCH_PATH
+from pdp.workbench.gate.packs import pack_faults
+from pdp.workbench.scenarios.files.suite import load_suite
+from pdp.workbench.scenarios.running.engines import open_suite_engine
 from tests.support.command_line import written
 from tests.support.scenario_files import MANIFEST, NOTE, READ, SESSION, differing, loaded, one, project, ran
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WORLD: Final[dict[str, Any]] = {
     "register": {"place": "internal", "state": {"n-1": {"tags": ["a"]}}},
@@ -156,6 +159,30 @@ def test_a_file_that_was_there_is_renamed_from_and_to(tmp_path: Path) -> None:
     touches = ["write internal file old.txt", "write internal file new.txt"]
     bodies = ["os.rename(FOLDER / 'old.txt', FOLDER / 'new.txt')"]
     assert probed(tmp_path, bodies, "commit-low", [{"touched": touches}]) == [[]]
+
+
+def test_a_program_proves_that_it_starts(tmp_path: Path) -> None:
+    """Whatever its class: nothing that it does is seen. Another program is not its own."""
+    cli: dict[str, Any] = {"type": "cli", "cli": {"argv": ["true", "--", "{id}"]}, "eval_pack": "pack"}
+    entry = {**MANIFEST["tools"][0], **cli, "effect_class": "stage", "purposes": ["notes"], "risk_tier": "medium"}
+    entry["schema"] = {**NOTE, "properties": {"id": {"type": "string", "maxLength": 9}}}
+    written(tmp_path / "manifest.json", {"manifest_version": "7", "tools": [entry]})
+    written(tmp_path / "governance.json", {"programs": {"true": {"operands": True}}})
+    program = str(Path(which("true", path=SEARCH_PATH) or "").resolve())
+    expect = {"executed": True, "result": "", "touched": [f"program {program}"]}
+    scenario = one(propose=READ, expect=expect, world=WORLD, golden=True)
+    whole = {"manifest": "manifest.json", "governance": "governance.json", "tools": "tools.py", "session": SESSION}
+    written(tmp_path / "tools.py", "def tools(world=None):\n    return {}\n")
+    file = written(tmp_path / "pack.json", {**whole, "scenarios": [scenario]})
+    suite = load_suite(file)
+    with open_suite_engine(suite, "embedded") as engine:
+        assert pack_faults(suite.manifest.tools["read_note"], [suite.manifest.digest], tmp_path, engine) == []
+
+    other = "import subprocess\ndef read_note(id):\n    subprocess.run(['false'])\n    return ''\n"
+    written(tmp_path / "tools.py", f"{other}def tools(world=None):\n    return {{'read_note': read_note}}\n")
+    (result,) = ran(file)
+    may = f"stage may read staging, write staging, program {program}"
+    assert differing(result)[0] == ("effect class", may, "read_note: write external subprocess.Popen false")
 
 
 def test_a_write_after_the_end_of_its_call_fails_that_call_alone(tmp_path: Path) -> None:
