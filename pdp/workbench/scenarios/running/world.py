@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
-from time import monotonic
 from typing import Any, Final
 
 from pdp.evaluation import Evaluation
@@ -44,11 +43,10 @@ _ON_DISK: Final[Mapping[str, tuple[tuple[int, int | None], ...]]] = {
 }  # fmt: skip
 _REMOVING: Final = ("os.remove", "os.rmdir", "os.rename")
 _WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_IN_MEMORY: Final = (("sqlite3.connect", ":memory:"), ("sqlite3.connect", ""))
 _NO_FILES: Final = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/tty")
 # Python opens these to run code, which says nothing about the tool.
 _OF_PYTHON: Final = tuple(f"{os.path.realpath(one)}/" for one in (sys.prefix, sys.base_prefix, "/usr/share/zoneinfo"))
-_LATE_SECONDS: Final = 1.0  # how long the threads that a call has left are waited for
+_LATE_SECONDS: Final = 1.0  # how long each thread that a call has left is waited for
 
 
 class RecordedSystem(MutableMapping[str, Any]):
@@ -98,9 +96,9 @@ class RecordedWorld:
 
     def observe(self, event: ToolEvent) -> None:
         """Record from the start of a tool's run to its end, and what the threads that it leaves write after that."""
-        is_heard, _CURRENT[:] = bool(_CURRENT), [self]
-        if not is_heard:
+        if not _CURRENT:
             sys.addaudithook(_heard)  # it cannot be removed: one for the process
+        _CURRENT[:] = [self]
         alive = set(threading.enumerate())
         if event.action == "execute_start":
             self._before, self._running = alive, True
@@ -108,10 +106,9 @@ class RecordedWorld:
             left = dict.fromkeys(alive - self._before, str(event.data["name"]))
             self._left |= left
             self._running = False
-            until = monotonic() + _LATE_SECONDS
             for thread in left:
                 with suppress(RuntimeError, AssertionError):  # it is not one of `threading`, or only about to start
-                    thread.join(max(0, until - monotonic()))
+                    thread.join(_LATE_SECONDS)
 
     def take(self, called: Evaluation, manifest: EffectiveManifest) -> tuple[list[str], tuple[Mismatch, ...]]:
         """Return the touches since the last call, each once, and a mismatch where the tool's class forbids some."""
@@ -124,11 +121,9 @@ class RecordedWorld:
         allowed = _ALLOWED[EffectClass.READ_INTERNAL if tool.pattern is Pattern.EXTRACTION else tool.effect_class]
         if tool.cli is not None and tool.program is not None:
             # Its own program: the harness sees that it starts, and nothing that it does.
-            program = f"program {program_path(tool.cli.argv[0], tool.program)}"
-            touched = [
-                program if touch == f"write external subprocess.Popen {program[8:]}" else touch for touch in touched
-            ]
-            allowed = (*allowed, program)
+            path = program_path(tool.cli.argv[0], tool.program)
+            start, allowed = f"write external subprocess.Popen {path}", (*allowed, f"program {path}")
+            touched = [f"program {path}" if touch == start else touch for touch in touched]
         if tool.pattern is Pattern.ACTION_STAGING and called.executed:
             touched.append("write staging actions")  # by the library itself
         forbidden = [touch for touch in touched if not touch.startswith(allowed)]
@@ -155,7 +150,9 @@ class RecordedWorld:
         for at, folder in _ON_DISK.get(event, ()):
             named = arguments[at]
             # What is opened by its number was opened by its name before.
-            if not isinstance(named, int) if event == "open" else (event, named) not in _IN_MEMORY:
+            if not (
+                isinstance(named, int) if event == "open" else event == "sqlite3.connect" and named in (":memory:", "")
+            ):
                 path = _path(named, -1 if folder is None else arguments[folder])
                 self._hear_of(path, event, writes=event != "open" or bool(arguments[2] & _WRITES), leaves=at == 0)
 
