@@ -50,9 +50,9 @@ def pack_faults(tool: Tool, digests: Collection[str], folder: Path, engine: Engi
 
 
 def _failure(result: ScenarioResult) -> str:
-    found = [mismatch for step in result.steps for mismatch in step.mismatches if mismatch.key == "effect class"]
-    why = [f": {mismatch.actual}, but {mismatch.expected}" for mismatch in found]
-    return f"{result.place.file}:{result.place.line}: {result.name}: fails{''.join(why)}"
+    found = [f"{one.key}: {one.actual}, expected: {one.expected}" for step in result.steps for one in step.mismatches]
+    why = result.error or next(iter(found), "")
+    return f"{result.place.file}:{result.place.line}: {result.name}: fails: {why}"
 
 
 def _file(name: str, folder: Path) -> Path | None:
@@ -82,12 +82,14 @@ def _runs(step: Step) -> bool:
     return is_itself and any(expect.executed and expect.result is not None for expect in step.expectations)
 
 
-# Only a pure tool may touch nothing; a tool of a class that changes something has to show what it writes.
+# Only a pure tool may touch nothing; a tool of a class that changes something has to show what it writes, and a tool of
+# type `cli` that its program starts: what that does is not seen.
 def _probes(step: Step, tool: Tool) -> bool:
     expect, reads = step.expectations[0], tool.effect_class in (None, *READ_CLASSES)
     if expect.touched is None or expect.executed is not True or "returns" in step.model_fields_set:
         return False
-    return tool.effect_class is EffectClass.PURE or any(reads or touch.startswith("write ") for touch in expect.touched)
+    shows = ("write ", "program ") if tool.type == "cli" else "write "
+    return tool.effect_class is EffectClass.PURE or any(reads or touch.startswith(shows) for touch in expect.touched)
 
 
 # A call that is denied does not run either, and has no result.

@@ -277,7 +277,8 @@ class Page:
             assert read_data([file]) == part
         elif "expect" in names:
             scenario = {"name": "one", "session": {"claims": {"sub": "ann"}}, "propose": WIRE, **part}
-            assert load_suite(written(file, {**SETTINGS, "scenarios": [scenario]})).scenarios
+            settings = {**SETTINGS, "tools": "examples/payments/tools.py"}
+            assert load_suite(written(file, {**settings, "scenarios": [scenario]})).scenarios
         elif "schema" in names:
             self.load_tools(part, file)
         elif "check" in names:

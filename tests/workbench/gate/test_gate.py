@@ -298,7 +298,7 @@ def test_a_pack_has_golden_inputs_and_both_sorts_of_probes(project: Path, pack: 
 def test_a_pack_that_fails_or_is_about_something_else(project: Path) -> None:
     wrong = [*READING, {"name": "denied", "propose": READ, "expect": {"verdict": "DENY"}}]
     file = scenario_file(project / "packs" / f"{PACK}.json", wrong, "../manifest.json")
-    assert failed(checked(project)) == {"packs": [f"{file}:1: denied: fails"]}
+    assert failed(checked(project)) == {"packs": [f"{file}:1: denied: fails: verdict: ALLOW, expected: DENY"]}
 
     digest = load_effective(written(project / "other.json", {**TOOLS, "manifest_version": "8"})).digest
     scenario_file(file, READING, "../other.json")
@@ -314,7 +314,7 @@ def test_a_tool_that_touches_more_than_its_class_allows_fails_its_probe(project:
         "packs": [
             (
                 f"{project / 'packs' / PACK}.json:1: a note is read and nothing else is touched: fails: "
-                "read_note: write external bank/readers, but read-internal may read internal"
+                "effect class: read_note: write external bank/readers, expected: read-internal may read internal"
             )
         ]
     }

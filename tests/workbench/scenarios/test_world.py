@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from shutil import which
+from typing import Any, Final
 
 import pytest
 
+from pdp.errors import FileFaultsError
+from pdp.manifest.programs import SEARCH_PATH
+from pdp.workbench.gate.packs import pack_faults
+from pdp.workbench.scenarios.files.suite import load_suite
+from pdp.workbench.scenarios.running.engines import open_suite_engine
 from tests.support.command_line import written
-from tests.support.scenario_files import MANIFEST, NOTE, READ, SESSION, differing, one, project, ran
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.support.scenario_files import MANIFEST, NOTE, READ, SESSION, differing, loaded, one, project, ran
 
 WORLD: Final[dict[str, Any]] = {
     "register": {"place": "internal", "state": {"n-1": {"tags": ["a"]}}},
@@ -28,9 +32,16 @@ TOUCHES: Final = {
     "FOLDER.joinpath('notes.txt').read_text()": "read internal file notes.txt",
     "FOLDER.joinpath('new.txt').write_text(id)": "write internal file new.txt",
     "FOLDER.joinpath('old.txt').unlink()": "write internal file old.txt",
+    "(FOLDER / 'part').write_text(id); os.replace(FOLDER / 'part', FOLDER / 'all')": "write internal file all",
+    "os.link(FOLDER / 'notes.txt', FOLDER / 'linked')": "write internal file linked",
+    "os.symlink('notes.txt', FOLDER / 'pointer')": "write internal file pointer",
+    "(FOLDER / 'link' / 'in.txt').write_text(id)": "write internal file inner/in.txt",
+    "os.fdopen(os.open(FOLDER / 'notes.txt', os.O_RDONLY)).close()": "read internal file notes.txt",
     "sqlite3.connect(FOLDER / 'new.db').close()": "write internal file new.db",
-    "os.system('true')": "write external os.system b'true'",
-    "socket.getaddrinfo('localhost', 1)": "write external socket.getaddrinfo 'localhost'",
+    "os.system('true')": "write external os.system true",
+    "socket.getaddrinfo('localhost', 1)": "write external socket.getaddrinfo localhost",
+    "socket.gethostbyname('localhost')": "write external socket.gethostbyname localhost",
+    "one, two = socket.socketpair(); one.sendmsg([b'x']); one.close(); two.close()": "write external socket.sendmsg",
 }
 ALLOWED: Final[dict[str | None, tuple[str, ...]]] = {
     "pure": (),
@@ -43,17 +54,18 @@ ALLOWED: Final[dict[str | None, tuple[str, ...]]] = {
 
 
 def probed(
-    folder: Path, bodies: list[str], effects: str | None, expectations: list[Any], *, world: Any = WORLD
+    folder: Path, bodies: list[str], effects: str | None, expectations: list[Any], *, world: Any = WORLD, **more: Any
 ) -> list[list[Any]]:
     """What differs when a tool of each body and of this effect class runs in the world."""
-    entry = {**MANIFEST["tools"][0], "effect_class": effects, "purposes": ["notes"], "risk_tier": "medium"}
+    entry = {**MANIFEST["tools"][0], "effect_class": effects, "purposes": ["notes"], "risk_tier": "medium", **more}
     entry["schema"] = {**NOTE, "properties": {"id": {"type": "string", "maxLength": 9}}}
     entry = {name: value for name, value in entry.items() if value is not None}
     names = [f"read_note_{number}" for number in range(len(bodies))]
     tools = [{**entry, "name": name} for name in names]
     written(folder / "manifest.json", {"manifest_version": "7", "tools": tools})
     functions = [f"    def {name}(id):\n        {body}" for name, body in zip(names, bodies, strict=True)]
-    head = "import os, runpy, socket, sqlite3, threading\nfrom pathlib import Path\nFOLDER = Path(__file__).parent\n"
+    head = "import os, runpy, shutil, socket, sqlite3, tempfile, threading, time\nfrom pathlib import Path\n"
+    head += "FOLDER = Path(__file__).parent\n"
     lines = [f"{head}def tools(world=None):", *functions, f"    return {{{', '.join(f'{n!r}: {n}' for n in names)}}}"]
     written(folder / "tools.py", "\n".join(lines))
     stated = {} if world is None else {"world": world}
@@ -71,6 +83,8 @@ def probed(
 def test_a_tool_touches_what_its_effect_class_allows(tmp_path: Path, effects: str | None) -> None:
     for folder in ("notes.txt", "old.txt"):
         written(tmp_path / folder, b"a note")
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "link").symlink_to("inner")
     expected = [{"verdict": "ALLOW", "executed": True, "touched": [touch]} for touch in TOUCHES.values()]
 
     found = probed(tmp_path, list(TOUCHES), effects, expected)
@@ -127,6 +141,67 @@ def test_what_python_reads_to_run_a_tool_is_no_touch(tmp_path: Path) -> None:
         "import zoneinfo, wave; runpy.run_path(FOLDER / 'beside.py'); return str(zoneinfo.ZoneInfo('Europe/Istanbul'))"
     )
     assert probed(tmp_path, [body], "pure", [{"executed": True, "touched": []}]) == [[]]
+
+
+def test_what_a_call_makes_and_removes_is_no_touch(tmp_path: Path) -> None:
+    """Nor is a database in memory, or what a descriptor says of its mode."""
+    bodies = [
+        "sqlite3.connect(':memory:').close()",
+        "read, write = os.pipe(); os.fdopen(read, 'rb').close(); os.fdopen(write, 'wb').close()",
+        "folder = tempfile.mkdtemp(dir=FOLDER); Path(folder, 'a').write_text(id); shutil.rmtree(folder)",
+        "open('/dev/null').close()",
+    ]
+    assert probed(tmp_path, bodies, "pure", [{"executed": True, "touched": []}] * 4) == [[]] * 4
+
+
+def test_a_file_that_was_there_is_renamed_from_and_to(tmp_path: Path) -> None:
+    written(tmp_path / "old.txt", b"a note")
+    touches = ["write internal file old.txt", "write internal file new.txt"]
+    bodies = ["os.rename(FOLDER / 'old.txt', FOLDER / 'new.txt')"]
+    assert probed(tmp_path, bodies, "commit-low", [{"touched": touches}]) == [[]]
+
+
+def test_a_program_proves_that_it_starts(tmp_path: Path) -> None:
+    """Whatever its class: nothing that it does is seen. Another program is not its own."""
+    cli: dict[str, Any] = {"type": "cli", "cli": {"argv": ["true", "--", "{id}"]}, "eval_pack": "pack"}
+    entry = {**MANIFEST["tools"][0], **cli, "effect_class": "stage", "purposes": ["notes"], "risk_tier": "medium"}
+    entry["schema"] = {**NOTE, "properties": {"id": {"type": "string", "maxLength": 9}}}
+    written(tmp_path / "manifest.json", {"manifest_version": "7", "tools": [entry]})
+    written(tmp_path / "governance.json", {"programs": {"true": {"operands": True}}})
+    program = str(Path(which("true", path=SEARCH_PATH) or "").resolve())
+    expect = {"executed": True, "result": "", "touched": [f"program {program}"]}
+    scenario = one(propose=READ, expect=expect, world=WORLD, golden=True)
+    whole = {"manifest": "manifest.json", "governance": "governance.json", "tools": "tools.py", "session": SESSION}
+    written(tmp_path / "tools.py", "def tools(world=None):\n    return {}\n")
+    file = written(tmp_path / "pack.json", {**whole, "scenarios": [scenario]})
+    suite = load_suite(file)
+    with open_suite_engine(suite, "embedded") as engine:
+        assert pack_faults(suite.manifest.tools["read_note"], [suite.manifest.digest], tmp_path, engine) == []
+
+    other = "import subprocess\ndef read_note(id):\n    subprocess.run(['false'])\n    return ''\n"
+    written(tmp_path / "tools.py", f"{other}def tools(world=None):\n    return {{'read_note': read_note}}\n")
+    (result,) = ran(file)
+    may = f"stage may read staging, write staging, program {program}"
+    assert differing(result)[0] == ("effect class", may, "read_note: write external subprocess.Popen false")
+
+
+def test_a_write_after_the_end_of_its_call_fails_that_call_alone(tmp_path: Path) -> None:
+    bodies = ["threading.Timer(.2, world['bank'].update, kwargs={'x': 1}).start()", "pass"]
+    late = ("late write", "a tool writes while its call runs", "read_note_0: write external bank/x")
+    assert probed(tmp_path, bodies, None, [{"touched": []}] * 2) == [[late], []]
+    bodies = ["time.sleep(.3); world['register'].update(x=1)"]
+    late = (*late[:2], "read_note_0: write internal register/x")
+    assert probed(tmp_path, bodies, None, [{"failure": "TOOL_TIMEOUT", "touched": []}], timeout="PT0.1S") == [[late]]
+
+
+def test_a_world_in_which_no_tools_run_is_a_fault_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(FileFaultsError) as raised:
+        loaded(tmp_path, one(propose=READ, expect={"executed": True}, world=WORLD))
+    (fault,) = raised.value.faults
+    assert (fault.message, fault.hint) == (
+        "a world, and no tools that would run in it",
+        "state `tools: FILE`, a Python file with `def tools(world=None):`",
+    )
 
 
 def test_a_tools_file_that_takes_no_world_is_an_error(tmp_path: Path) -> None:

@@ -124,6 +124,10 @@ def load_suite(path: Path, engine_timeout: float = ENGINE_TIMEOUT) -> Suite:
     policies = tuple(settings.paths("policies"))
     bundle = next(iter(settings.paths("bundle")), None)
     tools = settings.read("tools", lambda files: ToolsFile(files[0]).path)
+    for scenario in located if tools is None and not _faults(chain) else ():
+        if scenario.scenario.world is not None:
+            hint = "state `tools: FILE`, a Python file with `def tools(world=None):`"
+            own.find((*scenario.path, "world"), "a world, and no tools that would run in it", hint)
     if manifest is not None:
         for scenario in located:
             _check_tools(own, scenario, manifest)

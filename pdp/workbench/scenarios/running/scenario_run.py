@@ -70,8 +70,9 @@ class ScenarioRun:
         reached = [actual(expect, outcome) for expect, outcome in zip(step.expectations, happened, strict=True)]
         differing: list[Mismatch] = []
         for at, outcome in enumerate(happened):
+            differing += outcome.excess
             differing += mismatches(stated[at], reached[at], f"plan[{at}]." if several else "")
-            differing += (*_undecided(outcome, stated[at]), *outcome.excess)
+            differing += _undecided(outcome, stated[at])
         answers, plans = self._engine.take()
         return StepResult(
             action=step.action,
