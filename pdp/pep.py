@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from pdp.audit.chain import AuditLog, MemoryAudit, recordable
 from pdp.contract.compiled import CompiledManifest
-from pdp.documents.arguments import checked
+from pdp.documents.arguments import Closable, checked
 from pdp.errors import UsageError
 from pdp.evaluation import Evaluation
 from pdp.flow.decide import decide
@@ -48,7 +48,7 @@ _OF_ENGINES: Final = frozenset({"bundle", "policies", "data", "engine", "opa_url
 """The options of `engine_of_files` in `pdp.project.resources`."""
 
 
-class Pep:
+class Pep(Closable):
     """Decides the tool calls of one agent application, and runs those that are allowed.
 
     Safe to share between threads and tasks. A method that decides a proposal returns an `Evaluation` and never raises
@@ -230,12 +230,6 @@ class Pep:
     def close(self) -> None:
         """Close what was opened for it: engine, store, watching. What it was given stays open."""
         self._owned.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @checked
     def with_changes(
