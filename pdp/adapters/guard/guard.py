@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -13,6 +12,7 @@ from pdp.adapters.guard.outcome import LEFT_OUT, UNDECIDED, UNKNOWN, CallOutcome
 from pdp.documents.arguments import checked
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolUnavailableError
+from pdp.execution.runner import within
 from pdp.flow.preview import Visibility
 from pdp.json import canonical, digest
 from pdp.manifest.foreign.dialects import translated
@@ -20,7 +20,7 @@ from pdp.manifest.schema.drift import drift, tool_defaults
 from pdp.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Collection, Iterable
 
     from pdp.manifest.effective import EffectiveManifest
     from pdp.pep import Pep
@@ -152,7 +152,7 @@ class ToolGuard:
 
         try:
             proposal, session = self._asked(call)
-            with _running(call.tool, running):
+            with within(_run, (call.tool, running)):
                 evaluation = self._pep.call(proposal, session, tool_call_id=call.call_id)
             return outcome_of(evaluation, *own)
         except Exception as error:  # noqa: BLE001 - whatever fails is a DENY
@@ -174,7 +174,7 @@ class ToolGuard:
 
         try:
             proposal, session = self._asked(call)
-            with _running(call.tool, running):
+            with within(_run, (call.tool, running)):
                 evaluation = await self._apep.acall(proposal, session, tool_call_id=call.call_id)
             return outcome_of(evaluation, *own)
         except Exception as error:  # noqa: BLE001 - as above
@@ -277,15 +277,6 @@ def _with(session: Session, agent: str | None, run_id: str | None, key: str | No
     known = {"agent": agent, "run_id": run_id, "idempotency_key": key}
     changes = {name: value for name, value in known.items() if value is not None and getattr(session, name) is None}
     return session.with_changes(**changes) if changes else session
-
-
-@contextmanager
-def _running(tool: str, run: Callable[[dict[str, Any]], Any]) -> Iterator[None]:
-    token = _run.set((tool, run))
-    try:
-        yield
-    finally:
-        _run.reset(token)
 
 
 def _body(tool: str, /, **arguments: Any) -> Any:
