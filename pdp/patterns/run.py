@@ -308,7 +308,7 @@ def pinned(source: str) -> Pin:
     return run.pin(source)
 
 
-def within_run(run: Run) -> AbstractContextManager[Run | None]:
+def within_run(run: Run) -> AbstractContextManager[Run]:
     """Let `pinned` find this run within the block, in this thread or task and in those that it starts."""
     return within(_RUN, run)
 

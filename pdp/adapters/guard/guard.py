@@ -16,7 +16,6 @@ from pdp.execution.runner import within
 from pdp.flow.preview import Visibility
 from pdp.json import canonical, digest
 from pdp.manifest.foreign.dialects import translated
-from pdp.manifest.schema.drift import drift, tool_defaults
 from pdp.session import Session
 
 if TYPE_CHECKING:
@@ -78,6 +77,8 @@ class ToolGuard:
         names = pep.manifest.tools
         self._pep = pep.with_changes(tools={name: partial(_body, name) for name in names})
         self._apep = pep.with_changes(tools={name: partial(_abody, name) for name in names})
+        self._tools = self._pep._parts.tools  # noqa: SLF001 - made here, as the next one is
+        self._apep._parts.tools.defaults = self._tools.defaults  # noqa: SLF001
         self._source = session if callable(session) else None
         self._fixed = None if callable(session) else Session.read(session)
         self._filled = lru_cache(_SESSIONS)(self._fixed_with)
@@ -102,18 +103,13 @@ class ToolGuard:
         """
         faults: list[str] = []
         for name, schema in schemas.items():
-            entry, shown = self.manifest.tools.get(name), canonical(schema)
-            if entry is None or self._checked.get(name) == shown:
+            shown = canonical(schema)
+            if name not in self.manifest.tools or self._checked.get(name) == shown:
                 continue
-            defaults: dict[str, Any] = {}
             try:
-                declared = translated(schema).schema
-                defaults = tool_defaults(name, entry.schema_, declared)
-                found = drift(entry.schema_, declared, defaults)
+                found = self._tools.take(name, translated(schema).schema)
             except UsageError as error:
-                found = [error.message]
-            for pep in (self._pep, self._apep):
-                pep._parts.tools.defaults[name] = defaults  # noqa: SLF001 - made here
+                self._tools.defaults[name], found = {}, [error.message]
             faults += (found := [f"{name}: {line}" for line in found])
             self._left_out.discard(name)
             if not found:
