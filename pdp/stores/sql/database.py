@@ -216,6 +216,15 @@ class Database(Closable):
             )
 
 
+class DatabaseStore:
+    """What is stored in a database, as all of it is."""
+
+    blocking = True
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+
 def read_url(text: str) -> URL:
     """Return the database that a URL names, with the driver that is used for it.
 
