@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
@@ -50,7 +50,7 @@ def lint(
         print_json({"faults": [fault_json(fault) for fault in error.faults], "tools": []})
         raise typer.Exit(Exit.USAGE) from None
     tools = contracts(effective)
-    answer = {
+    answer: dict[str, Any] = {
         "faults": [fault_json(warning) for warning in warnings],
         "tools": [{"tool": tool.tool, "missing": {**tool.missing}} for tool in tools],
     }
