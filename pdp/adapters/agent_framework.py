@@ -15,7 +15,7 @@ from pydantic_core import to_jsonable_python
 
 from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
 from pdp.adapters.guard.outcome import UNDECIDED, CallOutcome, OutcomeKind
-from pdp.execution.runner import within
+from pdp.execution.runner import set_within
 from pdp.installed import extra
 
 with extra("agent-framework"):
@@ -104,7 +104,7 @@ class _RunCalls(maf.FunctionMiddleware):
             if decided != proposed:
                 context.arguments = decided
             context.metadata[_DECIDED_ARGUMENTS] = _Once(_token_of(dict(context.arguments), boundary="policy"))
-            with within(_inside, True):
+            with set_within(_inside, True):
                 await call_next()
             return context.result
 

@@ -19,7 +19,7 @@ from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
 from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolError
-from pdp.execution.runner import within
+from pdp.execution.runner import set_within
 from pdp.installed import extra
 
 with extra("strands"):
@@ -95,7 +95,7 @@ class StrandsPlugin(Plugin):
         run_id = _outer.get()[1] or context.agent.session_id
 
         async def run(decided: dict[str, Any]) -> Any:
-            with within(_outer, (trusted.invocation_state, run_id)):
+            with set_within(_outer, (trusted.invocation_state, run_id)):
                 async for event in next_fn(context.replace(tool_use={**tool, "input": decided})):
                     events.append(event)
             return _result_of(events)

@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def within(variable: ContextVar[Any], value: T) -> Iterator[T]:
+def set_within(variable: ContextVar[Any], value: T) -> Iterator[T]:
     """Give a variable this value within the block, in this thread or task and in those that it starts."""
     token = variable.set(value)
     try:

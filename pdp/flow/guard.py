@@ -12,7 +12,7 @@ from typing import Any
 from pdp.contract.functions import VARIADIC
 from pdp.errors import PdpError, UsageError
 from pdp.evaluation import Evaluation
-from pdp.execution.runner import is_asynchronous, within
+from pdp.execution.runner import is_asynchronous, set_within
 from pdp.flow.parts import Tools
 from pdp.manifest.effective import EffectiveManifest
 from pdp.session import Session
@@ -40,7 +40,7 @@ class ToolFailedError(_GuardedError):
 
 def session_in_use(session: Any) -> AbstractContextManager[Session]:
     """Let guarded functions called inside the block take this session."""
-    return within(_session, Session.read(session))
+    return set_within(_session, Session.read(session))
 
 
 def guarded(

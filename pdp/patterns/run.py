@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Final, TypeVar
 import orjson
 
 from pdp.errors import StateError
-from pdp.execution.runner import within
+from pdp.execution.runner import set_within
 from pdp.json import canonical, check_json, digest, thawed
 from pdp.patterns.exceptions import PatternFault, SourceUnavailableError
 
@@ -310,7 +310,7 @@ def pinned(source: str) -> Pin:
 
 def within_run(run: Run) -> AbstractContextManager[Run]:
     """Let `pinned` find this run within the block, in this thread or task and in those that it starts."""
-    return within(_RUN, run)
+    return set_within(_RUN, run)
 
 
 def _keep(entries: OrderedDict[Key, Value], key: Key, value: Value) -> None:

@@ -12,7 +12,7 @@ from pdp.adapters.guard.outcome import LEFT_OUT, UNDECIDED, UNKNOWN, CallOutcome
 from pdp.documents.arguments import checked
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolUnavailableError
-from pdp.execution.runner import within
+from pdp.execution.runner import set_within
 from pdp.flow.preview import Visibility
 from pdp.json import canonical, digest
 from pdp.manifest.foreign.dialects import translated
@@ -148,7 +148,7 @@ class ToolGuard:
 
         try:
             proposal, session = self._asked(call)
-            with within(_run, (call.tool, running)):
+            with set_within(_run, (call.tool, running)):
                 evaluation = self._pep.call(proposal, session, tool_call_id=call.call_id)
             return outcome_of(evaluation, *own)
         except Exception as error:  # noqa: BLE001 - whatever fails is a DENY
@@ -170,7 +170,7 @@ class ToolGuard:
 
         try:
             proposal, session = self._asked(call)
-            with within(_run, (call.tool, running)):
+            with set_within(_run, (call.tool, running)):
                 evaluation = await self._apep.acall(proposal, session, tool_call_id=call.call_id)
             return outcome_of(evaluation, *own)
         except Exception as error:  # noqa: BLE001 - as above
