@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from pdp.audit.chain import AuditLog, MemoryAudit, recordable
 from pdp.contract.compiled import CompiledManifest
-from pdp.documents.arguments import checked
+from pdp.documents.arguments import Closable, checked
 from pdp.errors import UsageError
 from pdp.evaluation import Evaluation
 from pdp.flow.decide import decide
@@ -48,7 +48,7 @@ _OF_ENGINES: Final = frozenset({"bundle", "policies", "data", "engine", "opa_url
 """The options of `engine_of_files` in `pdp.project.resources`."""
 
 
-class Pep:
+class Pep(Closable):
     """Decides the tool calls of one agent application, and runs those that are allowed.
 
     Safe to share between threads and tasks. A method that decides a proposal returns an `Evaluation` and never raises
@@ -231,12 +231,6 @@ class Pep:
         """Close what was opened for it: engine, store, watching. What it was given stays open."""
         self._owned.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     @checked
     def with_changes(
         self,
@@ -394,13 +388,11 @@ class Pep:
         Raises:
             UsageError: no list of at most 100 steps, or no session.
         """
-        parts = self._parts
-        return drive(_plan(parts, steps, session), parts.engine)
+        return drive(*_plan(self._parts, steps, session))
 
     async def aplan(self, steps: Sequence[Any], session: Any) -> PlanEvaluation:
         """Async variant of `plan`."""
-        parts = self._parts
-        return await adrive(_plan(parts, steps, session), parts.engine)
+        return await adrive(*_plan(self._parts, steps, session))
 
     def visible_tools(self, session: Any) -> dict[str, Visibility]:
         """Return each tool with what this session's subject can do with it; see `pdp.flow.preview`.
@@ -408,13 +400,11 @@ class Pep:
         Raises:
             UsageError: no session, or one that names nobody.
         """
-        parts = self._parts
-        return drive(_visible_tools(parts, session), parts.engine)
+        return drive(*_visible_tools(self._parts, session))
 
     async def avisible_tools(self, session: Any) -> dict[str, Visibility]:
         """Async variant of `visible_tools`."""
-        parts = self._parts
-        return await adrive(_visible_tools(parts, session), parts.engine)
+        return await adrive(*_visible_tools(self._parts, session))
 
     def end_run(self, run_id: str, session: Any) -> None:
         """Forget a run of the session's caller and all that it remembers; nothing happens when there is none.
@@ -488,13 +478,13 @@ def _compensate(
     return (yield from call(*compensating, parts))
 
 
-def _plan(parts: Parts, steps: Sequence[Any], session: Any) -> Generator[Step, Any, PlanEvaluation]:
+def _plan(parts: Parts, steps: Sequence[Any], session: Any) -> tuple[Generator[Step, Any, PlanEvaluation], Engine]:
     from pdp.flow.preview import evaluate_plan  # noqa: PLC0415 - only applications that plan
 
-    return evaluate_plan(steps, Session.read(session), _received(parts, to_run=False), parts)
+    return evaluate_plan(steps, Session.read(session), _received(parts, to_run=False), parts), parts.engine
 
 
-def _visible_tools(parts: Parts, session: Any) -> Generator[Step, Any, dict[str, Visibility]]:
+def _visible_tools(parts: Parts, session: Any) -> tuple[Generator[Step, Any, dict[str, Visibility]], Engine]:
     from pdp.flow.preview import visible  # noqa: PLC0415 - only applications that ask for it
 
-    return visible(Session.read(session), parts.manifest, time.time())
+    return visible(Session.read(session), parts.manifest, time.time()), parts.engine

@@ -15,6 +15,7 @@ from pydantic_core import to_jsonable_python
 
 from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
 from pdp.adapters.guard.outcome import UNDECIDED, CallOutcome, OutcomeKind
+from pdp.execution.runner import set_within
 from pdp.installed import extra
 
 with extra("agent-framework"):
@@ -103,11 +104,8 @@ class _RunCalls(maf.FunctionMiddleware):
             if decided != proposed:
                 context.arguments = decided
             context.metadata[_DECIDED_ARGUMENTS] = _Once(_token_of(dict(context.arguments), boundary="policy"))
-            token = _inside.set(True)
-            try:
+            with set_within(_inside, True):
                 await call_next()
-            finally:
-                _inside.reset(token)
             return context.result
 
         name, agent = context.function.name, self._run.agent.name

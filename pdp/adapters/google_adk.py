@@ -16,6 +16,7 @@ from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
 from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolError
+from pdp.execution.runner import set_within
 from pdp.installed import extra
 
 with extra("google-adk"):
@@ -91,11 +92,8 @@ class AdkPlugin(BasePlugin):
             return {"error": "a person rejected this call, and nothing ran"}
 
         async def run(decided: dict[str, Any]) -> Any:
-            token = _run_id.set(run_id)
-            try:
+            with set_within(_run_id, run_id):
                 result = await tool.run_async(args=decided, tool_context=context)
-            finally:
-                _run_id.reset(token)
             if isasyncgen(result):
                 raise ToolError("a tool that streams in a live run is not supported: it did not begin")
             return result

@@ -15,6 +15,7 @@ from pydantic_core import to_jsonable_python
 from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
 from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
 from pdp.decision import new_id
+from pdp.execution.runner import set_within
 from pdp.installed import extra
 
 with extra("llama-index"):
@@ -100,11 +101,8 @@ class LlamaIndexTool(FunctionTool):
                 return self._output(CallOutcome(OutcomeKind.DENIED, f"{name} was rejected, and nothing ran"), arguments)
 
         async def run(decided: dict[str, Any]) -> Any:
-            token = _inside.set(True)
-            try:
+            with set_within(_inside, True):
                 return await self._inner.acall(**decided, **own)
-            finally:
-                _inside.reset(token)
 
         agent = self._agent or state.get("current_agent_name")
         call = FrameworkCall(name, arguments, call_id, state, agent, kept.get("run_id"), pauses)

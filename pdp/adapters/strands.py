@@ -19,6 +19,7 @@ from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
 from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolError
+from pdp.execution.runner import set_within
 from pdp.installed import extra
 
 with extra("strands"):
@@ -94,12 +95,9 @@ class StrandsPlugin(Plugin):
         run_id = _outer.get()[1] or context.agent.session_id
 
         async def run(decided: dict[str, Any]) -> Any:
-            token = _outer.set((trusted.invocation_state, run_id))
-            try:
+            with set_within(_outer, (trusted.invocation_state, run_id)):
                 async for event in next_fn(context.replace(tool_use={**tool, "input": decided})):
                     events.append(event)
-            finally:
-                _outer.reset(token)
             return _result_of(events)
 
         # A hook may have chosen another tool than the one that is named.

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -33,10 +33,12 @@ def print_json(value: Any) -> None:
     tell(json.dumps(value, indent=2))
 
 
-def print_answer(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
-    """Print what a command answers: as JSON, or in lines, with what does not print in them as escapes."""
+def print_answer(value: Any, lines: Iterable[str] | Callable[[], None], *, as_json: bool) -> None:
+    """Print what a command answers: as JSON, or in lines, with what does not print in them as escapes, or by a call."""
     if as_json:
         print_json(value)
+    elif callable(lines):
+        lines()
     else:
         for line in lines:
             tell(printable(line))

@@ -10,14 +10,14 @@ import ssl
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 import orjson
 from tenacity import AsyncRetrying, retry_if_exception, stop_before_delay, wait_random_exponential
 
 from pdp.client.evaluation import approval_of
-from pdp.documents.arguments import checked
+from pdp.documents.arguments import Closable, checked
 from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError, RequestRefusedError, UsageError
 from pdp.installed import extra
 from pdp.json import JsonValueError, parse_json
@@ -255,7 +255,7 @@ class Endpoints(Generic[Answer, One, Many]):
         return answer
 
 
-class Client(Endpoints[Json, Approval, Sequence[Approval]]):
+class Client(Closable, Endpoints[Json, Approval, Sequence[Approval]]):
     """A client of the decision service. Safe to share between threads and tasks; close it when done.
 
     `asynchronous` has the same methods, to be awaited in any event loop.
@@ -278,12 +278,6 @@ class Client(Endpoints[Json, Approval, Sequence[Approval]]):
     def close(self) -> None:
         """End what is under way, and close all connections."""
         self.connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _part(text: str) -> str:

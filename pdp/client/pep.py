@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from pydantic import ValidationError
 
@@ -14,7 +14,7 @@ from pdp.audit.chain import recordable
 from pdp.client.client import Client, Endpoints, Json, ServiceApprovals
 from pdp.client.evaluation import RemoteEvaluation, ServiceAnswer, read_answer
 from pdp.decision import new_id
-from pdp.documents.arguments import checked
+from pdp.documents.arguments import Closable, checked
 from pdp.errors import AnswerInvalidError, EngineError, PdpError
 from pdp.evaluation import Evaluation
 from pdp.execution.runner import cut_short, unavailable, unknown
@@ -42,7 +42,7 @@ _NO_ENGINE: Any = None  # the flows here ask nobody but the service
 _log = logging.getLogger("pdp.pep")
 
 
-class RemotePep:
+class RemotePep(Closable):
     """Has the agent's calls decided by a service, and runs those that are allowed; otherwise as `Pep`.
 
     A session states what the token is trusted with: without the scope `assert` no claims or facts, which are the
@@ -71,12 +71,6 @@ class RemotePep:
     def close(self) -> None:
         """Close the connections to the service."""
         self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def manifest(self) -> EffectiveManifest:

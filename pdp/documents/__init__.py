@@ -1,7 +1,7 @@
 """YAML and JSON files as plain JSON values that know where in the file each part stands.
 
 parse: `read_document`, the one way in for manifests, governance files, sessions, data files and scenarios; bounded
-arguments: what an application passes to a constructor, compared with its annotations
+arguments: what an application passes to a constructor, compared with its annotations; the end of what it opened
 document: a value with its places; faults that show their line
 validation: what a pydantic model finds wrong in a document, as faults with places
 """

@@ -1,13 +1,14 @@
-"""Arguments that an application passes, compared with the annotations when they are passed: a wrong one is one line."""
+"""What classes that an application makes have in common: checked arguments, a wrong one is one line; and an end."""
 
 from __future__ import annotations
 
 import inspect
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
 from os import PathLike
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from pdp.documents.validation import nearest
 from pdp.errors import UsageError
@@ -29,6 +30,20 @@ _SUCH_AS: Final = {
     "approvals": "Approvals()", "audit": 'FileAudit(Path("audit.jsonl"))', "pep": 'Pep.from_project("pdp.yaml")',
     "obligations": "{ID: ObligationHandler(...)}", "policies": '["policies/"]', "tools": "{NAME: FUNCTION}",
 }  # fmt: skip
+
+
+class Closable:
+    """What a `with` block closes at its end."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what is held."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:

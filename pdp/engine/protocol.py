@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
 
 from pdp.decision import GRANT, Decision, denied, parse_decision
+from pdp.documents.arguments import Closable
 from pdp.errors import BundleError, EngineError, RequestRefusedError, UsageError
 from pdp.json import JsonValueError
 
@@ -48,7 +49,7 @@ def parse_answer(answer: bytes, request: bytes, document: str = DECISION) -> Dec
     return parse_decision(answer, request, grant=_GRANTS.get(document))
 
 
-class Engine(ABC):
+class Engine(Closable, ABC):
     """A policy decision point. Safe to share between threads and tasks; close it when done.
 
     Every `decide…` method fails closed: it never raises for a failed evaluation but returns a DENY whose only reason
@@ -80,17 +81,11 @@ class Engine(ABC):
         """
         return {}
 
-    def close(self) -> None:  # noqa: B027 - an engine that holds nothing has nothing to do
+    def close(self) -> None:
         """Release what the engine holds. Deciding afterwards is a DENY."""
 
     async def aclose(self) -> None:
         """Async variant of `close`."""
-        self.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:

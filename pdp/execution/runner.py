@@ -16,10 +16,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from copy import deepcopy
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pdp.contract.functions import end_coroutine, named_parameters
 from pdp.contract.sensitive import Mask
@@ -39,6 +40,18 @@ FIRST_PAUSE: Final = 0.1  # seconds, of which the first pause is a random part; 
 LONGEST_PAUSE: Final = 5.0  # seconds that a pause takes at most
 
 _SHOWN: Final = 3
+
+T = TypeVar("T")
+
+
+@contextmanager
+def set_within(variable: ContextVar[Any], value: T) -> Iterator[T]:
+    """Give a variable this value within the block, in this thread or task and in those that it starts."""
+    token = variable.set(value)
+    try:
+        yield value
+    finally:
+        variable.reset(token)
 
 
 class ToolRunner:

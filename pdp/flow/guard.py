@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from pdp.contract.functions import VARIADIC
 from pdp.errors import PdpError, UsageError
 from pdp.evaluation import Evaluation
-from pdp.execution.runner import is_asynchronous
+from pdp.execution.runner import is_asynchronous, set_within
 from pdp.flow.parts import Tools
 from pdp.manifest.effective import EffectiveManifest
 from pdp.session import Session
@@ -38,15 +38,9 @@ class ToolFailedError(_GuardedError):
     code = "pdp.tool_failed"
 
 
-@contextmanager
-def session_in_use(session: Any) -> Iterator[Session]:
+def session_in_use(session: Any) -> AbstractContextManager[Session]:
     """Let guarded functions called inside the block take this session."""
-    own_session = Session.read(session)
-    token = _session.set(own_session)
-    try:
-        yield own_session
-    finally:
-        _session.reset(token)
+    return set_within(_session, Session.read(session))
 
 
 def guarded(

@@ -145,14 +145,23 @@ class Tools:
         except (TypeError, ValueError) as error:
             problem = f"the function for tool {name}: {error}"
             raise UsageError(problem, hint="give it a parameter for each argument of the manifest's schema") from None
-        self.defaults[name] = _defaults_of(entry, function)
+        self._take_of(entry, function)
         self._functions[name] = function
+
+    def take(self, name: str, real: Mapping[str, Any]) -> list[str]:
+        """Take the defaults in the real schema of a tool, to be decided on; return where it is not as declared."""
+        from pdp.manifest.schema.drift import drift, tool_defaults  # noqa: PLC0415 - only tools with defaults
+
+        declared = self._manifest.tools[name].schema_
+        taken = tool_defaults(name, declared, real)
+        found, self.defaults[name] = drift(declared, real, taken), taken
+        return found
 
     def filled(self, proposal: Proposal) -> Proposal:
         """Return the proposal with the defaults of its tool; ProposalRejectedError: it is too large by them."""
         name = proposal.tool
         if name not in self.defaults and (function := self._function(name)) is not None:
-            self.defaults[name] = _defaults_of(self._manifest.tools[name], function)
+            self._take_of(self._manifest.tools[name], function)
         arguments = {**self.defaults.get(name, {}), **proposal.arguments}
         same = len(arguments) == len(proposal.arguments)
         return proposal if same else Proposal.read(replace(proposal, arguments=arguments))
@@ -193,28 +202,25 @@ class Tools:
         """Return what the tool's function gets of state and config, by parameter."""
         return {} if self._registry is None else self._registry.inputs(tool.entry.name, session.state, config)
 
+    def _take_of(self, entry: Tool, function: Callable[..., Any]) -> None:
+        """Take the defaults of a function's arguments; UsageError: one is not JSON that the entry's schema admits."""
+        stated = {each.name: each.default for each in named_parameters(function) if each.default is not each.empty}
+        if all(default is None for default in stated.values()):
+            self.defaults[entry.name] = {}
+            return
+        from pdp.manifest.schema.differences import DEFAULT  # noqa: PLC0415 - only tools with defaults
+
+        found = self.take(entry.name, {"properties": {name: {"default": value} for name, value in stated.items()}})
+        if refused := [line for line in found if DEFAULT in line]:
+            del self.defaults[entry.name]
+            problem = f"the function for tool {entry.name} has a default that its manifest does not admit: {refused[0]}"
+            raise UsageError(problem, hint="make it None, or what the schema of the argument admits")
+
     def _function(self, name: str) -> Callable[..., Any] | None:
         function = self._functions.get(name)
         if function is None and self._registry is not None:
             function = self._registry.function(name)
         return function
-
-
-def _defaults_of(entry: Tool, function: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the defaults of a function's arguments; UsageError: one is not JSON that the entry's schema admits."""
-    stated = {each.name: each.default for each in named_parameters(function) if each.default is not each.empty}
-    if all(default is None for default in stated.values()):
-        return {}
-    # Only tools with defaults.
-    from pdp.manifest.schema.differences import DEFAULT  # noqa: PLC0415
-    from pdp.manifest.schema.drift import drift, tool_defaults  # noqa: PLC0415
-
-    real = {"properties": {name: {"default": value} for name, value in stated.items()}}
-    taken = tool_defaults(entry.name, entry.schema_, real)
-    if refused := [line for line in drift(entry.schema_, real, taken) if DEFAULT in line]:
-        problem = f"the function for tool {entry.name} has a default that its manifest does not admit: {refused[0]}"
-        raise UsageError(problem, hint="make it None, or what the schema of the argument admits")
-    return taken
 
 
 class NewestRelease:

@@ -17,8 +17,8 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -27,6 +27,7 @@ from typing import Any, ClassVar, Final, TypeVar
 import orjson
 
 from pdp.errors import StateError
+from pdp.execution.runner import set_within
 from pdp.json import canonical, check_json, digest, thawed
 from pdp.patterns.exceptions import PatternFault, SourceUnavailableError
 
@@ -307,14 +308,9 @@ def pinned(source: str) -> Pin:
     return run.pin(source)
 
 
-@contextmanager
-def within_run(run: Run) -> Iterator[None]:
+def within_run(run: Run) -> AbstractContextManager[Run]:
     """Let `pinned` find this run within the block, in this thread or task and in those that it starts."""
-    before = _RUN.set(run)
-    try:
-        yield
-    finally:
-        _RUN.reset(before)
+    return set_within(_RUN, run)
 
 
 def _keep(entries: OrderedDict[Key, Value], key: Key, value: Value) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -13,14 +12,14 @@ from pdp.adapters.guard.outcome import LEFT_OUT, UNDECIDED, UNKNOWN, CallOutcome
 from pdp.documents.arguments import checked
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolUnavailableError
+from pdp.execution.runner import set_within
 from pdp.flow.preview import Visibility
 from pdp.json import canonical, digest
 from pdp.manifest.foreign.dialects import translated
-from pdp.manifest.schema.drift import drift, tool_defaults
 from pdp.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Collection, Iterable
 
     from pdp.manifest.effective import EffectiveManifest
     from pdp.pep import Pep
@@ -78,6 +77,8 @@ class ToolGuard:
         names = pep.manifest.tools
         self._pep = pep.with_changes(tools={name: partial(_body, name) for name in names})
         self._apep = pep.with_changes(tools={name: partial(_abody, name) for name in names})
+        self._tools = self._pep._parts.tools  # noqa: SLF001 - made here, as the next one is
+        self._apep._parts.tools.defaults = self._tools.defaults  # noqa: SLF001
         self._source = session if callable(session) else None
         self._fixed = None if callable(session) else Session.read(session)
         self._filled = lru_cache(_SESSIONS)(self._fixed_with)
@@ -102,18 +103,13 @@ class ToolGuard:
         """
         faults: list[str] = []
         for name, schema in schemas.items():
-            entry, shown = self.manifest.tools.get(name), canonical(schema)
-            if entry is None or self._checked.get(name) == shown:
+            shown = canonical(schema)
+            if name not in self.manifest.tools or self._checked.get(name) == shown:
                 continue
-            defaults: dict[str, Any] = {}
             try:
-                declared = translated(schema).schema
-                defaults = tool_defaults(name, entry.schema_, declared)
-                found = drift(entry.schema_, declared, defaults)
+                found = self._tools.take(name, translated(schema).schema)
             except UsageError as error:
-                found = [error.message]
-            for pep in (self._pep, self._apep):
-                pep._parts.tools.defaults[name] = defaults  # noqa: SLF001 - made here
+                self._tools.defaults[name], found = {}, [error.message]
             faults += (found := [f"{name}: {line}" for line in found])
             self._left_out.discard(name)
             if not found:
@@ -152,7 +148,7 @@ class ToolGuard:
 
         try:
             proposal, session = self._asked(call)
-            with _running(call.tool, running):
+            with set_within(_run, (call.tool, running)):
                 evaluation = self._pep.call(proposal, session, tool_call_id=call.call_id)
             return outcome_of(evaluation, *own)
         except Exception as error:  # noqa: BLE001 - whatever fails is a DENY
@@ -174,7 +170,7 @@ class ToolGuard:
 
         try:
             proposal, session = self._asked(call)
-            with _running(call.tool, running):
+            with set_within(_run, (call.tool, running)):
                 evaluation = await self._apep.acall(proposal, session, tool_call_id=call.call_id)
             return outcome_of(evaluation, *own)
         except Exception as error:  # noqa: BLE001 - as above
@@ -277,15 +273,6 @@ def _with(session: Session, agent: str | None, run_id: str | None, key: str | No
     known = {"agent": agent, "run_id": run_id, "idempotency_key": key}
     changes = {name: value for name, value in known.items() if value is not None and getattr(session, name) is None}
     return session.with_changes(**changes) if changes else session
-
-
-@contextmanager
-def _running(tool: str, run: Callable[[dict[str, Any]], Any]) -> Iterator[None]:
-    token = _run.set((tool, run))
-    try:
-        yield
-    finally:
-        _run.reset(token)
 
 
 def _body(tool: str, /, **arguments: Any) -> Any:

@@ -11,7 +11,7 @@ import typer
 from pdp.cli import Exit, options
 from pdp.cli.display import print_evaluation
 from pdp.cli.files import needed, open_audit, project_with, read_proposal, read_rules, read_session
-from pdp.cli.output import print_json
+from pdp.cli.output import print_answer
 from pdp.decision import Verdict
 from pdp.evaluation import Evaluation
 from pdp.pep import Pep
@@ -48,10 +48,7 @@ def decide(
     with ExitStack() as owned:
         log = owned.enter_context(closing(open_audit(audit)))
         evaluation = Pep(effective, engine_of_project(project, effective, owned), audit=log).decide(proposed, caller)
-    if as_json:
-        print_json(evaluation.as_json())
-    else:
-        print_evaluation(evaluation)
+    print_answer(evaluation.as_json(), lambda: print_evaluation(evaluation), as_json=as_json)
     raise typer.Exit(exit_code(evaluation))
 
 

@@ -18,7 +18,7 @@ from pdp.cli.commands.opa import ensured
 from pdp.cli.display import STYLES, show, word
 from pdp.cli.files import read_session
 from pdp.cli.options import AsJson, OpaUrl, command_app
-from pdp.cli.output import print_json
+from pdp.cli.output import print_answer
 from pdp.engine.protocol import EngineName
 from pdp.evaluation import Evaluation
 from pdp.installed import packaged
@@ -98,11 +98,9 @@ def demo(
             (scene, pep.call({"tool": scene.tool, "arguments": scene.arguments}, session.with_changes(**scene.changes)))
             for scene in _SCENES
         ]
-    if as_json:
-        scenes = [{"scene": scene.says, "expected": scene.expected, **called.as_json()} for scene, called in story]
-        print_json({"scenes": scenes, "audit": str(record)})
-    else:
-        _print_story(engine, story, list(wires.values()), record)
+    scenes = [{"scene": scene.says, "expected": scene.expected, **called.as_json()} for scene, called in story]
+    answer = {"scenes": scenes, "audit": str(record)}
+    print_answer(answer, lambda: _print_story(engine, story, list(wires.values()), record), as_json=as_json)
     raise typer.Exit(Exit.OK if all(word(evaluation) == scene.expected for scene, evaluation in story) else Exit.FAILED)
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import bindparam, case, delete, func, insert, or_, select, updat
 
 from pdp.contract.budgets import Spent
 from pdp.stores.budgets import GRACE, OpenReservation
+from pdp.stores.sql.database import DatabaseStore
 from pdp.stores.sql.tables import budgets, dialect_insert, reservations
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from pdp.contract.budgets import Take
     from pdp.stores.approvals import Transaction
-    from pdp.stores.sql.database import Database
 
 
 def _later(one: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -57,13 +57,8 @@ class _PassedError(Exception):
     """A cap would be passed, or the sum is in another currency."""
 
 
-class SqlBudgets:
+class SqlBudgets(DatabaseStore):
     """Budgets in a database; a `BudgetStore`."""
-
-    blocking = True
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def spent(self, take: Take, now: float) -> Spent:
         """Return what the budget of `take` holds."""

@@ -21,6 +21,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from pdp.documents.arguments import Closable
 from pdp.errors import StoreError, UsageError
 from pdp.installed import extra
 from pdp.stores.sql.tables import SCHEMA, check_schema, upgrade_schema, versions
@@ -49,7 +50,7 @@ _turns: dict[str, threading.RLock] = {}
 """What the threads of this process that write to a SQLite file wait for."""
 
 
-class Database:
+class Database(Closable):
     """A database, made by `open`, whose tables are those of this release. Safe to share between threads.
 
     Give the stores of one enforcement point the same one: then an approval and an idempotency key are used up in one
@@ -214,11 +215,14 @@ class Database:
                 hint="open it after the fork, and not in the parent before",
             )
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+class DatabaseStore:
+    """What is stored in a database, as all of it is."""
+
+    blocking = True
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
 
 def read_url(text: str) -> URL:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Result, bindparam, delete, select, update
 
 from pdp.stores.approvals import Transaction
 from pdp.stores.keys import IdempotencyStore, KeyRecord, KeyRows, KeyState
-from pdp.stores.sql.database import Database
+from pdp.stores.sql.database import DatabaseStore
 from pdp.stores.sql.tables import idempotency as table
 from pdp.stores.sql.tables import insert_if_absent
 
@@ -22,13 +22,8 @@ _DELETE = delete(table).where(table.c.id == bindparam("key_id"))
 _END = update(table).where(table.c.id == bindparam("key_id"))
 
 
-class SqlIdempotency(IdempotencyStore):
+class SqlIdempotency(DatabaseStore, IdempotencyStore):
     """Keys in a database. Their results are in it in plain JSON: who reads the database reads them."""
-
-    blocking = True
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def read(self, key_id: str) -> KeyRecord | None:
         """Return a record as it is committed."""

@@ -29,6 +29,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from pdp.errors import StoreError
 from pdp.ledger.ledger import LIFETIME, MOST_VALUES, REMEMBERED, Origin, RunExpiredError, RunLabels, RunView, overfull
+from pdp.stores.sql.database import DatabaseStore
 from pdp.stores.sql.tables import insert_if_absent, ledger_key, runs
 from pdp.stores.sql.tables import run_values as values
 
@@ -79,13 +80,11 @@ class _Statements:
 _STATEMENTS: Final = {dialect: _Statements(dialect) for dialect in ("sqlite", "postgresql")}
 
 
-class SqlLedger:
+class SqlLedger(DatabaseStore):
     """Runs in a database; a `LedgerStore`. All that use the database have the same key."""
 
-    blocking = True
-
     def __init__(self, database: Database) -> None:
-        self._database = database
+        super().__init__(database)
         self._statements = _STATEMENTS[database.dialect]
 
     @cached_property

@@ -14,21 +14,17 @@ from pdp.errors import StoreError
 from pdp.stores.actions import Action, ActionState, ActionStore
 from pdp.stores.approvals import Approval, ApprovalState, Transaction
 from pdp.stores.remote_calls import OVERDUE, RemoteCall
-from pdp.stores.sql.database import Database
+from pdp.stores.sql.database import DatabaseStore
 from pdp.stores.sql.tables import actions, approvals, insert_if_absent, remote_calls
 
 Record = TypeVar("Record", Action, Approval, RemoteCall)
 
 
-class _SqlRecords(Generic[Record]):
+class _SqlRecords(DatabaseStore, Generic[Record]):
     """Records of one kind in their table; `_adapter` reads and writes their JSON."""
 
-    blocking = True
     _table: ClassVar[TableClause]
     _adapter: ClassVar[TypeAdapter[Any]]
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def get(self, record_id: str) -> Record | None:
         if not record_id.isascii() or "\0" in record_id:

@@ -10,7 +10,7 @@ import orjson
 from sqlalchemy import delete, select, update
 
 from pdp.clock import to_seconds
-from pdp.stores.sql.database import Database
+from pdp.stores.sql.database import DatabaseStore
 from pdp.stores.sql.tables import insert_if_absent
 from pdp.stores.sql.tables import tokens as table
 
@@ -48,11 +48,8 @@ class TokenRecord:
         }  # fmt: skip
 
 
-class SqlTokens:
+class SqlTokens(DatabaseStore):
     """Tokens in a database. Safe to share between threads; errors as of `Database`."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def get(self, token_id: str) -> TokenRecord | None:
         """Return the token of an id, revoked and expired ones too."""

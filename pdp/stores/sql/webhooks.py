@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from sqlalchemy import select, update
 
-from pdp.stores.sql.database import Database
+from pdp.stores.sql.database import DatabaseStore
 from pdp.stores.sql.tables import insert_if_absent, webhooks
 
 
-class SqlWebhooks:
+class SqlWebhooks(DatabaseStore):
     """Webhooks by their ids. Times are seconds since 1970."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def hold(self, webhook_id: str, held: float, until: float, now: float, first: int) -> int | None:
         """Hold a webhook `until` a time, and return the number of the last event that was sent.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
@@ -12,7 +12,7 @@ from pdp.cli import Exit
 from pdp.cli.display import show
 from pdp.cli.files import needed, project_with
 from pdp.cli.options import AsJson, Governance, ManifestFile, command_app, file_argument, file_option
-from pdp.cli.output import complain, fault_json, print_json
+from pdp.cli.output import complain, fault_json, print_answer, print_json
 from pdp.errors import Fault, FileFaultsError
 from pdp.manifest.diff import ContentChange, ManifestDiff, manifest_diff
 from pdp.manifest.exports import export_tools
@@ -50,15 +50,11 @@ def lint(
         print_json({"faults": [fault_json(fault) for fault in error.faults], "tools": []})
         raise typer.Exit(Exit.USAGE) from None
     tools = contracts(effective)
-    if as_json:
-        print_json(
-            {
-                "faults": [fault_json(warning) for warning in warnings],
-                "tools": [{"tool": tool.tool, "missing": {**tool.missing}} for tool in tools],
-            }
-        )
-    else:
-        _print_report(file, warnings, tools)
+    answer: dict[str, Any] = {
+        "faults": [fault_json(warning) for warning in warnings],
+        "tools": [{"tool": tool.tool, "missing": {**tool.missing}} for tool in tools],
+    }
+    print_answer(answer, lambda: _print_report(file, warnings, tools), as_json=as_json)
 
 
 @app.command("export")
@@ -97,10 +93,7 @@ def diff(
         stated, option = ("OLD", "--governance") if governance is None else ("NEW", "--old-governance")
         complain(f"note: only {stated} has a governance file, and what that states shows as changed; see {option}")
     difference = manifest_diff(load_effective(old, old_governance), load_effective(new, governance))
-    if as_json:
-        print_json(difference.as_json())
-    else:
-        _print_diff(difference)
+    print_answer(difference.as_json(), lambda: _print_diff(difference), as_json=as_json)
     refused = {None: set(), "loosening": {"loosens"}, "unclear": {"loosens", "unclear"}}[fail_on]
     raise typer.Exit(Exit.FAILED if difference.faults or refused & difference.directions() else Exit.OK)
 
