@@ -363,7 +363,7 @@ def _run(ready: Ready, watchers: _Watchers) -> Generator[Step, Any, Execution]:
             return staged
     if runner is None:
         return unavailable(tool.entry.name)
-    run: AbstractContextManager[None] = nullcontext()
+    run: AbstractContextManager[object] = nullcontext()
     if held is not None:
         from pdp.patterns.run import within_run  # noqa: PLC0415 - only calls that belong to a run
 
