@@ -20,7 +20,7 @@ from pdp.manifest.fields import EffectClass, RiskTier
 from pdp.manifest.load import load_both, load_effective
 from pdp.pep import Pep
 from pdp.project.file import PROJECT_FILE
-from pdp.workbench.neighbours.proposals import example_arguments
+from pdp.workbench.neighbours.proposals import sourced_arguments
 from pdp.workbench.scenarios.files.suite import laid_over
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _approved(tool: Tool, propose: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _arguments(tool: Tool) -> dict[str, Any]:
     limited = {limit.argument: LIMIT // 2 for limit in tool.limits if limit.argument}
-    return example_arguments(tool.schema_) | limited | {name: ["source-1"] for name in tool.provenance.required}
+    return sourced_arguments(tool.schema_, tool.provenance.required) | limited
 
 
 def _yaml(value: Any, comment: str) -> str:

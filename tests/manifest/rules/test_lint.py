@@ -302,10 +302,10 @@ def test_a_printed_record_meets_six_of_six_clauses(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "lacks", "warned"),
     [
-        ({"effect_class": "commit-low"}, "`writes`, no `provenance`", True),
-        ({"effect_class": "stage", "provenance": {"required": ["id"]}}, "`writes`", True),
-        ({"safety": {"side_effects": "write"}}, "`writes`, no `provenance`", True),
-        ({}, "`writes`, no `provenance`", False),  # it may change something, and does not say so
+        ({"effect_class": "commit-low"}, "`writes: proposal`, no `provenance`", True),
+        ({"effect_class": "stage", "provenance": {"required": ["id"]}}, "`writes: proposal`", True),
+        ({"safety": {"side_effects": "write"}}, "`writes: proposal`, no `provenance`", True),
+        ({}, "`writes: proposal`, no `provenance`", False),  # it may change something, and does not say so
         ({"effect_class": "commit-low", "writes": "proposal", "provenance": {"required": ["id"]}}, "", False),
         ({"effect_class": "commit-low", "writes": "canonical"}, "", False),
         ({"effect_class": "read-external"}, "", False),
