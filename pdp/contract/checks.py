@@ -96,15 +96,15 @@ def check(  # noqa: PLR0911 - a return for each check
         return Rejected("writes", proposal, Rejection(RejectionCode.DIRECT_CANONICAL_WRITE_FORBIDDEN, reason), tool)
     if len(proposal.text) > tool.free_bytes or not tool.validator.is_valid(proposal.arguments):
         # A source that names nothing is missing, whatever the schema says about it: see below.
-        empty = _unnamed(tool, proposal)
+        empty = {name for name in tool.entry.provenance.required if not names_source(proposal.arguments.get(name))}
         stated = {name: value for name, value in proposal.arguments.items() if name not in empty}
         fault, details = schema_fault(tool, stated, len(proposal.text))
         if fault is not None:
             faulty = Rejection(RejectionCode.INVALID_PAYLOAD, fault, {"faults": details})
             masked = _masked(faulty, tool, proposal.arguments)
             return Rejected("schema", proposal, masked, tool, schema_valid=False)
-        if empty and not tool.validator.is_valid(proposal.arguments):
-            unsourced = _unsourced(Checked(tool, proposal, None, MappingProxyType({})), empty)
+        unsourced = _unsourced(Checked(tool, proposal, None, MappingProxyType({})))
+        if unsourced and not tool.validator.is_valid(proposal.arguments):
             return unsourced._replace(schema_valid=False, idempotency_missing=None)
     config = tool.config.resolve(session.config, session.state) if tool.config else MappingProxyType(session.config)
     passed = Checked(tool, proposal, session.idempotency_key or None, config)
@@ -120,17 +120,14 @@ def check(  # noqa: PLR0911 - a return for each check
             return rejected._replace(idempotency_missing=True)
         derived = digest(canonical([tool.entry.name, passed.proposal.arguments]))
         passed = passed._replace(idempotency_key=f"derived:{derived}")
-    missing = _unnamed(tool, passed.proposal)
-    return _unsourced(passed, missing) if missing else passed
+    return _unsourced(passed) or passed
 
 
-def _unnamed(tool: CompiledTool, proposal: Proposal) -> list[str]:
-    return [name for name in tool.entry.provenance.required if not names_source(proposal.arguments.get(name))]
-
-
-def _unsourced(checked: Checked, missing: list[str]) -> Rejected:
+def _unsourced(checked: Checked) -> Rejected | None:
+    arguments, required = checked.proposal.arguments, checked.tool.entry.provenance.required
+    missing = [name for name in required if not names_source(arguments.get(name))]
     reason = f"{checked.tool.entry.name} has to name its sources: {', '.join(missing)}"
-    return rejection_of("provenance", checked, RejectionCode.MISSING_PROVENANCE, reason)
+    return rejection_of("provenance", checked, RejectionCode.MISSING_PROVENANCE, reason) if missing else None
 
 
 def rejection_of(name: str, checked: Checked, code: RejectionCode, reason: str) -> Rejected:

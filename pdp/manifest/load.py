@@ -143,7 +143,7 @@ class _ManifestFile(FaultyFile):
         path = path_beside(self._folder, name) if name else None
         if path is None and not isinstance(stated, dict):
             message = f"`ontology` leads nowhere: {name:.80}" if name else "`ontology` must be the name of a file"
-            hint = "name a file in the manifest's folder of `version` and `$defs`; tools have the version as `ontology_pin`"
+            hint = "name a file of `version` and `$defs` in the manifest's folder; `ontology_pin` is for the version"
             self.add_findings([Finding(("ontology",), message, hint)])
             return None
         file = FaultyFile(path, None, "file of an ontology") if path else self
