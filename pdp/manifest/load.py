@@ -132,10 +132,7 @@ class _ManifestFile(FaultyFile):
         self._check_across()
 
     def _read_ontology(self, head: dict[str, Any]) -> dict[str, Any] | None:
-        """Put the ontology into `head` in place of its file's name; return its types by each reference to them.
-
-        None: it cannot be used, and has a fault.
-        """
+        """Put the ontology into `head` for its file's name; return its types by each reference; None: it is faulty."""
         if head.get("ontology") is None:
             return {}
         stated = head.pop("ontology")
@@ -152,8 +149,7 @@ class _ManifestFile(FaultyFile):
         types = dict(ontology.types) if ontology else {}
         for of, schema in types.items():
             file.add_findings(read_schema(schema, types, ("$defs", of), ontology=types)[1], where)
-        if path:
-            self.faults += file.faults
+        self.faults += file.faults if path else ()
         if ontology is None:
             return None
         head["ontology"] = ontology

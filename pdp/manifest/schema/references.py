@@ -163,8 +163,9 @@ class _Copies:
                 inside = _TYPES_FILE
             else:
                 hint = "refer to `#/$defs/NAME` of this file, to types.json#/$defs/NAME, or to a type of the `ontology`"
-                hint = nearest(reference, ontology) or hint
-                self.faults.append(Finding(place, f"{LEADS_OUT}: {reference:.80}", hint))
+                self.faults.append(
+                    Finding(place, f"{LEADS_OUT}: {reference:.80}", nearest(reference, ontology) or hint)
+                )
                 return reference
         name, known = reference.rpartition(_POINTER)[2], self._sources[inside]
         if name not in known:
