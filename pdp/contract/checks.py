@@ -94,16 +94,18 @@ def check(  # noqa: PLR0911 - a return for each check
     if tool.entry.writes == "canonical":
         reason = f"{proposal.tool} writes canonical memory, and no model may call it: propose the change instead"
         return Rejected("writes", proposal, Rejection(RejectionCode.DIRECT_CANONICAL_WRITE_FORBIDDEN, reason), tool)
-    sources = tool.entry.provenance.required
     if len(proposal.text) > tool.free_bytes or not tool.validator.is_valid(proposal.arguments):
         # A source that names nothing is missing, whatever the schema says about it: see below.
-        empty = {name for name in sources if not _names_source(proposal.arguments.get(name))}
+        empty = {name for name in tool.entry.provenance.required if not names_source(proposal.arguments.get(name))}
         stated = {name: value for name, value in proposal.arguments.items() if name not in empty}
         fault, details = schema_fault(tool, stated, len(proposal.text))
         if fault is not None:
             faulty = Rejection(RejectionCode.INVALID_PAYLOAD, fault, {"faults": details})
             masked = _masked(faulty, tool, proposal.arguments)
             return Rejected("schema", proposal, masked, tool, schema_valid=False)
+        unsourced = _unsourced(Checked(tool, proposal, None, MappingProxyType({})))
+        if unsourced and not tool.validator.is_valid(proposal.arguments):
+            return unsourced._replace(schema_valid=False, idempotency_missing=None)
     config = tool.config.resolve(session.config, session.state) if tool.config else MappingProxyType(session.config)
     passed = Checked(tool, proposal, session.idempotency_key or None, config)
     if tool.invariants is not None:
@@ -118,10 +120,14 @@ def check(  # noqa: PLR0911 - a return for each check
             return rejected._replace(idempotency_missing=True)
         derived = digest(canonical([tool.entry.name, passed.proposal.arguments]))
         passed = passed._replace(idempotency_key=f"derived:{derived}")
-    if sources and (missing := [name for name in sources if not _names_source(passed.proposal.arguments.get(name))]):
-        reason = f"{proposal.tool} has to name its sources: {', '.join(missing)}"
-        return rejection_of("provenance", passed, RejectionCode.MISSING_PROVENANCE, reason)
-    return passed
+    return _unsourced(passed) or passed
+
+
+def _unsourced(checked: Checked) -> Rejected | None:
+    arguments, required = checked.proposal.arguments, checked.tool.entry.provenance.required
+    missing = [name for name in required if not names_source(arguments.get(name))]
+    reason = f"{checked.tool.entry.name} has to name its sources: {', '.join(missing)}"
+    return rejection_of("provenance", checked, RejectionCode.MISSING_PROVENANCE, reason) if missing else None
 
 
 def rejection_of(name: str, checked: Checked, code: RejectionCode, reason: str) -> Rejected:
@@ -187,11 +193,11 @@ def _masked(rejection: Rejection | None, tool: CompiledTool, *arguments: dict[st
     return replace(rejection, reason=mask.text(rejection.reason), details=mask.value(rejection.details))
 
 
-# Every part has to name something, and zero does; the concern `provenance` of the policy says the same.
-def _names_source(value: Any, deeper: int = _DEEPEST) -> bool:
+def names_source(value: Any, deeper: int = _DEEPEST) -> bool:
+    """Whether every part names something, and zero does; the concern `provenance` of the policy says the same."""
     if isinstance(value, str):
         return bool(value.strip(_WHITE_SPACE))
     if isinstance(value, (list, dict)):
         parts = value.values() if isinstance(value, dict) else value
-        return bool(value) and deeper > 0 and all(_names_source(part, deeper - 1) for part in parts)
+        return bool(value) and deeper > 0 and all(names_source(part, deeper - 1) for part in parts)
     return value is not None and value is not False

@@ -15,7 +15,7 @@ from pdp.documents import nearest, shown_name
 from pdp.documents.document import Path
 from pdp.errors import Fault, FileFaultsError, UsageError
 from pdp.manifest.effective import EffectiveManifest, effective_manifest, effective_tool
-from pdp.manifest.fields import PATTERN_EFFECTS
+from pdp.manifest.fields import PATTERN_EFFECTS, Clause
 from pdp.manifest.findings import FaultyFile, Finding
 from pdp.manifest.model import ActionRules, DeclaredTool, Governance, Manifest, Ontology, Tool
 from pdp.manifest.programs import program_findings, program_path
@@ -29,6 +29,7 @@ from pdp.manifest.rules.rules import (
     tool_findings,
 )
 from pdp.manifest.schema.faults import read_schema
+from pdp.manifest.schema.references import LEADS_OUT
 from pdp.manifest.schema.shapes import shape_findings
 from pdp.manifest.spellings import expanded_entry, expanded_rules, manifest_root, path_beside, written_path
 
@@ -115,6 +116,7 @@ class _ManifestFile(FaultyFile):
             definitions = {}
         self._folder = None if str(path) == "-" else pathlib.Path(path).absolute().parent
         types = self._read_ontology(head)
+        self.untyped = types is None
         records = head.get("tools")
         if isinstance(records, list):
             head["tools"] = []
@@ -129,27 +131,28 @@ class _ManifestFile(FaultyFile):
             self.entries.append(_read_entry(record, expanded, base, (definitions, types), self))
         self._check_across()
 
-    def _read_ontology(self, head: dict[str, Any]) -> dict[str, Any]:
-        """Put the ontology into `head` in place of its file's name; return its types by each reference to them."""
+    def _read_ontology(self, head: dict[str, Any]) -> dict[str, Any] | None:
+        """Put the ontology into `head` for its file's name; return its types by each reference; None: it is faulty."""
         if head.get("ontology") is None:
             return {}
         stated = head.pop("ontology")
         name = stated if isinstance(stated, str) else ""
         path = path_beside(self._folder, name) if name else None
-        if name and path is None:
-            message, hint = f"`ontology` leads nowhere: {name:.80}", "name a file in the manifest's folder that holds "
-            self.add_findings([Finding(("ontology",), message, hint + "`version` and `$defs`")])
-            return {}
+        if path is None and not isinstance(stated, dict):
+            message = f"`ontology` leads nowhere: {name:.80}" if name else "`ontology` must be the name of a file"
+            hint = "name a file of `version` and `$defs` in the manifest's folder; `ontology_pin` is for the version"
+            self.add_findings([Finding(("ontology",), message, hint)])
+            return None
         file = FaultyFile(path, None, "file of an ontology") if path else self
         where = partial(written_path, file.document.value, ()) if path else lambda at: ("ontology", *at)
-        ontology, _ = file.read(Ontology, file.document.value if path else stated, where, {"$defs": {}, "version": "-"})
+        ontology, _ = file.read(Ontology, file.document.value if path else stated, where)
         types = dict(ontology.types) if ontology else {}
         for of, schema in types.items():
             file.add_findings(read_schema(schema, types, ("$defs", of), ontology=types)[1], where)
-        if path:
-            self.faults += file.faults
-        if ontology is not None:
-            head["ontology"] = ontology
+        self.faults += file.faults if path else ()
+        if ontology is None:
+            return None
+        head["ontology"] = ontology
         return types | {f"{name}#/$defs/{of}": schema for of, schema in types.items()}
 
     def manifest(self) -> Manifest:
@@ -213,7 +216,8 @@ class _GovernanceFile(FaultyFile):
 def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, programs: bool, doubtful: bool) -> None:
     """Find what is wrong with effective entries, what the two files get wrong together, and what is `doubtful`."""
     whole = governance.governance() if governance else Governance()
-    actions, listed, clauses = whole.actions, whole.programs, whole.clauses
+    actions, listed = whole.actions, whole.programs
+    clauses = [clause for clause in whole.clauses if clause is not Clause.TYPED or not file.untyped]
     # What a faulty governance file lists is not known.
     programs = programs and (governance is None or all(fault.warning for fault in governance.faults))
     mapped: set[str] = set()
@@ -288,13 +292,13 @@ def _read_entry(
     record: Any,
     expansion: tuple[Any, list[Finding]],
     base: Path,
-    sources: tuple[Mapping[str, Any], Mapping[str, Any]],
+    sources: tuple[Mapping[str, Any], Mapping[str, Any] | None],
     file: FaultyFile,
 ) -> _Entry:
     """Read one tool entry, which stands at `base`, adding its faults and warnings to `file`.
 
     `expansion` is the entry without short forms, and what is wrong with those. `sources`: the file's definitions, and
-    the types of its ontology.
+    the types of its ontology; None: not known.
     """
     where = partial(written_path, record, base)
     expanded, findings = expansion
@@ -310,7 +314,7 @@ def _read_entry(
             whole, faults = read_schema(stated, definitions, (field,), root_object=field == "schema", ontology=types)
             schemas["schema_" if field == "schema" else field] = whole
             sound = sound and all(fault.warning for fault in faults)
-            file.add_findings(faults, where)
+            file.add_findings((one for one in faults if types is not None or LEADS_OUT not in one.message), where)
     if sound:
         tool = tool.model_copy(update=schemas)
     if tool.pattern and tool.effect_class is None and "effect_class" not in unusable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from functools import cached_property
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import (
@@ -50,6 +51,7 @@ from pdp.manifest.fields import (
 )
 from pdp.manifest.findings import FROM_FILE
 from pdp.manifest.programs import check_item, check_program
+from pdp.manifest.schema.references import self_contained
 from pdp.proposal import RejectionCode
 
 # Fields whose null says something else than their absence, or the same.
@@ -476,6 +478,12 @@ class Ontology(Record):
 
     version: Text
     types: dict[Annotated[str, _TYPE_NAME], Schema] = Field(alias="$defs")
+
+    @cached_property
+    def copies(self) -> dict[str, Any]:
+        """Its types as they stand in `$defs` of the schemas that refer to them, by their names there."""
+        whole, _ = self_contained({"anyOf": [{"$ref": name} for name in self.types]}, {}, self.types)
+        return dict(whole.get("$defs", {}))
 
 
 class Manifest(Record):

@@ -115,7 +115,7 @@ def path_beside(folder: pathlib.Path | None, name: str) -> pathlib.Path | None:
     try:
         path = (folder / name).resolve()
         return path if path.is_relative_to(folder.resolve()) and path.is_file() else None
-    except (OSError, ValueError):  # no name of a file
+    except (OSError, RuntimeError, ValueError):  # no name of a file, or links in a circle
         return None
 
 

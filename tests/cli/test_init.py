@@ -228,6 +228,22 @@ def test_what_a_draft_says_of_a_tool(tmp_path: Path) -> None:
     assert (doctor.code, doctor.out) == (0, "nothing found\n")
 
 
+def test_a_draft_names_sources_as_the_schema_has_them(tmp_path: Path) -> None:
+    listed = {"type": "array", "items": {"type": "string"}}
+    properties = {"order_id": {"type": "string", "description": "Of the shop."}, "mails": listed}
+    tool = {
+        "name": "refund", "description": "Refund an order.", "effect_class": "stage", "writes": "proposal",
+        "provenance": {"required": ["order_id", "mails"]}, "schema": {"type": "object", "properties": properties},
+    }  # fmt: skip
+    (tmp_path / "m.json").write_text(json.dumps({"manifest_version": "1", "tools": [tool]}))
+
+    assert pdp("init", tmp_path / "new", "--from", tmp_path / "m.json").code == 0
+
+    scenarios = yaml.safe_load((tmp_path / "new/scenarios.yaml").read_text())["scenarios"]
+    assert scenarios[0]["propose"]["arguments"] == {"order_id": "<order_id>", "mails": ["source-1"]}
+    assert [scenario["expect"].get("rejection") for scenario in scenarios] == [None, None]
+
+
 def test_nothing_is_drafted_where_there_is_no_tool(tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text("manifest_version: 2026.01.1\ntools: []\n")
 

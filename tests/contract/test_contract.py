@@ -279,6 +279,30 @@ def test_a_source_that_the_schema_refuses_for_its_absence_is_missing(sources: An
     assert rejection(manifest, {"source_ids": [7]})[0] == "INVALID_PAYLOAD"
 
 
+def test_an_empty_source_that_the_schema_refuses_reaches_no_config_invariant_or_key() -> None:
+    strict = {"type": "array", "items": {"type": "string", "minLength": 1}}
+    few = {"id": "FEW", "rule": "few sources", "check": "size(call.source_ids) <= 3"}
+    sourced = {"provenance": {"required": ["source_ids"]}, "idempotency": {"required": True}}
+    schema = {"type": "object", "properties": {"source_ids": strict}}
+    manifest = compiled(**sourced, schema=schema, invariants=[few])
+    for sources in (None, [""]):
+        found = check(
+            Proposal.read({"tool": "save_note", "arguments": {"source_ids": sources}}),
+            session(idempotency_key=None),
+            manifest,
+        )
+        assert isinstance(found, Rejected)
+        assert found.rejection is not None
+        assert (found.check, found.rejection.code) == ("provenance", "MISSING_PROVENANCE")
+        assert (found.schema_valid, found.idempotency_missing, found.trips) == (False, None, ())
+    # What the schema takes comes to the checks in their order.
+    found = check(
+        Proposal.read({"tool": "save_note", "arguments": {"source_ids": []}}), session(idempotency_key=None), manifest
+    )
+    assert isinstance(found, Rejected)
+    assert (found.check, found.schema_valid) == ("idempotency", True)
+
+
 @pytest.mark.parametrize("sources", ["doc-7", ["doc-7"], 0])
 def test_provenance(sources: Any) -> None:
     assert checked(compiled(provenance={"required": ["source_ids"]}), {"source_ids": sources}).schema_valid is True

@@ -27,7 +27,7 @@ def test_lint_finds_what_is_accepted_in_the_manifest_and_nothing_else(tmp_path: 
     found = [(fault["kind"], fault["message"]) for fault in done.json["faults"]]
     assert done.code == 0
     # No client says what a call rests on, and none has a tool that takes an effect back.
-    sourced = [f"`{tool}` has effects and no `writes`, no `provenance`" for tool in EFFECTS]
+    sourced = [f"`{tool}` has effects and no `writes: proposal`, no `provenance`" for tool in EFFECTS]
     assert sorted(found) == sorted(
         ("warning", message)
         for message in (

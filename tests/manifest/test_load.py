@@ -445,8 +445,8 @@ FAULTY_TOOLS: list[tuple[str, ...]] = [
     ("schema: {properties: {}}",
      "schema of the arguments must be of type object | write `type: object` and its `properties`"),
     ("schema: {type: object, properties: {a: {$ref: 'https://example.org/x', description: x}}}",
-     ("$ref leads out of the file: https://example.org/x | refer to `#/$defs/NAME` of this file, or to "
-     "types.json#/$defs/NAME")),
+     ("$ref leads out of the file: https://example.org/x | refer to `#/$defs/NAME` of this file, to "
+     "types.json#/$defs/NAME, or to a type of the `ontology`")),
     ("result_schema: {$ref: '#/$defs/No'}",
      "$ref leads nowhere: #/$defs/No | define it under `$defs` of the schema or the file"),
 ]  # fmt: skip

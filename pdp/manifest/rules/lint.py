@@ -20,8 +20,8 @@ from pdp.manifest.model import ActionRules, Ontology, Tool
 from pdp.manifest.rules.labels import label_doubts
 from pdp.manifest.rules.rules import says_it_changes
 from pdp.manifest.schema.compile import closed_schema
-from pdp.manifest.schema.references import ontology_copies
-from pdp.manifest.schema.walk import Alternative, SchemaNode, walk
+from pdp.manifest.schema.references import direct
+from pdp.manifest.schema.walk import BRANCHES, Alternative, SchemaNode, walk
 
 _BOUNDS: Final = (
     (("integer", "number"), ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")),
@@ -29,8 +29,17 @@ _BOUNDS: Final = (
     (("array",), ("minItems",), ("maxItems",)),
     (("object",), ("minProperties",), ("maxProperties",)),
 )
+# Where a schema may only narrow a value, and where it says nothing of what the value is made of.
+_NARROWING: Final = frozenset(("allOf", "dependentSchemas", "else", "then"))
+_CONDITIONS: Final = frozenset(("$defs", "definitions", "if", "not", "propertyNames"))
 # Steps of reading one schema; 10,000 take about 0.2 s.
 _MOST_WORK: Final = 10_000
+_HINTS: Final = {
+    Clause.TYPED: "state it in the manifest; a type is a `$ref` to one of the file that `ontology` names",
+    Clause.VERSIONED: "state `version` here, and pin it in `agents` of the manifest",
+    Clause.EVAL_GATED: "state `eval_pack` here, and `release` here or in the governance file",
+    Clause.PROVENANCE: "write `writes: proposal` and `provenance: {required: [ARGUMENT]}`: what names its sources",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +80,12 @@ def clause_findings(
     something and does not meet `provenance`, where that is not demanded.
     """
     for clause, lacking in _missing(tool, pinned, ontology).items():
+        hint = _HINTS.get(clause, "state it here or in the governance file")
         if lacking and clause in clauses:
             message = f"{shown_name(tool.name)} does not meet clause `{clause}`, which the governance file demands"
-            hint = "state it here or in the governance file"
             yield Finding(("name",), f"{message}: it has no {', no '.join(lacking)}", hint)
         elif lacking and clause is Clause.PROVENANCE and doubtful and says_it_changes(tool):
             message = f"{shown_name(tool.name)} has effects and no {', no '.join(lacking)}"
-            hint = "write `writes: proposal` and `provenance: {required: [ARGUMENT]}`: what names its sources"
             yield Finding(("name",), message, hint, warning=True)
 
 
@@ -111,7 +119,7 @@ def _missing(tool: Tool, pinned: AbstractSet[str] | None, ontology: Ontology | N
         (Clause.PERMISSIONED, nobody, "`approval.approvers`: nobody could grant what it asks for"),
         (Clause.EVAL_GATED, tool.eval_pack is None, "`eval_pack`"),
         (Clause.EVAL_GATED, tool.release is None, "`release`"),
-        (Clause.PROVENANCE, may_write and tool.writes is Writes.NONE, "`writes`"),
+        (Clause.PROVENANCE, may_write and tool.writes is Writes.NONE, "`writes: proposal`"),
         (Clause.PROVENANCE, may_write and not tool.provenance.required, "`provenance`"),
     )
     return {clause: tuple(what for of, lacks, what in needs if of is clause and lacks) for clause in Clause}
@@ -122,38 +130,46 @@ def _untyped_members(tool: Tool, ontology: Ontology) -> list[str]:
 
     A value that is neither such a type nor an object with members counts as a whole.
     """
-    copies, found = ontology_copies(ontology.types), dict[str, None]()
+    copies, found = ontology.copies, dict[str, None]()
     for part, noun, schema in (("request", "argument", tool.schema_), ("response", "result", tool.result_schema)):
         definitions = schema.get("$defs", {}) if schema else {}
         if schema is None or _refers(schema, definitions, copies):
             continue
-        for form in walk(closed_schema(schema) if part == "request" else schema).alternatives:
+        # What a type of the ontology is made of is typed: a member of it refers to it again.
+        read = {
+            name: {"type": target.get("type", "object"), "properties": {name: {"$ref": f"#/$defs/{name}"}}}
+            for name, target in copies.items()
+            if definitions.get(name) == target
+        }
+        whole = {**schema, "$defs": {**definitions, **read}}
+        for form in walk(closed_schema(whole) if part == "request" else whole).alternatives:
             members = {**form.conditional, **form.properties, **({"*": form.members} if form.members else {})}
             if form.types != frozenset(("object",)) or not members:
                 found[f"the {part}"] = None
             for name, node in members.items():
-                if node.parts != (False,) and not any(_refers(each, definitions, copies) for each in node.parts):
+                if node.parts != (False,) and not _refers({"allOf": list(node.parts)}, definitions, copies):
                     found[f"{noun} {shown_name(name)}"] = None
     return list(found)
 
 
 def _refers(schema: Any, definitions: Mapping[str, Any], copies: Mapping[str, Any]) -> bool:
-    """Whether a schema refers to a type of the ontology, is a list of such values, or one of several, null included."""
+    """Whether a schema refers to a type of the ontology, is a list of such values, or one of several, null included.
+
+    What stands beside a reference may narrow it; a member or an alternative there has to refer to such a type itself.
+    """
     if not isinstance(schema, dict):
         return False
+    found = []
     if isinstance(schema.get("$ref"), str):
         name = schema["$ref"].removeprefix("#/$defs/")
-        target = definitions.get(name)
-        if name in copies and target == copies[name]:
-            return True
-        return _refers(target, {of: part for of, part in definitions.items() if of != name}, copies)
-    for key in ("anyOf", "oneOf"):
-        branches = [branch for branch in schema.get(key, ()) if branch != {"type": "null"}]
-        if branches:
-            return all(_refers(branch, definitions, copies) for branch in branches)
-    if schema.get("type") == "array" and "prefixItems" not in schema:
-        return _refers(schema.get("items"), definitions, copies)
-    return any(_refers(part, definitions, copies) for part in schema.get("allOf", ()))
+        target, others = definitions.get(name), {of: part for of, part in definitions.items() if of != name}
+        found.append((name in copies and target == copies[name]) or _refers(target, others, copies))
+    for (key, *_), part in direct(schema):
+        narrows = key in _NARROWING and isinstance(part, dict) and "$ref" not in part and not any(direct(part))
+        if not narrows and key not in _CONDITIONS and part not in (False, {"type": "null"}):
+            found.append(_refers(part, definitions, copies))
+    whole = not BRANCHES.isdisjoint(schema) or (schema.get("type") == "array" and "items" in schema)
+    return whole and bool(found) and all(found)
 
 
 def doubts(tool: Tool, rules: ActionRules | None = None, *, sound: bool, labelled: bool) -> Iterator[Finding]:

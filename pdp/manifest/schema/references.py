@@ -28,6 +28,7 @@ SCHEMA_KEYS: Final = frozenset((
 ))  # fmt: skip
 """Where in a schema further schemas stand (JSON Schema 2020-12, core, 10 and 11)."""
 
+LEADS_OUT: Final = "$ref leads out of the file"
 SHARED_PREFIX: Final = "types_"
 _POINTER: Final = "#/$defs/"
 _TYPES_FILE: Final = "types.json"
@@ -43,7 +44,7 @@ def shared_types() -> dict[str, Any]:
     return types
 
 
-def _direct(schema: Mapping[Any, Any]) -> Iterator[tuple[Path, Any]]:
+def direct(schema: Mapping[Any, Any]) -> Iterator[tuple[Path, Any]]:
     """Yield each schema that stands right in a schema, with its place there."""
     for key, value in schema.items():
         if key in SCHEMA_KEYS:
@@ -61,7 +62,7 @@ def subschemas(schema: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
         at, part = pending.pop()
         if isinstance(part, dict):
             yield at, part
-            pending += reversed([((*at, *place), inner) for place, inner in _direct(part)])
+            pending += reversed([((*at, *place), inner) for place, inner in direct(part)])
 
 
 def property_names(schema: Any) -> frozenset[str]:
@@ -72,7 +73,7 @@ def property_names(schema: Any) -> frozenset[str]:
 def with_parts(schema: Mapping[Any, Any], change: Callable[[Any, Path], Any]) -> dict[str, Any]:
     """Return a copy in which each schema that stands right in `schema`, at `place`, is `change(part, place)`."""
     copy: dict[Any, Any] = dict(schema)
-    for (key, *step), part in _direct(schema):
+    for (key, *step), part in direct(schema):
         if not step:
             copy[key] = change(part, (key,))
             continue
@@ -123,13 +124,6 @@ def self_contained(
     return copies.whole(), copies.faults
 
 
-def ontology_copies(types: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the types of an ontology as `self_contained` copies them into `$defs`, by their names there."""
-    whole, _ = self_contained({"anyOf": [{"$ref": name} for name in types]}, {}, types)
-    copies: dict[str, Any] = whole.get("$defs", {})
-    return copies
-
-
 class _Copies:
     """The copy of one schema, and of the definitions that it refers to outside of itself."""
 
@@ -168,9 +162,10 @@ class _Copies:
             elif reference.startswith(_TYPES_FILE + _POINTER) or reference in shared_types():
                 inside = _TYPES_FILE
             else:
-                hint = "refer to `#/$defs/NAME` of this file, or to types.json#/$defs/NAME"
-                hint = nearest(reference, ontology) or hint
-                self.faults.append(Finding(place, f"$ref leads out of the file: {reference:.80}", hint))
+                hint = "refer to `#/$defs/NAME` of this file, to types.json#/$defs/NAME, or to a type of the `ontology`"
+                self.faults.append(
+                    Finding(place, f"{LEADS_OUT}: {reference:.80}", nearest(reference, ontology) or hint)
+                )
                 return reference
         name, known = reference.rpartition(_POINTER)[2], self._sources[inside]
         if name not in known:

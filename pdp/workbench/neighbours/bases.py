@@ -14,7 +14,7 @@ from typing import Any, Final
 from pdp.manifest.fields import SUBJECT
 from pdp.manifest.model import Tool
 from pdp.workbench.neighbours.entries import CORPUS
-from pdp.workbench.neighbours.proposals import example_arguments
+from pdp.workbench.neighbours.proposals import sourced_arguments
 from pdp.workbench.neighbours.runs import made_run
 from pdp.workbench.neighbours.values import GONE, Edit, as_dict, as_list, at, edited, texts
 from pdp.workbench.neighbours.variants import Change, changes
@@ -84,10 +84,9 @@ def complete_call(
     limits, sums = tool.limits("argument"), dict.fromkeys(limit for limit, _ in tool.limits("per"))
     corpora, documents = (list(as_dict(directory.get(name))) for name in ("corpora", "documents"))
     arguments: dict[str, Any] = {str(path[-1]): "made.up" for path in vocabulary.paths if path[:-1] == _ARGUMENTS}
-    arguments |= example_arguments(tool.declared.schema_) if tool.declared else {}
+    sources = [name for entry in tool.stated for name in texts(as_dict(entry.get("provenance")).get("required"))]
+    arguments |= sourced_arguments(tool.declared.schema_ if tool.declared else {}, sources)
     arguments |= {argument: LIMIT // 2 for _, argument in limits}
-    sources = (name for entry in tool.stated for name in texts(as_dict(entry.get("provenance")).get("required")))
-    arguments |= {name: ["source-1"] for name in sources if not as_list(arguments.get(name))}
     # A purpose that all entries admit, if there is one.
     admitting = Counter(name for entry in tool.stated for name in texts(entry.get("purposes")))
     purpose = max(admitting, key=admitting.__getitem__, default="made.purpose")

@@ -5,9 +5,10 @@ They are a start for a scenario: valid in form where that is easy, without meani
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from pdp.contract.checks import names_source
 from pdp.manifest.schema.walk import Alternative, SchemaNode, walk
 from pdp.workbench.neighbours.values import as_dict, as_list, is_number
 
@@ -36,6 +37,12 @@ def example_arguments(schema: Mapping[str, Any]) -> dict[str, Any]:
     Whether they are valid is for whoever fills them in: patterns and conditions are not looked at.
     """
     return as_dict(_example(walk(schema), "", 0))
+
+
+def sourced_arguments(schema: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
+    """Return arguments for a schema as `example_arguments` does, each of `sources` naming something."""
+    arguments = example_arguments({**schema, "required": [*schema.get("required", ()), *sources]})
+    return arguments | {name: ["source-1"] for name in sources if not names_source(arguments.get(name))}
 
 
 def _example(node: SchemaNode, name: str, depth: int) -> Any:

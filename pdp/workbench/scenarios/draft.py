@@ -20,7 +20,7 @@ from pdp.manifest.fields import EffectClass, RiskTier
 from pdp.manifest.load import load_both, load_effective
 from pdp.pep import Pep
 from pdp.project.file import PROJECT_FILE
-from pdp.workbench.neighbours.proposals import example_arguments
+from pdp.workbench.neighbours.proposals import sourced_arguments
 from pdp.workbench.scenarios.files.suite import laid_over
 
 if TYPE_CHECKING:
@@ -99,7 +99,9 @@ def _scenarios(manifest: EffectiveManifest, session: Mapping[str, Any]) -> Itera
     with EmbeddedEngine.baseline(manifests={manifest.digest: manifest.document}) as engine:
         pep = Pep(manifest, engine)
         for tool in manifest.tools.values():
-            propose = {"tool": tool.name, "arguments": _arguments(tool)}
+            limited = {limit.argument: LIMIT // 2 for limit in tool.limits if limit.argument}
+            arguments = sourced_arguments(tool.schema_, tool.provenance.required) | limited
+            propose = {"tool": tool.name, "arguments": arguments}
             purpose = {"purpose": tool.purposes[0]} if tool.purposes else {}
             callers: dict[str, dict[str, Any]] = {
                 "who holds its scopes": purpose,
@@ -132,11 +134,6 @@ def _approved(tool: Tool, propose: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
     first, again = ({"propose": propose, "expect": {"verdict": verdict}} for verdict in ("STEP_UP", "ALLOW"))
     return [first, *approvals, again] if roles else []
-
-
-def _arguments(tool: Tool) -> dict[str, Any]:
-    limited = {limit.argument: LIMIT // 2 for limit in tool.limits if limit.argument}
-    return example_arguments(tool.schema_) | limited | {name: ["source-1"] for name in tool.provenance.required}
 
 
 def _yaml(value: Any, comment: str) -> str:

@@ -52,7 +52,9 @@ def load(*tools: dict[str, Any], **governance: Any) -> tuple[list[str], list[str
     except FileFaultsError as error:
         faults = list(error.faults)
     others = [
-        warning for warning in warnings if not warning.message.endswith("has effects and no `writes`, no `provenance`")
+        warning
+        for warning in warnings
+        if not warning.message.endswith("has effects and no `writes: proposal`, no `provenance`")
     ]
     return ([shown(fault, texts) for fault in faults], [shown(fault, texts) for fault in others])
 

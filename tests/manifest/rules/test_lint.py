@@ -163,6 +163,12 @@ NUMBER = {"type": "number"}
         ({"$ref": "SourceRef"}, False),  # of the library, and not of this ontology
         ({"$ref": "#/$defs/number"}, False),
         ({"type": "object", "properties": {"inner": {"$ref": "Text"}}}, False),
+        ({"$ref": "Note", "properties": {"extra": {"$ref": "Text"}}}, True),
+        ({"$ref": "Note", "properties": {"extra": NUMBER}}, False),
+        ({"$ref": "Note", "anyOf": [{"$ref": "Text"}, NUMBER]}, False),
+        ({"allOf": [{"$ref": "Note"}, {"type": "object", "properties": {"extra": NUMBER}}]}, False),
+        ({"$ref": "Text", "if": {"minLength": 2}, "then": {"pattern": "^a"}}, True),
+        ({"anyOf": [{"$ref": "Note"}], "oneOf": [{"type": "object", "properties": {"extra": NUMBER}}]}, False),
     ],
 )
 def test_each_member_refers_to_a_type_of_the_ontology(argument: dict[str, Any], *, typed: bool) -> None:
@@ -175,6 +181,38 @@ def test_each_member_refers_to_a_type_of_the_ontology(argument: dict[str, Any], 
     assert refused({**head, "tools": [{**WHOLE, "result_schema": ask}]}, ["typed"]) == (
         [] if typed else [UNTYPED + "type of the ontology for result `ask`"]
     )
+
+
+EXTRA = {"type": "object", "properties": {"extra": NUMBER}}
+
+
+@pytest.mark.parametrize(
+    ("whole", "untyped"),
+    [
+        ({"$ref": "Note", "type": "object", "minProperties": 1}, None),
+        ({"$ref": "Note", "type": "object", "properties": {"extra": {"$ref": "Text"}}}, None),
+        ({"$ref": "Note", **EXTRA}, "`extra`"),
+        ({"type": "object", "allOf": [{"$ref": "Note"}, EXTRA]}, "`extra`"),
+        ({"type": "object", "anyOf": [{"$ref": "Note"}], "oneOf": [EXTRA]}, "`extra`"),
+        ({"type": "object", "anyOf": [{"$ref": "Note"}, EXTRA]}, "`extra`"),
+        ({"$ref": "Note", "type": "object", "additionalProperties": NUMBER}, "`*`"),
+    ],
+)
+def test_what_stands_beside_a_type_of_the_ontology_is_looked_at(whole: dict[str, Any], untyped: str | None) -> None:
+    """As request and as response; what the type itself is made of is not named."""
+    head = {"manifest_version": "1", "ontology": ONTOLOGY}
+    for field, noun in (("schema", "argument"), ("result_schema", "result")):
+        assert refused({**head, "tools": [{**WHOLE, field: whole}]}, ["typed"]) == (
+            [f"{UNTYPED}type of the ontology for {noun} {untyped}"] if untyped else []
+        )
+
+
+def test_a_list_of_the_ontology_takes_no_other_items() -> None:
+    ontology = {"version": "2026.1", "$defs": {"Notes": {"type": "array", "items": NOTE}}}
+    for items, typed in ((NUMBER, False), ({"$ref": "Notes"}, True)):
+        tool = {**WHOLE, "result_schema": {"$ref": "Notes", "items": items}}
+        found = refused({"manifest_version": "1", "ontology": ontology, "tools": [tool]}, ["typed"])
+        assert found == ([] if typed else [UNTYPED + "type of the ontology for the response"])
 
 
 @pytest.mark.parametrize("result", [{"type": "object"}, {"type": "string"}, {"anyOf": [NUMBER, {"enum": ["a"]}]}])
@@ -221,6 +259,68 @@ def test_a_faulty_ontology_is_reported_at_its_place(tmp_path: Path, ontology: st
     assert [f"{Path(found.place.file).name}:{found.place.line} {found.message}" for found in caught.value.faults] == [
         fault
     ]
+
+
+REFERRING = """\
+ontology: NAME
+manifest_version: "1"
+tools:
+  - {name: read_note, description: Read, scopes: [a], risk_tier: low, ontology_pin: "2026.1",
+     schema: {type: object, properties: {a: {$ref: Text}}}, result_schema: {$ref: Note}}
+  - {name: find_note, description: Find, scopes: [a], risk_tier: low, ontology_pin: "2026.1",
+     schema: {type: object}, result_schema: {type: object, properties: {a: {type: string}}}}
+"""
+GOOD_TYPES = (
+    '"$defs": {"Note": {"type": "object", "properties": {"a": {"type": "string"}}}, "Text": {"type": "string"}}'
+)
+NAMES_A_FILE = "name a file of `version` and `$defs` in the manifest's folder; `ontology_pin` is for the version"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fault"),
+    [
+        ('"2026.1"', None, f"`ontology` leads nowhere: 2026.1 | {NAMES_A_FILE}"),
+        ("gone.json", None, f"`ontology` leads nowhere: gone.json | {NAMES_A_FILE}"),
+        ("round.json", None, f"`ontology` leads nowhere: round.json | {NAMES_A_FILE}"),
+        ("[a]", None, f"`ontology` must be the name of a file | {NAMES_A_FILE}"),
+        ('""', None, f"`ontology` must be the name of a file | {NAMES_A_FILE}"),
+        ("2026.1", None, f"`ontology` must be the name of a file | {NAMES_A_FILE}"),
+        ("o.json", f"{{{GOOD_TYPES}}}", "`version` is missing"),
+        ("o.json", f'{{"version": 2026.1, {GOOD_TYPES}}}', "`version` must be a string, not `2026.1`"),
+        ("o.json", '{"version": "2026.1", "$defs": {"a/b": {}}}', "key `a/b` must be the name of a type, not `a/b`"),
+    ],
+)
+def test_an_ontology_that_cannot_be_used_is_one_fault(
+    tmp_path: Path, name: str, content: str | None, fault: str
+) -> None:
+    """What refers to it, is pinned to it or demanded of it has no fault beside."""
+    (tmp_path / "m.yaml").write_text(REFERRING.replace("NAME", name))
+    (tmp_path / "g.yaml").write_text("clauses: [typed]\n")
+    (tmp_path / "round.json").symlink_to("round.json")
+    if content is not None:
+        (tmp_path / "o.json").write_text(content)
+    with pytest.raises(FileFaultsError) as caught:
+        load_effective(tmp_path / "m.yaml", tmp_path / "g.yaml")
+    (found,) = caught.value.faults
+    assert f"{found.message} | {found.hint}".startswith(fault)
+
+
+def test_each_clause_says_what_to_write_where_it_can_be_written() -> None:
+    tool = {"name": "file_note", "scopes": ["a"], "schema": {"type": "object"}, "effect_class": "stage"}
+    manifest = {"manifest_version": "1", "tools": [{**tool, "writes": "none"}]}
+    with pytest.raises(FileFaultsError) as caught:
+        load_effective(
+            "m", "g", manifest_text=orjson.dumps(manifest), governance_text=orjson.dumps({"clauses": list(Clause)})
+        )
+    hints = {fault.message.split("`")[3]: fault.hint for fault in caught.value.faults}
+    assert hints == {
+        "typed": "state it in the manifest; a type is a `$ref` to one of the file that `ontology` names",
+        "versioned": "state `version` here, and pin it in `agents` of the manifest",
+        "idempotent": "state it here or in the governance file",
+        "permissioned": "state it here or in the governance file",
+        "eval-gated": "state `eval_pack` here, and `release` here or in the governance file",
+        "provenance": "write `writes: proposal` and `provenance: {required: [ARGUMENT]}`: what names its sources",
+    }
 
 
 # As document 000 prints it in 9.5.
@@ -302,10 +402,10 @@ def test_a_printed_record_meets_six_of_six_clauses(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "lacks", "warned"),
     [
-        ({"effect_class": "commit-low"}, "`writes`, no `provenance`", True),
-        ({"effect_class": "stage", "provenance": {"required": ["id"]}}, "`writes`", True),
-        ({"safety": {"side_effects": "write"}}, "`writes`, no `provenance`", True),
-        ({}, "`writes`, no `provenance`", False),  # it may change something, and does not say so
+        ({"effect_class": "commit-low"}, "`writes: proposal`, no `provenance`", True),
+        ({"effect_class": "stage", "provenance": {"required": ["id"]}}, "`writes: proposal`", True),
+        ({"safety": {"side_effects": "write"}}, "`writes: proposal`, no `provenance`", True),
+        ({}, "`writes: proposal`, no `provenance`", False),  # it may change something, and does not say so
         ({"effect_class": "commit-low", "writes": "proposal", "provenance": {"required": ["id"]}}, "", False),
         ({"effect_class": "commit-low", "writes": "canonical"}, "", False),
         ({"effect_class": "read-external"}, "", False),
