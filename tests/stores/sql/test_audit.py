@@ -63,7 +63,7 @@ def opened(database: Database) -> Iterator[Opened]:
 
 
 def verified(log: SqlAudit, key: bytes | None = KEY) -> int:
-    return verify_chain((row.line.encode() for row in log.lines(-1, 10_000)), key)
+    return verify_chain((row.line.encode() for row in log.lines(-1, 1_000_000)), key)
 
 
 @contextmanager
