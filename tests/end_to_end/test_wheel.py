@@ -108,7 +108,7 @@ def a_new_project_tests_itself(programs: Path, folder: Path, opa: Path) -> None:
     answers = (made, where, tested, checked, linted)
     project = f"project: {desk}/pdp.yaml\n"
     assert [(answer.returncode, answer.stderr) for answer in answers] == [(0, "")] * 2 + [(0, project)] * 3
-    assert re.match(r"30 passed: 2 files, embedded, sidecar, \d+\.\d\d s\n", tested.stdout)
+    assert re.match(r"32 passed: 2 files, embedded, sidecar, \d+\.\d\d s\n", tested.stdout)
     assert checked.stdout == "1 file: no fault\n"
     page = (desk / "page.html").read_text()
     assert page.startswith("<!doctype html>")
