@@ -170,9 +170,8 @@ async def test_an_agent_that_is_a_tool_is_pinned_by_its_own_name_and_pauses(
     grant(pinned, held)
     await run.answer({held.id: True})
 
-    dispatched = {
-        (e["tool_name"], e["agent"], e["run_id"]) for e in pinned.audit.events if e["type"].endswith("dispatch")
-    }  # type: ignore[attr-defined]
+    events = pinned.audit.events  # type: ignore[attr-defined]
+    dispatched = {(e["tool_name"], e["agent"], e["run_id"]) for e in events if e["type"].endswith("dispatch")}
     assert (lead.model.offered[0], clerk.model.offered[0]) == (["clerk"], ["read_note", "pay_bill"])
     assert at_pause == [("read_note", {"note": "a"})]
     assert world.ran() == [*at_pause, ("pay_bill", BILLS[0])]
