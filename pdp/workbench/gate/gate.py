@@ -24,6 +24,7 @@ from pdp.errors import EngineError, EngineTimeoutError, FileFaultsError, PdpErro
 from pdp.json import canonical
 from pdp.manifest.fields import Text
 from pdp.pep import Pep
+from pdp.proposal import Trace
 from pdp.workbench.coverage.coverage import measure
 from pdp.workbench.diff.bundle_diff import GENERATED, bundle_diff
 from pdp.workbench.engines import ENGINE_TIMEOUT
@@ -203,23 +204,25 @@ class _Checks:
     def golden_schemas(self) -> _Outcome:
         golden = self._run.golden
         reasons = [] if golden.total else ["no scenario is golden: mark calls of a well-behaved agent `golden: true`"]
-        reasons += self._golden("schema_valid", "its arguments are not valid against the tool's schema")
+        reasons += self._golden(
+            lambda trace: trace.schema_valid is not True, "its arguments are not valid against the tool's schema"
+        )
         return f"{golden.schema_valid} of {golden.total} golden scenarios are valid", reasons
 
     def manifest_violations(self) -> _Outcome:
-        golden = self._run.golden
-        reasons = self._golden("in_manifest", "proposes a tool that the manifest does not have")
-        violations = _number(golden.total - golden.in_manifest, "violation")
-        return f"{violations} in {_number(golden.total, 'golden scenario')}", reasons
+        reasons = self._golden(
+            lambda trace: trace.in_manifest is not True, "proposes a tool that the manifest does not have"
+        )
+        reasons += self._golden(lambda trace: bool(trace.idempotency_missing), "has no key for a tool that needs one")
+        violations = _number(len(reasons), "violation")
+        return f"{violations} in {_number(self._run.golden.total, 'golden scenario')}", reasons
 
-    def _golden(self, field: str, violation: str) -> list[str]:
+    def _golden(self, is_violation: Callable[[Trace], bool], said: str) -> list[str]:
         return [
-            f"{_shown(result)}: {violation}"
+            f"{_shown(result)}: {said}"
             for result in self._run.results
             if result.golden
-            and any(
-                getattr(evaluation.trace, field) is not True for step in result.steps for evaluation in step.evaluations
-            )
+            and any(is_violation(evaluation.trace) for step in result.steps for evaluation in step.evaluations)
         ]
 
     def tools_proven(self) -> _Outcome:

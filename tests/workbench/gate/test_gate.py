@@ -202,6 +202,18 @@ def test_scenarios_that_fail_and_goldens_that_are_none(project: Path) -> None:
     }
 
 
+def test_a_golden_call_without_its_key_is_a_violation(project: Path) -> None:
+    wire = {**TOOLS["tools"][1], "idempotency": {"required": True}}
+    manifest = {**TOOLS, "tools": [TOOLS["tools"][0], wire]}
+    written(project / "manifest.json", manifest)
+    keyless = {"name": "keyless", "golden": True, "propose": SMALL, "expect": {"rejection": "INVALID_PAYLOAD"}}
+    file = scenario_file(project / "scenarios.json", [*READING, keyless])
+    released(project, manifest)
+
+    violations = failed(checked(project))["manifest-violations"]
+    assert violations == [f"{file}:1: keyless: has no key for a tool that needs one"]
+
+
 def test_mutation_names_the_scenarios_that_keep_it_from_being_checked(project: Path) -> None:
     bundle = read_bundle(project / "bundle.tar.gz")
     path = "authz/concerns/manifest/manifest.rego"
