@@ -179,7 +179,7 @@ def test_every_guess_is_marked_and_what_a_tool_says_of_itself_lowers_its_class_a
     ]  # fmt: skip
     assert made.count("destructive: true  # review: nothing says that it can be taken back") == 2
     assert made.count('safety: {"side_effects": "external"}  # review: nothing says that it stays inside') == 1
-    assert "says what to do (not_a_tool.free_text)" in made
+    assert "any text (not_a_tool.free_text)" in made
 
 
 def test_rules_are_named_and_what_they_deny_is_not_there() -> None:

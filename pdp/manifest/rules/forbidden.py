@@ -127,8 +127,7 @@ def _untyped(entry: Tool, *, changes: bool) -> Iterator[Finding]:
 
 
 def _free_text(entry: Tool) -> Iterator[Finding]:
-    # A flag says nothing about what the tool is to do.
-    arguments = {name: node for name, node in argument_schemas(entry.schema_).items() if not _is_flag(node)}
+    arguments = argument_schemas(entry.schema_)
     if len(arguments) != 1:
         return
     ((name, schema),) = arguments.items()
@@ -136,7 +135,7 @@ def _free_text(entry: Tool) -> Iterator[Finding]:
         yield _refused(
             member_place(entry.schema_, "schema", name),
             NotATool.FREE_TEXT,
-            f"argument {shown_name(name)} of a tool with effects may be any text, and none beside it says what to do",
+            f"argument {shown_name(name)} is the only one of a tool with effects, and any text",
             f"state further arguments, `enum`, `pattern`, `format`, or a `maxLength` of at most {LONGEST_NAME}",
         )
 
@@ -237,10 +236,6 @@ def _has_unread_members(form: Alternative) -> bool:
         for stated in form.rest[key]
         for _, part in subschemas({key: stated})
     )
-
-
-def _is_flag(node: SchemaNode) -> bool:
-    return all(form.kinds is not None and form.kinds <= {"boolean", "null"} for form in node.alternatives)
 
 
 def _is_free_text(node: SchemaNode) -> bool:

@@ -26,7 +26,7 @@ LIMIT: Final = 100
 _CALL: Final = "sha256:made-up"
 _ARGUMENTS: Final = ("context", "arguments")
 _MOST_GRANTS: Final = 9
-_TRIED: Final = 500
+_TRIED: Final = 1000
 _STEPS: Final = 5
 
 

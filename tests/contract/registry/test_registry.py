@@ -220,9 +220,9 @@ def manifest(*names: str) -> Manifest:
                                                  effect_class="commit-low", compensation="undo_it"),
             ("contract `search_web`: high risk tier without idempotency (write `idempotency: {required: true}`; or "
             "declare an effect class without side effects)\n"
-            "contract `search_web`: argument `query` of a tool with effects may be any text, and none beside it says "
-            "what to do (not_a_tool.free_text) (state further arguments, `enum`, `pattern`, `format`, or a "
-            "`maxLength` of at most 200)"),
+            "contract `search_web`: argument `query` is the only one of a tool with effects, and any text "
+            "(not_a_tool.free_text) (state further arguments, `enum`, `pattern`, `format`, or a `maxLength` of at most "
+            "200)"),
         ),
         (
             lambda: Registry().register_contract(contract(), scopes={"a"}),

@@ -234,21 +234,6 @@ def test_do_whatever_is_no_tool_and_a_question_without_effects_may_be_any_text(
 
 
 @pytest.mark.parametrize(
-    ("beside", "refused"),
-    [
-        ({"verbose": {"type": "boolean"}, "dry": {"type": ["boolean", "null"]}, "fast": {"const": True}}, True),
-        ({"style": {"enum": ["short", "long"]}}, False), ({"to": {"type": "string"}}, False),
-        ({"any": {}}, False),
-    ],
-)  # fmt: skip
-def test_a_flag_beside_a_free_text_says_nothing(beside: dict[str, Any], refused: bool) -> None:
-    found = said(
-        schema={"type": "object", "properties": {"prompt": {"type": "string"}, **beside}}, effect_class="stage"
-    )
-    assert (("schema.properties.prompt", "not_a_tool.free_text") in found) is refused
-
-
-@pytest.mark.parametrize(
     ("argument", "free"),
     [
         ({"type": "string"}, True),
@@ -435,11 +420,10 @@ tools:
 def test_every_fault_stands_at_its_place() -> None:
     with pytest.raises(FileFaultsError) as caught:
         load_manifest("m.yaml", manifest_text=FAULTY.encode())
-    free = "of a tool with effects may be any text, and none beside it says what to do"
     assert [(fault.place.line, fault.place.column, fault.message) for fault in caught.value.faults] == [
         (6, 13, "pattern lookup: argument `source` is missing"),
         (6, 77, "pattern lookup: argument `identifier` must be of type string, not integer"),
-        (12, 49, f"argument `prompt` {free} (not_a_tool.free_text)"),
+        (12, 49, "argument `prompt` is the only one of a tool with effects, and any text (not_a_tool.free_text)"),
         (15, 25, "database is reached without an effect class (not_a_tool.direct_access)"),
         (16, 48, "argument `where` may be anything (not_a_tool.untyped)"),
         (17, 11,
