@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from pdp.pep import Pep
 
 _CONTROL: Final = (HookAborted, ToolExecutionFailedError)
-_KEPT: Final = frozenset((
-    "args_schema", "description", "max_usage_count", "name", "result_as_answer", "result_schema", "tool_failure_policy",
-))  # fmt: skip
 
 _log = logging.getLogger("pdp.adapters")
 _announced: ContextVar[list[Any] | None] = ContextVar("pdp_crewai_announced", default=None)
@@ -131,7 +128,16 @@ class _GuardedTool(BaseTool):  # type: ignore[misc] # the framework is not insta
 
 
 def _guarded(guard: ToolGuard, name: str, tool: BaseTool) -> _GuardedTool:
-    made = _GuardedTool(cache_function=_never, **{field: getattr(tool, field) for field in _KEPT})
+    made = _GuardedTool(
+        name=tool.name,
+        description=tool.description,
+        args_schema=tool.args_schema,
+        result_schema=tool.result_schema,
+        result_as_answer=tool.result_as_answer,
+        max_usage_count=tool.max_usage_count,
+        tool_failure_policy=tool.tool_failure_policy,
+        cache_function=_never,
+    )
     made._guard, made._declared, made._inner = guard, name, tool  # noqa: SLF001 - its own class is here
     return made
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -25,8 +25,6 @@ app = command_app(
     "Decide on calls that wait for a person. Whoever can write to the store is trusted: the session file says who "
     "decides, and nobody checks that it is the person at the terminal. With --service, the token says who decides."
 )
-
-_EXIT_CODES: Final = "2 bad usage or file, 1 refused, or the store or service cannot be reached."
 
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval, as `pdp approvals list` shows it.")]
 Decider = Annotated[
@@ -85,21 +83,20 @@ def show(approval_id: ApprovalId, store: StoreUrl = None, service: ServiceUrl = 
     _print(approval, as_json=as_json)
 
 
-def _command(step: Literal["grant", "withdraw"], words: str, done: str) -> None:
-    @app.command(step, help=f"{words}\n\nExit code: 0 {done}, {_EXIT_CODES}")
-    def command(
-        approval_id: ApprovalId,
-        session: Decider = None,
-        store: StoreUrl = None,
-        audit: StepAudit = None,
-        service: ServiceUrl = None,
-        as_json: AsJson = False,
-    ) -> None:
-        _decide(step, approval_id, session, store, audit, service, as_json=as_json)
+@app.command()
+def grant(
+    approval_id: ApprovalId,
+    session: Decider = None,
+    store: StoreUrl = None,
+    audit: StepAudit = None,
+    service: ServiceUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Approve a call, as the person whose claims the session file has; with the last of the quorum it may run once.
 
-
-_WHOSE: Final = "as the person whose claims the session file has"
-_command("grant", f"Approve a call, {_WHOSE}; with the last of the quorum it may run once.", "counted")
+    Exit code: 0 counted, 2 bad usage or file, 1 refused, or the store or service cannot be reached.
+    """
+    _decide("grant", approval_id, session, store, audit, service, as_json=as_json)
 
 
 @app.command()
@@ -119,7 +116,20 @@ def deny(
     _decide("deny", approval_id, session, store, audit, service, as_json=as_json, why=why)
 
 
-_command("withdraw", "Take a call back, as the one who asked for it.", "withdrawn")
+@app.command()
+def withdraw(
+    approval_id: ApprovalId,
+    session: Decider = None,
+    store: StoreUrl = None,
+    audit: StepAudit = None,
+    service: ServiceUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take a call back, as the one who asked for it.
+
+    Exit code: 0 withdrawn, 2 bad usage or file, 1 refused, or the store or service cannot be reached.
+    """
+    _decide("withdraw", approval_id, session, store, audit, service, as_json=as_json)
 
 
 def _decide(
