@@ -126,8 +126,10 @@ def check(  # noqa: PLR0911 - a return for each check
 def _unsourced(checked: Checked) -> Rejected | None:
     arguments, required = checked.proposal.arguments, checked.tool.entry.provenance.required
     missing = [name for name in required if not names_source(arguments.get(name))]
+    if not missing:
+        return None
     reason = f"{checked.tool.entry.name} has to name its sources: {', '.join(missing)}"
-    return rejection_of("provenance", checked, RejectionCode.MISSING_PROVENANCE, reason) if missing else None
+    return rejection_of("provenance", checked, RejectionCode.MISSING_PROVENANCE, reason)
 
 
 def rejection_of(name: str, checked: Checked, code: RejectionCode, reason: str) -> Rejected:

@@ -90,8 +90,10 @@ class Runner:
         entries = self._manifest.tools
         functions, deployment = self._tools.read(entries, world.systems if world else {})
         absent = {name: _absent(name, self._suite.tools) for name, entry in entries.items() if entry.type != "cli"}
-        observers = (world.observe,) if world else ()
-        pep = Pep(self._manifest, self._engine, deployment=deployment, observers=observers)
+        pep = self._pep
+        if world is not None or deployment is not None:
+            observers = (world.observe,) if world else ()
+            pep = Pep(self._manifest, self._engine, deployment=deployment, observers=observers)
         return pep, absent | {name: function for name, function in functions.items() if name in entries}
 
     def _done(self, scenario: Scenario, index: int, done: list[StepResult]) -> str | None:
