@@ -30,6 +30,7 @@ class StandInEngine(ThreadingHTTPServer):
     """Decides by the baseline, as an OPA over HTTP at `url`. `asked` is set by a question since the last `become`."""
 
     setting: Setting = "plain"
+    request_queue_size = 64  # With the default, 5, calls side by side lose connections and time out.
 
     def __init__(self, manifests: dict[str, Any]) -> None:
         super().__init__(("127.0.0.1", 0), _Question)
