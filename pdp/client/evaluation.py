@@ -6,56 +6,20 @@ from dataclasses import replace
 from typing import Any, Final
 
 import orjson
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from pdp.contract.checks import Rejected
-from pdp.contract.invariants import Trip  # noqa: TC001 - pydantic reads the annotations
-from pdp.decision import Decision, Obligation, Reason, Verdict
+from pdp.decision import Decision, Verdict
 from pdp.errors import AnswerInvalidError
 from pdp.evaluation import Evaluation
 from pdp.flow.stages import Asked, Decided, Executed
-from pdp.json import JsonValueError, canonical, frozen
-from pdp.proposal import Execution, Failure, Proposal, Rejection, Status, Trace
-from pdp.stores.actions import Action  # noqa: TC001 - likewise
+from pdp.json import JsonValueError, frozen
+from pdp.proposal import Execution, Proposal, Status
+from pdp.service.models.approvals import ApprovalBody
+from pdp.service.models.proposals import ProposalAnswer
 from pdp.stores.approvals import Approval
 
-
-class _Outcome(BaseModel):
-    status: Status
-    proposal: dict[str, Any] | None = None
-    rejection: Rejection | None = None
-    failure: Failure | None = None
-
-
-class ServiceAnswer(BaseModel):
-    """The answer of `POST /v1/proposals` and of its `/result`; what else is in it is not read."""
-
-    model_config = ConfigDict(frozen=True)
-
-    id: str
-    begun: bool
-    arguments: dict[str, Any] | None = None
-    executed: bool
-    replayed: bool
-    result: Any = None
-    approval: dict[str, Any] | None
-    action: Action | None
-    outcome: _Outcome
-    verdict: Verdict | None
-    reasons: tuple[Reason, ...]
-    obligations: tuple[Obligation, ...]
-    trace: Trace
-    decision_id: str | None
-    bundle_revision: str | None
-    manifest_digest: str | None = None
-    failed_check: str | None = None
-    trips: tuple[Trip, ...] = ()
-    markings: frozenset[str] = frozenset()
-    retrieval_snapshot: str | None = None
-    state: dict[str, Any] | None = None
-
-
-_APPROVAL: Final = TypeAdapter(Approval)
+_APPROVAL: Final = TypeAdapter(ApprovalBody)
 
 
 class RemoteEvaluation(Evaluation):
@@ -69,7 +33,7 @@ class RemoteEvaluation(Evaluation):
     def __init__(
         self,
         asked: Asked,
-        answer: ServiceAnswer,
+        answer: ProposalAnswer,
         known: Execution | None = None,
         *,
         error: BaseException | None = None,
@@ -89,7 +53,7 @@ class RemoteEvaluation(Evaluation):
             asked._replace(received=received, proposal=proposal),
             None if decision else Rejected(answer.failed_check or "", proposal, outcome.rejection),
             decision,
-            approval=None if answer.approval is None else approval_of(answer.approval),
+            approval=answer.approval and answer.approval.record(),
             action=answer.action,
         )
         if known is None and (answer.executed or answer.replayed or outcome.failure is not None):
@@ -102,13 +66,13 @@ class RemoteEvaluation(Evaluation):
         super().__init__(decided, executed)
 
 
-def read_answer(answer: dict[str, Any], call_id: str, *, may_run: bool = False) -> ServiceAnswer:
+def read_answer(answer: dict[str, Any], call_id: str, *, may_run: bool = False) -> ProposalAnswer:
     """Return an answer of the service; AnswerInvalidError where it is of another shape, or about another call.
 
     `may_run`: whether the call may have begun by it.
     """
     try:
-        read = ServiceAnswer.model_validate_json(orjson.dumps(answer), strict=True)
+        read = ProposalAnswer.model_validate_json(orjson.dumps(answer), strict=True)
     except ValidationError as error:
         at = ".".join(str(part) for part in error.errors()[0]["loc"])
         raise AnswerInvalidError(f"the service's answer is not one about a call: {at:.80}") from None
@@ -122,7 +86,6 @@ def read_answer(answer: dict[str, Any], call_id: str, *, may_run: bool = False) 
 def approval_of(record: Any) -> Approval:
     """Return an approval from the service's record of it; AnswerInvalidError where it is of another shape."""
     try:
-        whole = dict(record)
-        return _APPROVAL.validate_python({**whole, "body": canonical(whole.pop("request"))})
-    except (ValidationError, JsonValueError, KeyError, TypeError, ValueError):
+        return _APPROVAL.validate_python(record).record()
+    except (ValidationError, JsonValueError, ValueError):
         raise AnswerInvalidError("the service's answer is not an approval") from None

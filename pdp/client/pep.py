@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from pdp.audit.chain import recordable
 from pdp.client.client import Client, Endpoints, Json, ServiceApprovals
-from pdp.client.evaluation import RemoteEvaluation, ServiceAnswer, read_answer
+from pdp.client.evaluation import RemoteEvaluation, read_answer
 from pdp.decision import new_id
 from pdp.documents.arguments import Closable, checked
 from pdp.errors import AnswerInvalidError, EngineError, PdpError
@@ -168,7 +168,7 @@ class RemotePep(Closable):
             return Evaluation(failed(Decided(asked), error))
         return (yield from self._run(asked, answer))
 
-    def _run(self, asked: Asked, answer: ServiceAnswer) -> Generator[Step, Any, Evaluation]:
+    def _run(self, asked: Asked, answer: ProposalAnswer) -> Generator[Step, Any, Evaluation]:
         """Run the tool of a call that has begun, and report what it came to, also where its caller is cancelled."""
         started = False
         try:
@@ -190,7 +190,7 @@ class RemotePep(Closable):
         return (yield from self._reported(asked, answer, execution or unavailable(name)))
 
     def _reported(
-        self, asked: Asked, answer: ServiceAnswer, execution: Execution
+        self, asked: Asked, answer: ProposalAnswer, execution: Execution
     ) -> Generator[Step, Any, RemoteEvaluation]:
         try:
             check_json(execution.result)

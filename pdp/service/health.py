@@ -1,26 +1,23 @@
 """Alive, ready, what is counted, and the record of events."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from starlette.responses import JSONResponse, Response
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 
 from pdp.errors import PdpError
-from pdp.service.requests import caller, number, query, service_of
-from pdp.service.routing import Routes
-from pdp.service.security.principal import Scope
+from pdp.service.models.operation import Alive, AuditPage, AuditQuery, ReadinessAnswer
+from pdp.service.requests import Auditor, ServiceRoute, bounded_page, service_of
 from pdp.service.telemetry import metrics_text
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
-
     from pdp.service.tenant import Tenant
 
-routes = Routes()
+router = APIRouter(route_class=ServiceRoute, tags=["operation"])
 
 
 _SECONDS: Final = 2.0  # in which engine and store have to answer
@@ -35,7 +32,7 @@ class Readiness:
     asked again before it ends.
     """
 
-    def __init__(self, tenants: dict[str, Tenant]) -> None:
+    def __init__(self, tenants: dict[str, "Tenant"]) -> None:
         self._tenants = list(tenants.values())
         self._turn = asyncio.Lock()
         self._until = 0.0
@@ -54,7 +51,7 @@ class Readiness:
                 self._until = time.monotonic() + 1
         return self._answer
 
-    async def _part(self, tenant: Tenant) -> dict[str, dict[str, Any]]:
+    async def _part(self, tenant: "Tenant") -> dict[str, dict[str, Any]]:
         checks = {"engine": self._engine, "store": self._store}
         for name, check in checks.items():
             if (tenant.name, name) not in self._asked:
@@ -70,7 +67,7 @@ class Readiness:
             for name, task in asked.items()
         }
 
-    async def _store(self, tenant: Tenant) -> dict[str, Any]:
+    async def _store(self, tenant: "Tenant") -> dict[str, Any]:
         try:
             return {"status": "ready", "revision": await asyncio.to_thread(tenant.stores.check)}
         except PdpError as error:
@@ -78,7 +75,7 @@ class Readiness:
             why = _WHY.get(error.code, "it cannot be written to; the log says why")
             return {"status": "unready", "code": error.code, "reason": why}
 
-    async def _engine(self, tenant: Tenant) -> dict[str, Any]:
+    async def _engine(self, tenant: "Tenant") -> dict[str, Any]:
         # No request at all: the policy denies it, and says which one it is.
         decision = await tenant.pep.engine.adecide_body(b"{}")
         if decision.bundle_revision is None:
@@ -95,35 +92,34 @@ class Readiness:
         }
 
 
-@routes.at("/healthz", "GET", "HEAD")
-async def alive(_: Request) -> JSONResponse:
+@router.head("/healthz", include_in_schema=False)
+@router.get("/healthz", responses={})
+async def check_health() -> Alive:
     """Answer, which is all that it says."""
-    return JSONResponse({"status": "ok"})
+    return Alive(status="ok")
 
 
-@routes.at("/readyz", "GET", "HEAD")
-async def ready(request: Request) -> JSONResponse:
+@router.head("/readyz", include_in_schema=False)
+@router.get("/readyz", responses={503: {"model": ReadinessAnswer, "description": "Some part is unready"}})
+async def check_readiness(request: Request, response: Response) -> ReadinessAnswer:
     """Answer 200 when calls can be decided and recorded, else 503."""
     answer = await service_of(request).readiness.answer()
-    return JSONResponse(answer, status_code=200 if answer["status"] == "ready" else 503)
+    response.status_code = 200 if answer["status"] == "ready" else 503
+    return ReadinessAnswer.model_validate(answer)
 
 
-@routes.at("/metrics", "GET")
-async def metrics(request: Request) -> Response:
-    """Answer with what is counted, of all tenants together."""
-    await caller(request, Scope.AUDIT)
+@router.get("/metrics", response_class=PlainTextResponse)
+async def read_metrics(who: Auditor) -> Response:
+    """Answer with the metrics of all tenants and workers, in Prometheus' text format."""
     text = await asyncio.to_thread(metrics_text)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-@routes.at("/v1/audit", "GET")
-async def audit_page(request: Request) -> Response:
-    """Answer with the events of the tenant after a `seq`, as they stand in the stream."""
-    who = await caller(request, Scope.AUDIT)
-    most = service_of(request).settings.limits.page
-    asked = query(request, "after", "limit")
-    after, limit = number(asked, "after", -1, -1, 2**63 - 1), number(asked, "limit", most, 1, most)
-    rows = await asyncio.to_thread(who.tenant.stream.lines, after, limit)
-    last = rows[-1].seq if rows else after
+@router.get("/v1/audit", response_model=AuditPage)
+async def read_audit(request: Request, who: Auditor, asked: Annotated[AuditQuery, Query()]) -> Response:
+    """Answer with the tenant's events, in the order of their chain."""
+    limit = bounded_page(request, asked.limit)
+    rows = await asyncio.to_thread(who.tenant.stream.lines, asked.after, limit)
+    last = rows[-1].seq if rows else asked.after
     events = ",".join(row.line for row in rows)
     return Response(f'{{"events":[{events}],"last":{last}}}', media_type="application/json")

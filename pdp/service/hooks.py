@@ -3,16 +3,15 @@
 Such a client goes on with the call after any answer but a 200 that says no: so whatever fails here is one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
-from starlette.responses import JSONResponse, Response
+from fastapi import APIRouter
+from starlette.requests import Request
 
 from pdp.documents import read_record
 from pdp.errors import PdpError
@@ -21,21 +20,23 @@ from pdp.hooks.decide import answer
 from pdp.hooks.dialects.claude_code import CLAUDE_CODE, http_body
 from pdp.hooks.home import COMMANDS_FILE, HookCommands, HookPolicy
 from pdp.service.proposals import session_of
-from pdp.service.requests import HttpError, caller, read_object
-from pdp.service.routing import Routes
+from pdp.service.requests import HttpError, ServiceRoute, caller, read_object
 from pdp.service.security.principal import Scope
 
-if TYPE_CHECKING:
-    from starlette.requests import Request
-
-routes = Routes()
+router = APIRouter(route_class=ServiceRoute, tags=["proposals"])
 _log: Final = logging.getLogger("pdp.service")
 _ELSEWHERE: Final = f"{os.devnull}/elsewhere"  # cannot exist: every path of the client is outside of it
 
 
-@routes.at("/v1/hooks/{client}", "POST")
-async def hook(request: Request, client: str) -> Response:
-    """Answer a hook by the tenant's project; `commands.yaml` beside it lists what a shell may run."""
+_BODY: Final = {"content": {"application/json": {"schema": {"type": "object", "additionalProperties": True}}}}
+
+
+@router.post("/v1/hooks/{client}", openapi_extra={"requestBody": _BODY, "security": [{"token": [Scope.PROPOSE]}, {}]})
+async def answer_hook(request: Request, client: str) -> dict[str, Any]:
+    """Answer a hook of Claude Code, by the tenant's project; `commands.yaml` beside it lists what a shell may run.
+
+    Any failure, a missing token included, is a 200 that denies: such a client lets a call pass on any other status.
+    """
     moment = Moment.BEFORE
     try:
         if client != CLAUDE_CODE.name:
@@ -49,7 +50,7 @@ async def hook(request: Request, client: str) -> Response:
         folder = who.tenant.settings.project.parent
         file = folder / COMMANDS_FILE
         commands = (await asyncio.to_thread(read_record, file, HookCommands)).root if file.exists() else {}
-        policy = HookPolicy(folder, who.tenant.pep, session_of(who, {}, request), commands)
+        policy = HookPolicy(folder, who.tenant.pep, session_of(who, None, request), commands)
         # Ids are the client's own: what one caller has begun is not another's. Nor is its word that a person said yes.
         given = await answer(replace(call, session_id=f"{who.principal.id}:{call.session_id}"), policy, can_ask=False)
     except Exception as error:  # noqa: BLE001 - whatever it is, the call is denied
@@ -58,7 +59,7 @@ async def hook(request: Request, client: str) -> Response:
         given = HookAnswer(
             Behaviour.DENY, f"the call cannot be decided: {error if isinstance(error, PdpError) else ''}"
         )
-    return JSONResponse(http_body(given, moment))
+    return http_body(given, moment)
 
 
 def _is_within(cwd: str, folders: tuple[Path, ...]) -> bool:

@@ -1,44 +1,172 @@
-"""The OpenAPI document of the HTTP API: the file beside this module, as JSON."""
+"""The OpenAPI document, made from the routes and their models; and a page that shows it in a browser."""
 
-from __future__ import annotations
-
+import base64
+import hashlib
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Final
 
-import orjson
-import yaml
-from starlette.responses import Response
+from fastapi import APIRouter
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.openapi.utils import get_openapi
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
 
-from pdp.service.requests import caller, service_of
-from pdp.service.routing import Routes
+from pdp.service.models.access import AccessDecision, AccessDecisions, EvaluationRequest, EvaluationsRequest
+from pdp.service.models.operation import ErrorAnswer
+from pdp.service.models.proposals import PlanAnswer, ProposalAnswer, ProposedCall, ProposedPlan, ReportedResult
+from pdp.service.requests import ServiceRoute, security, service_of
+from pdp.service.security.principal import Scope
+from pdp.service.security.tokens import COOKIE
 
-if TYPE_CHECKING:
-    from typing import Any
+TITLE: Final = "Policy decisions for tool calls"
+DESCRIPTION: Final = """
+An enforcement point proposes an agent's tool call and is told ALLOW, DENY or STEP_UP (a person has to approve). It runs
+a call that has begun, with exactly the arguments of the answer, and reports the result.
 
-    from starlette.requests import Request
+Requests need a token with one of the scopes that their `security` names, but for health and metadata. Every answer
+carries `X-Request-ID`: the request's, or a new one. An error's `code` is stable; its message is not.
+"""
+TAGS: Final = (
+    ("proposals", "Calls of enforcement points that run the tool themselves"),
+    ("approvals", "What waits for a person"),
+    ("AuthZEN", "The Authorization API 1.0. A denial is a 200"),
+    ("tokens", "Access tokens and browser sessions"),
+    ("operation", "Health, metrics, the record of events"),
+)
 
-routes = Routes()
+_MESSAGE: Final = {"type": "string", "description": "What is wrong"}
+_SECURITY: Final = {
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A token of the service (`pdp_...`), or an access token of a configured OpenID Connect provider",
+    },
+    "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "Of `POST /v1/session`; it only reads"},
+}
+_ERRORS: Final = {
+    400: "The request is not valid",
+    401: "No valid token",
+    403: "The token does not have the scope, or the step is not this caller's",
+    404: "It does not exist, or belongs to another caller",
+    408: "The body did not arrive in time",
+    409: "It conflicts with the present state",
+    413: "The body is too long",
+    429: "Too many requests; `Retry-After` says when to try again",
+    503: "A store, the engine or the record of events cannot be used",
+}
+_HEADERS: Final = {401: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Retry-After",)}
+
+router = APIRouter(route_class=ServiceRoute, tags=["operation"])
+raw = APIRouter(route_class=ServiceRoute)
+"""The operations of routes that read the request themselves: their models, and no code that runs."""
+
+
+@raw.post("/access/v1/evaluation", tags=["AuthZEN"], openapi_extra={"security": security(Scope.DECIDE)})
+def evaluate(body: EvaluationRequest) -> AccessDecision:  # type: ignore[empty-body]
+    """Decide one request.
+
+    The policy decides; nothing is reserved, and no approval counts. Without the scope `assert` the subject has to be
+    the token's own, and its properties are those of the token. `context.arguments`, if stated, and `resource` are
+    checked as a proposal's are. `context.unchecked` of a permit names what was taken as stated.
+    """
+
+
+@raw.post("/access/v1/evaluations", tags=["AuthZEN"], openapi_extra={"security": security(Scope.DECIDE)})
+def evaluate_all(body: EvaluationsRequest) -> AccessDecisions | AccessDecision:  # type: ignore[empty-body]
+    """Decide several requests; one decision if `evaluations` is absent or empty."""
+
+
+@raw.post("/v1/proposals", tags=["proposals"], openapi_extra={"security": security(Scope.PROPOSE)})
+def propose(body: ProposedCall | ProposedPlan) -> ProposalAnswer | PlanAnswer:  # type: ignore[empty-body]
+    """Propose a call, or check a plan.
+
+    If the answer has `begun: true`, run the tool at once with the answer's `arguments`, and report the result to
+    `/v1/proposals/{call_id}/result`. The same `id` with the same body gets the same answer while the call is open, so
+    that a lost answer can be asked for again. Once a call has begun, another body is a 409.
+    """
+
+
+@raw.post("/v1/proposals/{call_id}/result", tags=["proposals"], openapi_extra={"security": security(Scope.PROPOSE)})
+def report_result(call_id: str, body: ReportedResult) -> ProposalAnswer:  # type: ignore[empty-body]
+    """Report the result of a call that has begun.
+
+    The result is checked against the manifest; the answer has what obligations leave of it. The same report again gets
+    the same answer.
+    """
 
 
 @cache
-def openapi_document() -> dict[str, Any]:
-    """Return the document, without what its parts share by YAML's anchors alone."""
-    text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
-    return {name: part for name, part in yaml.safe_load(text).items() if not name.startswith("x-")}
+def openapi_document(page: int = 100) -> dict[str, Any]:
+    """Return the document of the whole API; `page` is the setting `limits.page`."""
+    from pdp.service.app import PARTS  # noqa: PLC0415 - it imports this module
+
+    routes = [route for part in PARTS for route in part.router.routes]
+    document = get_openapi(
+        title=TITLE,
+        version="1",
+        description=DESCRIPTION,
+        routes=[*raw.routes, *routes],
+        tags=[{"name": name, "description": text} for name, text in TAGS],
+        servers=[{"url": "/"}],
+        license_info={"name": "Apache 2.0", "identifier": "Apache-2.0"},
+    )
+    components = document["components"]
+    components["securitySchemes"] = _SECURITY
+    components["schemas"] |= {"ErrorAnswer": ErrorAnswer.model_json_schema(), "Message": _MESSAGE}
+    for unused in ("HTTPValidationError", "ValidationError"):  # a request that is not valid is a 400
+        components["schemas"].pop(unused)
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            _complete(path, method, operation, page)
+    return document
 
 
-@cache
-def _encoded(page: int) -> bytes:
-    document = openapi_document()
-    for path in ("/v1/audit", "/v1/approvals"):
-        limit = next(each for each in document["paths"][path]["get"]["parameters"] if each["name"] == "limit")
-        limit["schema"]["maximum"] = page
-    return orjson.dumps(document)
+def _complete(path: str, method: str, operation: dict[str, Any], page: int) -> None:
+    """Add what holds for all operations: error answers, and the greatest page."""
+    answers = operation["responses"]
+    answers.pop("422", None)
+    for parameter in operation.get("parameters", ()):
+        if parameter["name"] == "limit":
+            parameter["schema"] = {"type": "integer", "minimum": 1, "maximum": page}
+    if {} in operation["security"]:  # hooks, whose failures are answers
+        return
+    is_named, has_body = "{" in path, "requestBody" in operation
+    errors = {400} if has_body or operation["security"] else set()
+    errors |= {401, 403, 429, 503} if operation["security"] else set()
+    errors |= {408, 413} if has_body else set()
+    errors |= {404} if is_named or "/search/" in path else set()
+    errors |= {409} if method == "post" and (is_named or path == "/v1/proposals") else set()
+    name = "Message" if path.startswith(("/access/", "/.well-known/")) else "ErrorAnswer"
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+    for status in sorted(errors):
+        headers = {header: {"required": True, "schema": {"type": "string"}} for header in _HEADERS.get(status, ())}
+        answers.setdefault(str(status), {"description": _ERRORS[status], "headers": headers, "content": content})
 
 
-@routes.at("/openapi.json", "GET")
-async def document(request: Request) -> Response:
-    """Answer with the document, to whoever has a valid token."""
-    await caller(request)
-    return Response(_encoded(service_of(request).settings.limits.page), media_type="application/json")
+@router.get("/openapi.json", response_model=None)
+async def read_openapi(request: Request) -> dict[str, Any]:
+    """Return this document."""
+    return openapi_document(service_of(request).settings.limits.page)
+
+
+@router.get("/docs", include_in_schema=False)
+async def show_api() -> HTMLResponse:
+    """Show the API in a browser, with files of this installation alone."""
+    return HTMLResponse(_PAGE, headers={"Content-Security-Policy": _POLICY})
+
+
+_PAGE: Final = get_swagger_ui_html(
+    openapi_url="openapi.json",
+    title=TITLE,
+    swagger_js_url="docs/swagger-ui-bundle.js",
+    swagger_css_url="docs/swagger-ui.css",
+    swagger_favicon_url="docs/favicon.png",
+).body
+_SCRIPT: Final = hashlib.sha256(bytes(_PAGE).rpartition(b"<script>")[2].partition(b"</script>")[0]).digest()
+_POLICY: Final = (
+    f"default-src 'none'; connect-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
+    f"script-src 'self' 'sha256-{base64.b64encode(_SCRIPT).decode()}'; frame-ancestors 'none'"
+)
+router.routes.append(Mount("/docs", StaticFiles(packages=[("fastapi_offline", "static")])))

@@ -1,25 +1,25 @@
-"""Reading a request: who calls and whether they may, the bounded body; and errors with their status."""
-
-from __future__ import annotations
+"""Reading a request: who calls and whether they may, the bounded body; errors with their status; the routes' class."""
 
 import asyncio
-import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
-from starlette.requests import ClientDisconnect
+from fastapi import Depends
+from fastapi.routing import APIRoute
+from pydantic.alias_generators import to_camel
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
 from pdp.errors import PdpError
 from pdp.json import MAX_VALUES, JsonTooLargeError, JsonValueError, parse_json
+from pdp.service.security.principal import Principal, Scope
+from pdp.service.settings import LimitSettings
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
-
-    from pdp.service.app import Service
-    from pdp.service.security.principal import Principal, Scope
-    from pdp.service.settings import LimitSettings
+    from pdp.service.state import Service
     from pdp.service.tenant import Tenant
 
-_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 _LONGEST_LENGTH: Final = 20  # digits
 _CODES: Final = {
     400: "service.bad_request",
@@ -34,10 +34,18 @@ _CODES: Final = {
     500: "service.internal",
     503: "service.unavailable",
 }
+_WORDS: Final = {
+    "missing": "is missing",
+    "model_type": "has to be an object",
+    "model_attributes_type": "has to be an object",
+    "dict_type": "has to be an object",
+    "list_type": "has to be a list",
+    "string_type": "has to be a text",
+}
 
 
-class HttpError(PdpError):
-    """A request that is not answered as asked: `status`, and a stable `code` in the body."""
+class HttpError(PdpError, HTTPException):
+    """A request that is not answered as asked: `status`, and a stable `error_code` in the body."""
 
     def __init__(
         self,
@@ -48,10 +56,9 @@ class HttpError(PdpError):
         hint: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
-        super().__init__(message, hint=hint)
-        self.status = status
-        self.error_code = code or _CODES[status]
-        self.headers = headers or {}
+        HTTPException.__init__(self, status, message, headers or {})
+        self.status, self.message, self.hint = status, message, hint
+        self.error_code = code or _CODES.get(status, "service.bad_request")
 
     def as_json(self) -> dict[str, Any]:
         """Return the body of the answer."""
@@ -63,28 +70,28 @@ class Caller(NamedTuple):
     """Who makes a request, and the tenant whose policies, stores and stream it is about."""
 
     principal: Principal
-    tenant: Tenant
+    tenant: "Tenant"
 
     def may(self, *scopes: Scope) -> bool:
         """Return whether the token has all of these scopes."""
         return self.principal.scopes.issuperset(scopes)
 
 
-def service_of(request: Request) -> Service:
+def service_of(request: Request) -> "Service":
     """Return the service that a request came to."""
-    service: Service = request.scope["app"].service
+    service: Service = request.app.state.service
     return service
 
 
 def header(request: Request, name: bytes) -> str:
-    """Return a header by its name in small letters; empty where it is not there."""
+    """Return a header by its name in small letters; empty if it is absent."""
     return next((value.decode("latin-1") for at, value in request.scope["headers"] if at == name), "")
 
 
 async def caller(request: Request, *scopes: Scope) -> Caller:
     """Return who calls, with any one of these scopes; without any stated, every valid token will do.
 
-    HttpError: 401 without a valid token, 403 without the scope, 429 too many requests, 503 nobody can say.
+    HttpError: 401 without a valid token, 403 without the scope, 429 too many requests, 503 the token cannot be checked.
     """
     service = service_of(request)
     principal = await service.authenticated(request)
@@ -101,32 +108,120 @@ async def caller(request: Request, *scopes: Scope) -> Caller:
     return Caller(principal, service.tenants[principal.tenant])
 
 
-async def read_object(request: Request, *, optional: bool = False) -> dict[str, Any]:
-    """Return the JSON object in a request's body; with `optional`, an empty one where there is no body.
+class Needs:
+    """A dependency of a route: the caller, whose token has one of these scopes."""
 
-    HttpError: 400 not `application/json`, not strict JSON, not an object, too deep; 413 too long, or too many values;
-    408 too slow.
+    def __init__(self, *scopes: Scope) -> None:
+        self.scopes = scopes
+
+    async def __call__(self, request: Request) -> Caller:
+        """Return the caller, whom `ServiceRoute` has found before the body was read."""
+        found: Caller = request.state.caller
+        return found
+
+
+AnyHolder = Annotated[Caller, Depends(Needs())]
+Decider = Annotated[Caller, Depends(Needs(Scope.DECIDE))]
+Proposer = Annotated[Caller, Depends(Needs(Scope.PROPOSE))]
+Approver = Annotated[Caller, Depends(Needs(Scope.APPROVE))]
+ApprovalReader = Annotated[Caller, Depends(Needs(Scope.APPROVE, Scope.PROPOSE))]
+Auditor = Annotated[Caller, Depends(Needs(Scope.AUDIT))]
+Administrator = Annotated[Caller, Depends(Needs(Scope.ADMIN))]
+
+
+class StrictRequest(Request):
+    """A request whose body is bounded in bytes and time, and strict JSON: `application/json`, no key twice, not too deep.
+
+    HttpError: 400 the body is not such an object; 413 too long, or too many values; 408 too slow.
     """
-    limits = service_of(request).settings.limits
-    kind = header(request, b"content-type").partition(";")[0].strip().lower()
-    body = await _body(request, limits)
-    if optional and not body:
-        return {}
-    if kind != "application/json":
-        raise HttpError(400, "the body is not application/json", hint="send Content-Type: application/json")
-    try:
-        # Of many small values, a short text has more than are read in a moment, and nobody else is answered meanwhile.
-        value = parse_json(body, most=MAX_VALUES)
-    except JsonTooLargeError as error:
-        raise HttpError(413, str(error), hint="send less at a time") from None
-    except JsonValueError as error:
-        raise HttpError(400, str(error)) from None
-    if not isinstance(value, dict):
-        raise HttpError(400, "the body has to be an object")
-    return value
+
+    async def body(self) -> bytes:
+        """Return the whole body; empty if there is none."""
+        if not hasattr(self, "_body"):
+            self._body = await _bounded(self, service_of(self).settings.limits)
+            kind = header(self, b"content-type").partition(";")[0].strip().lower()
+            if self._body and kind != "application/json":
+                raise HttpError(400, "the body is not application/json", hint="send Content-Type: application/json")
+        return self._body
+
+    async def json(self) -> dict[str, Any]:
+        """Return the object in the body."""
+        body = await self.body()
+        try:
+            # A short text can hold so many small values that reading them would delay all other requests.
+            value = parse_json(body, most=MAX_VALUES)
+        except JsonTooLargeError as error:
+            raise HttpError(413, str(error), hint="send less at a time") from None
+        except JsonValueError as error:
+            raise HttpError(400, str(error)) from None
+        if not isinstance(value, dict):
+            raise HttpError(400, "the body has to be an object")
+        return value
 
 
-async def _body(request: Request, limits: LimitSettings) -> bytes:
+async def read_object(request: Request) -> dict[str, Any]:
+    """Return the JSON object in the body of a request that a route reads itself; HttpError as of `StrictRequest`."""
+    return await StrictRequest(request.scope, request.receive).json()
+
+
+class ServiceRoute(APIRoute):
+    """A route that authenticates before it reads the body, and reads strict JSON.
+
+    The scopes of its `Needs` are its `security` in the OpenAPI document. Fields that an answer does not set are left
+    out of it.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        options |= {"response_model_exclude_unset": True, "operation_id": to_camel(endpoint.__name__)}
+        super().__init__(path, endpoint, **options)
+        stated = security(*self._needs.scopes, reads="GET" in self.methods) if self._needs else []
+        self.openapi_extra = {"security": stated, **(self.openapi_extra or {})}
+
+    @property
+    def _needs(self) -> Needs | None:
+        calls = (each.call for each in self.dependant.dependencies)
+        return next((call for call in calls if isinstance(call, Needs)), None)
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return what answers a request."""
+        handle, needs = super().get_route_handler(), self._needs
+
+        async def handler(request: Request) -> Response:
+            request = StrictRequest(request.scope, request.receive)
+            if needs is not None:
+                request.state.caller = await caller(request, *needs.scopes)
+            if len(request.query_params) < len(request.query_params.multi_items()):
+                raise HttpError(400, "a parameter is there twice")
+            return await handle(request)
+
+        return handler
+
+
+def bounded_page(request: Request, limit: int | None) -> int:
+    """Return how many items a page has; HttpError 400 if more are asked for than the settings allow."""
+    most = service_of(request).settings.limits.page
+    if limit is not None and limit > most:
+        raise HttpError(400, "limit is not valid", hint=f"a number from 1 to {most}")
+    return limit or most
+
+
+def security(*scopes: Scope, reads: bool = False) -> list[dict[str, list[str]]]:
+    """Return the `security` of an operation whose token has any one of these scopes; a browser's session only reads."""
+    tokens = [{"token": [str(scope)]} for scope in scopes] or [{"token": list[str]()}]
+    return [*tokens, {"cookie": []}] if reads and Scope.ADMIN not in scopes else tokens
+
+
+def invalid(errors: Sequence[Any]) -> HttpError:
+    """Return the answer to a request that its model refuses, by the first of pydantic's errors."""
+    first = errors[0]
+    place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query")) or "the body"
+    if first["type"] == "extra_forbidden":
+        return HttpError(400, f"unknown field {place!r:.60}", hint="GET /openapi.json describes the fields")
+    message = first["msg"].removeprefix("Value error, ")
+    return HttpError(400, f"{place:.60} {_WORDS.get(first['type']) or f'is not valid: {message}'}")
+
+
+async def _bounded(request: Request, limits: LimitSettings) -> bytes:
     length = header(request, b"content-length") or "0"
     if not length.isdecimal() or len(length) > _LONGEST_LENGTH or int(length) > limits.body_bytes:
         raise _too_long(limits.body_bytes)
@@ -148,28 +243,3 @@ async def _body(request: Request, limits: LimitSettings) -> bytes:
 
 def _too_long(most: int) -> HttpError:
     return HttpError(413, f"the body is longer than {most} bytes", hint="send less at a time")
-
-
-def known_fields(value: dict[str, Any], *fields: str) -> None:
-    """Raise HttpError 400 where an object has other fields than these."""
-    unknown = sorted(value.keys() - set(fields))
-    if unknown:
-        raise HttpError(400, f"unknown field {unknown[0]!r:.60}", hint=f"known: {', '.join(fields)}")
-
-
-def number(asked: dict[str, str], name: str, absent: int, least: int, most: int) -> int:
-    """Return a parameter that is a whole number; HttpError 400 where it is none, or out of bounds."""
-    given = asked.get(name, str(absent))
-    if not _NUMBER.fullmatch(given) or not least <= int(given) <= most:
-        raise HttpError(400, f"{name} is not valid", hint=f"a number from {least} to {most}")
-    return int(given)
-
-
-def query(request: Request, *names: str) -> dict[str, str]:
-    """Return the parameters of a request; HttpError 400 for another one, or one that is there twice."""
-    stated = request.query_params.multi_items()
-    asked = dict(stated)
-    known_fields(asked, *names)
-    if len(asked) < len(stated):
-        raise HttpError(400, "a parameter is there twice")
-    return asked

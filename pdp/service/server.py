@@ -22,8 +22,9 @@ from uvicorn.supervisors import Multiprocess
 from uvicorn.supervisors.multiprocess import Process
 
 from pdp.errors import EngineError, UsageError
-from pdp.service.app import HttpApp, Service
+from pdp.service.app import create_app
 from pdp.service.security.tokens import first_token
+from pdp.service.state import Service
 from pdp.service.telemetry import WORKERS_FOLDER, log_config
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def check_service(settings: ServiceSettings) -> None:
 def serve_until_ended(
     settings: ServiceSettings,
     started: Callable[[ServiceSettings, dict[str, str]], object],
-    app: Callable[[ServiceSettings], ASGIApp] = HttpApp,
+    app: Callable[[ServiceSettings], ASGIApp] = create_app,
 ) -> None:
     """Serve until a signal ends it: open requests are answered, for 20 s at most; what waits answers at once.
 

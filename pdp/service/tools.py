@@ -1,57 +1,57 @@
 """What a subject's model may see, with the condition in words; the manifest."""
 
-from __future__ import annotations
+from typing import Annotated
 
-from typing import TYPE_CHECKING
-
-from starlette.responses import JSONResponse, Response
+from fastapi import APIRouter, Query
+from starlette.requests import Request
 
 from pdp.json import thawed
 from pdp.manifest.exports import export_tools
 from pdp.manifest.expressions.expression import compile_expression
+from pdp.manifest.model import Tool
+from pdp.service.models.operation import ManifestAnswer, ToolList, ToolsQuery, VisibleTool
+from pdp.service.models.proposals import SessionBody
 from pdp.service.proposals import session_of
-from pdp.service.requests import caller, known_fields, query, read_object
-from pdp.service.routing import Routes
-from pdp.service.security.principal import Scope
+from pdp.service.requests import Proposer, ServiceRoute
 
-if TYPE_CHECKING:
-    from starlette.requests import Request
-
-    from pdp.manifest.model import Tool
-
-routes = Routes()
+router = APIRouter(route_class=ServiceRoute, tags=["proposals"])
 
 
-@routes.at("/v1/tools", "GET", "POST")
-async def tools(request: Request) -> Response:
-    """List the tools of which some call could be allowed."""
-    who = await caller(request, Scope.PROPOSE)
-    body = await read_object(request, optional=True) if request.method == "POST" else {}
-    known_fields(body, "session")
-    manifest, form = who.tenant.pep.manifest, query(request, "format").get("format", "plain")
+@router.get("/v1/tools")
+async def list_tools(request: Request, who: Proposer, asked: Annotated[ToolsQuery, Query()]) -> ToolList:
+    """List the tools of which the token's own subject could make some call."""
+    return await list_tools_of_session(request, who, asked)
+
+
+@router.post("/v1/tools")
+async def list_tools_of_session(
+    request: Request, who: Proposer, asked: Annotated[ToolsQuery, Query()], body: SessionBody | None = None
+) -> ToolList:
+    """List the tools of which some call could be allowed, for a session that the caller states."""
+    manifest = who.tenant.pep.manifest
     seen = await who.tenant.pep.avisible_tools(session_of(who, body, request))
     entries = [manifest.tools[name] for name, visibility in seen.items() if visibility != "NEVER"]
     shown = [
-        {
-            "name": entry.name,
-            "visibility": seen[entry.name],
-            "condition": condition_of(entry) if seen[entry.name] == "DEPENDS" else None,
-            "definition": definition,
-        }
-        for entry, definition in zip(entries, export_tools(entries, form), strict=True)
+        VisibleTool(
+            name=entry.name,
+            visibility=seen[entry.name],
+            condition=condition_of(entry) if seen[entry.name] == "DEPENDS" else None,
+            definition=definition,
+        )
+        for entry, definition in zip(entries, export_tools(entries, asked.format), strict=True)
     ]
-    return JSONResponse({"tools": shown, "manifest_version": manifest.version, "manifest_digest": manifest.digest})
+    return ToolList(tools=shown, manifest_version=manifest.version, manifest_digest=manifest.digest)
 
 
-@routes.at("/v1/manifest", "GET")
-async def effective(request: Request) -> Response:
-    """Answer with the effective manifest: `document`, which the digest is of, and its entries whole."""
-    manifest = (await caller(request, Scope.PROPOSE)).tenant.pep.manifest
+@router.get("/v1/manifest")
+async def read_manifest(who: Proposer) -> ManifestAnswer:
+    """Return the effective manifest: what the manifest and its governance state."""
+    manifest = who.tenant.pep.manifest
     tools = {
         name: entry.model_dump(mode="json", by_alias=True, exclude_none=True) for name, entry in manifest.tools.items()
     }
     document = thawed(manifest.document)
-    return JSONResponse({"version": manifest.version, "digest": manifest.digest, "document": document, "tools": tools})
+    return ManifestAnswer(version=manifest.version, digest=manifest.digest, document=document, tools=tools)
 
 
 def condition_of(entry: Tool) -> str:

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from fastapi import FastAPI
 
-from pdp.service.app import HttpApp, Service
+from pdp.service.app import create_app
 from pdp.service.security.principal import Scope
 from pdp.service.security.tokens import issue_token
 from pdp.service.settings import ServiceSettings
+from pdp.service.state import Service
 from pdp.stores.sql.database import Database
 from pdp.stores.url import OpenStores
 from tests.support import PATIENCE, ROOT
@@ -36,13 +38,14 @@ APPROVER = {"sub": "approver-7", "roles": ["payments.approver"]}
 class ServedApp:
     """A service whose application is called in this process, without a network."""
 
-    def __init__(self, app: HttpApp, clients: AsyncExitStack) -> None:
+    def __init__(self, app: FastAPI, clients: AsyncExitStack) -> None:
         self.app = app
         self._clients = clients
 
     @property
     def service(self) -> Service:
-        return self.app.service
+        service: Service = self.app.state.service
+        return service
 
     def token(
         self, scopes: Iterable[str] = Scope, claims: Mapping[str, Any] = OFFICER, *, tenant: str = "default"
@@ -84,8 +87,8 @@ def settings_on(url: str, **settings: Any) -> ServiceSettings:
 async def service(folder: Path, database: str = "sqlite", **settings: Any) -> AsyncIterator[ServedApp]:
     """Serve the payments example from a new, empty database of one of `DATABASES`; `url` in its place names one."""
     url = settings.pop("url", None) or empty_database(database, folder)
-    app = HttpApp(settings_on(url, **settings))
-    async with app.lifespan(), AsyncExitStack() as clients:
+    app = create_app(settings_on(url, **settings))
+    async with app.router.lifespan_context(app), AsyncExitStack() as clients:
         yield ServedApp(app, clients)
 
 

@@ -1,36 +1,30 @@
 """Server-sent events: what happens to approvals, ids only. Whoever is told reads the approval with their own rights."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Annotated, Final
 
 import orjson
+from fastapi import APIRouter, Header, Query
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
 
 from pdp.errors import PdpError
+from pdp.service.approvals.feed import ApprovalFeed
 from pdp.service.approvals.routes import SCOPES, feed_of, may_see
-from pdp.service.requests import Caller, HttpError, caller, query, service_of
-from pdp.service.routing import Routes
+from pdp.service.models.approvals import Nothing
+from pdp.service.requests import ApprovalReader, Caller, HttpError, ServiceRoute, service_of
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from starlette.requests import Request
-    from starlette.types import Receive, Scope, Send
-
-    from pdp.service.approvals.feed import ApprovalFeed
-
-routes = Routes()
+router = APIRouter(route_class=ServiceRoute, tags=["approvals"])
 
 _log = logging.getLogger("pdp.service")
 
 _QUIET_SECONDS: Final = 15.0  # after which a comment says that the stream lives
 _SEND_SECONDS: Final = 30.0
-_LONGEST: Final = 18  # digits of a number that every database holds
 
 
 class InboxStream(EventSourceResponse):
@@ -42,16 +36,20 @@ class InboxStream(EventSourceResponse):
             await super().__call__(scope, receive, send)
 
 
-@routes.at("/v1/approvals/events", "GET")
-async def approval_events(request: Request) -> InboxStream:
-    """Answer with a stream of what happens from now on, or after `Last-Event-ID`."""
-    who = await caller(request, *SCOPES)
-    query(request)
+LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", pattern="^[0-9]{1,18}$")]
+
+
+@router.get("/v1/approvals/events", response_class=InboxStream)
+async def follow_approvals(
+    request: Request, who: ApprovalReader, _: Annotated[Nothing, Query()], last_event_id: LastEventId = None
+) -> InboxStream:
+    """Stream what happens to approvals as server-sent events, from now on or after `Last-Event-ID`.
+
+    `id` is the event's number in the record of events, `event` its type, such as `approval.granted`, and `data` is
+    `{"id": approval}`. The token is checked again before each event.
+    """
     feed = feed_of(request, who)
-    last = request.headers.get("last-event-id")
-    if last is not None and not (last.isascii() and last.isdigit() and len(last) <= _LONGEST):
-        raise HttpError(400, "Last-Event-ID is not the id of an event")
-    seq = await feed.end() if last is None else int(last)
+    seq = await feed.end() if last_event_id is None else int(last_event_id)
     with feed.place(who.principal.id):
         pass  # taken in the stream itself, which may never begin
     return InboxStream(_stream(request, who, feed, seq), ping=0, send_timeout=_SEND_SECONDS)

@@ -1,40 +1,39 @@
 """Approvals over HTTP: list, show and wait, grant, deny, withdraw.
 
-Who decides is who the token stands for: no body names anybody else.
+The token says who decides: no body names another person.
 """
 
-from __future__ import annotations
-
 import asyncio
-import re
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Annotated, Any, Final
 
-from starlette.responses import JSONResponse
+from fastapi import APIRouter, Query
+from starlette.requests import Request
 
 from pdp.approvals.approvals import ApprovalRefusedError, Refusal
-from pdp.service.approvals.feed import TICK
-from pdp.service.requests import Caller, HttpError, caller, known_fields, number, query, read_object, service_of
-from pdp.service.routing import Routes
+from pdp.service.approvals.feed import TICK, ApprovalFeed
+from pdp.service.models.approvals import ApprovalBody, ApprovalsPage, ApprovalsQuery, Denial, Nothing, WaitQuery
+from pdp.service.requests import (
+    ApprovalReader,
+    Approver,
+    Caller,
+    HttpError,
+    Proposer,
+    ServiceRoute,
+    bounded_page,
+    caller,
+    service_of,
+)
 from pdp.service.security.principal import Scope
-from pdp.session import LONGEST_TEXT
 from pdp.stores.approvals import Approval, ApprovalState
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from starlette.requests import Request
-
-    from pdp.service.approvals.feed import ApprovalFeed
-
-routes = Routes()
+router = APIRouter(route_class=ServiceRoute, tags=["approvals"])
 
 SCOPES: Final = (Scope.APPROVE, Scope.PROPOSE)
 """Of which one is needed to see approvals."""
 
-_FILTERS: Final = ("subject", "tool", "run_id")
-_WAIT: Final = re.compile(r"(\d{1,2})s?", re.ASCII)
 _LONGEST_PAUSE: Final = 5.0  # seconds
 _STATUS: Final = {
     Refusal.UNKNOWN: 404,
@@ -47,52 +46,44 @@ _STATUS: Final = {
 }
 
 
-@routes.at("/v1/approvals", "GET")
-async def approvals_page(request: Request) -> JSONResponse:
-    """Answer with the approvals that the caller may see, in the order of being opened, page by page.
+@router.get("/v1/approvals")
+async def list_approvals(
+    request: Request, who: ApprovalReader, asked: Annotated[ApprovalsQuery, Query()]
+) -> ApprovalsPage:
+    """List approvals, the oldest first. With `approve`, those of the tenant; with `propose`, those of the own subject.
 
-    The last of a page may be among those whose time is over, which a list of pending ones leaves out.
+    A list of pending ones leaves out approvals that have expired, so that a page may be shorter than `limit`.
     """
-    who = await caller(request, *SCOPES)
-    asked = query(request, "state", "limit", "after", *_FILTERS)
-    most = service_of(request).settings.limits.page
-    limit, state, after = number(asked, "limit", most, 1, most), asked.get("state"), asked.get("after")
-    if after is not None and not (after.isascii() and after.isalnum()):
-        raise HttpError(400, "after is not valid", hint="the `next` of the page before")
-    if state is not None and state not in set(ApprovalState):
-        raise HttpError(400, "state is not valid", hint=f"one of {', '.join(ApprovalState)}")
-    texts = {name: asked.get(name) for name in _FILTERS}
-    if any(text is not None and len(text) > LONGEST_TEXT for text in texts.values()):
-        raise HttpError(400, "a filter is too long", hint=f"{', '.join(_FILTERS)}: {LONGEST_TEXT} characters at most")
+    limit, subject = bounded_page(request, asked.limit), asked.subject
     if not _sees_all(who):
         own = who.principal.claims.get("sub")
-        if not isinstance(own, str) or texts["subject"] not in (None, own):
-            return JSONResponse({"approvals": [], "next": None})
-        texts["subject"] = own
+        if not isinstance(own, str) or subject not in (None, own):
+            return ApprovalsPage(approvals=[], next=None)
+        subject = own
     page = await asyncio.to_thread(
         who.tenant.stores.approvals.list,
-        state=None if state is None else ApprovalState(state), after=after, limit=limit, **texts,
+        state=asked.state, subject=subject, tool=asked.tool, run_id=asked.run_id, after=asked.after, limit=limit,
     )  # fmt: skip
-    shown = [each.as_json() for each in page if may_see(who, each)]
+    shown = [ApprovalBody.of(each) for each in page if may_see(who, each)]
     following = page[-1].id if len(page) == limit else None
-    return JSONResponse({"approvals": [each for each in shown if state in (None, each["state"])], "next": following})
+    return ApprovalsPage(approvals=[each for each in shown if asked.state in (None, each.state)], next=following)
 
 
-@routes.at("/v1/approvals/{approval_id}", "GET")
-async def awaited(request: Request, approval_id: str) -> JSONResponse:
-    """Answer with one approval; with `wait`, once it is decided, or pending as it is when the time is over."""
-    who = await caller(request, *SCOPES)
-    most = service_of(request).settings.limits.wait_seconds
-    wait = _WAIT.fullmatch(query(request, "wait").get("wait", "0"))
-    if wait is None or int(wait[1]) > most:
+@router.get("/v1/approvals/{approval_id}")
+async def read_approval(
+    request: Request, who: ApprovalReader, approval_id: str, asked: Annotated[WaitQuery, Query()]
+) -> ApprovalBody:
+    """Return one approval; with `wait`, once it is decided, or pending as it is when the time is over."""
+    most, wait = service_of(request).settings.limits.wait_seconds, int(asked.wait.removesuffix("s"))
+    if wait > most:
         raise HttpError(400, "wait is not valid", hint=f"at most {most:g}s")
     approval = await asyncio.to_thread(_stored, who, approval_id)
-    if approval.standing is ApprovalState.PENDING and int(wait[1]):
+    if approval.standing is ApprovalState.PENDING and wait:
         feed = feed_of(request, who)
         with feed.place(who.principal.id):
-            approval = await _decided(who, feed, approval_id, int(wait[1]))
-        await caller(request, *SCOPES)  # the token may not count any more
-    return JSONResponse(approval.as_json())
+            approval = await _decided(who, feed, approval_id, wait)
+        await caller(request, *SCOPES)  # the token may have been revoked
+    return ApprovalBody.of(approval)
 
 
 async def _decided(who: Caller, feed: ApprovalFeed, approval_id: str, seconds: int) -> Approval:
@@ -109,31 +100,22 @@ async def _decided(who: Caller, feed: ApprovalFeed, approval_id: str, seconds: i
         seq, pause = (events[-1].seq, TICK) if events else (seq, min(2 * pause, _LONGEST_PAUSE))
 
 
-@routes.at("/v1/approvals/{approval_id}/grant", "POST")
-async def grant(request: Request, approval_id: str) -> JSONResponse:
-    """Count the caller's approval."""
-    who = await caller(request, Scope.APPROVE)
-    known_fields(await read_object(request, optional=True))
+@router.post("/v1/approvals/{approval_id}/grant")
+async def grant_approval(who: Approver, approval_id: str, _: Nothing | None = None) -> ApprovalBody:
+    """Grant it, as the person that the token stands for."""
     return await _step(who, approval_id, lambda claims: who.tenant.approvals.grant(approval_id, claims))
 
 
-@routes.at("/v1/approvals/{approval_id}/deny", "POST")
-async def deny(request: Request, approval_id: str) -> JSONResponse:
-    """Deny it, with a `reason` for the record."""
-    who = await caller(request, Scope.APPROVE)
-    body = await read_object(request, optional=True)
-    known_fields(body, "reason")
-    why = body.get("reason")
-    if why is not None and not isinstance(why, str):
-        raise HttpError(400, "reason is not a text")
+@router.post("/v1/approvals/{approval_id}/deny")
+async def deny_approval(who: Approver, approval_id: str, body: Denial | None = None) -> ApprovalBody:
+    """Deny it, as the person that the token stands for."""
+    why = body and body.reason
     return await _step(who, approval_id, lambda claims: who.tenant.approvals.deny(approval_id, claims, why=why))
 
 
-@routes.at("/v1/approvals/{approval_id}/withdraw", "POST")
-async def withdraw(request: Request, approval_id: str) -> JSONResponse:
-    """Take it back, as one who asked for it."""
-    who = await caller(request, Scope.PROPOSE)
-    known_fields(await read_object(request, optional=True))
+@router.post("/v1/approvals/{approval_id}/withdraw")
+async def withdraw_approval(who: Proposer, approval_id: str, _: Nothing | None = None) -> ApprovalBody:
+    """Withdraw it, as one who asked for it."""
     return await _step(who, approval_id, lambda claims: who.tenant.approvals.withdraw(approval_id, claims))
 
 
@@ -161,13 +143,13 @@ def _stored(who: Caller, approval_id: str) -> Approval:
     return approval
 
 
-async def _step(who: Caller, approval_id: str, step: Callable[[dict[str, Any]], Approval]) -> JSONResponse:
+async def _step(who: Caller, approval_id: str, step: Callable[[dict[str, Any]], Approval]) -> ApprovalBody:
     def decided() -> Approval:
         _stored(who, approval_id)
         with _refusals():
             return step({**who.principal.claims})
 
-    return JSONResponse((await asyncio.to_thread(decided)).as_json())
+    return ApprovalBody.of(await asyncio.to_thread(decided))
 
 
 @contextmanager

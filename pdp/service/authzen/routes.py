@@ -1,60 +1,84 @@
 """The AuthZEN endpoints, and their metadata."""
 
-from __future__ import annotations
-
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import Any, Final, get_args
 
 import orjson
+from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import Response
 
 from pdp.service.authzen.evaluation import evaluate, evaluate_all
 from pdp.service.authzen.search import Searched, search
-from pdp.service.requests import HttpError, caller, read_object, service_of
-from pdp.service.routing import Routes
+from pdp.service.models.access import ActionSearch, AuthzenBody, Metadata, ResourceSearch, SearchAnswer, SubjectSearch
+from pdp.service.requests import Caller, Decider, HttpError, ServiceRoute, caller, read_object, service_of
 from pdp.service.security.principal import Scope
 from pdp.service.settings import DEFAULT_TENANT
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
-    from starlette.requests import Request
+router = APIRouter(route_class=ServiceRoute, tags=["AuthZEN"])
 
 _METADATA: Final = "/.well-known/authzen-configuration"
 
 
 async def _answered(answer: Callable[..., Awaitable[Mapping[str, Any]]], request: Request) -> Response:
     asking, body = await caller(request, Scope.DECIDE), await read_object(request)
-    return _json(await answer(asking, body, request.scope["state"]["request_id"], service_of(request).settings))
+    answered = await answer(asking, body, request.state.request_id, service_of(request).settings)
+    return Response(orjson.dumps(answered), media_type="application/json")
 
 
-async def _metadata(request: Request, tenant: str | None = None) -> Response:
-    service = service_of(request)
-    url, known = service.settings.url, service.tenants.get(DEFAULT_TENANT if tenant is None else tenant)
-    if tenant is not None and known is None:
+RAW: Final = (
+    ("/access/v1/evaluation", partial(_answered, evaluate)),
+    ("/access/v1/evaluations", partial(_answered, evaluate_all)),
+)
+"""Paths and endpoints that read the request themselves; `openapi` says which models they take and answer with."""
+
+
+@router.post("/access/v1/search/subject", response_model=SearchAnswer)
+async def search_subjects(request: Request, who: Decider, body: SubjectSearch) -> Any:
+    """Search the subjects of the directory that are permitted."""
+    return await _found("subject", request, who, body)
+
+
+@router.post("/access/v1/search/resource", response_model=SearchAnswer)
+async def search_resources(request: Request, who: Decider, body: ResourceSearch) -> Any:
+    """Search the resources of the directory that the subject is permitted."""
+    return await _found("resource", request, who, body)
+
+
+@router.post("/access/v1/search/action", response_model=SearchAnswer)
+async def search_actions(request: Request, who: Decider, body: ActionSearch) -> Any:
+    """Search the actions of the manifest that the subject is permitted."""
+    return await _found("action", request, who, body)
+
+
+async def _found(kind: Searched, request: Request, who: Caller, body: AuthzenBody) -> dict[str, Any]:
+    stated = body.model_dump(exclude_unset=True)
+    return await search(kind, who, stated, request.state.request_id, service_of(request).settings)
+
+
+@router.head(_METADATA, include_in_schema=False)
+@router.get(_METADATA)
+async def read_metadata(request: Request) -> Metadata:
+    """Return the URLs of the AuthZEN endpoints (section 9)."""
+    return _metadata(request, DEFAULT_TENANT, "")
+
+
+@router.head(f"{_METADATA}/{{tenant}}", include_in_schema=False)
+@router.get(f"{_METADATA}/{{tenant}}")
+async def read_tenant_metadata(request: Request, tenant: str) -> Metadata:
+    """Return the URLs of the AuthZEN endpoints of one tenant."""
+    if tenant not in service_of(request).tenants:
         raise HttpError(404, "there is no such tenant")
-    return _json(
-        {
-            "policy_decision_point": url if tenant is None else f"{url}/{tenant}",
-            "access_evaluation_endpoint": f"{url}/access/v1/evaluation",
-            "access_evaluations_endpoint": f"{url}/access/v1/evaluations",
-            **{
-                f"search_{kind}_endpoint": f"{url}/access/v1/search/{kind}"
-                for kind in get_args(Searched)
-                if known is None or known.access.can_search(kind)
-            },
-        }
+    return _metadata(request, tenant, f"/{tenant}")
+
+
+def _metadata(request: Request, tenant: str, suffix: str) -> Metadata:
+    url, known = service_of(request).settings.url, service_of(request).tenants.get(tenant)
+    searches = [kind for kind in get_args(Searched) if known is None or known.access.can_search(kind)]
+    return Metadata(
+        policy_decision_point=f"{url}{suffix}",
+        access_evaluation_endpoint=f"{url}/access/v1/evaluation",
+        access_evaluations_endpoint=f"{url}/access/v1/evaluations",
+        **{f"search_{kind}_endpoint": f"{url}/access/v1/search/{kind}" for kind in searches},
     )
-
-
-def _json(value: Mapping[str, Any]) -> Response:
-    return Response(orjson.dumps(value), media_type="application/json")
-
-
-routes = Routes()
-routes.at("/access/v1/evaluation", "POST")(partial(_answered, evaluate))
-routes.at("/access/v1/evaluations", "POST")(partial(_answered, evaluate_all))
-for _kind in get_args(Searched):
-    routes.at(f"/access/v1/search/{_kind}", "POST")(partial(_answered, partial(search, _kind)))
-for _path in (_METADATA, f"{_METADATA}/{{tenant}}"):
-    routes.at(_path, "GET", "HEAD")(_metadata)

@@ -1,78 +1,62 @@
 """Access tokens and browser sessions over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from starlette.responses import JSONResponse, Response
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
 
-from pdp.service.requests import Caller, HttpError, caller, read_object, service_of
-from pdp.service.routing import Routes
-from pdp.service.security.principal import Scope
+from pdp.service.models.tokens import NewToken, TokenList, TokenOrder
+from pdp.service.requests import Administrator, AnyHolder, Caller, HttpError, ServiceRoute, service_of
 from pdp.service.security.tokens import COOKIE, issue_token, token_event
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from starlette.requests import Request
-
-routes = Routes()
+router = APIRouter(route_class=ServiceRoute, tags=["tokens"])
 
 
-@routes.at("/v1/tokens", "POST")
-async def create_token(request: Request) -> Response:
-    """Make a token of the administrator's tenant. It is in this answer, and nowhere else."""
-    by = await caller(request, Scope.ADMIN)
-    body = await read_object(request)
+@router.post("/v1/tokens", status_code=201)
+async def create_token(request: Request, by: Administrator, order: TokenOrder) -> NewToken:
+    """Make a token of the administrator's tenant. Its secret is in this answer, and nowhere else."""
     store = service_of(request).tokens.tokens
-    record, token = await asyncio.to_thread(issue_token, store, by.tenant.name, body)
+    record, token = await asyncio.to_thread(issue_token, store, by.tenant.name, order.model_dump())
     await _recorded(request, by, "token.created", record.id, record.scopes)
-    return JSONResponse({**record.as_json(), "token": token}, status_code=201)
+    return NewToken(**record.as_json(), token=token)
 
 
-@routes.at("/v1/tokens", "GET")
-async def list_tokens(request: Request) -> Response:
-    """Return the tokens of the administrator's tenant, revoked and expired ones too; not the tokens themselves."""
-    by = await caller(request, Scope.ADMIN)
+@router.get("/v1/tokens")
+async def list_tokens(request: Request, by: Administrator) -> TokenList:
+    """Return the tokens of the administrator's tenant without their secrets, revoked and expired ones too."""
     records = await asyncio.to_thread(service_of(request).tokens.tokens.list, by.tenant.name)
-    return JSONResponse({"tokens": [record.as_json() for record in records]})
+    return TokenList.model_validate({"tokens": [record.as_json() for record in records]})
 
 
-@routes.at("/v1/tokens/{id}", "DELETE")
-async def revoke_token(request: Request, id: str) -> Response:  # noqa: A002 - its name in the path
+@router.delete("/v1/tokens/{token_id}", status_code=204)
+async def revoke_token(request: Request, by: Administrator, token_id: str) -> None:
     """Revoke a token of the administrator's tenant, and its browser sessions. Processes notice within five seconds."""
-    by = await caller(request, Scope.ADMIN)
-    if not await service_of(request).tokens.revoke(id, by.tenant.name):
+    if not await service_of(request).tokens.revoke(token_id, by.tenant.name):
         raise HttpError(404, "the tenant has no token of that id")
-    await _recorded(request, by, "token.revoked", id)
-    return Response(status_code=204)
+    await _recorded(request, by, "token.revoked", token_id)
 
 
-@routes.at("/v1/session", "POST")
-async def open_session(request: Request) -> Response:
+@router.post("/v1/session", status_code=204)
+async def open_session(request: Request, by: AnyHolder, response: Response) -> None:
     """Give a browser a cookie by which it reads for an hour, as the holder of the token that is sent."""
-    by = await caller(request)
     service = service_of(request)
     token = await service.tokens.open_session(by.principal)
-    answer = Response(status_code=204)
     secure = service.settings.url.startswith("https:")
-    answer.set_cookie(COOKIE, token, secure=secure, httponly=True, samesite="strict")
-    return answer
+    response.set_cookie(COOKIE, token, secure=secure, httponly=True, samesite="strict")
 
 
-@routes.at("/v1/session", "DELETE")
-async def end_session(request: Request) -> Response:
-    """End the session of the browser that asks, by its cookie; without one that counts, 401."""
+@router.delete("/v1/session", status_code=204, openapi_extra={"security": [{"cookie": []}]})
+async def end_session(request: Request, response: Response) -> None:
+    """End the session of the browser that asks, by its cookie; without a valid one, 401."""
     tokens = service_of(request).tokens
     token = request.cookies.get(COOKIE, "")
     principal = await tokens.principal(token)
     if principal is None or not principal.cookie:
         raise HttpError(401, "no browser session", headers={"WWW-Authenticate": "Bearer"})
     await tokens.revoke(token.removeprefix("pdp_")[:16], principal.tenant)
-    answer = Response(status_code=204)
-    answer.delete_cookie(COOKIE)
-    return answer
+    response.delete_cookie(COOKIE)
 
 
 async def _recorded(request: Request, by: Caller, kind: str, token_id: str, scopes: Sequence[str] = ()) -> None:

@@ -13,18 +13,19 @@ import re
 import secrets
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
+from pydantic import ValidationError
 
 from pdp.audit.chain import recordable
 from pdp.clock import to_milliseconds
 from pdp.errors import UsageError
 from pdp.json import canonical, frozen
 from pdp.project.resources import open_stores
+from pdp.service.models.tokens import LIFETIME, TokenOrder
 from pdp.service.security.principal import Principal, Scope
-from pdp.session import LONGEST_TEXT, Session
+from pdp.session import Session
 from pdp.stores.sql.tokens import SqlTokens, TokenRecord
 
 if TYPE_CHECKING:
@@ -35,10 +36,6 @@ if TYPE_CHECKING:
     from pdp.service.settings import ServiceSettings
 
 COOKIE: Final = "pdp_session"
-LIFETIME: Final = 365 * 24 * 3600
-"""Seconds that a token counts for where nothing else is asked for."""
-
-_LONGEST: Final = 10 * LIFETIME
 _SESSION_SECONDS: Final = 3600
 _REMEMBERED_SECONDS: Final = 5.0  # so long at most a token counts that another process has revoked
 _MOST: Final = 10_000  # tokens that are remembered
@@ -105,21 +102,10 @@ def open_tokens(settings: ServiceSettings, owned: ExitStack) -> TokenAuthenticat
     return TokenAuthenticator(open_stores(url, owned).tokens)
 
 
-class TokenOrder(BaseModel):
-    """What a new token shall be good for. `claims`: of the person whom it stands for; `expires_in`: seconds."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
-    scopes: Annotated[list[Scope], Field(min_length=1)]
-    claims: dict[str, Any] = {}
-    expires_in: Annotated[StrictInt, Field(gt=0, le=_LONGEST)] = LIFETIME
-
-
 def issue_token(tokens: SqlTokens, tenant: str, order: Mapping[str, Any]) -> tuple[TokenRecord, str]:
-    """Store a new token, as of `TokenOrder`; return its record, and the token, which stands nowhere else.
+    """Store a new token, as of `TokenOrder`; return its record, and the token itself, which is stored nowhere.
 
-    UsageError: it is none, or has claims that no session takes.
+    UsageError: the order is not valid, or its claims are not those of a session.
     """
     try:
         wanted = TokenOrder.model_validate(order)

@@ -1,0 +1,21 @@
+"""The bodies of the HTTP API as pydantic models: routes, the OpenAPI document and the Python client use the same ones.
+
+access     AuthZEN: evaluations, searches, metadata
+proposals  proposed calls and plans, their sessions, results and answers
+approvals  approvals, and the steps that people take
+tokens     access tokens
+operation  health, readiness, events, tools, the manifest, errors
+
+A model refers to the records of the lower layers (`Reason`, `Action`, `Trace`) where the answer has their form, so a
+field is written once. Unknown fields of requests are errors; AuthZEN's models ignore them, as the specification says.
+"""
+
+from pydantic import BaseModel, ConfigDict
+
+JsonObject = dict[str, object]
+
+
+class Body(BaseModel):
+    """A body whose fields are all known."""
+
+    model_config = ConfigDict(extra="forbid")

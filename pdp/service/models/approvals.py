@@ -1,0 +1,83 @@
+"""Approvals over HTTP; the record itself is `pdp.stores.approvals.Approval`."""
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, Final
+
+import orjson
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+
+from pdp.json import canonical
+from pdp.service.models import Body
+from pdp.session import LONGEST_TEXT, Person
+from pdp.stores.approvals import Approval, ApprovalState
+
+_PERSON: Final = {
+    "type": "object",
+    "properties": {"iss": {"type": ["string", "null"]}, "sub": {"type": "string"}},
+    "required": ["iss", "sub"],
+}
+Filter = Annotated[str, Field(max_length=LONGEST_TEXT)]
+PersonBody = Annotated[
+    Person,
+    PlainSerializer(Person._asdict, return_type=dict[str, str | None]),
+    WithJsonSchema(_PERSON, mode="serialization"),
+]
+RequestBody = Annotated[
+    bytes,
+    Field(alias="request"),
+    BeforeValidator(canonical),
+    PlainSerializer(orjson.loads, return_type=dict[str, Any]),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalBody(Approval):
+    """An approval as plain JSON: the request and people are objects, and its state is where it stands."""
+
+    body: RequestBody = field(repr=False)
+    requesters: tuple[PersonBody, ...]
+    closed_by: PersonBody | None = None
+
+    @classmethod
+    def of(cls, approval: Approval) -> "ApprovalBody":
+        """Return the body for an approval."""
+        stands = replace(approval, state=approval.standing)
+        return cls(**{each.name: getattr(stands, each.name) for each in fields(stands)})
+
+    def record(self) -> Approval:
+        """Return the approval itself."""
+        return Approval(**{each.name: getattr(self, each.name) for each in fields(self)})
+
+
+class ApprovalsQuery(Body):
+    """Which approvals are listed. `after`: the `next` of the page before; `limit`: `limits.page` when absent."""
+
+    state: ApprovalState | None = None
+    subject: Filter | None = None
+    tool: Filter | None = None
+    run_id: Filter | None = None
+    limit: Annotated[int, Field(ge=1)] | None = None
+    after: Annotated[str, Field(pattern="^[0-9A-Za-z]+$")] | None = None
+
+
+class ApprovalsPage(Body):
+    """Some approvals, the oldest first. `next` is None on the last page."""
+
+    approvals: list[ApprovalBody]
+    next: str | None
+
+
+class WaitQuery(Body):
+    """How long to wait for a decision, in seconds, such as `30s`; at most `limits.wait_seconds`."""
+
+    wait: Annotated[str, Field(pattern=r"^[0-9]{1,2}s?$")] = "0s"
+
+
+class Denial(Body):
+    """Why an approval is denied, for the record."""
+
+    reason: str | None = None
+
+
+class Nothing(Body):
+    """An empty object. The body may also be absent."""

@@ -1,0 +1,104 @@
+"""Health, readiness, the record of events, tools, the manifest, errors."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pdp.manifest.exports import ExportFormat
+from pdp.service.models import Body
+
+
+class Alive(Body):
+    """The process answers."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Part(BaseModel):
+    """An engine or a store. If it is unready, `code` is stable and `reason` says why; further fields describe it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    status: Literal["ready", "unready"]
+    code: str | None = None
+    reason: str | None = None
+
+
+class ReadinessAnswer(Body):
+    """Whether the engines and stores of all tenants can be used. Only a service with one tenant names the parts."""
+
+    status: Literal["ready", "unready"]
+    engine: Part | None = None
+    store: Part | None = None
+
+
+class AuditQuery(Body):
+    """Which events are read: those after the number `after`, at most `limit`; `limits.page` when absent."""
+
+    after: Annotated[int, Field(ge=-1, lt=2**63)] = -1
+    limit: Annotated[int, Field(ge=1)] | None = None
+
+
+class Event(BaseModel):
+    """One event of the record; docs/operation.md names its other fields. A field that does not apply is null."""
+
+    model_config = ConfigDict(extra="allow")
+
+    seq: int
+    time: str
+    type: str
+    prev_hash: str | None
+    hash: str
+
+
+class AuditPage(Body):
+    """Some events, in the order of their chain. `last`: the number of the last one, for the next page."""
+
+    events: list[Event]
+    last: int
+
+
+class ToolsQuery(Body):
+    """The form of the tools' definitions."""
+
+    format: ExportFormat = ExportFormat.PLAIN
+
+
+class VisibleTool(Body):
+    """A tool that the subject may use. `condition` says in words what DEPENDS depends on."""
+
+    name: str
+    visibility: Literal["ALLOW", "DEPENDS"]
+    condition: str | None
+    definition: dict[str, Any]
+
+
+class ToolList(Body):
+    """The tools of which some call could be allowed."""
+
+    tools: list[VisibleTool]
+    manifest_version: str
+    manifest_digest: str
+
+
+class ManifestAnswer(Body):
+    """The effective manifest. `document` is what the policy reads and the digest is of; `tools` has whole entries."""
+
+    version: str
+    digest: str
+    document: dict[str, Any]
+    tools: dict[str, Any]
+
+
+class Problem(Body):
+    """Why a request failed. `code` is stable, the message is not; `hint` says what to do."""
+
+    code: str
+    message: str
+    hint: str | None = None
+
+
+class ErrorAnswer(Body):
+    """The body of an answer from 400 on. AuthZEN's endpoints answer a text instead."""
+
+    error: Problem

@@ -1,0 +1,161 @@
+"""Proposed calls and plans, their sessions, results and answers."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictBool, StrictInt, Tag, create_model
+
+from pdp.contract.invariants import Trip
+from pdp.decision import Obligation, Reason, Verdict
+from pdp.proposal import Failure, Rejection, Status, Trace
+from pdp.service.models import Body
+from pdp.service.models.approvals import ApprovalBody
+from pdp.session import Session
+from pdp.stores.actions import Action
+
+_FIELDS: dict[str, Any] = {name: (field.annotation, field) for name, field in Session.model_fields.items()}
+del _FIELDS["time"]  # the service's clock counts
+_FIELDS["claims"] = (dict[str, Any], Field(default_factory=dict))
+StatedSession = create_model(
+    "Session",
+    __base__=Body,
+    __doc__="Who calls, and for what: the fields of a session, without its time. A token without the scope `assert` may "
+    "state only `purpose`, `idempotency_key`, `run_id`, `request_id` and `plan`. Its claims are those of the token.",
+    **_FIELDS,
+)
+
+
+class SessionBody(Body):
+    """A body that states a session alone."""
+
+    session: StatedSession = Field(default_factory=StatedSession)  # type: ignore[valid-type]
+
+
+class ProposedCall(SessionBody):
+    """A call that is proposed. `id` is the caller's choice, of 128 bits or more, and the same again for a retry.
+
+    `proposal`: `{tool, arguments}`, `{tool_name, payload}`, or a call as OpenAI, Anthropic, MCP or Gemini write it.
+    `run: false` only decides.
+    """
+
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._~-]{22,128}$")] | None = None
+    proposal: Any
+    tool_call_id: str | None = None
+    step_name: str | None = None
+    run: StrictBool = True
+
+
+class ProposedPlan(SessionBody):
+    """A plan to check before its first call: at most 100 proposals, each with or without a `step_name`."""
+
+    plan: list[Any]
+
+
+class Succeeded(Body):
+    """A tool's result. `attempts` counts how often the tool was started."""
+
+    started: Literal[True] = True
+    attempts: Annotated[StrictInt, Field(ge=1)] = 1
+    result: Any
+
+
+class Failed(Body):
+    """A call without a result.
+
+    `failure.details.effect` says what became of the effect: `none`, `done` or `unknown`, which is also the default.
+    """
+
+    started: StrictBool = True
+    attempts: Annotated[StrictInt, Field(ge=1)] = 1
+    failure: Failure
+
+
+def _kind(value: Any) -> str:
+    return "failure" if isinstance(value, Failed) or (isinstance(value, dict) and "failure" in value) else "result"
+
+
+class ReportedResult(Body):
+    """What a call that was begun came to."""
+
+    execution: Annotated[
+        Annotated[Succeeded, Tag("result")] | Annotated[Failed, Tag("failure")], Discriminator(_kind)
+    ]
+
+
+class OutcomeBody(Body):
+    """What became of a proposal, as `pdp.proposal.Outcome`."""
+
+    status: Status
+    proposal: dict[str, Any] | None = None
+    rejection: Rejection | None = None
+    failure: Failure | None = None
+
+
+class ModelAnswer(Body):
+    """What the model sees."""
+
+    text: str
+    is_error: bool
+
+
+class ProposalAnswer(BaseModel):
+    """The answer to a proposed call, and to its result. A client ignores fields that it does not know.
+
+    Attributes:
+        begun: the caller has to run the tool now, with `arguments` and nothing else.
+        running_until: seconds since 1970; a call without a result by then is recorded as `unknown`.
+        replayed: an earlier call had this result, and nothing runs.
+        verdict: None: a check stopped the call before the policy; `failed_check` names it.
+        answer: None while the call runs.
+        markings, retrieval_snapshot, state: of the result.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    begun: bool
+    arguments: dict[str, Any] | None = None
+    running_until: float | None = None
+    manifest_digest: str | None = None
+    executed: bool
+    replayed: bool
+    result: Any = None
+    answer: ModelAnswer | None
+    approval: ApprovalBody | None
+    action: Action | None
+    outcome: OutcomeBody
+    verdict: Verdict | None
+    reasons: tuple[Reason, ...]
+    codes: tuple[str, ...] = ()
+    obligations: tuple[Obligation, ...]
+    trace: Trace
+    trips: tuple[Trip, ...] = ()
+    decision_id: str | None
+    bundle_revision: str | None
+    failed_check: str | None = None
+    markings: frozenset[str] = frozenset()
+    retrieval_snapshot: str | None = None
+    state: dict[str, Any] | None = None
+
+
+class PlannedStep(Body):
+    """A step of a plan, as the checks before the policy left it."""
+
+    name: str | None
+    status: Status
+    rejection: Rejection | None
+    trips: list[str]
+
+
+class PlanAnswer(Body):
+    """The answer to a plan. `plan`: the steps that go on, as proposed or corrected; the `plan` of their sessions."""
+
+    acceptable: bool
+    plan: list[Any]
+    steps: list[PlannedStep]
+    verdict: Verdict
+    reasons: tuple[Reason, ...]
+    codes: tuple[str, ...]
+    obligations: tuple[Obligation, ...]
+    decision_id: str
+    bundle_revision: str | None
+    release: int | None

@@ -1,0 +1,46 @@
+"""Access tokens."""
+
+from typing import Annotated, Any, Final
+
+from pydantic import Field, StrictInt
+
+from pdp.service.models import Body
+from pdp.service.security.principal import Scope
+from pdp.session import LONGEST_TEXT
+
+LIFETIME: Final = 365 * 24 * 3600
+"""Seconds until a token expires if the order states nothing else."""
+
+
+class TokenOrder(Body):
+    """A new token. `claims` are those of the person it stands for; `expires_in` is in seconds."""
+
+    name: Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
+    scopes: Annotated[list[Scope], Field(min_length=1)]
+    claims: dict[str, Any] = {}
+    expires_in: Annotated[StrictInt, Field(gt=0, le=10 * LIFETIME)] = LIFETIME
+
+
+class Token(Body):
+    """A token without its secret. Times are RFC 3339 in UTC."""
+
+    id: str
+    tenant: str
+    name: str
+    scopes: list[Scope]
+    claims: dict[str, Any]
+    created_at: str
+    expires_at: str
+    revoked: bool
+
+
+class NewToken(Token):
+    """A token with its secret, `token`, which no other answer has."""
+
+    token: str
+
+
+class TokenList(Body):
+    """All tokens of a tenant."""
+
+    tokens: list[Token]
