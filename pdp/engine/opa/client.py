@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError, MissingExtraError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pdp.engine.opa.aio import Sessions
 
 MAX_SOCKET_PATH: Final = 103  # longest path of a Unix socket that every system takes, in bytes
@@ -101,16 +103,14 @@ class OpaClient:
         *,
         connect_timeout: float,
         connections: int,
-        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.address = address
         self.connect_timeout = connect_timeout
         self.connections = connections
         self.tls = tls
-        self.headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
-        if token is not None:
-            self.headers["Authorization"] = f"Bearer {token}"
+        self.headers = {"Accept-Encoding": "identity", "Content-Type": "application/json", **(headers or {})}
         self._idle: deque[_Deadlined] = deque()
         self._sessions: Sessions | None = None
         self._process = os.getpid()
