@@ -79,7 +79,7 @@ class ServerClient(AsyncOpaClient):  # type: ignore[misc] # it has no types
             "version": provenance.get("version"),
             "health": {"server": server, "bundles": bundles, "plugins": plugins},
             "bundles": {name: _object(loaded.get(name)).get("revision") for name in sorted({*configured, *loaded})},
-            "plugins": status and [f"{name}: {_object(states[name]).get('state')}" for name in sorted(states)],
+            "plugins": [f"{name}: {_object(states[name]).get('state')}" for name in sorted(states)] or None,
             "config": _names(config),
             "policies": _names(policies),
             "data": _names(data),
