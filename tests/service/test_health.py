@@ -10,6 +10,7 @@ from sqlalchemy import create_engine, text
 
 from pdp.engine.bundle.file import read_bundle
 from tests.support import ROOT
+from tests.support.opa_server import KINDS, opa_server, url_of
 from tests.support.postgres import DATABASES, empty_database
 from tests.support.service import service, tenant_on
 
@@ -84,6 +85,34 @@ async def test_an_opa_that_is_not_there_is_not_ready(tmp_path: Path) -> None:
                 "reason": "it gives no decision; the log says why",
             },
             "store": {"status": "ready", "revision": "0003"},
+        },
+    )
+
+
+@pytest.mark.opa
+@pytest.mark.parametrize("loaded", [False, True], ids=["no policy", "a policy and a missing bundle"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_opa_whose_bundle_is_not_activated_is_not_ready(kind: str, tmp_path: Path, loaded: bool) -> None:
+    options = ("--set=services.x.url=http://127.0.0.1:1", "--set=bundles.late.service=x")
+    with opa_server(kind, *options) as client:
+        if loaded:
+            text = (
+                (ROOT / "tests/support/rego_sidecar/decision.rego")
+                .read_text()
+                .replace("null", '{"revision":"r","release":1}')
+            )
+            client.update_policy_from_string(text, "decision.rego", rego_compat=False)
+        tenant = tenant_on(f"sqlite:///{tmp_path}/store.db", opa_url=url_of(client))
+        async with service(tmp_path, tenants={"default": tenant}) as served:
+            ready = await served.client(token="").get("/readyz")
+
+    assert (ready.status_code, ready.json()["engine"]) == (
+        503,
+        {
+            "status": "unready",
+            "name": "sidecar",
+            "code": "engine.not_ready",
+            "reason": "OPA's bundles are not activated, or a plugin is not up; see: pdp opa status",
         },
     )
 
