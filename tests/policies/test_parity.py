@@ -57,7 +57,7 @@ def sidecar(packed: Path, opa: Path, request: pytest.FixtureRequest) -> Iterator
     """By the URL of a Unix socket, or with a client of opa-python-client, to a process or a container."""
     if request.param != "url":
         with (
-            opa_server(request.param, "--bundle={folder}/bundle.tar.gz", folder=packed.parent) as client,
+            opa_server(request.param, "--bundle", "{folder}/bundle.tar.gz", folder=packed.parent) as client,
             SidecarEngine(client=client) as engine,
         ):
             yield engine

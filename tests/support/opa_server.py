@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import tempfile
 from contextlib import contextmanager
-from subprocess import DEVNULL
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,17 +35,22 @@ def free_port() -> Iterator[int]:
 @contextmanager
 def opa_process(*arguments: str, **variables: str) -> Iterator[OpaClient]:
     """Run OPA on a free port, which `{port}` in the arguments stands for; yield a client once OPA answers."""
-    with free_port() as port, OpaClient("127.0.0.1", port, retries=0, timeout=PATIENCE) as client:
-        command = [needed_opa("this test"), *(argument.replace("{port}", str(port)) for argument in arguments)]
-        with subprocess.Popen(
-            command, env={**opa_environment(), **variables}, stdout=DEVNULL, stderr=DEVNULL
-        ) as process:
-            try:
-                assert until(lambda: process.poll() is not None or client.check_health())
-                assert process.poll() is None
-                yield client
-            finally:
-                process.terminate()
+    with (
+        free_port() as port,
+        OpaClient("127.0.0.1", port, retries=0, timeout=PATIENCE) as client,
+        tempfile.TemporaryFile("w+") as log,
+        subprocess.Popen(
+            [str(needed_opa("this test")), *(argument.replace("{port}", str(port)) for argument in arguments)],
+            env={**opa_environment(), **variables}, stdout=log, stderr=log,
+        ) as process,
+    ):  # fmt: skip
+        try:
+            assert until(lambda: process.poll() is not None or client.check_health())
+            log.seek(0)
+            assert process.poll() is None, log.read()
+            yield client
+        finally:
+            process.terminate()
 
 
 @contextmanager
