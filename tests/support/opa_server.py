@@ -25,7 +25,7 @@ KINDS = ("process", pytest.param("docker", marks=pytest.mark.docker))
 
 @contextmanager
 def free_port() -> Iterator[int]:
-    """A port that nobody is given in this block, and on which a server may listen."""
+    """Reserve a port on which a server may listen."""
     with socket.socket() as reserved:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
@@ -34,7 +34,7 @@ def free_port() -> Iterator[int]:
 
 @contextmanager
 def opa_process(*arguments: str, **variables: str) -> Iterator[OpaClient]:
-    """Run OPA on a free port, which `{port}` in the arguments stands for; yield a client once OPA answers."""
+    """Run OPA, with a free port for `{port}` in the arguments, and yield a client once OPA answers."""
     with (
         free_port() as port,
         OpaClient("127.0.0.1", port, retries=0, timeout=PATIENCE) as client,

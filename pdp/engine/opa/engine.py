@@ -110,7 +110,7 @@ class SidecarEngine(Engine):
     Args:
         url: `http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`.
         client: in its place, an `OpaClient` or `AsyncOpaClient` of opa-python-client. The engine reads its address,
-            headers, token and certificates once, opens connections of its own, and never closes the client.
+            headers, token and certificates once, opens its own connections, and never closes the client.
         timeout: seconds for one decision, connecting and a second try included.
         connect_timeout: seconds to wait for a connection.
         token: sent as `Authorization: Bearer`, for OPA's `--authentication=token`. Shown nowhere.

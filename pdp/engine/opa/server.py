@@ -1,6 +1,6 @@
-"""What is asked of an OPA beside decisions, with opa-python-client: health, status, configuration, policies and data.
+"""Ask an OPA for its health, status, configuration, policies and data, with opa-python-client.
 
-Also the settings of a client of that package that an application has, for the engine to decide with.
+Also reads the settings of an application's client, for an engine that decides with it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an OPA says about itself, and engines that decide with a client of the application. Against a real OPA."""
+"""The status of an OPA, and engines that decide with a client of the application; against a real OPA."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ async def test_certificates_are_verified_whatever_the_client_does(tmp_path: Path
                 found = [engine.decide_body(b"{}").verdict, (await engine.adecide_body(b"{}")).verdict]
             assert found == [verdict] * 2
 
-        # What docs/adr/0048 says of opa-python-client.
+        # docs/adr/0048 says so of opa-python-client.
         with pytest.raises(requests.exceptions.SSLError):
             OpaClient("127.0.0.1", port, ssl=True, retries=0).get_config()
         async with AsyncOpaClient("127.0.0.1", port, ssl=True, retries=0) as client:
