@@ -13,8 +13,8 @@ from pdp.workbench.opa.local import local_opa
 from tests.support import PATIENCE
 from tests.support.command_line import OPTIONS, codes, decided, pdp, written
 from tests.support.hostile_opa import ALLOW, HostileOpa, answering, http, result, self_signed
-from tests.support.opa_server import KINDS, opa_server, url_of
 from tests.support.payments import BUNDLE, EXAMPLE, wire
+from tests.support.servers.opa import KINDS, opa_server, url_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,8 +16,8 @@ import yaml
 
 from tests.support import PATIENCE, ROOT
 from tests.support.command_line import Done, environment, pdp, written
-from tests.support.containers import no_docker
-from tests.support.opa_server import free_port, opa_process
+from tests.support.servers.containers import no_docker
+from tests.support.servers.opa import free_port, opa_process
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 TOKEN = "a-token-of-the-test"  # noqa: S105

@@ -25,7 +25,7 @@ from pdp.proposal import Proposal, RejectionCode
 from pdp.workbench.opa.local import local_opa
 from tests.support import payments
 from tests.support.generated_requests import DIGEST, SOURCES, directory, manifests, requests
-from tests.support.opa_server import KINDS, opa_server
+from tests.support.servers.opa import KINDS, opa_server
 
 pytestmark = pytest.mark.opa
 

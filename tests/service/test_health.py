@@ -10,8 +10,8 @@ from sqlalchemy import create_engine, text
 
 from pdp.engine.bundle.file import read_bundle
 from tests.support import ROOT
-from tests.support.opa_server import KINDS, opa_server, url_of
 from tests.support.postgres import DATABASES, empty_database
+from tests.support.servers.opa import KINDS, opa_server, url_of
 from tests.support.service import service, tenant_on
 
 BUNDLE = read_bundle(ROOT / "bundles" / "payments.tar.gz")

@@ -27,7 +27,7 @@ from sqlalchemy.exc import OperationalError
 
 from pdp.stores.sql.database import Database
 from tests.support import PATIENCE
-from tests.support.containers import no_docker
+from tests.support.servers.containers import no_docker
 
 DATABASES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.process))
 

@@ -19,8 +19,8 @@ from pdp.errors import UsageError
 from pdp.workbench.opa.local import local_opa
 from tests.support import ROOT
 from tests.support.hostile_opa import ALLOW, HostileOpa, Peer, answering, http, result, self_signed
-from tests.support.opa_server import KINDS, opa_server, url_of
 from tests.support.payments import BUNDLE
+from tests.support.servers.opa import KINDS, opa_server, url_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from opa_client import OpaClient
 
 from pdp.workbench.opa.program import OPA_VERSION, needed_opa, opa_environment
 from tests.support import PATIENCE, ROOT, until
-from tests.support.containers import no_docker
+from tests.support.servers.containers import no_docker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
