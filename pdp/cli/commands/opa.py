@@ -80,7 +80,9 @@ def status(
 
     Exit code: 0 it may decide and is healthy, 1 it may not, is not, or does not answer as OPA does, 2 bad usage.
     """
-    told = opa_status(needed(opa_url or project_with().opa_url, "opa_url", "--opa-url"), token_env)
+    stated = project_with()
+    url = needed(opa_url or stated.opa_url, "opa_url", "--opa-url")
+    told = opa_status(url, token_env, accept_unknown=stated.accept_unknown_opa)
     health = ", ".join(f"{part} {'ok' if healthy else 'not ok'}" for part, healthy in told["health"].items())
     lines = [f"OPA at {told['url']}", *(f"problem: {problem}" for problem in told["problems"])]
     by = told["decides_by"]
