@@ -10,11 +10,16 @@ from sqlalchemy import create_engine, text
 
 from pdp.engine.bundle.file import read_bundle
 from tests.support import ROOT
+from tests.support.hostile_opa import HostileOpa, Peer, http, result
 from tests.support.postgres import DATABASES, empty_database
 from tests.support.servers.opa import KINDS, opa_server, url_of
 from tests.support.service import service, tenant_on
 
 BUNDLE = read_bundle(ROOT / "bundles" / "payments.tar.gz")
+DENY = (
+    b'{"verdict":"DENY","reasons":[{"code":"x.y","message":"","details":{}}],"obligations":[],'
+    b'"bundle":{"revision":"r","release":1}}'
+)
 EVALUATION = {
     "subject": {"type": "user", "id": "officer-123"},
     "action": {"name": "payments.lookup"},
@@ -115,6 +120,27 @@ async def test_an_opa_whose_bundle_is_not_activated_is_not_ready(kind: str, tmp_
             "reason": "OPA's bundles are not activated, or a plugin is not up; see: pdp opa status",
         },
     )
+
+
+@pytest.mark.parametrize(("answers", "code"), [(True, "engine.not_ready"), (False, "engine.timeout")])
+async def test_an_opa_that_does_not_say_that_it_is_healthy_is_not_ready(
+    tmp_path: Path, answers: bool, code: str
+) -> None:
+    def behave(peer: Peer) -> None:
+        while peer.request():
+            if peer.last_request.startswith(b"POST"):
+                peer.send(result(DENY))
+            elif answers:
+                peer.send(http(b"{}", status=b"401 Unauthorized"))
+            else:
+                peer.wait_until_closed()
+
+    with HostileOpa(behave) as opa:
+        tenant = tenant_on(f"sqlite:///{tmp_path}/store.db", opa_url=opa.url)
+        async with service(tmp_path, tenants={"default": tenant}) as served:
+            ready = await served.client(token="").get("/readyz")
+
+    assert (ready.status_code, ready.json()["engine"]["code"]) == (503, code)
 
 
 async def test_nobody_is_shown_which_of_several_tenants_is_not_ready(tmp_path: Path) -> None:

@@ -83,14 +83,19 @@ def status(
     stated = project_with()
     url = needed(opa_url or stated.opa_url, "opa_url", "--opa-url")
     told = opa_status(url, token_env, accept_unknown=stated.accept_unknown_opa)
-    health = ", ".join(f"{part} {'ok' if healthy else 'not ok'}" for part, healthy in told["health"].items())
-    lines = [f"OPA at {told['url']}", *(f"problem: {problem}" for problem in told["problems"])]
     by = told["decides_by"]
-    lines += [f"version: {told['version']}", f"health: {health}"]
-    lines.append(f"decides by: release {by['release']}, {by['revision']}" if by else "decides nothing")
-    lines += (f"bundle {name}: {revision or 'not activated'}" for name, revision in told["bundles"].items())
-    for name in ("plugins", "config", "policies", "data"):
-        lines.append(f"{name}: {'not offered' if told[name] is None else ', '.join(map(str, told[name])) or 'none'}")
+    lines = [
+        f"OPA at {told['url']}",
+        *(f"problem: {problem}" for problem in told["problems"]),
+        f"version: {told['version']}",
+        "health: " + ", ".join(f"{part} {'ok' if healthy else 'not ok'}" for part, healthy in told["health"].items()),
+        f"decides by: release {by['release']}, {by['revision']}" if by else "decides nothing",
+        *(f"bundle {name}: {revision or 'not activated'}" for name, revision in told["bundles"].items()),
+        *(
+            f"{name}: {'not offered' if told[name] is None else ', '.join(told[name]) or 'none'}"
+            for name in ("plugins", "config", "policies", "data")
+        ),
+    ]
     print_answer(told, lines, as_json=as_json)
     raise typer.Exit(Exit.FAILED if told["problems"] else Exit.OK)
 
