@@ -81,6 +81,10 @@ class Engine(Closable, ABC):
         """
         return {}
 
+    async def ahealthy(self) -> bool:
+        """Return whether the engine says that it has what it decides by; an engine in the process always does."""
+        return True
+
     def close(self) -> None:
         """Release what the engine holds. Deciding afterwards is a DENY."""
 

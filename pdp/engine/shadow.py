@@ -119,6 +119,10 @@ class ShadowEngine(Engine):
         self._check_process()
         return self._offered(document, body, await self.engine.aevaluate(body, document))
 
+    async def ahealthy(self) -> bool:
+        """Return whether the deciding engine is healthy."""
+        return await self.engine.ahealthy()
+
     def counts(self) -> ShadowCounts:
         """Return what was counted so far in the process that made the engine; EngineError in a forked child."""
         self._check_process()

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from pdp.errors import PdpError
+from pdp.errors import AnswerInvalidError, PdpError
 from pdp.service.models.operation import Alive, AuditPage, AuditQuery, ReadinessAnswer
 from pdp.service.requests import Auditor, ServiceRoute, bounded_page, service_of
 from pdp.service.telemetry import metrics_text
@@ -77,7 +77,12 @@ class Readiness:
 
     async def _engine(self, tenant: "Tenant") -> dict[str, Any]:
         # No request at all: the policy denies it, and says which one it is.
-        decision = await tenant.pep.engine.adecide_body(b"{}")
+        engine = tenant.pep.engine
+        decision, healthy = await asyncio.gather(engine.adecide_body(b"{}"), engine.ahealthy())
+        if not healthy and (decision.bundle_revision or decision.codes == (AnswerInvalidError.code,)):
+            why = "OPA's bundles are not activated, or a plugin is not up; see: pdp opa status"
+            _log.error("tenant %s: not ready: %s", tenant.name, why)
+            return {"status": "unready", "name": engine.name, "code": "engine.not_ready", "reason": why}
         if decision.bundle_revision is None:
             code, why = decision.reasons[0].code, "it gives no decision; the log says why"
             _log.error("tenant %s: not ready: %s", tenant.name, decision.reasons[0].text)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support import ROOT
 from tests.support.command_line import pdp
+from tests.support.hostile_opa import ALLOW, HostileOpa, answering, result
 
 MANIFEST = """\
 manifest_version: 2026.07.1
@@ -181,3 +182,16 @@ def test_a_rule_that_no_scenario_reaches(project: Path) -> None:
 @pytest.mark.opa
 def test_the_payments_example_has_nothing_that_cannot_work() -> None:
     assert pdp("doctor", ROOT / "examples/payments").out == "nothing found\n"
+
+
+def test_an_opa_that_is_not_healthy_or_may_not_decide_is_a_problem(project: Path) -> None:
+    answer = result(ALLOW, b'"provenance":{"version":"1.22.0"}')
+    with HostileOpa(answering(answer)) as opa:
+        text = (project / "pdp.yaml").read_text()
+        (project / "pdp.yaml").write_text(f"{text}engine: sidecar\nopa_url: {opa.url}\n")
+        done = pdp("doctor", project, "--json")
+    [problem] = done.json["problems"]
+    assert (done.code, Path(problem["file"]).name, problem["line"], problem["hint"]) == (
+        1, "pdp.yaml", 5, "see: pdp opa status",
+    )  # fmt: skip
+    assert problem["message"].startswith(f"OPA at {opa.url} is version 1.22.0, which loses rules")

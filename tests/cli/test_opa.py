@@ -10,9 +10,11 @@ import pytest
 
 from pdp.engine.bundle.file import read_bundle
 from pdp.workbench.opa.local import local_opa
+from tests.support import PATIENCE
 from tests.support.command_line import OPTIONS, codes, decided, pdp, written
-from tests.support.hostile_opa import HostileOpa, answering, http, result
+from tests.support.hostile_opa import ALLOW, HostileOpa, answering, http, result, self_signed
 from tests.support.payments import BUNDLE, EXAMPLE, wire
+from tests.support.servers.opa import KINDS, opa_server, url_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,6 +98,91 @@ def test_an_opa_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "",
         "error: OPA did not start:\n  no room here\n",
     )
+
+
+# pdp opa status
+
+
+@pytest.mark.opa
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_status_of_a_running_opa(kind: str, opa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = read_bundle(BUNDLE)
+    with opa_server(kind, "--set=bundles.payments.resource=file://{folder}/payments.tar.gz") as client:
+        url = url_of(client)
+        client.wait_for_ready(PATIENCE, query={"bundles": "true"})
+        done, as_json = pdp("opa", "status", "--opa-url", url), pdp("opa", "status", "--opa-url", url, "--json").json
+    policies = sorted(f"payments/{path}" for path in bundle.modules)
+    assert done == (
+        0,
+        (
+            f"OPA at {url}\n"
+            "version: 1.22.4\n"
+            "health: server ok, bundles ok, plugins ok\n"
+            f"decides by: release {bundle.release}, {bundle.revision}\n"
+            f"bundle payments: {bundle.revision}\n"
+            "plugins: not offered\n"
+            "config: bundles, default_authorization_decision, default_decision, labels\n"
+            f"policies: {', '.join(policies)}\n"
+            "data: authz, config, custom, manifests\n"
+        ),
+        "",
+    )
+    assert (as_json["policies"], as_json["plugins"]) == (policies, None)
+    assert as_json["health"] == {"server": True, "bundles": True, "plugins": True}
+
+    with local_opa(opa, bundle=bundle, tcp=True) as locked:
+        monkeypatch.setenv("OPA_OF_MINE", locked.token or "")
+        line = ("opa", "status", "--opa-url", locked.url)
+        admitted, refused = pdp(*line, "--token-env", "OPA_OF_MINE"), pdp(*line)
+    assert (admitted.code, admitted.out.splitlines()[-3:]) == (
+        0,
+        ["config: not offered", "policies: not offered", "data: not offered"],
+    )
+    assert refused == (
+        1,
+        "",
+        (
+            f"error: OPA at {locked.url} refused the request (401): request rejected by administrative policy\n"
+            "    hint: check the token, and that OPA's policy system.authz admits the request\n"
+        ),
+    )
+
+
+def test_an_opa_that_may_not_decide_is_a_problem() -> None:
+    with HostileOpa(answering(result(b"{}", b'"provenance":{"version":"1.22.0"}'))) as server:
+        done = pdp("opa", "status", "--opa-url", server.url)
+    problem, version, _, nothing, *_ = done.out.splitlines()[1:]
+    assert problem.startswith(f"problem: OPA at {server.url} is version 1.22.0, which loses rules")
+    assert (done.code, version, nothing) == (1, "version: 1.22.0", "decides nothing")
+
+
+@pytest.mark.parametrize(
+    ("behave", "message", "hint"),
+    [
+        (None, "cannot be reached: Connection refused", "check that it runs and that the address is right"),
+        (b"<html>Log in</html>", "answered something that is not JSON: '<html>Log in</html>'",
+            "check that OPA itself listens there"),
+        (b'{"result":{}}', "does not say its version: take OPA 1.22.4 or later, or set accept_unknown_opa", None),
+    ],
+    ids=["down", "no OPA", "no version"],
+)  # fmt: skip
+def test_what_is_no_opa_is_one_message(behave: bytes | None, message: str, hint: str | None) -> None:
+    with HostileOpa(answering(http(behave or b""))) as server:
+        if behave is None:
+            server.__exit__()
+        done = pdp("opa", "status", "--opa-url", server.url)
+    end = f"    hint: {hint}\n" if hint else ""
+    assert done == (1, "", f"error: OPA at {server.url} {message}\n{end}")
+
+
+def test_bad_tls_and_no_url_are_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    hint = "    hint: name it with --opa-url, or as `opa_url:` in pdp.yaml\n"
+    assert pdp("opa", "status") == (2, "", f"error: no opa_url given\n{hint}")
+    with HostileOpa(answering(result(ALLOW)), certificate=self_signed(tmp_path)) as server:
+        done = pdp("opa", "status", "--opa-url", server.url)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith(f"error: OPA at {server.url} cannot be reached: [SSL: CERTIFICATE_VERIFY_FAILED]")
 
 
 # A sidecar that is there

@@ -4,33 +4,23 @@ from __future__ import annotations
 
 import http.client
 import os
-import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.support import PATIENCE, ROOT, until
+from tests.support import PATIENCE, ROOT
 from tests.support.command_line import Done, environment, pdp, written
+from tests.support.servers.containers import no_docker
+from tests.support.servers.opa import free_port, opa_process
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 TOKEN = "a-token-of-the-test"  # noqa: S105
-
-
-@contextmanager
-def free_port() -> Iterator[int]:
-    """A port that nobody is given in this block, and on which a server may listen."""
-    with socket.socket() as reserved:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind(("127.0.0.1", 0))
-        yield reserved.getsockname()[1]
 
 
 def answers(port: int, method: str, path: str, body: str = "", token: str = TOKEN) -> int:
@@ -42,31 +32,17 @@ def answers(port: int, method: str, path: str, body: str = "", token: str = TOKE
         connection.close()
 
 
-def started(opa: Path, chosen: int) -> subprocess.Popen[bytes]:
-    """OPA with the very arguments of the compose file; only address and folders are this machine's."""
-    service = COMPOSE["services"]["opa"]
-    folders = dict(volume.split(":")[1::-1] for volume in service["volumes"])
-    command = [argument.replace("0.0.0.0:8181", f"127.0.0.1:{chosen}") for argument in service["command"]]
-    for inside, outside in folders.items():
-        command = [argument.replace(inside, str(ROOT / outside)) for argument in command]
-    return subprocess.Popen([opa, *command], env={**os.environ, "PDP_OPA_TOKEN": TOKEN})
-
-
 @pytest.fixture(scope="module")
 def port(opa: Path) -> Iterator[int]:
-    with free_port() as chosen, started(opa, chosen) as process:
-
-        def ready() -> bool:
-            assert process.poll() is None
-            with suppress(OSError):
-                return answers(chosen, "GET", "/health?bundle") == 200
-            return False
-
-        try:
-            assert until(ready)
-            yield chosen
-        finally:
-            process.terminate()
+    """The port of an OPA with the very arguments of the compose file; only address and folders are this machine's."""
+    service = COMPOSE["services"]["opa"]
+    folders = dict(volume.split(":")[1::-1] for volume in service["volumes"])
+    command = [argument.replace("0.0.0.0:8181", "127.0.0.1:{port}") for argument in service["command"]]
+    for inside, outside in folders.items():
+        command = [argument.replace(inside, str(ROOT / outside)) for argument in command]
+    with opa_process(*command, PDP_OPA_TOKEN=TOKEN) as client:
+        client.wait_for_ready(PATIENCE, 0.02, {"bundles": "true"})
+        yield client.port
 
 
 @pytest.fixture
@@ -153,17 +129,11 @@ def test_the_service_starts_with_its_configuration_and_is_healthy(tmp_path: Path
     assert (healthy, process.returncode) == (0, 0)
 
 
-def docker_runs() -> bool:
-    if shutil.which("docker") is None:
-        return False
-    return subprocess.run(["docker", "info"], capture_output=True, check=False, timeout=PATIENCE).returncode == 0
-
-
 @pytest.mark.process
 @pytest.mark.docker
 def test_docker_compose() -> None:
-    if not docker_runs():
-        pytest.skip("no Docker engine runs here; the same command was tested as a local process")
+    if reason := no_docker():
+        pytest.skip(reason)
     compose = ["docker", "compose", "--file", str(ROOT / "docker-compose.yml")]
     environment = {**os.environ, "PDP_OPA_TOKEN": TOKEN}
     try:

@@ -25,6 +25,7 @@ from pdp.proposal import Proposal, RejectionCode
 from pdp.workbench.opa.local import local_opa
 from tests.support import payments
 from tests.support.generated_requests import DIGEST, SOURCES, directory, manifests, requests
+from tests.support.servers.opa import KINDS, opa_server
 
 pytestmark = pytest.mark.opa
 
@@ -51,8 +52,16 @@ def embedded(bundle: Bundle) -> Iterator[EmbeddedEngine]:
         yield engine
 
 
-@pytest.fixture(scope="module")
-def sidecar(packed: Path, opa: Path) -> Iterator[SidecarEngine]:
+@pytest.fixture(scope="module", params=["url", *KINDS])
+def sidecar(packed: Path, opa: Path, request: pytest.FixtureRequest) -> Iterator[SidecarEngine]:
+    """By the URL of a Unix socket, or with a client of opa-python-client, to a process or a container."""
+    if request.param != "url":
+        with (
+            opa_server(request.param, "--bundle", "{folder}/bundle.tar.gz", folder=packed.parent) as client,
+            SidecarEngine(client=client) as engine,
+        ):
+            yield engine
+        return
     with (
         local_opa(opa, bundle=read_bundle(packed)) as local,
         SidecarEngine(local.url, token=local.token) as engine,

@@ -10,10 +10,16 @@ from sqlalchemy import create_engine, text
 
 from pdp.engine.bundle.file import read_bundle
 from tests.support import ROOT
+from tests.support.hostile_opa import HostileOpa, Peer, http, result
 from tests.support.postgres import DATABASES, empty_database
+from tests.support.servers.opa import KINDS, opa_server, url_of
 from tests.support.service import service, tenant_on
 
 BUNDLE = read_bundle(ROOT / "bundles" / "payments.tar.gz")
+DENY = (
+    b'{"verdict":"DENY","reasons":[{"code":"x.y","message":"","details":{}}],"obligations":[],'
+    b'"bundle":{"revision":"r","release":1}}'
+)
 EVALUATION = {
     "subject": {"type": "user", "id": "officer-123"},
     "action": {"name": "payments.lookup"},
@@ -86,6 +92,55 @@ async def test_an_opa_that_is_not_there_is_not_ready(tmp_path: Path) -> None:
             "store": {"status": "ready", "revision": "0003"},
         },
     )
+
+
+@pytest.mark.opa
+@pytest.mark.parametrize("loaded", [False, True], ids=["no policy", "a policy and a missing bundle"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_opa_whose_bundle_is_not_activated_is_not_ready(kind: str, tmp_path: Path, loaded: bool) -> None:
+    options = ("--set=services.x.url=http://127.0.0.1:1", "--set=bundles.late.service=x")
+    with opa_server(kind, *options) as client:
+        if loaded:
+            text = (
+                (ROOT / "tests/support/rego_sidecar/decision.rego")
+                .read_text()
+                .replace("null", '{"revision":"r","release":1}')
+            )
+            client.update_policy_from_string(text, "decision.rego", rego_compat=False)
+        tenant = tenant_on(f"sqlite:///{tmp_path}/store.db", opa_url=url_of(client))
+        async with service(tmp_path, tenants={"default": tenant}) as served:
+            ready = await served.client(token="").get("/readyz")
+
+    assert (ready.status_code, ready.json()["engine"]) == (
+        503,
+        {
+            "status": "unready",
+            "name": "sidecar",
+            "code": "engine.not_ready",
+            "reason": "OPA's bundles are not activated, or a plugin is not up; see: pdp opa status",
+        },
+    )
+
+
+@pytest.mark.parametrize(("answers", "code"), [(True, "engine.not_ready"), (False, "engine.timeout")])
+async def test_an_opa_that_does_not_say_that_it_is_healthy_is_not_ready(
+    tmp_path: Path, answers: bool, code: str
+) -> None:
+    def behave(peer: Peer) -> None:
+        while peer.request():
+            if peer.last_request.startswith(b"POST"):
+                peer.send(result(DENY))
+            elif answers:
+                peer.send(http(b"{}", status=b"401 Unauthorized"))
+            else:
+                peer.wait_until_closed()
+
+    with HostileOpa(behave) as opa:
+        tenant = tenant_on(f"sqlite:///{tmp_path}/store.db", opa_url=opa.url)
+        async with service(tmp_path, tenants={"default": tenant}) as served:
+            ready = await served.client(token="").get("/readyz")
+
+    assert (ready.status_code, ready.json()["engine"]["code"]) == (503, code)
 
 
 async def test_nobody_is_shown_which_of_several_tenants_is_not_ready(tmp_path: Path) -> None:

@@ -27,8 +27,12 @@ from sqlalchemy.exc import OperationalError
 
 from pdp.stores.sql.database import Database
 from tests.support import PATIENCE
+from tests.support.servers.containers import no_docker
 
 DATABASES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.process))
+
+# Without waiting for the disk: the data is worth nothing after the tests.
+_OPTIONS = ("-c", "fsync=off", "-c", "shared_buffers=16MB", "-c", "max_connections=200")
 
 _numbers = count()
 
@@ -47,20 +51,14 @@ def fresh_database() -> str:
 @cache
 def server() -> str:
     """Return the URL of the server, started at the first call. It ends with this process."""
-    url = _in_docker()
-    return url if url is not None else _local()
+    return _local() if no_docker() else _in_docker()
 
 
-def _in_docker() -> str | None:
-    try:
-        import docker
-        from testcontainers.postgres import PostgresContainer
+def _in_docker() -> str:
+    from testcontainers.community.postgres import PostgresContainer
 
-        docker.from_env(timeout=5).ping()
-    except Exception:  # noqa: BLE001 - whatever keeps Docker from working, there is another way
-        return None
     container = PostgresContainer("postgres:17-alpine", driver="psycopg")
-    container.start()
+    container.with_command(["postgres", *_OPTIONS]).start()
     atexit.register(container.stop)
     url: str = container.get_connection_url()
     return url
@@ -73,7 +71,6 @@ def _local() -> str:
     server_programs = programs(home)
     run_as = unprivileged(home)
     data = home / "data"
-    # Without waiting for the disk: what is in it is worth nothing after the tests.
     made = subprocess.run(
         [server_programs / "initdb", "-D", data, "-U", "pdp", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"],
         check=False, cwd=home, capture_output=True, text=True, **run_as,
@@ -83,8 +80,7 @@ def _local() -> str:
     with (home / "log").open("wb") as log:
         process = subprocess.Popen(
             [
-                server_programs / "postgres", "-D", data, "-k", home, "-c", "listen_addresses=", "-c", "fsync=off",
-                "-c", "shared_buffers=16MB", "-c", "max_connections=200",
+                server_programs / "postgres", "-D", data, "-k", home, "-c", "listen_addresses=", *_OPTIONS,
             ],
             cwd=home, stdout=log, stderr=subprocess.STDOUT, **run_as,
         )  # fmt: skip

@@ -8,10 +8,13 @@ from typing import Annotated
 import typer
 
 from pdp.cli import Exit
+from pdp.cli.commands.opa import opa_status
 from pdp.cli.files import needed, project_with
 from pdp.cli.options import AsJson, command_app, file_argument
 from pdp.cli.output import fault_json, print_answer
-from pdp.project.file import PROJECT_FILE, read_project
+from pdp.documents import read_document
+from pdp.errors import Fault
+from pdp.project.file import PROJECT_FILE, chosen_project, read_project
 from pdp.workbench.doctor import problems
 from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.reports.shown_file import shown_file
@@ -30,7 +33,7 @@ def doctor(
 ) -> None:
     """Say what cannot work in a project: what nobody holds or approves, impossible schemas, rules that are not reached.
 
-    Its scenarios are run. Exit code: 0 nothing found, 1 something, 2 bad usage or a faulty file.
+    Its scenarios are run, and its OPA is asked. Exit code: 0 nothing found, 1 something, 2 bad usage or a faulty file.
     """
     if project is not None and project.is_dir():
         project /= PROJECT_FILE
@@ -39,6 +42,10 @@ def doctor(
     suites = load_suites(find_suites(needed(stated.scenarios, "scenarios", "PROJECT")), ENGINE_TIMEOUT)
     runs = [run for suite in suites for run in run_suite(suite, ["embedded"])]
     found = problems(manifest, stated.governance, stated.policies, runs)
+    if stated.engine == "sidecar" and stated.opa_url:
+        status = opa_status(stated.opa_url, accept_unknown=stated.accept_unknown_opa)
+        place = read_document(project or chosen_project() or PROJECT_FILE).place(("opa_url",))
+        found += (Fault(place, problem, "see: pdp opa status") for problem in status["problems"])
     lines = [f"{shown_file(fault.place.file)}:{fault.place.line}: {fault.message}; {fault.hint}" for fault in found]
     lines.append(f"{len(found)} {'problem' if len(found) == 1 else 'problems'}" if found else "nothing found")
     print_answer({"problems": [fault_json(fault) for fault in found]}, lines, as_json=as_json)

@@ -78,19 +78,7 @@ class Sessions:
         return known[0]
 
     async def _opened(self) -> AsyncGenerator[aiohttp.ClientSession]:
-        client = self._client
-        connector = (
-            _QuietTcp(limit=client.connections, ssl=client.tls or True)
-            if client.address.path is None
-            else _QuietUnix(client.address.path, limit=client.connections)
-        )
-        async with aiohttp.ClientSession(
-            connector=connector,
-            headers=client.headers,
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=client.connect_timeout),
-        ) as session:
+        async with new_session(self._client) as session:
             yield session
 
     async def _attempt(self, method: str, url: URL, body: bytes | None) -> Answer:
@@ -108,6 +96,18 @@ class Sessions:
             for transport in taken:
                 if transport.is_closing():
                     transport.abort()
+
+
+def new_session(client: OpaClient, seconds: float | None = None) -> aiohttp.ClientSession:
+    """Return a session with the address, headers and TLS settings of a client; `seconds` bound a whole exchange."""
+    path, most = client.address.path, client.connections
+    return aiohttp.ClientSession(
+        connector=_QuietUnix(path, limit=most) if path else _QuietTcp(limit=most, ssl=client.tls or True),
+        headers=client.headers,
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=client.connect_timeout),
+    )
 
 
 def _plain(error: Exception) -> Exception:  # noqa: PLR0911 - a table
@@ -163,7 +163,7 @@ class _Quiet(aiohttp.BaseConnector):
             is_new = protocol not in self._used
             if is_new or (not protocol.should_close and is_quiet(transport.get_extra_info("socket"))):
                 self._used.add(protocol)
-                _taken.get().append(transport)
+                _taken.get([]).append(transport)
                 return connection
             connection.close()
 

@@ -15,7 +15,7 @@ import ssl
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -89,28 +89,21 @@ class MalformedAnswerError(Exception):
     """Half an answer, or not HTTP. The message follows the server's name."""
 
 
+@dataclass(eq=False, repr=False)  # not shown: the headers have the token
 class OpaClient:
     """Sends requests to one OPA. Safe for threads and tasks; it belongs to the process that made it.
 
     The options are those of `SidecarEngine`, checked before; with an `https` address there is `tls`.
     """
 
-    def __init__(
-        self,
-        address: Address,
-        *,
-        connect_timeout: float,
-        connections: int,
-        token: str | None = None,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self.address = address
-        self.connect_timeout = connect_timeout
-        self.connections = connections
-        self.tls = tls
-        self.headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
-        if token is not None:
-            self.headers["Authorization"] = f"Bearer {token}"
+    address: Address
+    connect_timeout: float
+    connections: int
+    headers: dict[str, str] = field(default_factory=dict)
+    tls: ssl.SSLContext | None = None
+
+    def __post_init__(self) -> None:
+        self.headers = {"Accept-Encoding": "identity", "Content-Type": "application/json", **self.headers}
         self._idle: deque[_Deadlined] = deque()
         self._sessions: Sessions | None = None
         self._process = os.getpid()

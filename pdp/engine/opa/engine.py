@@ -16,19 +16,23 @@ import re
 import ssl
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 
 from pdp.engine.data import directory_faults
 from pdp.engine.opa.client import Answer, OpaClient, parse_address
 from pdp.engine.opa.versions import version_fault
-from pdp.engine.protocol import DECISION, Engine, check_seconds
+from pdp.engine.protocol import DECISION, Engine, check_seconds, parse_answer
 from pdp.errors import AnswerInvalidError, EngineError, RequestRefusedError, UndefinedDocumentError, UsageError
 from pdp.json import MAX_BYTES, JsonValueError, canonical, has_unique_keys, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from opa_client.base import BaseClient
+
+    from pdp.engine.opa.server import ServerClient
 
 TIMEOUT: Final = 1.0  # default time for one decision, in seconds
 TOKEN_VARIABLE: Final = "PDP_OPA_TOKEN"  # noqa: S105 - the variable with the token for an OPA that runs already
@@ -105,6 +109,8 @@ class SidecarEngine(Engine):
 
     Args:
         url: `http://HOST:PORT`, `https://HOST:PORT` or `unix:///PATH`.
+        client: in its place, an `OpaClient` or `AsyncOpaClient` of opa-python-client. The engine reads its address,
+            headers, token and certificates once, opens its own connections, and never closes the client.
         timeout: seconds for one decision, connecting and a second try included.
         connect_timeout: seconds to wait for a connection.
         token: sent as `Authorization: Bearer`, for OPA's `--authentication=token`. Shown nowhere.
@@ -125,8 +131,9 @@ class SidecarEngine(Engine):
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         *,
+        client: BaseClient | None = None,
         timeout: float = TIMEOUT,
         connect_timeout: float = CONNECT_TIMEOUT,
         token: str | None = None,
@@ -146,7 +153,15 @@ class SidecarEngine(Engine):
                 "OPA's token has characters that a bearer token must not have",
                 hint="letters, digits and -._~+/ with = at its end; look for blanks, line feeds and quotes",
             )
-        address = parse_address(url)
+        if (url is None) == (client is None) or (client is not None and token is not None):
+            raise UsageError("url and client exclude each other", hint="give a url, with its token, or a client")
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        if client is not None:
+            from pdp.engine.opa.server import settings_of  # noqa: PLC0415 - opa-python-client takes 0.2 s
+
+            url, headers, own = settings_of(client)
+            tls = tls or own
+        address = parse_address(cast("str", url))
         if tls is not None and not address.tls:
             raise UsageError("tls is given, and OPA's address is not https", hint="give https://HOST:PORT")
         self._name = f"OPA at {address.url}"
@@ -156,11 +171,12 @@ class SidecarEngine(Engine):
             address,
             connect_timeout=connect_timeout,
             connections=connections,
-            token=token,
+            headers=headers,
             tls=(tls or ssl.create_default_context()) if address.tls else None,
         )
         self._directory: Mapping[str, Any] = {}
         self._directory_ends = 0.0
+        self._provenance: dict[str, Any] = {}  # of the last answer
         self._circuit = Circuit(failures=failures, pause=pause)
 
     def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
@@ -194,6 +210,32 @@ class SidecarEngine(Engine):
                 raise AnswerInvalidError(f"{self._name}: {message}", hint=hint)
             self._directory, self._directory_ends = directory, time.monotonic() + _DIRECTORY_SECONDS
         return self._directory
+
+    async def ahealthy(self) -> bool:
+        """Return whether OPA says that its bundles are activated and its plugins run: `GET /health?bundles&plugins`."""
+        async with self._server() as server:
+            return bool(await server.check_health({"bundles": "true", "plugins": "true"}))
+
+    async def astatus(self) -> dict[str, Any]:
+        """Return what OPA says about itself, as `pdp opa status --json` prints it; EngineError: no OPA answers."""
+        self._provenance, decides_by, problems = {}, None, []
+        try:
+            decision = parse_answer(await self.aevaluate(_NOTHING), _NOTHING)
+            decides_by = {"revision": decision.bundle_revision, "release": decision.release}
+        except EngineError as error:
+            if not self._provenance:
+                raise
+            problems = [error.message]
+        async with self._server() as server:
+            status = await server.status(self._provenance)
+        bad = ", ".join(part for part, healthy in status["health"].items() if not healthy)
+        problems += [f"{self._name} is not healthy: {bad}"] if bad else []
+        return {"url": self._client.address.url, "problems": problems, "decides_by": decides_by, **status}
+
+    def _server(self) -> ServerClient:
+        from pdp.engine.opa.server import ServerClient  # noqa: PLC0415 - opa-python-client takes 0.2 s
+
+        return ServerClient(self._client, self._timeout)
 
     def close(self) -> None:
         """Close all connections; deciding afterwards is a DENY `engine.unavailable`."""
@@ -241,6 +283,7 @@ class SidecarEngine(Engine):
             raise self._not_opa("something that is no answer of OPA's", answer)
         provenance = envelope.get("provenance")
         stated = provenance.get("version") if type(provenance) is dict else None
+        self._provenance = provenance if type(provenance) is dict else {}
         fault = version_fault(stated if type(stated) is str else None, accept_unknown=self._accept_unknown)
         if fault is not None:
             refused = EngineError(f"{self._name} {fault}")

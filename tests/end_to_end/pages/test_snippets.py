@@ -118,6 +118,7 @@ NOT_RUN = {
     ("docs/gateway.md", "needs an MCP server"),
     ("docs/hooks.md", "changes settings of yours"),  # run by tests/hooks/install/test_story.py
     ("docs/hooks.md", "installs packages"),
+    ("docs/operations.md", "asks a server"),
     ("docs/operations.md", "needs Docker"),
     ("docs/service.md", "asks a server"),
     ("docs/testing.md", "installs packages"),

@@ -55,7 +55,8 @@ def status(opa: OpaServer, request: str, *, token: str | None = None) -> int:
     """Send any request and return the status of the answer."""
     line, _, body = request.partition("\n")
     method, path = line.split()
-    client = OpaClient(parse_address(opa.url), connect_timeout=5, connections=1, token=token)
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    client = OpaClient(parse_address(opa.url), connect_timeout=5, connections=1, headers=headers)
     try:
         return client.exchange(method, path, body.encode() or None, 5).status
     finally:
