@@ -17,7 +17,7 @@ from pdp.json import JsonValueError, frozen
 from pdp.proposal import Execution, Proposal, Status
 from pdp.service.models.approvals import ApprovalBody
 from pdp.service.models.proposals import ProposalAnswer
-from pdp.stores.approvals import Approval
+from pdp.stores.approvals import Approval  # noqa: TC001 - loaded anyway
 
 _APPROVAL: Final = TypeAdapter(ApprovalBody)
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pdp.proposal import Execution
+    from pdp.service.models.proposals import ProposalAnswer
     from pdp.stores.approvals import Approval
 
 REPORT_PATIENCE: Final = 60.0  # for how many seconds it is tried again to report what a run came to

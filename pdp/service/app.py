@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, nullcontext
+from http import HTTPStatus
 from multiprocessing import parent_process
 from typing import Any, Final
 
@@ -59,7 +60,7 @@ def create_app(settings: ServiceSettings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # `telemetry` has our own
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},  # see `telemetry`
     )
     app.state.settings = settings
     app.add_middleware(RequestMiddleware)
@@ -145,7 +146,7 @@ async def _answer(request: Request, error: Exception) -> Response:
         status = 400 if isinstance(error, UsageError) else _STATUS.get(error.code)
         error = error if status is None else HttpError(status, error.message, hint=error.hint)
     elif isinstance(error, HTTPException) and not isinstance(error, HttpError):
-        allowed = {"Allow": _methods(request)} if error.status_code == 405 else {}
+        allowed = {"Allow": _methods(request)} if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else {}
         error = HttpError(error.status_code, error.detail, headers=allowed)
     if not isinstance(error, HttpError):
         _log.error("a request failed, which is a fault of the service", exc_info=error)

@@ -114,7 +114,7 @@ async def check_readiness(request: Request, response: Response) -> ReadinessAnsw
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
-async def read_metrics(who: Auditor) -> Response:
+async def read_metrics(_: Auditor) -> Response:
     """Answer with the metrics of all tenants and workers, in Prometheus' text format."""
     text = await asyncio.to_thread(metrics_text)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -130,7 +130,7 @@ Administrator = Annotated[Caller, Depends(Needs(Scope.ADMIN))]
 
 
 class StrictRequest(Request):
-    """A request whose body is bounded in bytes and time, and strict JSON: `application/json`, no key twice, not too deep.
+    """A request whose body is bounded in bytes and time, and strict JSON: no key twice, not too deep.
 
     HttpError: 400 the body is not such an object; 413 too long, or too many values; 408 too slow.
     """
@@ -174,7 +174,7 @@ class ServiceRoute(APIRoute):
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         options |= {"response_model_exclude_unset": True, "operation_id": to_camel(endpoint.__name__)}
         super().__init__(path, endpoint, **options)
-        stated = security(*self._needs.scopes, reads="GET" in self.methods) if self._needs else []
+        stated = security(*self._needs.scopes, reads="GET" in (self.methods or ())) if self._needs else []
         self.openapi_extra = {"security": stated, **(self.openapi_extra or {})}
 
     @property

@@ -109,7 +109,7 @@ async def grant_approval(who: Approver, approval_id: str, _: Nothing | None = No
 @router.post("/v1/approvals/{approval_id}/deny")
 async def deny_approval(who: Approver, approval_id: str, body: Denial | None = None) -> ApprovalBody:
     """Deny it, as the person that the token stands for."""
-    why = body and body.reason
+    why = None if body is None else body.reason
     return await _step(who, approval_id, lambda claims: who.tenant.approvals.deny(approval_id, claims, why=why))
 
 

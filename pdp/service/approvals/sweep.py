@@ -15,7 +15,7 @@ from pdp.service.approvals.webhooks import WebhookSender
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from pdp.service.app import Service
+    from pdp.service.state import Service
     from pdp.service.tenant import Tenant
 
 _log = logging.getLogger("pdp.service")

@@ -80,7 +80,7 @@ class AccessDecision(Body):
     """The answer to one question. `context` says why it is no, and what an ALLOW obliges to."""
 
     decision: bool
-    context: Properties = {}
+    context: Properties = Field(default_factory=dict)
 
 
 class AccessDecisions(Body):
@@ -149,7 +149,7 @@ class SearchAnswer(Body):
 
     page: NextPage = NextPage(next_token="")
     results: list[FoundEntity | FoundAction]
-    context: Properties = {}
+    context: Properties = Field(default_factory=dict)
 
 
 class Metadata(Body):

@@ -18,8 +18,8 @@ _FIELDS["claims"] = (dict[str, Any], Field(default_factory=dict))
 StatedSession = create_model(
     "Session",
     __base__=Body,
-    __doc__="Who calls, and for what: the fields of a session, without its time. A token without the scope `assert` may "
-    "state only `purpose`, `idempotency_key`, `run_id`, `request_id` and `plan`. Its claims are those of the token.",
+    __doc__="Who calls, and for what: a session without its time. A token without the scope `assert` may state only "
+    "`purpose`, `idempotency_key`, `run_id`, `request_id` and `plan`; its claims are those of the token.",
     **_FIELDS,
 )
 
@@ -27,7 +27,7 @@ StatedSession = create_model(
 class SessionBody(Body):
     """A body that states a session alone."""
 
-    session: StatedSession = Field(default_factory=StatedSession)  # type: ignore[valid-type]
+    session: StatedSession = Field(default_factory=StatedSession)
 
 
 class ProposedCall(SessionBody):
@@ -76,9 +76,7 @@ def _kind(value: Any) -> str:
 class ReportedResult(Body):
     """What a call that was begun came to."""
 
-    execution: Annotated[
-        Annotated[Succeeded, Tag("result")] | Annotated[Failed, Tag("failure")], Discriminator(_kind)
-    ]
+    execution: Annotated[Annotated[Succeeded, Tag("result")] | Annotated[Failed, Tag("failure")], Discriminator(_kind)]
 
 
 class OutcomeBody(Body):

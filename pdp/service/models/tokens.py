@@ -17,7 +17,7 @@ class TokenOrder(Body):
 
     name: Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
     scopes: Annotated[list[Scope], Field(min_length=1)]
-    claims: dict[str, Any] = {}
+    claims: dict[str, Any] = Field(default_factory=dict)
     expires_in: Annotated[StrictInt, Field(gt=0, le=10 * LIFETIME)] = LIFETIME
 
 

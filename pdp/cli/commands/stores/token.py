@@ -11,8 +11,9 @@ from pdp.cli.commands.stores.named import StepAudit, StoreUrl, step_audit, store
 from pdp.cli.files import read_session
 from pdp.cli.options import AsJson, command_app, file_option, user_name
 from pdp.cli.output import print_answer
+from pdp.service.models.tokens import LIFETIME
 from pdp.service.security.principal import Scope
-from pdp.service.security.tokens import LIFETIME, issue_token, token_event
+from pdp.service.security.tokens import issue_token, token_event
 
 app = command_app(
     "Access tokens of the decision service. Whoever can write to its store can make them; it need not run. All else "
