@@ -70,13 +70,14 @@ class Failed(Body):
 
 
 def _kind(value: Any) -> str:
-    return "failure" if isinstance(value, Failed) or (isinstance(value, dict) and "failure" in value) else "result"
+    is_failed = isinstance(value, Failed) or (isinstance(value, dict) and "failure" in value)
+    return "Failed" if is_failed else "Succeeded"
 
 
 class ReportedResult(Body):
     """What a call that was begun came to."""
 
-    execution: Annotated[Annotated[Succeeded, Tag("result")] | Annotated[Failed, Tag("failure")], Discriminator(_kind)]
+    execution: Annotated[Annotated[Succeeded, Tag("Succeeded")] | Annotated[Failed, Tag("Failed")], Discriminator(_kind)]
 
 
 class OutcomeBody(Body):
