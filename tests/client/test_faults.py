@@ -156,7 +156,7 @@ def call(request: pytest.FixtureRequest) -> Callable[..., Evaluation]:
         (answer(arguments=None), "engine.answer_invalid", "a call has begun that may not run"),
         (answer(id="another"), "engine.answer_invalid", "about another call"),
         (answer(arguments=[1]), "engine.answer_invalid", "not one about a call: arguments"),
-        (answer(approval={"id": "a-1"}, begun=False), "engine.answer_invalid", "not an approval"),
+        (answer(approval={"id": "a-1"}, begun=False), "engine.answer_invalid", "approval.state"),
     ],
 )
 def test_what_is_no_answer_is_a_denial_and_nothing_runs(
