@@ -3,7 +3,7 @@
 settings   configuration, from a file and the environment
 server     what `pdp serve` starts: processes, TLS, the first token
 app        the HTTP application: routes, error answers, start and end
-state      what all requests share
+state      the state that all requests share: tenants, authenticators, limits
 tenant     what one tenant has: project, engine, stores, audit stream
 requests   reading a request: who calls, the bounded body; errors with their status; the class of routes
 proposals  calls of remote enforcement points: begun, finished, planned

@@ -1,4 +1,4 @@
-"""The HTTP application: what is around every request, error answers, start and end."""
+"""The HTTP application: its middleware, error answers, start and end."""
 
 import asyncio
 import gc
@@ -136,7 +136,7 @@ class RequestMiddleware:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    """Return the answer to an error: 400 for bad input, 503 for what is down, 500 for a fault of the service."""
+    """Return the answer to an error: 400 for bad input, 503 if an engine or store is down, 500 for a fault of the service."""
     if isinstance(error, RequestValidationError):
         error = invalid(error.errors())
     elif isinstance(error, StoreError | AuditError | EngineError):

@@ -67,7 +67,7 @@ class HttpError(PdpError, HTTPException):
 
 
 class Caller(NamedTuple):
-    """Who makes a request, and the tenant whose policies, stores and stream it is about."""
+    """The holder of the request's token, and the tenant that the token belongs to."""
 
     principal: Principal
     tenant: "Tenant"
@@ -148,7 +148,7 @@ class StrictRequest(Request):
         """Return the object in the body."""
         body = await self.body()
         try:
-            # A short text can hold so many small values that reading them would delay all other requests.
+            # Bound the number of values, since reading many small ones would delay all other requests.
             value = parse_json(body, most=MAX_VALUES)
         except JsonTooLargeError as error:
             raise HttpError(413, str(error), hint="send less at a time") from None
@@ -198,7 +198,7 @@ class ServiceRoute(APIRoute):
 
 
 def bounded_page(request: Request, limit: int | None) -> int:
-    """Return how many items a page has; HttpError 400 if more are asked for than the settings allow."""
+    """Return the size of a page; HttpError 400 if it is above the setting `limits.page`."""
     most = service_of(request).settings.limits.page
     if limit is not None and limit > most:
         raise HttpError(400, "limit is not valid", hint=f"a number from 1 to {most}")

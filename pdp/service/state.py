@@ -1,4 +1,4 @@
-"""What all requests share: tenants, who knows tokens, the limits."""
+"""The state of one process that all requests share: tenants, authenticators, limits."""
 
 import asyncio
 from contextlib import ExitStack
@@ -20,7 +20,7 @@ from pdp.service.tenant import Tenant, open_tenant
 
 
 class Service:
-    """What all requests share: settings, tenants, who knows tokens, the limits."""
+    """The state that all requests share. Opening it opens every tenant; `owned` closes them."""
 
     def __init__(self, settings: ServiceSettings, owned: ExitStack) -> None:
         self.settings = settings
@@ -41,7 +41,7 @@ class Service:
         self.authenticators: list[Authenticator] = [self.tokens, *map(OidcAuthenticator, settings.oidc)]
 
     async def authenticated(self, request: Request) -> Principal:
-        """Return the holder of the request's token; HttpError 401 without a valid one, 503 where nobody can say."""
+        """Return the holder of the request's token; HttpError 401 without a valid one, 503 if it cannot be checked."""
         scheme, _, token = header(request, b"authorization").partition(" ")
         by_cookie = scheme.lower() != "bearer" or not token.strip()
         if by_cookie:

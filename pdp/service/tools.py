@@ -1,4 +1,4 @@
-"""What a subject's model may see, with the condition in words; the manifest."""
+"""The tools that a subject's model may see, with the condition in words; the manifest."""
 
 from typing import Annotated
 
