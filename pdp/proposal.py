@@ -78,10 +78,21 @@ class Proposal:
             if not is_checked:
                 check_json(value, depth=1, most=MAX_VALUES, named=_NAMED)
             spelling, tool, arguments = _parts(value)
-            text = canonical(arguments)
-            return cls(tool=tool, arguments=orjson.loads(text), text=text, call=call, spelling=spelling)
+            return cls.of_checked(tool, arguments, call, spelling)
         except JsonValueError as error:
             raise ProposalRejectedError(RejectionCode.INVALID_PAYLOAD, str(error), call) from None
+
+    @classmethod
+    def of_checked(
+        cls,
+        tool: str,
+        arguments: dict[str, Any],
+        call: ToolCall | None = None,
+        spelling: tuple[str, str] = ("tool", "arguments"),
+    ) -> Self:
+        """Return the proposal of arguments that `check_json` or `parse_json` has admitted."""
+        text = canonical(arguments)
+        return cls(tool, orjson.loads(text), text, call, spelling)
 
     @property
     def digest(self) -> str:

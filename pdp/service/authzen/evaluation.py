@@ -83,16 +83,17 @@ async def evaluate_all(
 async def decide_all(caller: Caller, asked: Sequence[AccessRequest]) -> list[AccessAnswer]:
     """Return the policy's answers, held against what the caller can fulfil, and explained."""
     policy = caller.tenant.access
-    found = iter(await policy.decide([one.body for one in asked if one.denied is None]))
-    answers = [next(found) if one.denied is None else AccessAnswer(one.denied) for one in asked]
-    for at, (one, answer) in enumerate(zip(asked, answers, strict=True) if policy.is_baseline else ()):
-        decision = fulfillable(answer.decision, one.request.context)
-        if decision.verdict is not Verdict.ALLOW:
-            decision = explained(decision, {}, one.request, set())
-        answers[at] = AccessAnswer(decision)
-    for answer in answers:
+    found, answers = iter(await policy.decide([one for one in asked if one.denied is None])), []
+    for one in asked:
+        answer = next(found) if one.denied is None else AccessAnswer(one.denied)
+        if policy.is_baseline:
+            decision = fulfillable(answer.decision, one.request.context)
+            if decision.verdict is not Verdict.ALLOW:
+                decision = explained(decision, {}, one.request, set())
+            answer = AccessAnswer(decision)
         # The reasons are sorted by their codes.
         count_decision(answer.decision.verdict, [reason.code for reason in answer.decision.reasons[:1]])
+        answers.append(answer)
     return answers
 
 

@@ -18,22 +18,23 @@ from pdp.manifest.expressions.expression import MISSING, Variables, compile_expr
 from pdp.project.resources import engine_of_files
 from pdp.proposal import Proposal
 from pdp.request import Entity, Request, RequestedAction
-from pdp.session import Session
+from pdp.session import LONGEST_TEXT, Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from contextlib import ExitStack
 
-    from pdp.contract.compiled import CompiledTool
     from pdp.manifest.expressions.expression import Expression
     from pdp.manifest.model import Tool
     from pdp.pep import Pep
+    from pdp.service.authzen.entities import AccessRequest
     from pdp.service.settings import AuthzenSettings
 
 UNCHECKED: Final = ("arguments", "resource")
 """Parts of a question that the policy takes as stated, if it is about no particular call."""
 
 _AT_ONCE: Final = 16
+_NO_SESSION: Final = Session(claims={})
 _VERDICTS: Final[Mapping[object, Verdict]] = {True: Verdict.ALLOW, False: Verdict.DENY} | {one: one for one in Verdict}
 
 
@@ -61,6 +62,7 @@ class AccessPolicy:
         self.is_baseline = settings is None
         self.seal = keyed_hash(key, b"tool-pdp search page")
         self._tools = CompiledManifest(pep.manifest)
+        self._mappings: dict[str, tuple[_Mapping, _Mapping]] = {}  # by tool: of the resource, and of the context
         self._entries: dict[str, Tool] = {}
         for entry in pep.manifest.tools.values():
             self._entries.setdefault(entry.pdp_action, entry)
@@ -97,25 +99,35 @@ class AccessPolicy:
         entry, context = self.entry_of(request.action), {**request.context}
         if entry is None or "arguments" not in context:
             return request, None, UNCHECKED
-        resource = {**request.resource.properties, "type": request.resource.type, "id": request.resource.id}
+        kind, name, properties = request.resource
+        resource = {**properties, "type": kind, "id": name}
         try:
-            tool = self._admitted(entry.name, context)
-            own = {"type": compile_expression("tool"), "id": compile_expression(entry.name)}
-            is_whole = _hold_to("resource", resource, tool.resource or own, context["arguments"])
-            _hold_to("context", context, tool.context, context["arguments"])
+            of_resource, of_context = self._admitted(entry.name, context)
+            is_whole = of_resource.hold(resource, context["arguments"])
+            of_context.hold(context, context["arguments"])
         except PdpError as error:
             return request, denied(REQUEST_INVALID, f"{entry.name}: {error.message}"), UNCHECKED
-        held = request._replace(resource=Entity(resource.pop("type"), resource.pop("id"), resource), context=context)
-        return held, None, () if is_whole else UNCHECKED[1:]
+        held = Entity(resource.pop("type"), resource.pop("id"), resource)
+        return Request(request.subject, request.action, held, context), None, () if is_whole else UNCHECKED[1:]
 
-    def _admitted(self, name: str, context: dict[str, Any]) -> CompiledTool:
-        session = Session.read({"claims": {}, "idempotency_key": context.get("idempotency_key")})
-        passed = check(Proposal.read({"tool": name, "arguments": context["arguments"]}), session, self._tools)
+    def _admitted(self, name: str, context: dict[str, Any]) -> tuple[_Mapping, _Mapping]:
+        """Put what the checks of a proposal made of a call into its context, and return the mappings of its tool."""
+        arguments, key = context["arguments"], context.get("idempotency_key")
+        if type(arguments) is not dict:
+            raise PdpError("arguments has to be an object")
+        if key is not None and (type(key) is not str or len(key) > LONGEST_TEXT):
+            raise PdpError(f"idempotency_key has to be a text of at most {LONGEST_TEXT} characters")
+        passed = check(Proposal.of_checked(name, arguments), _NO_SESSION, self._tools, key=key)
         if isinstance(passed, Rejected):
             found = passed.rejection
             raise PdpError("an invariant drops the call" if found is None else f"{found.code}: {found.reason}")
-        context |= {"arguments": passed.proposal.arguments, "idempotency_key": passed.idempotency_key}
-        return passed.tool
+        context["arguments"], context["idempotency_key"] = passed.proposal.arguments, passed.idempotency_key
+        mappings = self._mappings.get(name)
+        if mappings is None:
+            own = {"type": compile_expression("tool"), "id": compile_expression(name)}
+            of_resource = _Mapping("resource", passed.tool.resource or own)
+            mappings = self._mappings[name] = of_resource, _Mapping("context", passed.tool.context)
+        return mappings
 
     async def directory(self) -> Mapping[str, Any]:
         """Return what the policy's data knows of subjects and resources, by type and id; EngineError: no answer."""
@@ -135,37 +147,37 @@ class AccessPolicy:
             raise AnswerInvalidError(f"{document} is not a list of names")
         return set(listed)
 
-    async def decide(self, bodies: Sequence[bytes]) -> list[AccessAnswer]:
+    async def decide(self, asked: Sequence[AccessRequest]) -> list[AccessAnswer]:
         """Return an answer to each request, in their order; where the engine has none, it is a DENY."""
         if type(self._engine).aevaluate is Engine.aevaluate:
             # It evaluates in the calling thread. For one request, a thread would cost as much; several threads would
             # wait for each other more than they gain, which other workers of the service do not.
-            return self._decide_all(bodies) if len(bodies) == 1 else await asyncio.to_thread(self._decide_all, bodies)
+            return self._decide_all(asked) if len(asked) == 1 else await asyncio.to_thread(self._decide_all, asked)
         room = asyncio.Semaphore(_AT_ONCE)
 
-        async def answer(body: bytes) -> AccessAnswer:
+        async def answer(one: AccessRequest) -> AccessAnswer:
             async with room:
                 try:
-                    return self._parsed(await self._engine.aevaluate(body, self._document), body)
+                    return self._parsed(await self._engine.aevaluate(one.body, self._document), one.request)
                 except (EngineError, BundleError) as error:
                     return self._failed(error)
 
-        return await asyncio.gather(*map(answer, bodies))
+        return await asyncio.gather(*map(answer, asked))
 
-    def _decide_all(self, bodies: Sequence[bytes]) -> list[AccessAnswer]:
+    def _decide_all(self, asked: Sequence[AccessRequest]) -> list[AccessAnswer]:
         answers = []
-        for body in bodies:
+        for one in asked:
             try:
-                answers.append(self._parsed(self._engine.evaluate(body, self._document), body))
+                answers.append(self._parsed(self._engine.evaluate(one.body, self._document), one.request))
             except (EngineError, BundleError) as error:
                 answers.append(self._failed(error))
         return answers
 
-    def _parsed(self, text: bytes, body: bytes) -> AccessAnswer:
+    def _parsed(self, text: bytes, request: Request) -> AccessAnswer:
         """Return what the engine answered; AnswerInvalidError where that is no decision."""
         if not self.is_baseline:
             return self._parsed_other(text)
-        decision = parse_answer(text, body, self._document)
+        decision = parse_answer(text, request, self._document)
         if self._pep.newest.is_stale(decision):
             decision = denied("bundle.stale", f"release {decision.release} decided, and a later one has decided before")
         return AccessAnswer(decision)
@@ -185,16 +197,31 @@ class AccessPolicy:
         return AccessAnswer(denied(error.code, error.message))
 
 
-def _hold_to(place: str, stated: dict[str, Any], mapping: Mapping[str, Expression], arguments: Any) -> bool:
-    """Fill in what the manifest maps from the arguments; return whether that is all that is mapped and stated.
+class _Mapping:
+    """The fields of a resource or context that a manifest maps from the arguments alone."""
 
-    PdpError: something else is stated, or an expression failed.
-    """
-    known = {name: each for name, each in mapping.items() if all(path.variable == "arguments" for path in each.paths)}
-    for name, each in known.items():
-        value = each.evaluate(Variables(arguments=arguments))
-        if value is not MISSING:
-            stated.setdefault(name, value)
-        if name in stated and (value is MISSING or canonical(stated[name]) != canonical(value)):
-            raise PdpError(f"{place}.{name} differs from the arguments")
-    return known.keys() >= mapping.keys() | stated.keys()
+    def __init__(self, place: str, mapping: Mapping[str, Expression]) -> None:
+        self._place = place
+        self._known = {
+            name: each for name, each in mapping.items() if all(path.variable == "arguments" for path in each.paths)
+        }
+        self._is_whole = len(self._known) == len(mapping)
+
+    def hold(self, stated: dict[str, Any], arguments: Any) -> bool:
+        """Fill in what is not stated; return whether that is all that is mapped and stated.
+
+        PdpError: something else is stated, or an expression failed.
+        """
+        for name, each in self._known.items():
+            value = each.evaluate(Variables(arguments=arguments))
+            if name not in stated and value is not MISSING:
+                stated[name] = value
+            elif name in stated and (value is MISSING or not _is_same(stated[name], value)):
+                raise PdpError(f"{self._place}.{name} differs from the arguments")
+        return self._is_whole and self._known.keys() >= stated.keys()
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if type(one) is type(other) is str:  # as most of them are
+        return bool(one == other)
+    return canonical(one) == canonical(other)
