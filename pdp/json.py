@@ -92,7 +92,8 @@ def frozen(value: Any) -> Any:
     """Return a value of JSON that is read-only through and through, in copies of its objects and lists."""
     # Every answer of an engine is frozen: the copy is made as a whole, and only what is nested is replaced.
     if type(value) is dict:
-        members = FrozenObject(value)
+        members = dict.__new__(FrozenObject)
+        dict.update(members, value)
         for name, item in value.items():
             if type(item) is dict or type(item) is list:
                 dict.__setitem__(members, name, frozen(item))
@@ -311,15 +312,6 @@ def has_unique_keys(text: bytes) -> bool:
     except (JsonValueError, RecursionError):
         return False
     return True
-
-
-def has_plain_form(value: Any) -> bool:
-    """Return whether the text that orjson writes of a value, its keys sorted, is sure to be the RFC 8785 form."""
-    try:
-        text = orjson.dumps(value)
-    except TypeError:
-        return False
-    return _is_plain(text)
 
 
 def _is_plain(text: bytes) -> bool:

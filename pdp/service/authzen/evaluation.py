@@ -116,11 +116,10 @@ def _semantic(body: Mapping[str, Any]) -> bool | None:
 
 
 def _answer(caller: Caller, asked: AccessRequest, answered: AccessAnswer, url: str) -> dict[str, Any]:
-    policy = caller.tenant.access
-    context = answered.context
-    if answered.decision.reasons:
-        context = answer_context(answered.decision, policy.entry_of(asked.request.action), url)
-    answer: dict[str, Any] = {"decision": answered.decision.verdict is Verdict.ALLOW}
+    context, decision = answered.context, answered.decision
+    if decision.reasons:
+        context = answer_context(decision, caller.tenant.access.entry_of(asked.request.action), url)
+    answer: dict[str, Any] = {"decision": decision.verdict is Verdict.ALLOW}
     if answer["decision"] and asked.unchecked:
         context = {**(context or {}), "unchecked": asked.unchecked}
     return {**answer, "context": context} if context else answer

@@ -103,8 +103,9 @@ class AccessPolicy:
         resource = {**properties, "type": kind, "id": name}
         try:
             of_resource, of_context = self._admitted(entry.name, context)
-            is_whole = of_resource.hold(resource, context["arguments"])
-            of_context.hold(context, context["arguments"])
+            variables = Variables(arguments=context["arguments"])
+            is_whole = of_resource.hold(resource, variables)
+            of_context.hold(context, variables)
         except PdpError as error:
             return request, denied(REQUEST_INVALID, f"{entry.name}: {error.message}"), UNCHECKED
         held = Entity(resource.pop("type"), resource.pop("id"), resource)
@@ -112,12 +113,11 @@ class AccessPolicy:
 
     def _admitted(self, name: str, context: dict[str, Any]) -> tuple[_Mapping, _Mapping]:
         """Put what the checks of a proposal made of a call into its context, and return the mappings of its tool."""
-        arguments, key = context["arguments"], context.get("idempotency_key")
-        if type(arguments) is not dict:
-            raise PdpError("arguments has to be an object")
+        key = context.get("idempotency_key")
         if key is not None and (type(key) is not str or len(key) > LONGEST_TEXT):
             raise PdpError(f"idempotency_key has to be a text of at most {LONGEST_TEXT} characters")
-        passed = check(Proposal.of_checked(name, arguments), _NO_SESSION, self._tools, key=key)
+        proposal = Proposal.read({"tool": name, "arguments": context["arguments"]}, is_checked=True)
+        passed = check(proposal, _NO_SESSION, self._tools, key=key)
         if isinstance(passed, Rejected):
             found = passed.rejection
             raise PdpError("an invariant drops the call" if found is None else f"{found.code}: {found.reason}")
@@ -152,7 +152,9 @@ class AccessPolicy:
         if type(self._engine).aevaluate is Engine.aevaluate:
             # It evaluates in the calling thread. For one request, a thread would cost as much; several threads would
             # wait for each other more than they gain, which other workers of the service do not.
-            return self._decide_all(asked) if len(asked) == 1 else await asyncio.to_thread(self._decide_all, asked)
+            if len(asked) == 1:
+                return [self._decided(asked[0])]
+            return await asyncio.to_thread(lambda: [self._decided(one) for one in asked])
         room = asyncio.Semaphore(_AT_ONCE)
 
         async def answer(one: AccessRequest) -> AccessAnswer:
@@ -164,14 +166,11 @@ class AccessPolicy:
 
         return await asyncio.gather(*map(answer, asked))
 
-    def _decide_all(self, asked: Sequence[AccessRequest]) -> list[AccessAnswer]:
-        answers = []
-        for one in asked:
-            try:
-                answers.append(self._parsed(self._engine.evaluate(one.body, self._document), one.request))
-            except (EngineError, BundleError) as error:
-                answers.append(self._failed(error))
-        return answers
+    def _decided(self, one: AccessRequest) -> AccessAnswer:
+        try:
+            return self._parsed(self._engine.evaluate(one.body, self._document), one.request)
+        except (EngineError, BundleError) as error:
+            return self._failed(error)
 
     def _parsed(self, text: bytes, request: Request) -> AccessAnswer:
         """Return what the engine answered; AnswerInvalidError where that is no decision."""
@@ -207,13 +206,13 @@ class _Mapping:
         }
         self._is_whole = len(self._known) == len(mapping)
 
-    def hold(self, stated: dict[str, Any], arguments: Any) -> bool:
+    def hold(self, stated: dict[str, Any], variables: Variables) -> bool:
         """Fill in what is not stated; return whether that is all that is mapped and stated.
 
         PdpError: something else is stated, or an expression failed.
         """
         for name, each in self._known.items():
-            value = each.evaluate(Variables(arguments=arguments))
+            value = each.evaluate(variables)
             if name not in stated and value is not MISSING:
                 stated[name] = value
             elif name in stated and (value is MISSING or not _is_same(stated[name], value)):
