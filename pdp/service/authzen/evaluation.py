@@ -36,7 +36,7 @@ async def evaluate(
     decided = (await decide_all(caller, [asked]))[0]
     event = _event(caller, asked, decided.decision, request_id, to_milliseconds(time.time()))
     await caller.tenant.stream.aappend(event)
-    return _answer(caller, asked, decided, settings.url)
+    return _answer(caller, asked, decided, settings)
 
 
 async def evaluate_all(
@@ -71,7 +71,7 @@ async def evaluate_all(
             events.append(_event(caller, None, decision, request_id, at))
         else:
             answered = next(decided)
-            answer = _answer(caller, asked, answered, settings.url)
+            answer = _answer(caller, asked, answered, settings)
             events.append(_event(caller, asked, answered.decision, request_id, at))
         answers.append(answer)
         if answer["decision"] is stop:
@@ -115,14 +115,14 @@ def _semantic(body: Mapping[str, Any]) -> bool | None:
     return _STOPS[semantic]
 
 
-def _answer(caller: Caller, asked: AccessRequest, answered: AccessAnswer, url: str) -> dict[str, Any]:
+def _answer(caller: Caller, asked: AccessRequest, answered: AccessAnswer, settings: ServiceSettings) -> dict[str, Any]:
     context, decision = answered.context, answered.decision
-    if decision.reasons:
-        context = answer_context(decision, caller.tenant.access.entry_of(asked.request.action), url)
-    answer: dict[str, Any] = {"decision": decision.verdict is Verdict.ALLOW}
-    if answer["decision"] and asked.unchecked:
+    is_allowed = decision.verdict is Verdict.ALLOW
+    if decision.obligations or (decision.reasons and not is_allowed):
+        context = answer_context(decision, caller.tenant.access.entry_of(asked.request.action), settings.url)
+    if is_allowed and asked.unchecked:
         context = {**(context or {}), "unchecked": asked.unchecked}
-    return {**answer, "context": context} if context else answer
+    return {"decision": is_allowed, "context": context} if context else {"decision": is_allowed}
 
 
 def _event(caller: Caller, asked: AccessRequest | None, decision: Decision, request_id: str, at: str) -> AuditEvent:
