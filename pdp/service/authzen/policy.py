@@ -34,6 +34,7 @@ UNCHECKED: Final = ("arguments", "resource")
 """Parts of a question that the policy takes as stated, if it is about no particular call."""
 
 _AT_ONCE: Final = 16
+_Evaluated = bytes | EngineError | BundleError
 _NO_SESSION: Final = Session(claims={})
 _VERDICTS: Final[Mapping[object, Verdict]] = {True: Verdict.ALLOW, False: Verdict.DENY} | {one: one for one in Verdict}
 
@@ -149,28 +150,42 @@ class AccessPolicy:
 
     async def decide(self, asked: Sequence[AccessRequest]) -> list[AccessAnswer]:
         """Return an answer to each request, in their order; where the engine has none, it is a DENY."""
-        if type(self._engine).aevaluate is Engine.aevaluate:
-            # It evaluates in the calling thread. For one request, a thread would cost as much; several threads would
-            # wait for each other more than they gain, which other workers of the service do not.
-            if len(asked) == 1:
-                return [self._decided(asked[0])]
-            return await asyncio.to_thread(lambda: [self._decided(one) for one in asked])
-        room = asyncio.Semaphore(_AT_ONCE)
+        if type(self._engine).aevaluate is not Engine.aevaluate:
+            room = asyncio.Semaphore(_AT_ONCE)
+            texts = await asyncio.gather(*(self._aevaluated(one, room) for one in asked))
+        elif len(asked) == 1:
+            # It evaluates in the calling thread, as another thread would cost as much. Requests of other callers take
+            # each step together with this one: then the processor has the policy in its cache, and is faster.
+            await asyncio.sleep(0)
+            texts = [self._evaluated(asked[0])]
+            await asyncio.sleep(0)
+        else:
+            # One thread: several would wait for each other more than they gain, which other workers do not.
+            texts = await asyncio.to_thread(lambda: [self._evaluated(one) for one in asked])
+        return [self._answered(text, one) for text, one in zip(texts, asked, strict=True)]
 
-        async def answer(one: AccessRequest) -> AccessAnswer:
-            async with room:
-                try:
-                    return self._parsed(await self._engine.aevaluate(one.body, self._document), one.request)
-                except (EngineError, BundleError) as error:
-                    return self._failed(error)
-
-        return await asyncio.gather(*map(answer, asked))
-
-    def _decided(self, one: AccessRequest) -> AccessAnswer:
+    def _evaluated(self, asked: AccessRequest) -> _Evaluated:
         try:
-            return self._parsed(self._engine.evaluate(one.body, self._document), one.request)
+            return self._engine.evaluate(asked.body, self._document)
         except (EngineError, BundleError) as error:
-            return self._failed(error)
+            return error
+
+    async def _aevaluated(self, asked: AccessRequest, room: asyncio.Semaphore) -> _Evaluated:
+        async with room:
+            try:
+                return await self._engine.aevaluate(asked.body, self._document)
+            except (EngineError, BundleError) as error:
+                return error
+
+    def _answered(self, text: _Evaluated, asked: AccessRequest) -> AccessAnswer:
+        try:
+            if isinstance(text, bytes):
+                return self._parsed(text, asked.request)
+        except AnswerInvalidError as error:
+            text = error
+        if isinstance(text, UndefinedDocumentError) and not self.is_baseline:  # a rule that does not hold
+            return AccessAnswer(Decision(Verdict.DENY, (), (), new_id(), None, None))
+        return AccessAnswer(denied(text.code, text.message))
 
     def _parsed(self, text: bytes, request: Request) -> AccessAnswer:
         """Return what the engine answered; AnswerInvalidError where that is no decision."""
@@ -189,11 +204,6 @@ class AccessPolicy:
         if type(value) not in (bool, str) or value not in _VERDICTS or type(context) not in (dict, type(None)):
             raise AnswerInvalidError(f"{self._document} is no decision", hint="true, or {decision, context}")
         return AccessAnswer(Decision(_VERDICTS[value], (), (), new_id(), None, None), context)
-
-    def _failed(self, error: EngineError | BundleError) -> AccessAnswer:
-        if isinstance(error, UndefinedDocumentError) and not self.is_baseline:  # a rule that does not hold
-            return AccessAnswer(Decision(Verdict.DENY, (), (), new_id(), None, None))
-        return AccessAnswer(denied(error.code, error.message))
 
 
 class _Mapping:
