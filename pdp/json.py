@@ -29,6 +29,7 @@ _LONGEST_KEY: Final = 60
 # the order of 1e-6 get an exponent, and keys are sorted by code point where the RFC sorts by UTF-16 code unit (these
 # differ only beyond U+DFFF). tests/test_json.py compares it with another implementation.
 _INTEGRAL_FLOAT = re.compile(rb"\.0(?:[,}\]]|$)")
+_SMALL_FLOAT = re.compile(rb"[0-9]e-6")
 # A text, which stays, or a number of orjson's that the RFC writes in another way.
 _ODD_NUMBER = re.compile(
     rb'"(?:[^"\\]++|\\.)*+"|(-?)(\d+)\.0(?=[,}\]]|$)|(-?)(\d)(?:\.(\d+))?e-6(?=[,}\]]|$)', re.DOTALL
@@ -92,7 +93,8 @@ def frozen(value: Any) -> Any:
     """Return a value of JSON that is read-only through and through, in copies of its objects and lists."""
     # Every answer of an engine is frozen: the copy is made as a whole, and only what is nested is replaced.
     if type(value) is dict:
-        members = FrozenObject(value)
+        members = dict.__new__(FrozenObject)
+        dict.update(members, value)
         for name, item in value.items():
             if type(item) is dict or type(item) is list:
                 dict.__setitem__(members, name, frozen(item))
@@ -271,9 +273,18 @@ def _round_trip(text: bytes, depth: int, most: int | None, named: int) -> Any:
             return None
     except (TypeError, ValueError):
         return None
-    if levels > MAX_DEPTH - depth or _EXPONENT in text or _INTEGRAL_FLOAT.search(text):
+    is_deep = levels > MAX_DEPTH - depth and _is_deeper(value, MAX_DEPTH - depth)
+    if is_deep or _LARGE_FLOAT.search(text) or _INTEGRAL_FLOAT.search(text):
         check_json(value, depth=depth, named=named)
     return value
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    level = [value] if type(value) is dict or type(value) is list else []
+    for _ in range(levels):
+        items = (item for each in level for item in (each.values() if type(each) is dict else each))
+        level = [item for item in items if type(item) is dict or type(item) is list]
+    return bool(level)
 
 
 def _check_separators(text: str, most: int) -> None:
@@ -301,7 +312,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _STRICT: Final = json.JSONDecoder(object_pairs_hook=_unique)
 # A lone surrogate may be written as an escape; numbers may be out of bounds. Texts that only look so cost time.
 _UNUSUAL: Final = re.compile(r"\\u|[0-9](?:[eE]|[0-9]{15})|NaN|Infinity")
-_EXPONENT: Final = orjson.dumps(1e300)[1:-3]  # what orjson writes of a float out of bounds has it, or ends in ".0"
+_LARGE_FLOAT: Final = re.compile(rb"e\+?[0-9]")  # what orjson writes of a float out of bounds has it, or ends in ".0"
 
 
 def has_unique_keys(text: bytes) -> bool:
@@ -313,19 +324,10 @@ def has_unique_keys(text: bytes) -> bool:
     return True
 
 
-def has_plain_form(value: Any) -> bool:
-    """Return whether the text that orjson writes of a value, its keys sorted, is sure to be the RFC 8785 form."""
-    try:
-        text = orjson.dumps(value)
-    except TypeError:
-        return False
-    return _is_plain(text)
-
-
 def _is_plain(text: bytes) -> bool:
-    # A text such as "1.0," or "e-6" counts as a number as well: that costs time and changes nothing. Nearly no text has
-    # ".0", and to look for that is faster than for the expression.
-    if b"e-6" in text or (b".0" in text and _INTEGRAL_FLOAT.search(text)):
+    # A text such as "1.0," or "1e-6" counts as a number as well: that costs time and changes nothing. Few texts have
+    # ".0" or "e-6", and to look for these is faster than for the expressions.
+    if (b"e-6" in text and _SMALL_FLOAT.search(text)) or (b".0" in text and _INTEGRAL_FLOAT.search(text)):
         return False
     return text.isascii() or not _BEYOND_SURROGATES.search(text.decode())
 

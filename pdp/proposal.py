@@ -56,8 +56,10 @@ class Proposal:
     spelling: tuple[str, str] = field(default=("tool", "arguments"), repr=False, compare=False)
 
     @classmethod
-    def read(cls, value: Any) -> Self:
+    def read(cls, value: Any, *, is_checked: bool = False) -> Self:
         """Read a proposal: JSON text or an object, in one of two spellings, or a call in a form of `pdp.model_calls`.
+
+        `is_checked`: `parse_json` has already admitted the object, with at most `MAX_VALUES` values.
 
         Raises:
             ProposalRejectedError: INVALID_PAYLOAD: not JSON, too large, of another shape, or with unknown fields.
@@ -67,8 +69,8 @@ class Proposal:
             call, value = value.call, value.as_proposed()
         try:
             # Depth 1: in the request, the arguments stand one level deeper than in the proposal.
-            if is_checked := isinstance(value, str | bytes):
-                value = parse_json(value, depth=1, most=MAX_VALUES, named=_NAMED)
+            if isinstance(value, str | bytes):
+                value, is_checked = parse_json(value, depth=1, most=MAX_VALUES, named=_NAMED), True
             if not isinstance(value, dict) or not ("tool" in value or "tool_name" in value):
                 from pdp.model_calls import tool_call  # noqa: PLC0415 - only what is in the form of a model's API
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import orjson
-
 from pdp.json import MAX_BYTES, JsonValueError, canonical, check_json
 
 
@@ -31,8 +29,6 @@ class Request(NamedTuple):
     action: RequestedAction
     resource: Entity
     context: dict[str, Any]
-    is_plain: bool = False
-    """Whether the RFC 8785 form of resource and context is the one that orjson writes."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the request as plain JSON, as Rego sees it."""
@@ -42,23 +38,6 @@ class Request(NamedTuple):
             "resource": self.resource._asdict(),
             "context": self.context,
         }
-
-    def encoded(self, subject: orjson.Fragment, action: orjson.Fragment, arguments: bytes) -> bytes:
-        """Return the RFC 8785 bytes of a request whose parts were all checked by `check_json` before.
-
-        The RFC 8785 forms of subject, action and `context.arguments` are at hand: they are the same for many requests.
-        What is sent to an engine goes through `bounded` first.
-        """
-        if not self.is_plain:
-            return canonical(self.as_json())
-        kind, name, properties = self.resource
-        whole = {
-            "subject": subject,
-            "action": action,
-            "resource": {"type": kind, "id": name, "properties": properties},
-            "context": {**self.context, "arguments": orjson.Fragment(arguments)},
-        }
-        return orjson.dumps(whole, option=orjson.OPT_SORT_KEYS)
 
     def canonical(self) -> bytes:
         """Return the RFC 8785 bytes that every engine is handed; JsonValueError beyond the bounds of `pdp.json`."""

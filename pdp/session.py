@@ -239,11 +239,6 @@ class Session(BaseModel):
             properties["act"] = self.claims["act"]
         return Entity(type="user", id=sub, properties=frozen(properties))
 
-    @cached_property
-    def encoded_subject(self) -> orjson.Fragment:
-        """The RFC 8785 form of the subject, for requests; errors as of `subject`."""
-        return orjson.Fragment(canonical(self.subject._asdict()))
-
     @property
     def issuer(self) -> str:
         """The claim `iss`; empty when there is none."""

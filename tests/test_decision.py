@@ -128,6 +128,7 @@ def test_reasons_and_obligations_of_another_verdict_are_an_error(changes: dict[s
         (b'{"context":[]}', None, True),
         (b"[]", None, True),
         (b"{}", "two", False),
+        (b"no JSON", None, True),
     ],
 )
 def test_an_answer_names_the_request_that_it_is_about(asked: bytes, answered: object, is_right: bool) -> None:

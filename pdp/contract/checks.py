@@ -79,13 +79,19 @@ class Rejected(NamedTuple):
 
 
 def check(  # noqa: PLR0911 - a return for each check
-    proposal: Proposal, session: Session, manifest: CompiledManifest, *, before: Sequence[Any] | None = None
+    proposal: Proposal,
+    session: Session,
+    manifest: CompiledManifest,
+    *,
+    before: Sequence[Any] | None = None,
+    key: str | None = None,
 ) -> Checked | Rejected:
     """Run the checks in their order, up to the first that fails.
 
     What passed is `Checked.proposal`: whoever goes on with `proposal` instead goes on with what was not checked.
     `before` are the steps of a plan that come before the call and go on, `[{tool, arguments}]`; None: those before the
-    first step of the session's plan that is equal to the call. ConfigError where the config cannot be resolved.
+    first step of the session's plan that is equal to the call. `key` is the idempotency key of a session without one.
+    ConfigError where the config cannot be resolved.
     """
     tool = manifest.tool(proposal.tool)
     if tool is None:
@@ -107,7 +113,7 @@ def check(  # noqa: PLR0911 - a return for each check
         if unsourced and not tool.validator.is_valid(proposal.arguments):
             return unsourced._replace(schema_valid=False, idempotency_missing=None)
     config = tool.config.resolve(session.config, session.state) if tool.config else MappingProxyType(session.config)
-    passed = Checked(tool, proposal, session.idempotency_key or None, config)
+    passed = Checked(tool, proposal, session.idempotency_key or key or None, config)
     if tool.invariants is not None:
         corrected = _corrected(passed, tool.invariants, session, before)
         if isinstance(corrected, Rejected):

@@ -5,9 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-
-from pdp.json import FrozenObject, canonical
+from pdp.json import FrozenObject
 from pdp.manifest.expressions.expression import Expression, compile_expression
 from pdp.manifest.fields import EffectClass, Pattern, duration_seconds
 from pdp.manifest.model import MAX_ARGUMENTS, StateEffect, Tool
@@ -32,8 +30,7 @@ class CompiledTool:
     """One effective entry, ready for calls, with the steps that a call of it takes.
 
     Attributes:
-        requested_action: the request's action, the same for every call of the tool; `encoded_requested_action` is its
-            RFC 8785 form.
+        requested_action: the request's action, the same for every call of the tool.
         validator: of the arguments; closed against unknown ones. It demands no source: that one is missing is a finding
             of its own.
         max_bytes: how many bytes the arguments may have; of at most `free_bytes` the check is never much work.
@@ -57,7 +54,6 @@ class CompiledTool:
                 tool=entry.name, manifest_version=manifest.version, manifest_digest=manifest.digest
             ),
         )
-        self.encoded_requested_action = orjson.Fragment(canonical(self.requested_action._asdict()))
         required = [name for name in entry.schema_.get("required", ()) if name not in entry.provenance.required]
         self.validator = compile_schema(closed_schema({**entry.schema_, "required": required}))
         self.max_bytes = entry.max_bytes or MAX_ARGUMENTS

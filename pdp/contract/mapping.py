@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.clock import to_seconds
 from pdp.errors import PdpError
-from pdp.json import canonical, digest, has_plain_form
+from pdp.json import canonical, digest
 from pdp.manifest.expressions.expression import MISSING, Expression, Variables
 from pdp.request import Entity, Request
 
@@ -45,8 +45,6 @@ def build_request(
     inputs = Variables(arguments=arguments, session=session.variables)
     context = _evaluated(tool.context, inputs)
     resource = _resource(tool, inputs)
-    # What else stands in a request is text, or was serialised before.
-    plain = has_plain_form((context, resource.properties))
     context["arguments"] = arguments
     context["purpose"] = session.purpose
     context["idempotency_key"] = checked.idempotency_key
@@ -56,10 +54,8 @@ def build_request(
     if flow is not None:
         context["flow"] = flow[0]
     # The request shares `context`: the digest is of what stands in it so far.
-    request = Request(session.subject, tool.requested_action, resource, context, plain)
-    context["call_digest"] = digest(
-        request.encoded(session.encoded_subject, tool.encoded_requested_action, checked.proposal.text)
-    )
+    request = Request(session.subject, tool.requested_action, resource, context)
+    context["call_digest"] = digest(canonical(request.as_json()))
     if flow is not None:
         context["flow"] = flow[1]
     context["time"] = session.time or to_seconds(now)

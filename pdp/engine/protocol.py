@@ -11,6 +11,8 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
 
+import orjson
+
 from pdp.decision import GRANT, Decision, denied, parse_decision
 from pdp.documents.arguments import Closable
 from pdp.errors import BundleError, EngineError, RequestRefusedError, UsageError
@@ -44,9 +46,23 @@ def check_seconds(name: str, value: object, *, most: float = 3600) -> None:
         raise UsageError(f"{name}: {value!r:.40} is not a number of seconds", hint=f"above 0, at most {most:.0f}")
 
 
-def parse_answer(answer: bytes, request: bytes, document: str = DECISION) -> Decision:
+def parse_answer(answer: bytes, request: bytes | Request, document: str = DECISION) -> Decision:
     """Return the decision that an engine answered to a request; AnswerInvalidError: it is none, or not about that."""
-    return parse_decision(answer, request, grant=_GRANTS.get(document))
+    return parse_decision(answer, _request_id(request), grant=_GRANTS.get(document))
+
+
+def _request_id(request: bytes | Request) -> str | None:
+    """Return the id that the policy names in its answer; None where the request has no text there."""
+    if isinstance(request, bytes):
+        try:
+            stated = orjson.loads(request)
+        except ValueError:
+            return None
+        context = stated.get("context") if type(stated) is dict else None
+    else:
+        context = request.context
+    named = context.get("request_id") if type(context) is dict else None
+    return named if type(named) is str else None
 
 
 class Engine(Closable, ABC):

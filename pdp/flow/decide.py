@@ -17,7 +17,7 @@ from pdp.errors import AuditError, StateError, UsageError
 from pdp.flow.drive import Question, Step
 from pdp.flow.record import log_decision, record_decision
 from pdp.flow.stages import Asked, Decided, Prepared, Received, StoppedError, Unread
-from pdp.json import JsonValueError
+from pdp.json import JsonValueError, canonical
 from pdp.manifest.expressions.expression import ExpressionError
 from pdp.proposal import Proposal, ProposalRejectedError, Rejection, RejectionCode
 from pdp.request import bounded
@@ -156,9 +156,7 @@ def prepare(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any
         # Not `Request.canonical`, which would walk the whole request once more: claims and facts were checked with the
         # session, the arguments with the proposal, what expressions compute by `Expression.evaluate`, and the names of
         # an approval's people when they granted it; what the ledger says is made here.
-        body = bounded(
-            request.encoded(asked.session.encoded_subject, checked.tool.encoded_requested_action, checked.proposal.text)
-        )
+        body = bounded(canonical(request.as_json()))
         return Prepared(asked, checked, request, body, approval, flow, spendings)
     except (MappingError, ExpressionError) as error:
         stopped = rejection_of("request", checked, RejectionCode.INVALID_PAYLOAD, error.message)

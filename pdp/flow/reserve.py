@@ -23,7 +23,6 @@ from pdp.clock import to_seconds
 from pdp.decision import new_id
 from pdp.flow.drive import Pause, Step, Work
 from pdp.flow.stages import Asked, Decided, OverspentError, Prepared, Ready, StoppedError, not_run
-from pdp.json import has_plain_form
 from pdp.stores.approvals import Approval, ApprovalState, Transaction
 from pdp.stores.keys import (
     LASTING,
@@ -284,8 +283,7 @@ def read_spent(
             spending.as_context(stores.budgets.spent(spending.take, now) if spending.take else Spent(0), now)
             for spending in taken
         ]
-        plain = request.is_plain and has_plain_form(spent)
-        return taken, request._replace(context={**request.context, "spent": spent}, is_plain=plain)
+        return taken, request._replace(context={**request.context, "spent": spent})
 
     return (yield Work(read, stores.budgets.blocking or stores.blocking))
 

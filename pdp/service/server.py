@@ -13,7 +13,7 @@ import time
 from contextlib import ExitStack
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
@@ -46,6 +46,32 @@ _SPARE: Final = 64  # extra connections, for health alone
 _OTHER_FILES: Final = 128  # open in a process beside its connections
 
 
+class _OneWrite:
+    """A transport that sends head and body of an answer together: all that is written in one step of the event loop."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self._send)
+        self._parts.append(data)
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def _send(self) -> None:
+        if self._parts:
+            self._transport.write(b"".join(self._parts))
+            self._parts.clear()
+
+
 class _BoundedHttp(HttpToolsProtocol):
     """HTTP/1.1 of one connection. A head over 10 s or 64 KiB ends it, and so do 20 s without reading.
 
@@ -61,8 +87,8 @@ class _BoundedHttp(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._head_timer = self.loop.call_later(_HEAD_SECONDS, transport.close)
+        super().connection_made(cast("asyncio.Transport", _OneWrite(transport, self.loop)))
+        self._head_timer = self.loop.call_later(_HEAD_SECONDS, self.transport.close)
         self._idle[self] = None
         over, oldest = len(self.connections) - (self.config.limit_concurrency or 0), next(iter(self._idle))
         if over >= (0 if oldest is not self else _SPARE):
@@ -136,11 +162,20 @@ class _BoundedHttp(HttpToolsProtocol):
 
 
 class _Supervisor(Multiprocess):
-    """Replaces workers that end, and logs why. A worker may take a minute to start, or to answer."""
+    """Replaces workers that end, and logs why. A worker may take a minute to start, or to answer.
+
+    Each worker has a socket of its own. The system spreads connections over sockets; of one that all workers share, the
+    first to wake would take all connections that wait.
+    """
 
     def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
         super().__init__(config, sockets)
         self._heard: dict[Process, float] = {}
+
+    def init_processes(self) -> None:
+        for each in self.sockets:
+            self.processes.append(Process(self.config, [each]))
+            self.processes[-1].start()
 
     def keep_subprocess_alive(self) -> None:
         now = time.monotonic()
@@ -163,7 +198,7 @@ class _Supervisor(Multiprocess):
             why = f"killed by {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
             why = why if code is not None else f"no answer for {_SILENT_SECONDS} s"
             _log.error("worker %s ended: %s; a new worker starts", worker.pid, why)
-            self.processes[at] = Process(self.config, self.sockets)
+            self.processes[at] = Process(self.config, [self.sockets[at]])
             self.processes[at].start()
 
 
@@ -196,8 +231,12 @@ def serve_until_ended(
     _check_tls(settings)
     # The server raises the signal again when all has ended.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with _bound(settings) as bound, ExitStack() as ended:
-        settings = settings.model_copy(update={"port": bound.getsockname()[1]})
+    with ExitStack() as ended:
+        bound = [ended.enter_context(_bound(settings))]
+        settings = settings.model_copy(update={"port": bound[0].getsockname()[1]})
+        if settings.workers > 1:
+            bound.pop().close()  # no other service has the port
+            bound += [ended.enter_context(_bound(settings, shared=True)) for _ in range(settings.workers)]
         with ExitStack() as owned:
             store = Service(settings, owned).tokens.tokens
             tokens = {tenant: first_token(store, tenant) for tenant in settings.tenants}
@@ -225,23 +264,23 @@ def serve_until_ended(
         )
         if settings.workers > 1:
             os.environ[WORKERS_FOLDER] = ended.enter_context(TemporaryDirectory(prefix="pdp-metrics-"))
-            supervisor = _Supervisor(config, sockets=[bound])
+            supervisor = _Supervisor(config, sockets=bound)
             supervisor.run()
             is_failed = STARTUP_FAILURE in (worker.exitcode for worker in supervisor.processes)
         else:
             is_failed = False
             try:
-                uvicorn.Server(config).run(sockets=[bound])
+                uvicorn.Server(config).run(sockets=bound)
             except SystemExit as end:
                 is_failed = end.code == STARTUP_FAILURE
     if is_failed:
         sys.exit(1)  # not with the library's own code, which is that of STEP_UP here
 
 
-def _bound(settings: ServiceSettings) -> socket.socket:
+def _bound(settings: ServiceSettings, *, shared: bool = False) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        bound = socket.create_server((settings.host, settings.port), family=family)
+        bound = socket.create_server((settings.host, settings.port), family=family, reuse_port=shared)
     except OSError as error:
         why = str(error.strerror).partition(" (while ")[0]  # the address follows, which is said already
         raise UsageError(

@@ -63,12 +63,13 @@ class QuestionReader:
         """
         if self._bytes > _MOST_BYTES:
             raise HttpError(413, f"the evaluations before it have {self._bytes} bytes together", hint="send fewer")
-        subject, action = self._part(stated, "subject"), self._part(stated, "action")
-        resource = self._part(stated, "resource")
+        _, subject, stated_subject = self._part(stated, "subject")
+        _, action, stated_action = self._part(stated, "action")
+        _, resource, stated_resource = self._part(stated, "resource")
         context = stated_object(stated, "context")
-        whole = {"action": action[2], "context": context, "resource": resource[2], "subject": subject[2]}
+        whole = {"action": stated_action, "context": context, "resource": stated_resource, "subject": stated_subject}
         stable = body = canonical(whole)
-        request, policy = Request(subject[1], action[1], resource[1], context), self._caller.tenant.access
+        request, policy = Request(subject, action, resource, context), self._caller.tenant.access
         denied: Decision | None = None
         unchecked: tuple[str, ...] = ()
         if policy.is_baseline:
@@ -77,8 +78,9 @@ class QuestionReader:
             if checks:
                 request, denied, unchecked = policy.checked(request)
             filled = {"approval": None, "call_digest": digest(stable), "time": self._time}
-            request = request._replace(context={"request_id": self._request_id, **request.context, **filled})
-            body = canonical(request.as_json())
+            context = {"request_id": self._request_id, **request.context, **filled}
+            request = Request(subject, action, request.resource, context)
+            body = canonical({**whole, "context": context, "resource": request.resource._asdict()})
         self._bytes += len(body)
         try:
             return AccessRequest(request, stable, bounded(body), denied, unchecked)

@@ -36,7 +36,7 @@ async def evaluate(
     decided = (await decide_all(caller, [asked]))[0]
     event = _event(caller, asked, decided.decision, request_id, to_milliseconds(time.time()))
     await caller.tenant.stream.aappend(event)
-    return _answer(caller, asked, decided, settings.url)
+    return _answer(caller, asked, decided, settings)
 
 
 async def evaluate_all(
@@ -71,7 +71,7 @@ async def evaluate_all(
             events.append(_event(caller, None, decision, request_id, at))
         else:
             answered = next(decided)
-            answer = _answer(caller, asked, answered, settings.url)
+            answer = _answer(caller, asked, answered, settings)
             events.append(_event(caller, asked, answered.decision, request_id, at))
         answers.append(answer)
         if answer["decision"] is stop:
@@ -83,16 +83,17 @@ async def evaluate_all(
 async def decide_all(caller: Caller, asked: Sequence[AccessRequest]) -> list[AccessAnswer]:
     """Return the policy's answers, held against what the caller can fulfil, and explained."""
     policy = caller.tenant.access
-    found = iter(await policy.decide([one.body for one in asked if one.denied is None]))
-    answers = [next(found) if one.denied is None else AccessAnswer(one.denied) for one in asked]
-    for at, (one, answer) in enumerate(zip(asked, answers, strict=True) if policy.is_baseline else ()):
-        decision = fulfillable(answer.decision, one.request.context)
-        if decision.verdict is not Verdict.ALLOW:
-            decision = explained(decision, {}, one.request, set())
-        answers[at] = AccessAnswer(decision)
-    for answer in answers:
+    found, answers = iter(await policy.decide([one for one in asked if one.denied is None])), []
+    for one in asked:
+        answer = next(found) if one.denied is None else AccessAnswer(one.denied)
+        if policy.is_baseline:
+            decision = fulfillable(answer.decision, one.request.context)
+            if decision.verdict is not Verdict.ALLOW:
+                decision = explained(decision, {}, one.request, set())
+            answer = AccessAnswer(decision)
         # The reasons are sorted by their codes.
         count_decision(answer.decision.verdict, [reason.code for reason in answer.decision.reasons[:1]])
+        answers.append(answer)
     return answers
 
 
@@ -114,15 +115,14 @@ def _semantic(body: Mapping[str, Any]) -> bool | None:
     return _STOPS[semantic]
 
 
-def _answer(caller: Caller, asked: AccessRequest, answered: AccessAnswer, url: str) -> dict[str, Any]:
-    policy = caller.tenant.access
-    context = answered.context
-    if answered.decision.reasons:
-        context = answer_context(answered.decision, policy.entry_of(asked.request.action), url)
-    answer: dict[str, Any] = {"decision": answered.decision.verdict is Verdict.ALLOW}
-    if answer["decision"] and asked.unchecked:
+def _answer(caller: Caller, asked: AccessRequest, answered: AccessAnswer, settings: ServiceSettings) -> dict[str, Any]:
+    context, decision = answered.context, answered.decision
+    is_allowed = decision.verdict is Verdict.ALLOW
+    if decision.obligations or (decision.reasons and not is_allowed):
+        context = answer_context(decision, caller.tenant.access.entry_of(asked.request.action), settings.url)
+    if is_allowed and asked.unchecked:
         context = {**(context or {}), "unchecked": asked.unchecked}
-    return {**answer, "context": context} if context else answer
+    return {"decision": is_allowed, "context": context} if context else {"decision": is_allowed}
 
 
 def _event(caller: Caller, asked: AccessRequest | None, decision: Decision, request_id: str, at: str) -> AuditEvent:

@@ -18,22 +18,24 @@ from pdp.manifest.expressions.expression import MISSING, Variables, compile_expr
 from pdp.project.resources import engine_of_files
 from pdp.proposal import Proposal
 from pdp.request import Entity, Request, RequestedAction
-from pdp.session import Session
+from pdp.session import LONGEST_TEXT, Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from contextlib import ExitStack
 
-    from pdp.contract.compiled import CompiledTool
     from pdp.manifest.expressions.expression import Expression
     from pdp.manifest.model import Tool
     from pdp.pep import Pep
+    from pdp.service.authzen.entities import AccessRequest
     from pdp.service.settings import AuthzenSettings
 
 UNCHECKED: Final = ("arguments", "resource")
 """Parts of a question that the policy takes as stated, if it is about no particular call."""
 
 _AT_ONCE: Final = 16
+_Evaluated = bytes | EngineError | BundleError
+_NO_SESSION: Final = Session(claims={})
 _VERDICTS: Final[Mapping[object, Verdict]] = {True: Verdict.ALLOW, False: Verdict.DENY} | {one: one for one in Verdict}
 
 
@@ -61,6 +63,7 @@ class AccessPolicy:
         self.is_baseline = settings is None
         self.seal = keyed_hash(key, b"tool-pdp search page")
         self._tools = CompiledManifest(pep.manifest)
+        self._mappings: dict[str, tuple[_Mapping, _Mapping]] = {}  # by tool: of the resource, and of the context
         self._entries: dict[str, Tool] = {}
         for entry in pep.manifest.tools.values():
             self._entries.setdefault(entry.pdp_action, entry)
@@ -97,25 +100,35 @@ class AccessPolicy:
         entry, context = self.entry_of(request.action), {**request.context}
         if entry is None or "arguments" not in context:
             return request, None, UNCHECKED
-        resource = {**request.resource.properties, "type": request.resource.type, "id": request.resource.id}
+        kind, name, properties = request.resource
+        resource = {**properties, "type": kind, "id": name}
         try:
-            tool = self._admitted(entry.name, context)
-            own = {"type": compile_expression("tool"), "id": compile_expression(entry.name)}
-            is_whole = _hold_to("resource", resource, tool.resource or own, context["arguments"])
-            _hold_to("context", context, tool.context, context["arguments"])
+            of_resource, of_context = self._admitted(entry.name, context)
+            variables = Variables(arguments=context["arguments"])
+            is_whole = of_resource.hold(resource, variables)
+            of_context.hold(context, variables)
         except PdpError as error:
             return request, denied(REQUEST_INVALID, f"{entry.name}: {error.message}"), UNCHECKED
-        held = request._replace(resource=Entity(resource.pop("type"), resource.pop("id"), resource), context=context)
-        return held, None, () if is_whole else UNCHECKED[1:]
+        held = Entity(resource.pop("type"), resource.pop("id"), resource)
+        return Request(request.subject, request.action, held, context), None, () if is_whole else UNCHECKED[1:]
 
-    def _admitted(self, name: str, context: dict[str, Any]) -> CompiledTool:
-        session = Session.read({"claims": {}, "idempotency_key": context.get("idempotency_key")})
-        passed = check(Proposal.read({"tool": name, "arguments": context["arguments"]}), session, self._tools)
+    def _admitted(self, name: str, context: dict[str, Any]) -> tuple[_Mapping, _Mapping]:
+        """Put what the checks of a proposal made of a call into its context, and return the mappings of its tool."""
+        key = context.get("idempotency_key")
+        if key is not None and (type(key) is not str or len(key) > LONGEST_TEXT):
+            raise PdpError(f"idempotency_key has to be a text of at most {LONGEST_TEXT} characters")
+        proposal = Proposal.read({"tool": name, "arguments": context["arguments"]}, is_checked=True)
+        passed = check(proposal, _NO_SESSION, self._tools, key=key)
         if isinstance(passed, Rejected):
             found = passed.rejection
             raise PdpError("an invariant drops the call" if found is None else f"{found.code}: {found.reason}")
-        context |= {"arguments": passed.proposal.arguments, "idempotency_key": passed.idempotency_key}
-        return passed.tool
+        context["arguments"], context["idempotency_key"] = passed.proposal.arguments, passed.idempotency_key
+        mappings = self._mappings.get(name)
+        if mappings is None:
+            own = {"type": compile_expression("tool"), "id": compile_expression(name)}
+            of_resource = _Mapping("resource", passed.tool.resource or own)
+            mappings = self._mappings[name] = of_resource, _Mapping("context", passed.tool.context)
+        return mappings
 
     async def directory(self) -> Mapping[str, Any]:
         """Return what the policy's data knows of subjects and resources, by type and id; EngineError: no answer."""
@@ -135,37 +148,50 @@ class AccessPolicy:
             raise AnswerInvalidError(f"{document} is not a list of names")
         return set(listed)
 
-    async def decide(self, bodies: Sequence[bytes]) -> list[AccessAnswer]:
+    async def decide(self, asked: Sequence[AccessRequest]) -> list[AccessAnswer]:
         """Return an answer to each request, in their order; where the engine has none, it is a DENY."""
-        if type(self._engine).aevaluate is Engine.aevaluate:
-            # It evaluates in the calling thread. For one request, a thread would cost as much; several threads would
-            # wait for each other more than they gain, which other workers of the service do not.
-            return self._decide_all(bodies) if len(bodies) == 1 else await asyncio.to_thread(self._decide_all, bodies)
-        room = asyncio.Semaphore(_AT_ONCE)
+        if type(self._engine).aevaluate is not Engine.aevaluate:
+            room = asyncio.Semaphore(_AT_ONCE)
+            texts = await asyncio.gather(*(self._aevaluated(one, room) for one in asked))
+        elif len(asked) == 1:
+            # It evaluates in the calling thread, as another thread would cost as much. Requests of other callers take
+            # each step together with this one: then the processor has the policy in its cache, and is faster.
+            await asyncio.sleep(0)
+            texts = [self._evaluated(asked[0])]
+            await asyncio.sleep(0)
+        else:
+            # One thread: several would wait for each other more than they gain, which other workers do not.
+            texts = await asyncio.to_thread(lambda: [self._evaluated(one) for one in asked])
+        return [self._answered(text, one) for text, one in zip(texts, asked, strict=True)]
 
-        async def answer(body: bytes) -> AccessAnswer:
-            async with room:
-                try:
-                    return self._parsed(await self._engine.aevaluate(body, self._document), body)
-                except (EngineError, BundleError) as error:
-                    return self._failed(error)
+    def _evaluated(self, asked: AccessRequest) -> _Evaluated:
+        try:
+            return self._engine.evaluate(asked.body, self._document)
+        except (EngineError, BundleError) as error:
+            return error
 
-        return await asyncio.gather(*map(answer, bodies))
-
-    def _decide_all(self, bodies: Sequence[bytes]) -> list[AccessAnswer]:
-        answers = []
-        for body in bodies:
+    async def _aevaluated(self, asked: AccessRequest, room: asyncio.Semaphore) -> _Evaluated:
+        async with room:
             try:
-                answers.append(self._parsed(self._engine.evaluate(body, self._document), body))
+                return await self._engine.aevaluate(asked.body, self._document)
             except (EngineError, BundleError) as error:
-                answers.append(self._failed(error))
-        return answers
+                return error
 
-    def _parsed(self, text: bytes, body: bytes) -> AccessAnswer:
+    def _answered(self, text: _Evaluated, asked: AccessRequest) -> AccessAnswer:
+        try:
+            if isinstance(text, bytes):
+                return self._parsed(text, asked.request)
+        except AnswerInvalidError as error:
+            text = error
+        if isinstance(text, UndefinedDocumentError) and not self.is_baseline:  # a rule that does not hold
+            return AccessAnswer(Decision(Verdict.DENY, (), (), new_id(), None, None))
+        return AccessAnswer(denied(text.code, text.message))
+
+    def _parsed(self, text: bytes, request: Request) -> AccessAnswer:
         """Return what the engine answered; AnswerInvalidError where that is no decision."""
         if not self.is_baseline:
             return self._parsed_other(text)
-        decision = parse_answer(text, body, self._document)
+        decision = parse_answer(text, request, self._document)
         if self._pep.newest.is_stale(decision):
             decision = denied("bundle.stale", f"release {decision.release} decided, and a later one has decided before")
         return AccessAnswer(decision)
@@ -179,22 +205,32 @@ class AccessPolicy:
             raise AnswerInvalidError(f"{self._document} is no decision", hint="true, or {decision, context}")
         return AccessAnswer(Decision(_VERDICTS[value], (), (), new_id(), None, None), context)
 
-    def _failed(self, error: EngineError | BundleError) -> AccessAnswer:
-        if isinstance(error, UndefinedDocumentError) and not self.is_baseline:  # a rule that does not hold
-            return AccessAnswer(Decision(Verdict.DENY, (), (), new_id(), None, None))
-        return AccessAnswer(denied(error.code, error.message))
+
+class _Mapping:
+    """The fields of a resource or context that a manifest maps from the arguments alone."""
+
+    def __init__(self, place: str, mapping: Mapping[str, Expression]) -> None:
+        self._place = place
+        self._known = {
+            name: each for name, each in mapping.items() if all(path.variable == "arguments" for path in each.paths)
+        }
+        self._is_whole = len(self._known) == len(mapping)
+
+    def hold(self, stated: dict[str, Any], variables: Variables) -> bool:
+        """Fill in what is not stated; return whether that is all that is mapped and stated.
+
+        PdpError: something else is stated, or an expression failed.
+        """
+        for name, each in self._known.items():
+            value = each.evaluate(variables)
+            if name not in stated and value is not MISSING:
+                stated[name] = value
+            elif name in stated and (value is MISSING or not _is_same(stated[name], value)):
+                raise PdpError(f"{self._place}.{name} differs from the arguments")
+        return self._is_whole and self._known.keys() >= stated.keys()
 
 
-def _hold_to(place: str, stated: dict[str, Any], mapping: Mapping[str, Expression], arguments: Any) -> bool:
-    """Fill in what the manifest maps from the arguments; return whether that is all that is mapped and stated.
-
-    PdpError: something else is stated, or an expression failed.
-    """
-    known = {name: each for name, each in mapping.items() if all(path.variable == "arguments" for path in each.paths)}
-    for name, each in known.items():
-        value = each.evaluate(Variables(arguments=arguments))
-        if value is not MISSING:
-            stated.setdefault(name, value)
-        if name in stated and (value is MISSING or canonical(stated[name]) != canonical(value)):
-            raise PdpError(f"{place}.{name} differs from the arguments")
-    return known.keys() >= mapping.keys() | stated.keys()
+def _is_same(one: Any, other: Any) -> bool:
+    if type(one) is type(other) is str:  # as most of them are
+        return bool(one == other)
+    return canonical(one) == canonical(other)
