@@ -114,7 +114,8 @@ def openapi_document(page: int = 100) -> dict[str, Any]:
     )
     components = document["components"]
     components["securitySchemes"] = _SECURITY
-    components["schemas"] |= {"ErrorAnswer": ErrorAnswer.model_json_schema(), "Message": _MESSAGE}
+    error = ErrorAnswer.model_json_schema(ref_template="#/components/schemas/{model}")
+    components["schemas"] |= {**error.pop("$defs"), "ErrorAnswer": error, "Message": _MESSAGE}
     for unused in ("HTTPValidationError", "ValidationError"):  # a request that is not valid is a 400
         components["schemas"].pop(unused)
     for path, operations in document["paths"].items():
