@@ -102,20 +102,20 @@ async def _decided(who: Caller, feed: ApprovalFeed, approval_id: str, seconds: i
 
 @router.post("/v1/approvals/{approval_id}/grant")
 async def grant_approval(who: Approver, approval_id: str, _: Nothing | None = None) -> ApprovalBody:
-    """Grant it, as the person that the token stands for."""
+    """Grant an approval, as the person that the token stands for."""
     return await _step(who, approval_id, lambda claims: who.tenant.approvals.grant(approval_id, claims))
 
 
 @router.post("/v1/approvals/{approval_id}/deny")
 async def deny_approval(who: Approver, approval_id: str, body: Denial | None = None) -> ApprovalBody:
-    """Deny it, as the person that the token stands for."""
+    """Deny an approval, as the person that the token stands for."""
     why = body and body.reason
     return await _step(who, approval_id, lambda claims: who.tenant.approvals.deny(approval_id, claims, why=why))
 
 
 @router.post("/v1/approvals/{approval_id}/withdraw")
 async def withdraw_approval(who: Proposer, approval_id: str, _: Nothing | None = None) -> ApprovalBody:
-    """Withdraw it, as one who asked for it."""
+    """Withdraw an approval, as one of its requesters."""
     return await _step(who, approval_id, lambda claims: who.tenant.approvals.withdraw(approval_id, claims))
 
 

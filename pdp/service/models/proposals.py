@@ -41,7 +41,7 @@ class ProposedCall(SessionBody):
     """
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._~-]{22,128}$")] | None = None
-    proposal: Any
+    proposal: Annotated[Any, Field(examples=[{"tool": "initiate_wire", "arguments": {"amount": 20000}}])]
     tool_call_id: str | None = None
     step_name: str | None = None
     run: StrictBool = True
