@@ -116,7 +116,7 @@ def openapi_document(page: int = 100) -> dict[str, Any]:
     components["securitySchemes"] = _SECURITY
     error = ErrorAnswer.model_json_schema(ref_template="#/components/schemas/{model}")
     components["schemas"] |= {**error.pop("$defs"), "ErrorAnswer": error, "Message": _MESSAGE}
-    for unused in ("HTTPValidationError", "ValidationError"):  # a request that is not valid is a 400
+    for unused in ("HTTPValidationError", "Person", "ValidationError"):  # answers use ErrorAnswer and PersonBody
         components["schemas"].pop(unused)
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
