@@ -19,6 +19,7 @@ INSTALLED = {
     "user": [*CORE, "tool-pdp[all]", *GROUPS["build"]],
     "dev": [*CORE, "tool-pdp[all]", *GROUPS["build"], *GROUPS["dev"], *GROUPS["bench"]],
     "protection": [*CORE, *GROUPS["build"], *GROUPS["protection"]],
+    "clients": GROUPS["clients"],
     "replay": [*CORE, *GROUPS["build"], *GROUPS["replay"]],
 }
 

@@ -8,7 +8,7 @@ import logging
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -19,6 +19,7 @@ from pdp.hooks.call import Behaviour, HookAnswer, Moment
 from pdp.hooks.decide import answer
 from pdp.hooks.dialects.claude_code import CLAUDE_CODE, http_body
 from pdp.hooks.home import COMMANDS_FILE, HookCommands, HookPolicy
+from pdp.service.models import JsonObject
 from pdp.service.proposals import session_of
 from pdp.service.requests import HttpError, ServiceRoute, caller, read_object
 from pdp.service.security.principal import Scope
@@ -28,11 +29,14 @@ _log: Final = logging.getLogger("pdp.service")
 _ELSEWHERE: Final = f"{os.devnull}/elsewhere"  # cannot exist: every path of the client is outside of it
 
 
-_BODY: Final = {"content": {"application/json": {"schema": {"type": "object", "additionalProperties": True}}}}
+_BODY: Final = {
+    "description": "As Claude Code sends it; any other is denied",
+    "content": {"application/json": {"schema": {}}},
+}
 
 
 @router.post("/v1/hooks/{client}", openapi_extra={"requestBody": _BODY, "security": [{"token": [Scope.PROPOSE]}, {}]})
-async def answer_hook(request: Request, client: str) -> dict[str, Any]:
+async def answer_hook(request: Request, client: str) -> JsonObject:
     """Answer a hook of Claude Code, by the tenant's project; `commands.yaml` beside it lists what a shell may run.
 
     Any failure, a missing token included, is a 200 that denies: such a client lets a call pass on any other status.

@@ -114,8 +114,9 @@ def openapi_document(page: int = 100) -> dict[str, Any]:
     )
     components = document["components"]
     components["securitySchemes"] = _SECURITY
-    components["schemas"] |= {"ErrorAnswer": ErrorAnswer.model_json_schema(), "Message": _MESSAGE}
-    for unused in ("HTTPValidationError", "ValidationError"):  # a request that is not valid is a 400
+    error = ErrorAnswer.model_json_schema(ref_template="#/components/schemas/{model}")
+    components["schemas"] |= {**error.pop("$defs"), "ErrorAnswer": error, "Message": _MESSAGE}
+    for unused in ("HTTPValidationError", "Person", "ValidationError"):  # answers use ErrorAnswer and PersonBody
         components["schemas"].pop(unused)
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
@@ -124,12 +125,18 @@ def openapi_document(page: int = 100) -> dict[str, Any]:
 
 
 def _complete(path: str, method: str, operation: dict[str, Any], page: int) -> None:
-    """Add what holds for all operations: error answers, and the greatest page."""
+    """Add what holds for all operations: a summary, error answers, and the greatest page."""
     answers = operation["responses"]
     answers.pop("422", None)
-    for parameter in operation.get("parameters", ()):
-        if parameter["name"] == "limit":
-            parameter["schema"] = {"type": "integer", "minimum": 1, "maximum": page}
+    summary, _, rest = operation.pop("description").partition("\n\n")
+    operation |= {"summary": summary.removesuffix("."), **({"description": rest} if rest else {})}
+    parameters, body = operation.get("parameters", ()), operation.get("requestBody", {}).get("content", {})
+    for part in (*parameters, *body.values()):
+        kinds = part["schema"].get("anyOf", ())
+        if {"type": "null"} in kinds:  # it can be absent, but not null
+            part["schema"] = kinds[0]
+        if part.get("name") == "limit":
+            part["schema"]["maximum"] = page
     if {} in operation["security"]:  # hooks, whose failures are answers
         return
     is_named, has_body = "{" in path, "requestBody" in operation

@@ -1,222 +1,193 @@
-"""The OpenAPI document says what the application serves: each route, and each example as it is answered."""
+"""The OpenAPI document says what the application serves, in a form that generators of clients can use."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections.abc import Iterator
-from functools import reduce
-from itertools import zip_longest
-from operator import getitem
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 import jsonschema_rs
+import pytest
+from starlette.routing import Route
 
-from pdp.service.app import HttpApp
 from pdp.service.openapi import openapi_document
-from pdp.service.settings import ServiceSettings, TenantSettings
-from tests.support.payments import EXAMPLE
-from tests.support.service import APPROVER, OFFICER, service
+from tests.service.authzen.questions import wire as question
+from tests.support.payments import wire
+from tests.support.service import APPROVER, OFFICER, ServedApp, service
 
 DOCUMENT = openapi_document()
-
-
-class Step(NamedTuple):
-    """One request of the story: who sends which example, and the status of the answer."""
-
-    who: str
-    method: str
-    path: str
-    example: str | None = None
-    status: int = 200
-
-
-PEOPLE: dict[str, tuple[list[str], dict[str, Any]]] = {
-    "nobody": ([], {}),
-    "agent": (["decide", "propose", "assert"], OFFICER),
-    "supervisor": (["approve"], APPROVER),
-    "auditor": (["audit"], {}),
-    "admin": (["admin"], {}),
+OPERATIONS = {
+    (method, path): operation for path, methods in DOCUMENT["paths"].items() for method, operation in methods.items()
 }
-STORY = (
-    Step("nobody", "get", "/healthz"),
-    Step("nobody", "get", "/readyz"),
-    Step("nobody", "get", "/.well-known/authzen-configuration"),
-    Step("nobody", "get", "/.well-known/authzen-configuration/{tenant}"),
-    Step("admin", "post", "/v1/tokens", "supervisor", 201),
-    Step("admin", "get", "/v1/tokens"),
-    Step("admin", "delete", "/v1/tokens/{id}", None, 204),
-    Step("agent", "get", "/openapi.json"),
-    Step("agent", "get", "/v1/manifest"),
-    Step("agent", "get", "/v1/tools"),
-    Step("agent", "post", "/v1/tools", "visible"),
-    Step("agent", "post", "/access/v1/evaluation", "permitted"),
-    Step("agent", "post", "/access/v1/evaluation", "step_up"),
-    Step("agent", "post", "/access/v1/evaluations", "two"),
-    Step("agent", "post", "/access/v1/search/subject", "who"),
-    Step("agent", "post", "/access/v1/search/resource", "which"),
-    Step("agent", "post", "/access/v1/search/action", "what"),
-    Step("agent", "post", "/v1/proposals", "plan"),
-    Step("agent", "post", "/v1/proposals", "decided"),
-    Step("agent", "post", "/v1/proposals", "to_withdraw"),
-    Step("agent", "post", "/v1/approvals/{approval_id}/withdraw", "withdrawn"),
-    Step("agent", "post", "/v1/proposals", "to_deny"),
-    Step("supervisor", "post", "/v1/approvals/{approval_id}/deny", "denied"),
-    Step("agent", "post", "/v1/proposals", "step_up"),
-    Step("supervisor", "get", "/v1/approvals"),
-    Step("agent", "get", "/v1/approvals/{approval_id}"),
-    Step("supervisor", "post", "/v1/approvals/{approval_id}/grant", "nothing"),
-    Step("agent", "post", "/v1/proposals", "granted"),
-    Step("agent", "post", "/v1/proposals/{call_id}/result", "sent"),
-    Step("agent", "post", "/v1/proposals", "replayed"),
-    Step("agent", "post", "/v1/runs/{run_id}/end", "end", 204),
-    Step("agent", "post", "/v1/hooks/{client}", "denied"),
-    Step("auditor", "get", "/v1/audit"),
-    Step("auditor", "get", "/metrics"),
-    Step("supervisor", "post", "/v1/session", None, 204),
-    Step("supervisor", "delete", "/v1/session", None, 204),
-)
-# Their examples are shorter than the answers, and the others' are whole.
-LONG = ("/openapi.json", "/v1/manifest")
-NUMBERS = ("age_seconds", "running_until")
-# Of these, an example shows one; where two of its ids are the same, so are those of the answers.
-PLACEHOLDER = re.compile(
-    r"((?:hmac-)?sha256:[0-9a-f]{64}|pdp_[\w-]{59}|\b[0-9a-f]{32}\b|\b[0-9a-f]{16}\b|\d{4}-\d\d-\d\dT[\d:.]+Z)",
-    re.ASCII,
-)
+STREAM = ("get", "/v1/approvals/events")  # it does not end; tests/service/approvals follows it
+SESSION = {"facts": {"beneficiary_id": "bene-acme-441", "sanctions_status": "clear"}, "run_id": "run-1"}
+SENT = {"execution": {"result": {"wire_id": "wire-1"}}}
 
 
-def test_the_document_and_the_application_name_the_same_endpoints() -> None:
-    tenant = TenantSettings(project=EXAMPLE / "pdp.yaml", store="sqlite://")
-    app = HttpApp(ServiceSettings(tenants={"default": tenant}))
-    served = {
-        (path, method.lower()) for path, methods in app.routes.paths.items() for method in methods.keys() - {"HEAD"}
-    }
-    named = {(path, method) for path, methods in DOCUMENT["paths"].items() for method in methods}
-    assert served == named
-
-
-def test_the_story_tells_every_example() -> None:
-    told = {(step.path, step.method, step.example) for step in STORY}
-    shown = {
-        (path, method, example)
-        for path, methods in DOCUMENT["paths"].items()
-        for method, operation in methods.items()
-        for example in body_examples(operation) or [None]
-    }
-    # A stream, which tests/service/approvals follows.
-    assert shown - told == {("/v1/approvals/events", "get", None)}
-    assert told <= shown
-
-
-def test_every_example_keeps_its_schema() -> None:
-    faults = [
-        (path, method, name, str(error.message))
-        for path, methods in DOCUMENT["paths"].items()
-        for method, operation in methods.items()
-        for part in [operation.get("requestBody", {}), *map(resolved, operation["responses"].values())]
-        for kind, content in part.get("content", {}).items()
-        for name, example in content["examples"].items()
-        for error in validator(content["schema"]).iter_errors(example["value"])
-    ]
-    assert faults == []
-
-
-async def test_every_example_is_answered_as_it_says(tmp_path: Path) -> None:
-    async with service(tmp_path) as served:
-        clients: dict[str, httpx.AsyncClient] = {}
-        real: dict[str, str] = {}
-        for step in STORY:
-            if step.who not in clients:
-                scopes, claims = PEOPLE[step.who]
-                clients[step.who] = served.client(scopes, claims, token=None if scopes else "")
-            answer = await send(clients[step.who], step, real)
-            assert answer.status_code == step.status, (step, answer.text)
-            differences = list(check(step, answer, real))
-            assert differences == [], (step, answer.text)
-
-
-async def send(client: httpx.AsyncClient, step: Step, real: dict[str, str]) -> httpx.Response:
-    operation = DOCUMENT["paths"][step.path][step.method]
-    stated = [resolved(parameter) for parameter in operation.get("parameters", ())]
-    shown = [each for each in stated if "example" in each]
-    given = {
-        place: {each["name"]: with_real_ids(each["example"], real) for each in shown if each["in"] == place}
-        for place in ("path", "query")
-    }
-    bodies = body_examples(operation)
-    return await client.request(
-        step.method, step.path.format(**given["path"]), params=given["query"],
-        json=with_real_ids(bodies[step.example]["value"], real) if step.example in bodies else None,
-    )  # fmt: skip
-
-
-def check(step: Step, answer: httpx.Response, real: dict[str, str]) -> Iterator[str]:
-    """Yield what an answer has that its schema does not allow, and how it is not the example."""
-    stated = resolved(DOCUMENT["paths"][step.path][step.method]["responses"][str(step.status)])
-    for name, header in stated.get("headers", {}).items():
-        if resolved(header).get("required") and name not in answer.headers:
-            yield f"no header {name}"
-    if "content" not in stated:
-        yield from [answer.text] if answer.content else []
-        return
-    kind, content = next(iter(stated["content"].items()))
-    if not answer.headers["content-type"].startswith(kind):
-        yield answer.headers["content-type"]
-    body: Any = answer.json() if kind == "application/json" else answer.text
-    schema = validator(content["schema"])
-    yield from (f"{error.instance_path}: {error.message}" for error in schema.iter_errors(body))
-    examples = content["examples"]
-    example = examples[step.example] if step.example in examples else next(iter(examples.values()))
-    shown: Any = example["value"]
-    if step.path in LONG:
-        shown, body = (
-            {name: part[name] for name in ("openapi", "version", "digest") if name in part} for part in (shown, body)
-        )
-    if step.path != "/metrics":
-        yield from differences(shown, body, real, "")
-
-
-def validator(schema: dict[str, Any]) -> jsonschema_rs.Draft202012Validator:
-    return jsonschema_rs.Draft202012Validator({**schema, "components": DOCUMENT["components"]})
-
-
-def differences(shown: Any, actual: Any, real: dict[str, str], at: str) -> Iterator[str]:
-    """Yield where an answer is not what is shown; ids are those of the run, and the same where they are the same."""
-    if isinstance(shown, dict) and isinstance(actual, dict):
-        for name in sorted(shown.keys() | actual.keys()):
-            yield from differences(shown.get(name), actual.get(name), real, f"{at}.{name}")
-    elif isinstance(shown, list) and isinstance(actual, list):
-        for place, (one, other) in enumerate(zip_longest(shown, actual)):
-            yield from differences(one, other, real, f"{at}[{place}]")
-    elif isinstance(shown, str) and isinstance(actual, str):
-        for place, (one, other) in enumerate(zip_longest(PLACEHOLDER.split(shown), PLACEHOLDER.split(actual))):
-            # Between two placeholders stands text; two times may be the same by chance.
-            known = (
-                one if place % 2 == 0 else other if str(one).endswith("Z") else real.setdefault(str(one), str(other))
-            )
-            if other != known:
-                yield f"{at}: {other!r} for {known!r}, shown as {one!r}"
-    elif shown != actual and not (at.endswith(NUMBERS) and type(shown) is type(actual)):
-        yield f"{at}: {actual!r} for {shown!r}"
-
-
-def with_real_ids(value: Any, real: dict[str, str]) -> Any:
+def parts(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each object of the document with the name that it has in its parent."""
     if isinstance(value, dict):
-        return {name: with_real_ids(part, real) for name, part in value.items()}
+        yield name, value
+    for key, part in value.items() if isinstance(value, dict) else [(name, each) for each in value]:
+        if isinstance(part, dict | list):
+            yield from parts(part, key)
+
+
+def closed(value: Any) -> Any:
+    """Return the document with schemas that admit only the fields that they name, unless they say otherwise."""
     if isinstance(value, list):
-        return [with_real_ids(part, real) for part in value]
-    return real.get(value, value) if isinstance(value, str) else value
+        return [closed(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    limit = {"additionalProperties": False} if isinstance(value.get("properties"), dict) and "type" in value else {}
+    return {**limit, **{name: closed(part) for name, part in value.items()}}
 
 
-def body_examples(operation: dict[str, Any]) -> dict[str, Any]:
-    content = operation.get("requestBody", {}).get("content", {})
-    examples: dict[str, Any] = content.get("application/json", {}).get("examples", {})
-    return examples
+STRICT = closed(DOCUMENT["components"])
 
 
-def resolved(part: dict[str, Any]) -> dict[str, Any]:
-    names = part["$ref"].removeprefix("#/").split("/") if "$ref" in part else []
-    whole: dict[str, Any] = reduce(getitem, names, DOCUMENT) if names else part
-    return whole
+class Story:
+    """Makes requests, and compares each answer with the document."""
+
+    def __init__(self, served: ServedApp) -> None:
+        self.told: set[tuple[str, str]] = set()
+        self.clients = {
+            "agent": served.client(["decide", "propose", "assert"], OFFICER),
+            "supervisor": served.client(["approve"], APPROVER),
+            "auditor": served.client(["audit"], {}),
+            "admin": served.client(["admin"], {}),
+            "anyone": served.client(token=""),
+        }
+
+    async def __call__(
+        self, who: str, method: str, path: str, body: Any = None, status: int = 200, **names: str
+    ) -> Any:
+        self.told.add((method, path))
+        answer = await self.clients[who].request(method, path.format(**names), json=body)
+        assert answer.status_code == status, (path, answer.text)
+        stated = OPERATIONS[method, path]["responses"][str(status)]
+        if "content" not in stated:
+            assert answer.content == b""
+            return None
+        kind, content = next(iter(stated["content"].items()))
+        assert answer.headers["content-type"].partition(";")[0] == kind
+        if kind != "application/json":
+            return answer.text
+        schema = jsonschema_rs.Draft202012Validator({**closed(content["schema"]), "components": STRICT})
+        assert [f"{error.instance_path}: {error.message}" for error in schema.iter_errors(answer.json())] == []
+        return answer.json()
+
+
+def test_document_and_application_name_the_same_endpoints(app_routes: list[Any]) -> None:
+    served = {
+        (method.lower(), route.path)
+        for route in app_routes
+        if isinstance(route, Route)
+        for method in (route.methods or set()) - {"HEAD"}
+    }
+    assert served - {("get", "/docs")} == set(OPERATIONS)
+
+
+@pytest.fixture
+async def app_routes(tmp_path: Path) -> list[Any]:
+    async with service(tmp_path) as served:
+        return list(served.app.routes)
+
+
+def test_generators_can_use_the_document() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    used = {part["$ref"].removeprefix("#/components/schemas/") for _, part in parts(DOCUMENT) if "$ref" in part}
+    assert used == schemas.keys()
+    for name, part in parts(DOCUMENT):
+        assert part.get("type") != "array" or isinstance(part.get("items"), dict), (name, part)
+        if isinstance(part.get("properties"), dict):
+            assert [key for key, schema in part["properties"].items() if isinstance(schema, bool)] == []
+        if name == "requestBody":
+            assert {"type": "null"} not in part["content"]["application/json"]["schema"].get("anyOf", ())
+    names = [operation["operationId"] for operation in OPERATIONS.values()]
+    assert len(set(names)) == len(names)
+    undescribed = {name for name, schema in schemas.items() if not schema.get("description")}
+    assert undescribed == {"JsonObject"}
+
+
+async def test_answers_of_a_whole_story_keep_their_schemas(tmp_path: Path) -> None:
+    async with service(tmp_path) as served:
+        tell = Story(served)
+        for path in ("/healthz", "/readyz", "/.well-known/authzen-configuration", "/openapi.json"):
+            await tell("anyone", "get", path)
+        await tell("anyone", "get", "/.well-known/authzen-configuration/{tenant}", tenant="default")
+
+        order = {"name": "new", "scopes": ["approve"], "claims": APPROVER, "expires_in": 60}
+        token = await tell("admin", "post", "/v1/tokens", order, 201)
+        await tell("admin", "get", "/v1/tokens")
+        await tell("admin", "delete", "/v1/tokens/{token_id}", None, 204, token_id=token["id"])
+
+        await tell("agent", "get", "/v1/manifest")
+        await tell("agent", "get", "/v1/tools")
+        await tell("agent", "post", "/v1/tools", {"session": SESSION})
+
+        permitted, refused = question(), question(47500)
+        assert (await tell("agent", "post", "/access/v1/evaluation", permitted)).keys() == {"decision", "context"}
+        assert not (await tell("agent", "post", "/access/v1/evaluation", refused))["decision"]
+        await tell("agent", "post", "/access/v1/evaluations", {"evaluations": [permitted, refused]})
+        await tell("agent", "post", "/access/v1/evaluations", permitted)
+        await tell("agent", "post", "/access/v1/search/subject", {**permitted, "subject": {"type": "user"}})
+        await tell("agent", "post", "/access/v1/search/resource", {**permitted, "resource": {"type": "wire_payment"}})
+        await tell(
+            "agent", "post", "/access/v1/search/action", {name: permitted[name] for name in ("subject", "resource")}
+        )
+        await tell("anyone", "post", "/access/v1/evaluation", permitted, 401)
+
+        await tell("agent", "post", "/v1/proposals", {"plan": [wire()], "session": SESSION})
+        await tell("agent", "post", "/v1/proposals", {"proposal": {"tool": "nothing"}, "run": False})
+        ends: tuple[tuple[str, str, Any], ...] = (
+            ("agent", "withdraw", {}),
+            ("supervisor", "deny", {"reason": "no"}),
+            ("supervisor", "grant", None),
+        )
+        for number, (who, step, body) in enumerate(ends):
+            call: dict[str, Any] = {
+                "id": f"{number:032}",
+                "proposal": wire(reference=f"INV-{number}"),
+                "session": {**SESSION, "idempotency_key": f"key-{number}"},
+            }
+            asked = await tell("agent", "post", "/v1/proposals", call)
+            assert asked["verdict"] == "STEP_UP"
+            await tell("agent", "get", "/v1/approvals/{approval_id}", approval_id=asked["approval"]["id"])
+            await tell(who, "post", f"/v1/approvals/{{approval_id}}/{step}", body, approval_id=asked["approval"]["id"])
+            await tell(who, "get", "/v1/approvals")
+            answer = await tell("agent", "post", "/v1/proposals", call)
+            assert answer["begun"] is (step == "grant")
+        assert (await tell("agent", "post", "/v1/proposals/{call_id}/result", SENT, call_id=call["id"]))["executed"]
+        await tell("agent", "post", "/v1/proposals/{call_id}/result", {}, 400, call_id=call["id"])
+        assert (await tell("agent", "post", "/v1/proposals", {**call, "id": "9" * 32}))["replayed"]
+        await tell("agent", "post", "/v1/runs/{run_id}/end", None, 204, run_id="run-1")
+        await tell("anyone", "post", "/v1/hooks/{client}", {}, client="claude-code")
+
+        await tell("auditor", "get", "/v1/audit")
+        await tell("auditor", "get", "/metrics")
+        await tell("supervisor", "post", "/v1/session", None, 204)
+        await tell("supervisor", "delete", "/v1/session", None, 204)
+        assert set(OPERATIONS) - tell.told == {STREAM}
+
+
+async def test_page_of_the_document_loads_files_of_this_service_alone(tmp_path: Path) -> None:
+    async with service(tmp_path) as served:
+        client = served.client(token="")
+        page = await client.get("/docs")
+        policy, text = page.headers["content-security-policy"], page.text
+        assets = re.findall(r'(?:href|src)="(.*?)"', text) + re.findall(r"url: '(.*?)'", text)
+        answers: dict[str, httpx.Response] = {name: await client.get(str(page.url.join(name))) for name in assets}
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+
+    assert len(assets) == 4
+    assert {(name, answer.status_code, answer.url.host) for name, answer in answers.items()} == {
+        (name, 200, page.url.host) for name in assets
+    }
+    assert f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" in policy
+    assert "default-src 'none'" in policy
+    assert "http" not in policy

@@ -10,9 +10,13 @@ A model refers to the records of the lower layers (`Reason`, `Action`, `Trace`) 
 field is written once. Unknown fields of requests are errors; AuthZEN's models ignore them, as the specification says.
 """
 
-from pydantic import BaseModel, ConfigDict
+from typing import Any
 
-JsonObject = dict[str, object]
+from pydantic import BaseModel, ConfigDict
+from typing_extensions import TypeAliasType
+
+JsonObject = TypeAliasType("JsonObject", dict[str, Any])
+"""Any JSON object, as one named type of the OpenAPI document, and so of generated clients."""
 
 
 class Body(BaseModel):

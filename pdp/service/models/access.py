@@ -1,12 +1,12 @@
 """AuthZEN Authorization API 1.0: evaluations (section 6 and 7), searches (section 8), metadata (section 9)."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
-from pdp.service.models import Body
+from pdp.service.models import Body, JsonObject
 
-Properties = dict[str, Any]
+Properties = JsonObject
 Name = Annotated[str, Field(min_length=1)]
 Semantic = Literal["execute_all", "deny_on_first_deny", "permit_on_first_permit"]
 

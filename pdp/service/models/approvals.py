@@ -1,32 +1,37 @@
 """Approvals over HTTP; the record itself is `pdp.stores.approvals.Approval`."""
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import orjson
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from typing_extensions import TypeAliasType
 
 from pdp.json import canonical
-from pdp.service.models import Body
+from pdp.service.models import Body, JsonObject
 from pdp.session import LONGEST_TEXT, Person
 from pdp.stores.approvals import Approval, ApprovalState
 
 _PERSON: Final = {
     "type": "object",
+    "description": "A person or an agent. `sub` is unique for one issuer, `iss`; null: no issuer is stated.",
     "properties": {"iss": {"type": ["string", "null"]}, "sub": {"type": "string"}},
     "required": ["iss", "sub"],
 }
 Filter = Annotated[str, Field(max_length=LONGEST_TEXT)]
-PersonBody = Annotated[
-    Person,
-    PlainSerializer(Person._asdict, return_type=dict[str, str | None]),
-    WithJsonSchema(_PERSON, mode="serialization"),
-]
+PersonBody = TypeAliasType(  # a type with a name in the OpenAPI document
+    "PersonBody",
+    Annotated[
+        Person,
+        PlainSerializer(Person._asdict, return_type=dict[str, str | None]),
+        WithJsonSchema(_PERSON, mode="serialization"),
+    ],
+)
 RequestBody = Annotated[
     bytes,
     Field(alias="request"),
     BeforeValidator(canonical),
-    PlainSerializer(orjson.loads, return_type=dict[str, Any]),
+    PlainSerializer(orjson.loads, return_type=JsonObject),
 ]
 
 
@@ -37,6 +42,7 @@ class ApprovalBody(Approval):
     body: RequestBody = field(repr=False)
     requesters: tuple[PersonBody, ...]
     closed_by: PersonBody | None = None
+    task: JsonObject | None = None
 
     @classmethod
     def of(cls, approval: Approval) -> "ApprovalBody":

@@ -1,11 +1,11 @@
 """Health, readiness, the record of events, tools, the manifest, errors."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from pdp.manifest.exports import ExportFormat
-from pdp.service.models import Body
+from pdp.service.models import Body, JsonObject
 
 
 class Alive(Body):
@@ -70,7 +70,7 @@ class VisibleTool(Body):
     name: str
     visibility: Literal["ALLOW", "DEPENDS"]
     condition: str | None
-    definition: dict[str, Any]
+    definition: JsonObject
 
 
 class ToolList(Body):
@@ -86,8 +86,8 @@ class ManifestAnswer(Body):
 
     version: str
     digest: str
-    document: dict[str, Any]
-    tools: dict[str, Any]
+    document: JsonObject
+    tools: JsonObject
 
 
 class Problem(Body):

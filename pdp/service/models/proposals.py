@@ -7,14 +7,17 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictBool, St
 from pdp.contract.invariants import Trip
 from pdp.decision import Obligation, Reason, Verdict
 from pdp.proposal import Failure, Rejection, Status, Trace
-from pdp.service.models import Body
+from pdp.service.models import Body, JsonObject
 from pdp.service.models.approvals import ApprovalBody
 from pdp.session import Session
 from pdp.stores.actions import Action
 
-_FIELDS: dict[str, Any] = {name: (field.annotation, field) for name, field in Session.model_fields.items()}
+_FIELDS: dict[str, Any] = {
+    name: (JsonObject if field.annotation == dict[str, Any] else field.annotation, field)
+    for name, field in Session.model_fields.items()
+}
 del _FIELDS["time"]  # the service's clock counts
-_FIELDS["claims"] = (dict[str, Any], Field(default_factory=dict))
+_FIELDS["claims"] = (JsonObject, Field(default_factory=dict))
 StatedSession = create_model(
     "Session",
     __base__=Body,
@@ -38,7 +41,7 @@ class ProposedCall(SessionBody):
     """
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._~-]{22,128}$")] | None = None
-    proposal: Any
+    proposal: Annotated[Any, Field(examples=[{"tool": "initiate_wire", "arguments": {"amount": 20000}}])]
     tool_call_id: str | None = None
     step_name: str | None = None
     run: StrictBool = True
@@ -84,7 +87,7 @@ class OutcomeBody(Body):
     """What became of a proposal, as `pdp.proposal.Outcome`."""
 
     status: Status
-    proposal: dict[str, Any] | None = None
+    proposal: JsonObject | None = None
     rejection: Rejection | None = None
     failure: Failure | None = None
 
@@ -112,7 +115,7 @@ class ProposalAnswer(BaseModel):
 
     id: str
     begun: bool
-    arguments: dict[str, Any] | None = None
+    arguments: JsonObject | None = None
     running_until: float | None = None
     manifest_digest: str | None = None
     executed: bool
@@ -133,7 +136,7 @@ class ProposalAnswer(BaseModel):
     failed_check: str | None = None
     markings: frozenset[str] = frozenset()
     retrieval_snapshot: str | None = None
-    state: dict[str, Any] | None = None
+    state: JsonObject | None = None
 
 
 class PlannedStep(Body):

@@ -1,10 +1,10 @@
 """Access tokens."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import Field, StrictInt
 
-from pdp.service.models import Body
+from pdp.service.models import Body, JsonObject
 from pdp.service.security.principal import Scope
 from pdp.session import LONGEST_TEXT
 
@@ -17,7 +17,7 @@ class TokenOrder(Body):
 
     name: Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
     scopes: Annotated[list[Scope], Field(min_length=1)]
-    claims: dict[str, Any] = Field(default_factory=dict)
+    claims: JsonObject = Field(default_factory=dict)
     expires_in: Annotated[StrictInt, Field(gt=0, le=10 * LIFETIME)] = LIFETIME
 
 
@@ -28,7 +28,7 @@ class Token(Body):
     tenant: str
     name: str
     scopes: list[Scope]
-    claims: dict[str, Any]
+    claims: JsonObject
     created_at: str
     expires_at: str
     revoked: bool

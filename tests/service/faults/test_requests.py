@@ -119,7 +119,7 @@ async def test_another_method_is_not_allowed(tmp_path: Path) -> None:
 
 async def test_another_path_is_not_found(tmp_path: Path) -> None:
     paths = (
-        "/", "/v1", "/v1/", "/v1/proposals/", "/v2/proposals", "//v1/proposals", "/v1/audit/", "/docs", "/redoc",
+        "/", "/v1", "/v1/", "/v1/proposals/", "/v2/proposals", "//v1/proposals", "/v1/audit/", "/redoc",
         "/v1/tokens/%2e%2e/x/y", "/v1/approvals/%00/grant/x", "/%ff", "/v1/" + "a" * 5000, "/.env",
         "/access/v1/evaluation/x", "/access/v2/evaluation", "/.well-known/openid-configuration",
     )  # fmt: skip
@@ -162,7 +162,7 @@ async def test_a_request_id_comes_back_with_every_answer(tmp_path: Path, given: 
 
 def shown(path: str) -> str:
     return path.format(
-        approval_id="a" * 32, call_id="b" * 32, run_id="run-1", id="c" * 16, tenant="default", client="claude-code"
+        approval_id="a" * 32, call_id="b" * 32, run_id="run-1", token_id="c" * 16, tenant="default", client="claude-code"
     )
 
 

@@ -44,7 +44,7 @@ def content(url: str) -> dict[str, list[str]]:
 
 def attempts(approval: str, token: str) -> dict[tuple[str, str], list[tuple[str, Any, int]]]:
     """By endpoint, the requests of another tenant with ids of this one: path, body, and the status of the answer."""
-    ids = {"{approval_id}": approval, "{id}": token, "{tenant}": "acme"}
+    ids = {"{approval_id}": approval, "{token_id}": token, "{tenant}": "acme"}
     asked: dict[tuple[str, str], list[tuple[str, Any, int]]] = {
         ("post", "/access/v1/evaluation"): [("", wire(), 200)],
         ("post", "/access/v1/evaluations"): [("", {"evaluations": [wire()]}, 200)],
@@ -72,7 +72,7 @@ def attempts(approval: str, token: str) -> dict[tuple[str, str], list[tuple[str,
             ("", {"name": "mine", "scopes": ["admin"]}, 201),
             ("", {"name": "mine", "scopes": ["admin"], "tenant": "acme"}, 400),
         ],
-        ("delete", "/v1/tokens/{id}"): [("", None, 404)],
+        ("delete", "/v1/tokens/{token_id}"): [("", None, 404)],
     }  # fmt: skip
     documented = openapi_document()["paths"]
     every = {(method, path) for path, methods in documented.items() for method in methods}
