@@ -136,7 +136,7 @@ class RequestMiddleware:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    """Return the answer to an error: 400 for bad input, 503 if an engine or store is down, 500 for a fault of the service."""
+    """Return the answer to an error: 400 for bad input, 503 if an engine or store is down, 500 for a fault."""
     if isinstance(error, RequestValidationError):
         error = invalid(error.errors())
     elif isinstance(error, StoreError | AuditError | EngineError):

@@ -64,7 +64,7 @@ raw = APIRouter(route_class=ServiceRoute)
 
 
 @raw.post("/access/v1/evaluation", tags=["AuthZEN"], openapi_extra={"security": security(Scope.DECIDE)})
-def evaluate(body: EvaluationRequest) -> AccessDecision:  # type: ignore[empty-body]
+def _evaluate(body: EvaluationRequest) -> AccessDecision:  # type: ignore[empty-body]
     """Decide one request.
 
     The policy decides; nothing is reserved, and no approval counts. Without the scope `assert` the subject has to be
@@ -74,12 +74,12 @@ def evaluate(body: EvaluationRequest) -> AccessDecision:  # type: ignore[empty-b
 
 
 @raw.post("/access/v1/evaluations", tags=["AuthZEN"], openapi_extra={"security": security(Scope.DECIDE)})
-def evaluate_all(body: EvaluationsRequest) -> AccessDecisions | AccessDecision:  # type: ignore[empty-body]
+def _evaluate_all(body: EvaluationsRequest) -> AccessDecisions | AccessDecision:  # type: ignore[empty-body]
     """Decide several requests; one decision if `evaluations` is absent or empty."""
 
 
 @raw.post("/v1/proposals", tags=["proposals"], openapi_extra={"security": security(Scope.PROPOSE)})
-def propose(body: ProposedCall | ProposedPlan) -> ProposalAnswer | PlanAnswer:  # type: ignore[empty-body]
+def _propose(body: ProposedCall | ProposedPlan) -> ProposalAnswer | PlanAnswer:  # type: ignore[empty-body]
     """Propose a call, or check a plan.
 
     If the answer has `begun: true`, run the tool at once with the answer's `arguments`, and report the result to
@@ -89,7 +89,7 @@ def propose(body: ProposedCall | ProposedPlan) -> ProposalAnswer | PlanAnswer:  
 
 
 @raw.post("/v1/proposals/{call_id}/result", tags=["proposals"], openapi_extra={"security": security(Scope.PROPOSE)})
-def report_result(call_id: str, body: ReportedResult) -> ProposalAnswer:  # type: ignore[empty-body]
+def _report_result(call_id: str, body: ReportedResult) -> ProposalAnswer:  # type: ignore[empty-body]
     """Report the result of a call that has begun.
 
     The result is checked against the manifest; the answer has what obligations leave of it. The same report again gets

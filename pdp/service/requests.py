@@ -172,7 +172,7 @@ class ServiceRoute(APIRoute):
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        options |= {"response_model_exclude_unset": True, "operation_id": to_camel(endpoint.__name__)}
+        options |= {"response_model_exclude_unset": True, "operation_id": to_camel(endpoint.__name__.lstrip("_"))}
         super().__init__(path, endpoint, **options)
         stated = security(*self._needs.scopes, reads="GET" in (self.methods or ())) if self._needs else []
         self.openapi_extra = {"security": stated, **(self.openapi_extra or {})}

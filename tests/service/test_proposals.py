@@ -141,11 +141,31 @@ async def test_whose_session_it_is(in_sqlite: ServedApp) -> None:
         ("/v1/tools?format=other", {}, "format is not valid: Input should be 'plain'"),
         ("/v1/proposals/x/result", {}, "execution is missing"),
         ("/v1/proposals/x/result", {"execution": {"started": True}}, "execution.Succeeded.result is missing"),
-        ("/v1/proposals/x/result", {"execution": {"result": 1, "failure": {}}}, "execution.Failed.failure.code is missing"),
-        ("/v1/proposals/x/result", {"execution": {"result": 1, "started": False}}, "execution.Succeeded.started is not valid"),
-        ("/v1/proposals/x/result", {"execution": {"result": 1, "attempts": 0}}, "execution.Succeeded.attempts is not valid"),
-        ("/v1/proposals/x/result", {"execution": {"failure": {"code": "NO"}}}, "execution.Failed.failure.code is not valid"),
-        ("/v1/proposals/x/result", {"execution": {"result": 1, "error": 1}}, "unknown field 'execution.Succeeded.error'"),
+        (
+            "/v1/proposals/x/result",
+            {"execution": {"result": 1, "failure": {}}},
+            "execution.Failed.failure.code is missing",
+        ),
+        (
+            "/v1/proposals/x/result",
+            {"execution": {"result": 1, "started": False}},
+            "execution.Succeeded.started is not valid",
+        ),
+        (
+            "/v1/proposals/x/result",
+            {"execution": {"result": 1, "attempts": 0}},
+            "execution.Succeeded.attempts is not valid",
+        ),
+        (
+            "/v1/proposals/x/result",
+            {"execution": {"failure": {"code": "NO"}}},
+            "execution.Failed.failure.code is not valid",
+        ),
+        (
+            "/v1/proposals/x/result",
+            {"execution": {"result": 1, "error": 1}},
+            "unknown field 'execution.Succeeded.error'",
+        ),
         ("/v1/runs/run-1/end", {"session": []}, "session has to be an object"),
     ],
 )

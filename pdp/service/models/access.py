@@ -17,7 +17,7 @@ class AuthzenBody(BaseModel):
     model_config = ConfigDict(strict=True)
 
 
-class Entity(AuthzenBody):
+class AccessEntity(AuthzenBody):
     """A subject or a resource."""
 
     type: Name
@@ -31,7 +31,7 @@ class SearchedEntity(AuthzenBody):
     type: Name
 
 
-class RequestedAction(AuthzenBody):
+class AccessAction(AuthzenBody):
     """An action."""
 
     name: Name
@@ -50,9 +50,9 @@ class Context(AuthzenBody):
 class EvaluationRequest(AuthzenBody):
     """One question."""
 
-    subject: Entity
-    action: RequestedAction
-    resource: Entity
+    subject: AccessEntity
+    action: AccessAction
+    resource: AccessEntity
     context: Context = Context()
 
 
@@ -100,8 +100,8 @@ class SubjectSearch(AuthzenBody):
     """Which subjects of a type are permitted."""
 
     subject: SearchedEntity
-    action: RequestedAction
-    resource: Entity
+    action: AccessAction
+    resource: AccessEntity
     context: Properties = {}
     page: Page = Page()
 
@@ -109,8 +109,8 @@ class SubjectSearch(AuthzenBody):
 class ResourceSearch(AuthzenBody):
     """For which resources of a type the subject is permitted."""
 
-    subject: Entity
-    action: RequestedAction
+    subject: AccessEntity
+    action: AccessAction
     resource: SearchedEntity
     context: Properties = {}
     page: Page = Page()
@@ -119,8 +119,8 @@ class ResourceSearch(AuthzenBody):
 class ActionSearch(AuthzenBody):
     """Which actions the subject is permitted."""
 
-    subject: Entity
-    resource: Entity
+    subject: AccessEntity
+    resource: AccessEntity
     context: Properties = {}
     page: Page = Page()
 

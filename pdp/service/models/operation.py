@@ -14,7 +14,7 @@ class Alive(Body):
     status: Literal["ok"] = "ok"
 
 
-class Part(BaseModel):
+class ReadinessPart(BaseModel):
     """An engine or a store. If it is unready, `code` is stable and `reason` says why; further fields describe it."""
 
     model_config = ConfigDict(extra="allow")
@@ -28,8 +28,8 @@ class ReadinessAnswer(Body):
     """Whether the engines and stores of all tenants can be used. Only a service with one tenant names the parts."""
 
     status: Literal["ready", "unready"]
-    engine: Part | None = None
-    store: Part | None = None
+    engine: ReadinessPart | None = None
+    store: ReadinessPart | None = None
 
 
 class AuditQuery(Body):

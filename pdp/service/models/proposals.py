@@ -80,7 +80,9 @@ def _kind(value: Any) -> str:
 class ReportedResult(Body):
     """What a call that was begun came to."""
 
-    execution: Annotated[Annotated[Succeeded, Tag("Succeeded")] | Annotated[Failed, Tag("Failed")], Discriminator(_kind)]
+    execution: Annotated[
+        Annotated[Succeeded, Tag("Succeeded")] | Annotated[Failed, Tag("Failed")], Discriminator(_kind)
+    ]
 
 
 class OutcomeBody(Body):

@@ -12,13 +12,14 @@ from decisions.api.operation import read_audit
 from decisions.api.proposals import end_run, list_tools, propose, report_result
 from decisions.api.tokens import create_token
 from decisions.models import (
+    AccessAction,
     AccessDecision,
+    AccessEntity,
     ApprovalBody,
     ApprovalsPage,
     ApprovalState,
     AuditPage,
     Context,
-    Entity,
     ErrorAnswer,
     EvaluationRequest,
     JsonObject,
@@ -28,7 +29,6 @@ from decisions.models import (
     ProposedCall,
     ProposedPlan,
     ReportedResult,
-    RequestedAction,
     Scope,
     Session,
     Succeeded,
@@ -70,9 +70,9 @@ def is_permitted(agent: AuthenticatedClient, amount: int) -> AccessDecision:
         }
     )
     properties = {"scopes": ["payments.wire.initiate"], "limits": {"wire.auto_approved": 25000}}
-    officer = Entity("user", "officer-123", JsonObject.from_dict(properties))
-    payee = Entity("wire_payment", "bene-acme-441")
-    question = EvaluationRequest(officer, RequestedAction("initiate_wire"), payee, context)
+    officer = AccessEntity("user", "officer-123", JsonObject.from_dict(properties))
+    payee = AccessEntity("wire_payment", "bene-acme-441")
+    question = EvaluationRequest(officer, AccessAction("initiate_wire"), payee, context)
     return is_a(AccessDecision, evaluate.sync(client=agent, body=question))
 
 

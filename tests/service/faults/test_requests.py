@@ -162,7 +162,12 @@ async def test_a_request_id_comes_back_with_every_answer(tmp_path: Path, given: 
 
 def shown(path: str) -> str:
     return path.format(
-        approval_id="a" * 32, call_id="b" * 32, run_id="run-1", token_id="c" * 16, tenant="default", client="claude-code"
+        approval_id="a" * 32,
+        call_id="b" * 32,
+        run_id="run-1",
+        token_id="c" * 16,
+        tenant="default",
+        client="claude-code",
     )
 
 
