@@ -85,7 +85,10 @@ def service_of(request: Request) -> "Service":
 
 def header(request: Request, name: bytes) -> str:
     """Return a header by its name in small letters; empty if it is absent."""
-    return next((value.decode("latin-1") for at, value in request.scope["headers"] if at == name), "")
+    for at, value in request.scope["headers"]:
+        if at == name:
+            return str(value, "latin-1")
+    return ""
 
 
 async def caller(request: Request, *scopes: Scope) -> Caller:
