@@ -312,7 +312,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _STRICT: Final = json.JSONDecoder(object_pairs_hook=_unique)
 # A lone surrogate may be written as an escape; numbers may be out of bounds. Texts that only look so cost time.
 _UNUSUAL: Final = re.compile(r"\\u|[0-9](?:[eE]|[0-9]{15})|NaN|Infinity")
-# What orjson writes of a float out of bounds ends like this, or in ".0". A digest in hexadecimal does not: a quote follows.
+# orjson writes a float out of bounds like this, or with ".0" at its end. A digest in hexadecimal does not match.
 _LARGE_FLOAT: Final = re.compile(rb"[0-9]e\+?[0-9]+(?:[,\]}]|\Z)")
 
 
