@@ -1,10 +1,9 @@
 """Calls of remote enforcement points: begun, finished, planned; and the sessions that callers may state."""
 
 import asyncio
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from fastapi import APIRouter
-from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -14,9 +13,8 @@ from pdp.flow.remote.answer import as_answer
 from pdp.flow.stages import CallIds
 from pdp.json import JsonValueError, canonical, digest, thawed
 from pdp.proposal import Execution
-from pdp.service.models import Body
 from pdp.service.models.proposals import Failed, ProposedCall, ProposedPlan, ReportedResult, SessionBody
-from pdp.service.requests import Caller, HttpError, Proposer, ServiceRoute, caller, invalid, read_object
+from pdp.service.requests import Caller, HttpError, Proposer, ServiceRoute, caller, read_model, read_object
 from pdp.service.security.principal import Scope
 from pdp.service.telemetry import count_decision
 from pdp.session import Session
@@ -25,7 +23,6 @@ from pdp.stores.remote_calls import CallName
 router = APIRouter(route_class=ServiceRoute, tags=["proposals"])
 
 _OWN: Final = ("purpose", "idempotency_key", "run_id", "request_id", "plan")
-Read = TypeVar("Read", bound=Body)
 
 
 async def propose(request: Request) -> Response:
@@ -33,9 +30,9 @@ async def propose(request: Request) -> Response:
     who = await caller(request, Scope.PROPOSE)
     body = await read_object(request)
     if "plan" in body:
-        plan = _read(ProposedPlan, body)
+        plan = read_model(ProposedPlan, body)
         return JSONResponse(_planned(await who.tenant.pep.aplan(plan.plan, session_of(who, plan, request))))
-    call = _read(ProposedCall, body)
+    call = read_model(ProposedCall, body)
     session = session_of(who, call, request)
     ids: CallIds = {"tool_call_id": call.tool_call_id, "step_name": call.step_name}
     call_id = call.id or new_id()
@@ -51,7 +48,7 @@ async def report(request: Request) -> Response:
     """Take what a call that was begun came to."""
     who = await caller(request, Scope.PROPOSE)
     name = CallName(request.path_params["call_id"], who.principal.id)
-    reported = _read(ReportedResult, await read_object(request)).execution
+    reported = read_model(ReportedResult, await read_object(request)).execution
     if isinstance(reported, Failed):
         execution = Execution(failure=reported.failure, started=reported.started, attempts=reported.attempts)
     else:
@@ -84,13 +81,6 @@ def session_of(who: Caller, body: SessionBody | None, request: Request) -> Sessi
         return Session.read({**own, **stated})
     except JsonValueError as error:
         raise HttpError(400, f"session: {error}") from None
-
-
-def _read(model: type[Read], body: dict[str, Any]) -> Read:
-    try:
-        return model.model_validate(body)
-    except ValidationError as error:
-        raise invalid(error.errors()) from None
 
 
 def _decided(answer: dict[str, Any]) -> Response:

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
 from fastapi import Depends
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_camel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pdp.service.state import Service
     from pdp.service.tenant import Tenant
 
+Model = TypeVar("Model", bound=BaseModel)
 _LONGEST_LENGTH: Final = 20  # digits
 _CODES: Final = {
     400: "service.bad_request",
@@ -214,10 +216,19 @@ def security(*scopes: Scope, reads: bool = False) -> list[dict[str, list[str]]]:
     return [*tokens, {"cookie": []}] if reads and Scope.ADMIN not in scopes else tokens
 
 
-def invalid(errors: Sequence[Any]) -> HttpError:
-    """Return the answer to a request that its model refuses, by the first of pydantic's errors."""
+def read_model(model: type[Model], value: Any, place: str = "") -> Model:
+    """Return a value as its model; HttpError 400 if the model refuses it. `place`: the field that the value is."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise invalid(error.errors(), place) from None
+
+
+def invalid(errors: Sequence[Any], at: str = "") -> HttpError:
+    """Return the answer to a request that its model refuses, by the first of pydantic's errors; `at`: their place."""
     first = errors[0]
-    place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query")) or "the body"
+    parts = [at, *(str(part) for part in first["loc"] if part not in ("body", "query"))]
+    place = ".".join(filter(None, parts)) or "the body"
     if first["type"] == "extra_forbidden":
         return HttpError(400, f"unknown field {place!r:.60}", hint="GET /openapi.json describes the fields")
     message = first["msg"].removeprefix("Value error, ")

@@ -13,7 +13,7 @@ import time
 from contextlib import ExitStack
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
@@ -46,32 +46,6 @@ _SPARE: Final = 64  # extra connections, for health alone
 _OTHER_FILES: Final = 128  # open in a process beside its connections
 
 
-class _OneWrite:
-    """A transport that sends head and body of an answer together: all that is written in one step of the event loop."""
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._parts: list[bytes] = []
-
-    def write(self, data: bytes) -> None:
-        if not self._parts:
-            self._loop.call_soon(self._send)
-        self._parts.append(data)
-
-    def close(self) -> None:
-        self._send()
-        self._transport.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def _send(self) -> None:
-        if self._parts:
-            self._transport.write(b"".join(self._parts))
-            self._parts.clear()
-
-
 class _BoundedHttp(HttpToolsProtocol):
     """HTTP/1.1 of one connection. A head over 10 s or 64 KiB ends it, and so do 20 s without reading.
 
@@ -87,8 +61,8 @@ class _BoundedHttp(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(cast("asyncio.Transport", _OneWrite(transport, self.loop)))
-        self._head_timer = self.loop.call_later(_HEAD_SECONDS, self.transport.close)
+        super().connection_made(transport)
+        self._head_timer = self.loop.call_later(_HEAD_SECONDS, transport.close)
         self._idle[self] = None
         over, oldest = len(self.connections) - (self.config.limit_concurrency or 0), next(iter(self._idle))
         if over >= (0 if oldest is not self else _SPARE):

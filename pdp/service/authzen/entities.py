@@ -12,7 +12,8 @@ from pdp.clock import to_seconds
 from pdp.errors import UsageError
 from pdp.json import MAX_BYTES, JsonValueError, canonical, digest
 from pdp.request import Entity, Request, RequestedAction, bounded
-from pdp.service.requests import HttpError
+from pdp.service.models.access import AccessAction, AccessEntity
+from pdp.service.requests import HttpError, Model, read_model
 from pdp.service.security.principal import Scope
 from pdp.session import Session
 
@@ -66,7 +67,9 @@ class QuestionReader:
         _, subject, stated_subject = self._part(stated, "subject")
         _, action, stated_action = self._part(stated, "action")
         _, resource, stated_resource = self._part(stated, "resource")
-        context = stated_object(stated, "context")
+        context = stated.get("context", {})
+        if type(context) is not dict:
+            raise HttpError(400, "context has to be an object")
         whole = {"action": stated_action, "context": context, "resource": stated_resource, "subject": stated_subject}
         stable = body = canonical(whole)
         request, policy = Request(subject, action, resource, context), self._caller.tenant.access
@@ -102,45 +105,24 @@ class QuestionReader:
 
 def entity_of(caller: Caller, stated: Mapping[str, Any], name: str, directory: Mapping[str, Any]) -> Entity:
     """Return subject or resource, with what the directory knows of it and the request does not state."""
-    value = _required(stated, name)
-    kind, key = _text(value, name, "type"), _text(value, name, "id")
+    part = part_of(stated, name, AccessEntity)
     if name == "subject" and not caller.may(Scope.ASSERT):
-        return _own_subject(caller, kind, key)
-    known = directory.get(f"{name}s", {}).get(kind, {}).get(key, {})
-    return Entity(kind, key, {**known, **stated_object(value, "properties")})
-
-
-def searched_type(stated: Mapping[str, Any], name: str) -> str:
-    """Return the type of the subjects or resources that are searched; whatever else is stated of them means nothing."""
-    return _text(_required(stated, name), name, "type")
+        return _own_subject(caller, part.type, part.id)
+    known = directory.get(f"{name}s", {}).get(part.type, {}).get(part.id, {})
+    return Entity(part.type, part.id, {**known, **part.properties})
 
 
 def read_action(stated: Mapping[str, Any]) -> RequestedAction:
     """Return the action as it is stated."""
-    value = _required(stated, "action")
-    return RequestedAction(_text(value, "action", "name"), stated_object(value, "properties"))
+    action = part_of(stated, "action", AccessAction)
+    return RequestedAction(action.name, action.properties)
 
 
-def _required(stated: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = stated.get(name)
-    if type(value) is not dict:
-        raise HttpError(400, f"{name} has to be an object" if name in stated else f"{name} is missing")
-    return value
-
-
-def stated_object(stated: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a field that has to be an object, empty where it is not stated."""
-    value = stated.get(name, {})
-    if type(value) is not dict:
-        raise HttpError(400, f"{name} has to be an object")
-    return value
-
-
-def _text(value: Mapping[str, Any], name: str, field: str) -> str:
-    text = value.get(field)
-    if type(text) is not str or not text:
-        raise HttpError(400, f"{name}.{field} has to be a text that is not empty")
-    return text
+def part_of(stated: Mapping[str, Any], name: str, model: type[Model]) -> Model:
+    """Return a part of a question as its model; HttpError 400 if it is missing or mistyped."""
+    if name not in stated:
+        raise HttpError(400, f"{name} is missing")
+    return read_model(model, stated[name], name)
 
 
 def _own_subject(caller: Caller, kind: str, key: str) -> Entity:

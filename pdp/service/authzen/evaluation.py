@@ -11,10 +11,11 @@ from pdp.clock import to_milliseconds
 from pdp.decision import Verdict, denied
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.flow.reasons import explained
-from pdp.service.authzen.entities import KEYS, AccessRequest, QuestionReader, stated_object
+from pdp.service.authzen.entities import KEYS, AccessRequest, QuestionReader
 from pdp.service.authzen.policy import AccessAnswer
 from pdp.service.authzen.profile import answer_context, fulfillable
-from pdp.service.requests import HttpError
+from pdp.service.models.access import EvaluationsRequest
+from pdp.service.requests import HttpError, read_model
 from pdp.service.telemetry import count_decision
 
 if TYPE_CHECKING:
@@ -46,9 +47,12 @@ async def evaluate_all(
 
     An item that cannot be asked is answered false, with its error.
     """
-    items, stop = _items(body, settings.limits.batch), _semantic(body)
+    asked_all = read_model(EvaluationsRequest, body)
+    items, stop, most = asked_all.evaluations, _STOPS[asked_all.options.evaluations_semantic], settings.limits.batch
     if not items:
         return await evaluate(caller, body, request_id, settings)
+    if len(items) > most:
+        raise HttpError(413, f"there are {len(items)} evaluations, at most {most} are admitted", hint="send fewer")
     defaults = {name: body[name] for name in KEYS if name in body}
     reader = QuestionReader(caller, await caller.tenant.access.directory(), request_id)
 
@@ -95,24 +99,6 @@ async def decide_all(caller: Caller, asked: Sequence[AccessRequest]) -> list[Acc
         count_decision(answer.decision.verdict, [reason.code for reason in answer.decision.reasons[:1]])
         answers.append(answer)
     return answers
-
-
-def _items(body: Mapping[str, Any], most: int) -> list[dict[str, Any]]:
-    items = body.get("evaluations", [])
-    if type(items) is not list or not all(type(item) is dict for item in items):
-        raise HttpError(400, "evaluations has to be a list of objects")
-    if len(items) > most:
-        raise HttpError(413, f"there are {len(items)} evaluations, at most {most} are admitted", hint="send fewer")
-    for name in KEYS if items else ():
-        stated_object(body, name)
-    return items
-
-
-def _semantic(body: Mapping[str, Any]) -> bool | None:
-    semantic = stated_object(body, "options").get("evaluations_semantic", "execute_all")
-    if type(semantic) is not str or semantic not in _STOPS:
-        raise HttpError(400, f"evaluations_semantic has to be one of {', '.join(_STOPS)}")
-    return _STOPS[semantic]
 
 
 def _answer(caller: Caller, asked: AccessRequest, answered: AccessAnswer, settings: ServiceSettings) -> dict[str, Any]:
