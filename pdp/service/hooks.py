@@ -29,10 +29,7 @@ _log: Final = logging.getLogger("pdp.service")
 _ELSEWHERE: Final = f"{os.devnull}/elsewhere"  # cannot exist: every path of the client is outside of it
 
 
-_BODY: Final = {
-    "description": "As Claude Code sends it; any other is denied",
-    "content": {"application/json": {"schema": {}}},
-}
+_BODY: Final = {"content": {"application/json": {"schema": {}}}}  # the service denies what it cannot read
 
 
 @router.post("/v1/hooks/{client}", openapi_extra={"requestBody": _BODY, "security": [{"token": [Scope.PROPOSE]}, {}]})
