@@ -8,7 +8,7 @@ import logging
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -29,10 +29,7 @@ _log: Final = logging.getLogger("pdp.service")
 _ELSEWHERE: Final = f"{os.devnull}/elsewhere"  # cannot exist: every path of the client is outside of it
 
 
-_BODY: Final = {
-    "description": "As Claude Code sends it; any other is denied",
-    "content": {"application/json": {"schema": {}}},
-}
+_BODY: Final[dict[str, Any]] = {"content": {"application/json": {"schema": {}}}}  # any: what it cannot read is denied
 
 
 @router.post("/v1/hooks/{client}", openapi_extra={"requestBody": _BODY, "security": [{"token": [Scope.PROPOSE]}, {}]})

@@ -22,15 +22,15 @@ from pdp.service.security.tokens import COOKIE
 
 TITLE: Final = "Policy decisions for tool calls"
 DESCRIPTION: Final = """
-An enforcement point proposes an agent's tool call and is told ALLOW, DENY or STEP_UP (a person has to approve). It runs
-a call that has begun, with exactly the arguments of the answer, and reports the result.
+An enforcement point proposes the tool call of an agent. The answer is ALLOW, DENY or STEP_UP (a person has to approve).
+If the call has begun, the enforcement point runs it with exactly the arguments of the answer, and reports the result.
 
-Requests need a token with one of the scopes that their `security` names, but for health and metadata. Every answer
-carries `X-Request-ID`: the request's, or a new one. An error's `code` is stable; its message is not.
+Requests need a token with one of the scopes under `security`; health, metadata and this document need none. Every
+answer has an `X-Request-ID`: that of the request, or a new one. The `code` of an error is stable; its message is not.
 """
 TAGS: Final = (
     ("proposals", "Calls of enforcement points that run the tool themselves"),
-    ("approvals", "What waits for a person"),
+    ("approvals", "Calls that wait for a person"),
     ("AuthZEN", "The Authorization API 1.0. A denial is a 200"),
     ("tokens", "Access tokens and browser sessions"),
     ("operation", "Health, metrics, the record of events"),
@@ -43,15 +43,15 @@ _SECURITY: Final = {
         "scheme": "bearer",
         "description": "A token of the service (`pdp_...`), or an access token of a configured OpenID Connect provider",
     },
-    "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "Of `POST /v1/session`; it only reads"},
+    "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "A browser session, which only reads"},
 }
 _ERRORS: Final = {
     400: "The request is not valid",
     401: "No valid token",
     403: "The token does not have the scope, or the step is not this caller's",
-    404: "It does not exist, or belongs to another caller",
+    404: "The resource does not exist, or belongs to another caller",
     408: "The body did not arrive in time",
-    409: "It conflicts with the present state",
+    409: "The request conflicts with the present state",
     413: "The body is too long",
     429: "Too many requests; `Retry-After` says when to try again",
     503: "A store, the engine or the record of events cannot be used",
@@ -67,9 +67,9 @@ raw = APIRouter(route_class=ServiceRoute)
 def _evaluate(body: EvaluationRequest) -> AccessDecision:  # type: ignore[empty-body]
     """Decide one request.
 
-    The policy decides; nothing is reserved, and no approval counts. Without the scope `assert` the subject has to be
-    the token's own, and its properties are those of the token. `context.arguments`, if stated, and `resource` are
-    checked as a proposal's are. `context.unchecked` of a permit names what was taken as stated.
+    The policy decides; nothing is reserved, and approvals do not count. Without the scope `assert` the subject has
+    to be the holder of the token, and its properties come from the token. `resource` and `context.arguments` are
+    checked as in a proposal. `context.unchecked` of a permit names the inputs that the service did not verify.
     """
 
 
@@ -92,8 +92,8 @@ def _propose(body: ProposedCall | ProposedPlan) -> ProposalAnswer | PlanAnswer: 
 def _report_result(call_id: str, body: ReportedResult) -> ProposalAnswer:  # type: ignore[empty-body]
     """Report the result of a call that has begun.
 
-    The result is checked against the manifest; the answer has what obligations leave of it. The same report again gets
-    the same answer.
+    The result is checked against the manifest; the answer has the result after all obligations. The same report gets
+    the same answer again.
     """
 
 

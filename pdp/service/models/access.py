@@ -39,16 +39,16 @@ class AccessAction(AuthzenBody):
 
 
 class Context(AuthzenBody):
-    """What the policy needs to know.
+    """Further input of the policy.
 
-    `approval`, `call_digest`, `flow`, `spent` and `time` are the service's own: a request that states one is an error.
+    The service itself sets `approval`, `call_digest`, `flow`, `spent` and `time`; a request with one of them is a 400.
     """
 
     model_config = ConfigDict(extra="allow")
 
 
 class EvaluationRequest(AuthzenBody):
-    """One question."""
+    """One evaluation request: may this subject do this action on this resource?"""
 
     subject: AccessEntity
     action: AccessAction
@@ -57,15 +57,15 @@ class EvaluationRequest(AuthzenBody):
 
 
 class EvaluationOptions(AuthzenBody):
-    """How several questions are answered."""
+    """Options of a batch of evaluations."""
 
     evaluations_semantic: Semantic = "execute_all"
 
 
 class EvaluationsRequest(AuthzenBody):
-    """Several questions. `subject`, `action`, `resource` and `context` are for each that does not state its own.
+    """A batch. `subject`, `action`, `resource` and `context` are the defaults of its evaluations.
 
-    Without `evaluations` the body is one question. An evaluation that is malformed is answered false.
+    Without `evaluations` the body is a single request. The decision of a malformed evaluation is false.
     """
 
     subject: Properties = {}
@@ -77,27 +77,27 @@ class EvaluationsRequest(AuthzenBody):
 
 
 class AccessDecision(Body):
-    """The answer to one question. `context` says why it is no, and what an ALLOW obliges to."""
+    """One decision. `context` has the reasons of a denial, and the obligations of a permit."""
 
     decision: bool
     context: Properties = Field(default_factory=dict)
 
 
 class AccessDecisions(Body):
-    """The answers to several questions, in their order."""
+    """The decisions of a batch, in the order of its evaluations."""
 
     evaluations: list[AccessDecision]
 
 
 class Page(AuthzenBody):
-    """Which part of a result is asked for: `limit` results at most, after the page that gave `token`."""
+    """The page that is requested. `token` is the `next_token` of the page before; `limit` is the maximum of results."""
 
     token: str = ""
     limit: Annotated[StrictInt, Field(ge=0)] | None = None
 
 
 class SubjectSearch(AuthzenBody):
-    """Which subjects of a type are permitted."""
+    """A search for the subjects of a type that are permitted."""
 
     subject: SearchedEntity
     action: AccessAction
@@ -107,7 +107,7 @@ class SubjectSearch(AuthzenBody):
 
 
 class ResourceSearch(AuthzenBody):
-    """For which resources of a type the subject is permitted."""
+    """A search for the resources of a type that the subject is permitted."""
 
     subject: AccessEntity
     action: AccessAction
@@ -117,7 +117,7 @@ class ResourceSearch(AuthzenBody):
 
 
 class ActionSearch(AuthzenBody):
-    """Which actions the subject is permitted."""
+    """A search for the actions that the subject is permitted."""
 
     subject: AccessEntity
     resource: AccessEntity
@@ -126,7 +126,7 @@ class ActionSearch(AuthzenBody):
 
 
 class NextPage(Body):
-    """Where the result goes on; `next_token` is empty at its end."""
+    """The token of the next page; `next_token` is empty on the last page."""
 
     next_token: str
 
@@ -145,7 +145,7 @@ class FoundAction(Body):
 
 
 class SearchAnswer(Body):
-    """A page of results. `context.unchecked` names what the policy took as stated."""
+    """A page of results. `context.unchecked` names the inputs that the service did not verify."""
 
     page: NextPage = NextPage(next_token="")
     results: list[FoundEntity | FoundAction]
@@ -153,7 +153,7 @@ class SearchAnswer(Body):
 
 
 class Metadata(Body):
-    """The URLs of the endpoints. A search that is not offered has none."""
+    """The URLs of the endpoints. A search that the tenant does not support is left out."""
 
     policy_decision_point: str
     access_evaluation_endpoint: str

@@ -37,7 +37,7 @@ RequestBody = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class ApprovalBody(Approval):
-    """An approval as plain JSON: the request and people are objects, and its state is where it stands."""
+    """An approval with its present state. `request` is the request that the policy decided."""
 
     body: RequestBody = field(repr=False)
     requesters: tuple[PersonBody, ...]
@@ -67,7 +67,7 @@ class ApprovalsQuery(Body):
 
 
 class ApprovalsPage(Body):
-    """Some approvals, the oldest first. `next` is None on the last page."""
+    """Some approvals, the oldest first. `next` is null on the last page."""
 
     approvals: list[ApprovalBody]
     next: str | None
@@ -80,7 +80,7 @@ class WaitQuery(Body):
 
 
 class Denial(Body):
-    """Why an approval is denied, for the record."""
+    """The reason of a denial, for the record."""
 
     reason: str | None = None
 

@@ -9,7 +9,7 @@ from pdp.service.models import Body, JsonObject
 
 
 class Alive(Body):
-    """The process answers."""
+    """The process runs."""
 
     status: Literal["ok"] = "ok"
 
@@ -40,7 +40,7 @@ class AuditQuery(Body):
 
 
 class Event(BaseModel):
-    """One event of the record; docs/operation.md names its other fields. A field that does not apply is null."""
+    """One event of the record; docs/operations.md names its other fields. A field that does not apply is null."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -65,7 +65,7 @@ class ToolsQuery(Body):
 
 
 class VisibleTool(Body):
-    """A tool that the subject may use. `condition` says in words what DEPENDS depends on."""
+    """A tool that the subject may use. If it is DEPENDS, `condition` says in words on what."""
 
     name: str
     visibility: Literal["ALLOW", "DEPENDS"]
@@ -74,7 +74,7 @@ class VisibleTool(Body):
 
 
 class ToolList(Body):
-    """The tools of which some call could be allowed."""
+    """The tools that the subject may be able to call."""
 
     tools: list[VisibleTool]
     manifest_version: str
@@ -82,7 +82,7 @@ class ToolList(Body):
 
 
 class ManifestAnswer(Body):
-    """The effective manifest. `document` is what the policy reads and the digest is of; `tools` has whole entries."""
+    """The effective manifest. `digest` is that of `document`, which the policy reads; `tools` has the whole entries."""
 
     version: str
     digest: str
@@ -99,6 +99,6 @@ class Problem(Body):
 
 
 class ErrorAnswer(Body):
-    """The body of an answer from 400 on. AuthZEN's endpoints answer a text instead."""
+    """The body of an answer from 400 on. AuthZEN's endpoints answer with a string instead."""
 
     error: Problem

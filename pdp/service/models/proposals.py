@@ -28,16 +28,16 @@ StatedSession = create_model(
 
 
 class SessionBody(Body):
-    """A body that states a session alone."""
+    """A body with a session and nothing else."""
 
     session: StatedSession = Field(default_factory=StatedSession)
 
 
 class ProposedCall(SessionBody):
-    """A call that is proposed. `id` is the caller's choice, of 128 bits or more, and the same again for a retry.
+    """A proposed call. The caller chooses a random `id` of 128 bits or more, and sends the same `id` in a retry.
 
     `proposal`: `{tool, arguments}`, `{tool_name, payload}`, or a call as OpenAI, Anthropic, MCP or Gemini write it.
-    `run: false` only decides.
+    With `run: false` the service decides, and the call does not begin.
     """
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._~-]{22,128}$")] | None = None
@@ -64,7 +64,7 @@ class Succeeded(Body):
 class Failed(Body):
     """A call without a result.
 
-    `failure.details.effect` says what became of the effect: `none`, `done` or `unknown`, which is also the default.
+    `failure.details.effect` is `none`, `done` or `unknown` (the default): whether the tool had its effect.
     """
 
     started: StrictBool = True
@@ -78,7 +78,7 @@ def _kind(value: Any) -> str:
 
 
 class ReportedResult(Body):
-    """What a call that was begun came to."""
+    """The result or the failure of a call that has begun."""
 
     execution: Annotated[
         Annotated[Succeeded, Tag("Succeeded")] | Annotated[Failed, Tag("Failed")], Discriminator(_kind)
@@ -86,7 +86,7 @@ class ReportedResult(Body):
 
 
 class OutcomeBody(Body):
-    """What became of a proposal, as `pdp.proposal.Outcome`."""
+    """The outcome of a proposal, as `pdp.proposal.Outcome`."""
 
     status: Status
     proposal: JsonObject | None = None
@@ -95,7 +95,7 @@ class OutcomeBody(Body):
 
 
 class ModelAnswer(Body):
-    """What the model sees."""
+    """The text for the model."""
 
     text: str
     is_error: bool
@@ -108,8 +108,8 @@ class ProposalAnswer(BaseModel):
         begun: the caller has to run the tool now, with `arguments` and nothing else.
         running_until: seconds since 1970; a call without a result by then is recorded as `unknown`.
         replayed: an earlier call had this result, and nothing runs.
-        verdict: None: a check stopped the call before the policy; `failed_check` names it.
-        answer: None while the call runs.
+        verdict: null: a check stopped the call before the policy; `failed_check` names it.
+        answer: null while the call runs.
         markings, retrieval_snapshot, state: of the result.
     """
 
@@ -142,7 +142,7 @@ class ProposalAnswer(BaseModel):
 
 
 class PlannedStep(Body):
-    """A step of a plan, as the checks before the policy left it."""
+    """A step of a plan, after the checks that come before the policy."""
 
     name: str | None
     status: Status
@@ -151,7 +151,7 @@ class PlannedStep(Body):
 
 
 class PlanAnswer(Body):
-    """The answer to a plan. `plan`: the steps that go on, as proposed or corrected; the `plan` of their sessions."""
+    """The answer to a plan. `plan` has the accepted steps, with corrections: state it in the sessions of its calls."""
 
     acceptable: bool
     plan: list[Any]

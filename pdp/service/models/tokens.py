@@ -13,7 +13,7 @@ LIFETIME: Final = 365 * 24 * 3600
 
 
 class TokenOrder(Body):
-    """A new token. `claims` are those of the person it stands for; `expires_in` is in seconds."""
+    """A new token. It gets the `claims` of its holder; `expires_in` is in seconds."""
 
     name: Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
     scopes: Annotated[list[Scope], Field(min_length=1)]
