@@ -105,7 +105,7 @@ class QuestionReader:
 
 def entity_of(caller: Caller, stated: Mapping[str, Any], name: str, directory: Mapping[str, Any]) -> Entity:
     """Return subject or resource, with what the directory knows of it and the request does not state."""
-    part = part_of(stated, name, AccessEntity)
+    part = stated_part(stated, name, AccessEntity)
     if name == "subject" and not caller.may(Scope.ASSERT):
         return _own_subject(caller, part.type, part.id)
     known = directory.get(f"{name}s", {}).get(part.type, {}).get(part.id, {})
@@ -114,11 +114,11 @@ def entity_of(caller: Caller, stated: Mapping[str, Any], name: str, directory: M
 
 def read_action(stated: Mapping[str, Any]) -> RequestedAction:
     """Return the action as it is stated."""
-    action = part_of(stated, "action", AccessAction)
+    action = stated_part(stated, "action", AccessAction)
     return RequestedAction(action.name, action.properties)
 
 
-def part_of(stated: Mapping[str, Any], name: str, model: type[Model]) -> Model:
+def stated_part(stated: Mapping[str, Any], name: str, model: type[Model]) -> Model:
     """Return a part of a question as its model; HttpError 400 if it is missing or mistyped."""
     if name not in stated:
         raise HttpError(400, f"{name} is missing")
