@@ -136,20 +136,11 @@ class _BoundedHttp(HttpToolsProtocol):
 
 
 class _Supervisor(Multiprocess):
-    """Replaces workers that end, and logs why. A worker may take a minute to start, or to answer.
-
-    Each worker has a socket of its own. The system spreads connections over sockets; of one that all workers share, the
-    first to wake would take all connections that wait.
-    """
+    """Replaces workers that end, and logs why. A worker may take a minute to start, or to answer."""
 
     def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
         super().__init__(config, sockets)
         self._heard: dict[Process, float] = {}
-
-    def init_processes(self) -> None:
-        for each in self.sockets:
-            self.processes.append(Process(self.config, [each]))
-            self.processes[-1].start()
 
     def keep_subprocess_alive(self) -> None:
         now = time.monotonic()
@@ -172,7 +163,7 @@ class _Supervisor(Multiprocess):
             why = f"killed by {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
             why = why if code is not None else f"no answer for {_SILENT_SECONDS} s"
             _log.error("worker %s ended: %s; a new worker starts", worker.pid, why)
-            self.processes[at] = Process(self.config, [self.sockets[at]])
+            self.processes[at] = Process(self.config, self.sockets)
             self.processes[at].start()
 
 
@@ -205,12 +196,8 @@ def serve_until_ended(
     _check_tls(settings)
     # The server raises the signal again when all has ended.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with ExitStack() as ended:
-        bound = [ended.enter_context(_bound(settings))]
-        settings = settings.model_copy(update={"port": bound[0].getsockname()[1]})
-        if settings.workers > 1:
-            bound.pop().close()  # no other service has the port
-            bound += [ended.enter_context(_bound(settings, shared=True)) for _ in range(settings.workers)]
+    with _bound(settings) as bound, ExitStack() as ended:
+        settings = settings.model_copy(update={"port": bound.getsockname()[1]})
         with ExitStack() as owned:
             store = Service(settings, owned).tokens.tokens
             tokens = {tenant: first_token(store, tenant) for tenant in settings.tenants}
@@ -238,23 +225,23 @@ def serve_until_ended(
         )
         if settings.workers > 1:
             os.environ[WORKERS_FOLDER] = ended.enter_context(TemporaryDirectory(prefix="pdp-metrics-"))
-            supervisor = _Supervisor(config, sockets=bound)
+            supervisor = _Supervisor(config, sockets=[bound])
             supervisor.run()
             is_failed = STARTUP_FAILURE in (worker.exitcode for worker in supervisor.processes)
         else:
             is_failed = False
             try:
-                uvicorn.Server(config).run(sockets=bound)
+                uvicorn.Server(config).run(sockets=[bound])
             except SystemExit as end:
                 is_failed = end.code == STARTUP_FAILURE
     if is_failed:
         sys.exit(1)  # not with the library's own code, which is that of STEP_UP here
 
 
-def _bound(settings: ServiceSettings, *, shared: bool = False) -> socket.socket:
+def _bound(settings: ServiceSettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        bound = socket.create_server((settings.host, settings.port), family=family, reuse_port=shared)
+        bound = socket.create_server((settings.host, settings.port), family=family)
     except OSError as error:
         why = str(error.strerror).partition(" (while ")[0]  # the address follows, which is said already
         raise UsageError(
