@@ -195,3 +195,8 @@ def test_an_opa_that_is_not_healthy_or_may_not_decide_is_a_problem(project: Path
         1, "pdp.yaml", 5, "see: pdp opa status",
     )  # fmt: skip
     assert problem["message"].startswith(f"OPA at {opa.url} is version 1.22.0, which loses rules")
+
+    done = pdp("doctor", project, "--json")  # the OPA has ended
+    assert (done.code, [problem["message"].partition(": ")[0] for problem in done.json["problems"]]) == (
+        1, [f"OPA at {opa.url} cannot be reached"],
+    )  # fmt: skip

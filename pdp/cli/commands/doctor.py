@@ -13,7 +13,7 @@ from pdp.cli.files import needed, project_with
 from pdp.cli.options import AsJson, command_app, file_argument
 from pdp.cli.output import fault_json, print_answer
 from pdp.documents import read_document
-from pdp.errors import Fault
+from pdp.errors import EngineError, Fault
 from pdp.project.file import PROJECT_FILE, chosen_project, read_project
 from pdp.workbench.doctor import problems
 from pdp.workbench.engines import ENGINE_TIMEOUT
@@ -43,9 +43,12 @@ def doctor(
     runs = [run for suite in suites for run in run_suite(suite, ["embedded"])]
     found = problems(manifest, stated.governance, stated.policies, runs)
     if stated.engine == "sidecar" and stated.opa_url:
-        status = opa_status(stated.opa_url, accept_unknown=stated.accept_unknown_opa)
         place = read_document(project or chosen_project() or PROJECT_FILE).place(("opa_url",))
-        found += (Fault(place, problem, "see: pdp opa status") for problem in status["problems"])
+        try:
+            wrong = opa_status(stated.opa_url, accept_unknown=stated.accept_unknown_opa)["problems"]
+        except EngineError as error:
+            wrong = [error.message]
+        found += (Fault(place, problem, "see: pdp opa status") for problem in wrong)
     lines = [f"{shown_file(fault.place.file)}:{fault.place.line}: {fault.message}; {fault.hint}" for fault in found]
     lines.append(f"{len(found)} {'problem' if len(found) == 1 else 'problems'}" if found else "nothing found")
     print_answer({"problems": [fault_json(fault) for fault in found]}, lines, as_json=as_json)

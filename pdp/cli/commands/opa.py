@@ -78,7 +78,7 @@ def status(
 ) -> None:
     """Print version, health, bundles, policies and data of a running OPA.
 
-    Exit code: 0 it may decide and is healthy, 1 it may not, is not, or does not answer as OPA does, 2 bad usage.
+    Exit code: 0 healthy and usable, 1 it has problems or does not answer as OPA does, 2 bad usage.
     """
     stated = project_with()
     url = needed(opa_url or stated.opa_url, "opa_url", "--opa-url")

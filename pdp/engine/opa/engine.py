@@ -154,7 +154,8 @@ class SidecarEngine(Engine):
                 hint="letters, digits and -._~+/ with = at its end; look for blanks, line feeds and quotes",
             )
         if (url is None) == (client is None) or (client is not None and token is not None):
-            raise UsageError("url and client exclude each other", hint="give a url, with its token, or a client")
+            hint = "give a url, with its token, or a client"
+            raise UsageError("the engine needs a url or a client, and not both", hint=hint)
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         if client is not None:
             from pdp.engine.opa.server import settings_of  # noqa: PLC0415 - opa-python-client takes 0.2 s
@@ -176,7 +177,6 @@ class SidecarEngine(Engine):
         )
         self._directory: Mapping[str, Any] = {}
         self._directory_ends = 0.0
-        self._provenance: dict[str, Any] = {}  # of the last answer
         self._circuit = Circuit(failures=failures, pause=pause)
 
     def evaluate(self, body: bytes, document: str = DECISION) -> bytes:
@@ -218,16 +218,17 @@ class SidecarEngine(Engine):
 
     async def astatus(self) -> dict[str, Any]:
         """Return what OPA says about itself, as `pdp opa status --json` prints it; EngineError: no OPA answers."""
-        self._provenance, decides_by, problems = {}, None, []
+        content, decides_by, problems = self._content(_NOTHING), None, []
+        answer = await self._client.aexchange("POST", _PATH.format(DECISION), content, self._timeout)
         try:
-            decision = parse_answer(await self.aevaluate(_NOTHING), _NOTHING)
+            decision = parse_answer(self._document(DECISION, content, answer), _NOTHING)
             decides_by = {"revision": decision.bundle_revision, "release": decision.release}
         except EngineError as error:
-            if not self._provenance:
+            if not _provenance_of(answer):
                 raise
             problems = [error.message]
         async with self._server() as server:
-            status = await server.status(self._provenance)
+            status = await server.status(_provenance_of(answer))
         bad = ", ".join(part for part, healthy in status["health"].items() if not healthy)
         problems += [f"{self._name} is not healthy: {bad}"] if bad else []
         return {"url": self._client.address.url, "problems": problems, "decides_by": decides_by, **status}
@@ -283,7 +284,6 @@ class SidecarEngine(Engine):
             raise self._not_opa("something that is no answer of OPA's", answer)
         provenance = envelope.get("provenance")
         stated = provenance.get("version") if type(provenance) is dict else None
-        self._provenance = provenance if type(provenance) is dict else {}
         fault = version_fault(stated if type(stated) is str else None, accept_unknown=self._accept_unknown)
         if fault is not None:
             refused = EngineError(f"{self._name} {fault}")
@@ -321,6 +321,14 @@ class SidecarEngine(Engine):
             f"{self._name} made no decision {shown}",
             hint="check the policy at the place that is named, if any, and that OPA itself listens there",
         )
+
+
+def _provenance_of(answer: Answer) -> dict[str, Any]:
+    try:
+        provenance = orjson.loads(answer.body)["provenance"]
+    except (ValueError, TypeError, KeyError):
+        return {}
+    return provenance if isinstance(provenance, dict) else {}
 
 
 def _message(body: bytes) -> str:

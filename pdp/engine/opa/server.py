@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pdp.engine.opa.client import OpaClient
 
-# Any header but those by which HTTP tells where a request ends and what the answer looks like.
+# Headers that HTTP framing or content negotiation needs are refused.
 _HEADER: Final = re.compile(
     r"(?!(?:accept.*|connection|content-.*|expect|host|te|trailer|transfer-.*|upgrade):)[\w-]+: [!-~](?:[ -~]*[!-~])?",
     re.ASCII | re.IGNORECASE,
@@ -43,14 +43,17 @@ def settings_of(client: BaseClient) -> tuple[str, dict[str, str], ssl.SSLContext
         if not _HEADER.fullmatch(f"{name}: {value}"):
             raise UsageError(f"client: the engine cannot send the header {name!r:.60}", hint="remove it from `headers`")
     tls = None
+    if not isinstance(client.ssl, bool | str):
+        raise UsageError("client: `ssl` is not a file of certificates", hint="give a context as `tls` of the engine")
     if client.ssl:
         try:
             tls = ssl.create_default_context(cafile=client.ssl if isinstance(client.ssl, str) else None)
             if client.cert:
                 tls.load_cert_chain(*([client.cert] if isinstance(client.cert, str) else client.cert))
-        except OSError as error:
+        except (OSError, TypeError, ValueError) as error:
             raise UsageError(f"client: a certificate cannot be used: {error}", hint="check `ssl` and `cert`") from error
-    return f"{client.schema}{client.host}:{client.port}", headers, tls
+    host = f"[{client.host}]" if ":" in client.host else client.host
+    return f"{client.schema}{host}:{client.port}", headers, tls
 
 
 class ServerClient(AsyncOpaClient):  # type: ignore[misc] # it has no types
@@ -64,6 +67,10 @@ class ServerClient(AsyncOpaClient):  # type: ignore[misc] # it has no types
 
     async def _init_session(self) -> None:
         self._session = new_session(self._of, self.timeout)
+
+    def _request(self, method: str, url: str, **options: Any) -> Any:
+        # A redirect would carry the headers, with the token, to another server.
+        return super()._request(method, url, **options, allow_redirects=False)
 
     async def status(self, provenance: dict[str, Any]) -> dict[str, Any]:
         """Return what OPA says about itself, beside the `provenance` of a decision; None: OPA does not offer it."""

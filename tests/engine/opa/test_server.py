@@ -109,6 +109,16 @@ def test_headers_and_token_of_a_client_are_sent(given: type[Any]) -> None:
     assert [sent <= {*request.split(b"\r\n")} for request in opa.requests] == [True] * 3
 
 
+async def test_a_redirect_of_an_opa_is_not_followed() -> None:
+    with HostileOpa(answering(http(b"{}"))) as other:
+        headers = b"Location: %b/health\r\n" % other.url.encode()
+        with HostileOpa(answering(http(b"", status=b"302 Found", headers=headers))) as opa:
+            async with SidecarEngine(opa.url, token="s3cret") as engine:  # noqa: S106
+                assert not await engine.ahealthy()
+
+        assert other.connections == 0
+
+
 class NotAClient:
     version = "v1"
     headers: Any = None
@@ -117,14 +127,16 @@ class NotAClient:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "url and client exclude each other"),
-        ({"url": "http://opa", "client": OpaClient()}, "url and client exclude each other"),
-        ({"token": "t", "client": OpaClient()}, "url and client exclude each other"),
+        ({}, "the engine needs a url or a client, and not both"),
+        ({"url": "http://opa", "client": OpaClient()}, "the engine needs a url or a client, and not both"),
+        ({"token": "t", "client": OpaClient()}, "the engine needs a url or a client, and not both"),
         ({"client": NotAClient()}, "client: the engine cannot decide with this NotAClient"),
         ({"client": AsyncOpaClient(version="v0")}, "client: the engine cannot decide with this AsyncOpaClient"),
         ({"client": AsyncOpaClient("opa/path")}, "OPA's address 'http://opa/path:8181' is not valid"),
         ({"client": AsyncOpaClient(ssl="/nowhere.pem")}, "client: a certificate cannot be used: [Errno 2]"),
         ({"client": AsyncOpaClient(ssl=True, cert=("a", "b"))}, "client: a certificate cannot be used: [Errno 2]"),
+        ({"client": AsyncOpaClient(ssl=True, cert=5)}, "client: a certificate cannot be used: "),
+        ({"client": AsyncOpaClient(ssl=ssl.create_default_context())}, "client: `ssl` is not a file of certificates"),
         *(
             ({"client": AsyncOpaClient(headers={name: value})}, f"client: the engine cannot send the header {name!r}")
             for name, value in (
