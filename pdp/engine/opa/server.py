@@ -69,8 +69,8 @@ class ServerClient(AsyncOpaClient):  # type: ignore[misc] # it has no types
         self._session = new_session(self._of, self.timeout)
 
     def _request(self, method: str, url: str, **options: Any) -> Any:
-        # A redirect would carry the headers, with the token, to another server.
-        return super()._request(method, url, **options, allow_redirects=False)
+        # A redirect would carry the headers, with the token, to another server. OPA redirects where a slash ends a path.
+        return super()._request(method, url.rstrip("/"), **options, allow_redirects=False)
 
     async def status(self, provenance: dict[str, Any]) -> dict[str, Any]:
         """Return what OPA says about itself, beside the `provenance` of a decision; None: OPA does not offer it."""
