@@ -13,7 +13,16 @@ from starlette.responses import HTMLResponse
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from pdp.service.models.access import AccessDecision, AccessDecisions, EvaluationRequest, EvaluationsRequest
+from pdp.service.models.access import (
+    AccessDecision,
+    AccessDecisions,
+    ActionSearch,
+    EvaluationRequest,
+    EvaluationsRequest,
+    ResourceSearch,
+    SearchAnswer,
+    SubjectSearch,
+)
 from pdp.service.models.operation import ErrorAnswer
 from pdp.service.models.proposals import PlanAnswer, ProposalAnswer, ProposedCall, ProposedPlan, ReportedResult
 from pdp.service.requests import ServiceRoute, security, service_of
@@ -76,6 +85,21 @@ def _evaluate(body: EvaluationRequest) -> AccessDecision:  # type: ignore[empty-
 @raw.post("/access/v1/evaluations", tags=["AuthZEN"], openapi_extra={"security": security(Scope.DECIDE)})
 def _evaluate_all(body: EvaluationsRequest) -> AccessDecisions | AccessDecision:  # type: ignore[empty-body]
     """Decide several requests; one decision if `evaluations` is absent or empty."""
+
+
+@raw.post("/access/v1/search/subject", tags=["AuthZEN"], openapi_extra={"security": security(Scope.DECIDE)})
+def _search_subjects(body: SubjectSearch) -> SearchAnswer:  # type: ignore[empty-body]
+    """Search the subjects of the directory that are permitted."""
+
+
+@raw.post("/access/v1/search/resource", tags=["AuthZEN"], openapi_extra={"security": security(Scope.DECIDE)})
+def _search_resources(body: ResourceSearch) -> SearchAnswer:  # type: ignore[empty-body]
+    """Search the resources of the directory that the subject is permitted."""
+
+
+@raw.post("/access/v1/search/action", tags=["AuthZEN"], openapi_extra={"security": security(Scope.DECIDE)})
+def _search_actions(body: ActionSearch) -> SearchAnswer:  # type: ignore[empty-body]
+    """Search the actions of the manifest that the subject is permitted."""
 
 
 @raw.post("/v1/proposals", tags=["proposals"], openapi_extra={"security": security(Scope.PROPOSE)})

@@ -124,7 +124,6 @@ class Needs:
 
 
 AnyHolder = Annotated[Caller, Depends(Needs())]
-Decider = Annotated[Caller, Depends(Needs(Scope.DECIDE))]
 Proposer = Annotated[Caller, Depends(Needs(Scope.PROPOSE))]
 Approver = Annotated[Caller, Depends(Needs(Scope.APPROVE))]
 ApprovalReader = Annotated[Caller, Depends(Needs(Scope.APPROVE, Scope.PROPOSE))]
