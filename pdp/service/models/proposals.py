@@ -2,7 +2,18 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictBool, StrictInt, Tag, create_model
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StrictBool,
+    StrictInt,
+    Tag,
+    TypeAdapter,
+    create_model,
+)
 
 from pdp.contract.invariants import Trip
 from pdp.decision import Obligation, Reason, Verdict
@@ -56,7 +67,7 @@ class ProposedPlan(SessionBody):
 class Succeeded(Body):
     """A tool's result. `attempts` counts how often the tool was started."""
 
-    started: Literal[True] = True
+    started: Annotated[Literal[True], BeforeValidator(TypeAdapter(StrictBool).validate_python)] = True
     attempts: Annotated[StrictInt, Field(ge=1)] = 1
     result: Any
 
