@@ -18,7 +18,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Match
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pdp.decision import new_id
@@ -70,6 +70,9 @@ def create_app(settings: ServiceSettings) -> FastAPI:
         app.add_route(path, endpoint, methods=["POST"])
     for part in PARTS:
         app.router.routes.extend(part.router.routes)
+    for route in app.router.routes:  # "$" would also match before a newline at the end of a path
+        if isinstance(route, Route):
+            route.path_regex = re.compile(route.path_regex.pattern.removesuffix("$") + r"\Z")
     return app
 
 

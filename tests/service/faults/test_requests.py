@@ -121,7 +121,8 @@ async def test_another_path_is_not_found(tmp_path: Path) -> None:
     paths = (
         "/", "/v1", "/v1/", "/v1/proposals/", "/v2/proposals", "//v1/proposals", "/v1/audit/", "/redoc",
         "/v1/tokens/%2e%2e/x/y", "/v1/approvals/%00/grant/x", "/%ff", "/v1/" + "a" * 5000, "/.env",
-        "/access/v1/evaluation/x", "/access/v2/evaluation", "/.well-known/openid-configuration",
+        "/healthz%0A", "/v1/runs/x/end%0A", "/access/v1/evaluation/x", "/access/v2/evaluation",
+        "/.well-known/openid-configuration",
     )  # fmt: skip
     async with service(tmp_path) as served:
         for client in (served.client(token=""), served.client()):
