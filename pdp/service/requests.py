@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from fastapi import Depends
@@ -175,6 +176,8 @@ class ServiceRoute(APIRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         options |= {"response_model_exclude_unset": True, "operation_id": to_camel(endpoint.__name__.lstrip("_"))}
+        if options["status_code"] == HTTPStatus.NO_CONTENT:
+            options["response_class"] = Response  # without Content-Type
         super().__init__(path, endpoint, **options)
         stated = security(*self._needs.scopes, reads="GET" in (self.methods or ())) if self._needs else []
         self.openapi_extra = {"security": stated, **(self.openapi_extra or {})}
@@ -192,8 +195,10 @@ class ServiceRoute(APIRoute):
             request = StrictRequest(request.scope, request.receive)
             if needs is not None:
                 request.state.caller = await caller(request, *needs.scopes)
-            if len(request.query_params) < len(request.query_params.multi_items()):
+            if self.dependant.query_params and len(request.query_params) < len(request.query_params.multi_items()):
                 raise HttpError(400, "a parameter is there twice")
+            if self.body_field is not None:
+                await request.body()  # FastAPI would answer 400 to a client that has gone
             return await handle(request)
 
         return handler
