@@ -121,7 +121,7 @@ _DENIALS: Final = frozenset(
     f"decision.{name}" for name in ("concern_not_loaded", "nothing_allows", "reason_malformed", "request_invalid")
 )
 ANY: Final = object()
-"""In the place of a request's id: an answer may be about any request."""
+"""In place of a request's id: the answer may be about any request."""
 
 GRANT: Final = "effects.gate_satisfied"
 """The code of the one reason that grants a call: every ALLOW has it, and no other verdict."""

@@ -47,7 +47,7 @@ def check_seconds(name: str, value: object, *, most: float = 3600) -> None:
 
 
 def parse_answer(answer: bytes, request: bytes | Request, document: str = DECISION) -> Decision:
-    """Return the decision that an engine answered to a request; AnswerInvalidError: it is none, or not about that."""
+    """Return the decision in an engine's answer; AnswerInvalidError: malformed, or about another request."""
     return parse_decision(answer, _request_id(request), grant=_GRANTS.get(document))
 
 
@@ -98,7 +98,7 @@ class Engine(Closable, ABC):
         return {}
 
     async def ahealthy(self) -> bool:
-        """Return whether the engine says that it has what it decides by; an engine in the process always does."""
+        """Return whether the engine says that it is ready; an engine in the process always is."""
         return True
 
     def close(self) -> None:

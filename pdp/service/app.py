@@ -131,7 +131,8 @@ class RequestMiddleware:
                 answer = await _answer(Request(scope, receive), error)
                 await answer(scope, receive, sending)
             finally:
-                state["route"] = _RAW.get(scope.get("endpoint")) or getattr(scope.get("route"), "path", "none")
+                if status != HTTPStatus.METHOD_NOT_ALLOWED:
+                    state["route"] = _RAW.get(scope.get("endpoint")) or getattr(scope.get("route"), "path", "none")
                 request_ended(scope, status, time.perf_counter() - began, span)
 
 

@@ -1,19 +1,31 @@
 """The OpenAPI document, made from the routes and their models; and a page that shows it in a browser."""
 
+import asyncio
 import base64
 import hashlib
 from functools import cache
 from typing import Any, Final
 
+import orjson
 from fastapi import APIRouter
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from pdp.service.models.access import AccessDecision, AccessDecisions, EvaluationRequest, EvaluationsRequest
+from pdp.service.models import JsonObject
+from pdp.service.models.access import (
+    AccessDecision,
+    AccessDecisions,
+    ActionSearch,
+    EvaluationRequest,
+    EvaluationsRequest,
+    ResourceSearch,
+    SearchAnswer,
+    SubjectSearch,
+)
 from pdp.service.models.operation import ErrorAnswer
 from pdp.service.models.proposals import PlanAnswer, ProposalAnswer, ProposedCall, ProposedPlan, ReportedResult
 from pdp.service.requests import ServiceRoute, security, service_of
@@ -60,7 +72,7 @@ _HEADERS: Final = {401: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Ret
 
 router = APIRouter(route_class=ServiceRoute, tags=["operation"])
 raw = APIRouter(route_class=ServiceRoute)
-"""The operations of routes that read the request themselves: their models, and no code that runs."""
+"""The operations of routes that read the request themselves: their models, for the document alone."""
 
 
 @raw.post("/access/v1/evaluation", tags=["AuthZEN"], openapi_extra={"security": security(Scope.DECIDE)})
@@ -76,6 +88,21 @@ def _evaluate(body: EvaluationRequest) -> AccessDecision:  # type: ignore[empty-
 @raw.post("/access/v1/evaluations", tags=["AuthZEN"], openapi_extra={"security": security(Scope.DECIDE)})
 def _evaluate_all(body: EvaluationsRequest) -> AccessDecisions | AccessDecision:  # type: ignore[empty-body]
     """Decide several requests; one decision if `evaluations` is absent or empty."""
+
+
+@raw.post("/access/v1/search/subject", tags=["AuthZEN"], openapi_extra={"security": security(Scope.DECIDE)})
+def _search_subjects(body: SubjectSearch) -> SearchAnswer:  # type: ignore[empty-body]
+    """Search the subjects of the directory that are permitted."""
+
+
+@raw.post("/access/v1/search/resource", tags=["AuthZEN"], openapi_extra={"security": security(Scope.DECIDE)})
+def _search_resources(body: ResourceSearch) -> SearchAnswer:  # type: ignore[empty-body]
+    """Search the resources of the directory that the subject is permitted."""
+
+
+@raw.post("/access/v1/search/action", tags=["AuthZEN"], openapi_extra={"security": security(Scope.DECIDE)})
+def _search_actions(body: ActionSearch) -> SearchAnswer:  # type: ignore[empty-body]
+    """Search the actions of the manifest that the subject is permitted."""
 
 
 @raw.post("/v1/proposals", tags=["proposals"], openapi_extra={"security": security(Scope.PROPOSE)})
@@ -125,7 +152,7 @@ def openapi_document(page: int = 100) -> dict[str, Any]:
 
 
 def _complete(path: str, method: str, operation: dict[str, Any], page: int) -> None:
-    """Add what holds for all operations: a summary, error answers, and the greatest page."""
+    """Add the summary, the error answers and the greatest page size to an operation."""
     answers = operation["responses"]
     answers.pop("422", None)
     summary, _, rest = operation.pop("description").partition("\n\n")
@@ -152,10 +179,16 @@ def _complete(path: str, method: str, operation: dict[str, Any], page: int) -> N
         answers.setdefault(str(status), {"description": _ERRORS[status], "headers": headers, "content": content})
 
 
-@router.get("/openapi.json", response_model=None)
-async def read_openapi(request: Request) -> dict[str, Any]:
+@cache
+def _encoded(page: int) -> bytes:
+    return orjson.dumps(openapi_document(page))
+
+
+@router.get("/openapi.json", response_model=JsonObject)
+async def read_openapi(request: Request) -> Response:
     """Return this document."""
-    return openapi_document(service_of(request).settings.limits.page)
+    encoded = await asyncio.to_thread(_encoded, service_of(request).settings.limits.page)
+    return Response(encoded, media_type="application/json")
 
 
 @router.get("/docs", include_in_schema=False)
@@ -170,10 +203,12 @@ _PAGE: Final = get_swagger_ui_html(
     swagger_js_url="docs/swagger-ui-bundle.js",
     swagger_css_url="docs/swagger-ui.css",
     swagger_favicon_url="docs/favicon.png",
+    swagger_ui_parameters={"validatorUrl": None},  # another host
 ).body
 _SCRIPT: Final = hashlib.sha256(bytes(_PAGE).rpartition(b"<script>")[2].partition(b"</script>")[0]).digest()
 _POLICY: Final = (
-    f"default-src 'none'; connect-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
-    f"script-src 'self' 'sha256-{base64.b64encode(_SCRIPT).decode()}'; frame-ancestors 'none'"
+    "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; connect-src 'self'; "
+    "img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
+    f"script-src 'self' 'sha256-{base64.b64encode(_SCRIPT).decode()}'"
 )
 router.routes.append(Mount("/docs", StaticFiles(packages=[("fastapi_offline", "static")])))

@@ -12,7 +12,7 @@ from pdp.flow.preview import PlanEvaluation
 from pdp.flow.remote.answer import as_answer
 from pdp.flow.stages import CallIds
 from pdp.json import JsonValueError, canonical, digest, thawed
-from pdp.proposal import Execution
+from pdp.proposal import Execution, Failure
 from pdp.service.models.proposals import Failed, ProposedCall, ProposedPlan, ReportedResult, SessionBody
 from pdp.service.requests import Caller, HttpError, Proposer, ServiceRoute, caller, read_model, read_object
 from pdp.service.security.principal import Scope
@@ -50,7 +50,8 @@ async def report(request: Request) -> Response:
     name = CallName(request.path_params["call_id"], who.principal.id)
     reported = read_model(ReportedResult, await read_object(request)).execution
     if isinstance(reported, Failed):
-        execution = Execution(failure=reported.failure, started=reported.started, attempts=reported.attempts)
+        failure = Failure(**dict(reported.failure))
+        execution = Execution(failure=failure, started=reported.started, attempts=reported.attempts)
     else:
         execution = Execution(reported.result, attempts=reported.attempts)
     return JSONResponse(await who.tenant.pep.afinish(name, execution))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
 from fastapi import Depends
@@ -47,7 +48,7 @@ _WORDS: Final = {
 
 
 class HttpError(PdpError, HTTPException):
-    """A request that is not answered as asked: `status`, and a stable `error_code` in the body."""
+    """An error answer: its HTTP `status`, and a stable `error_code` in its body."""
 
     def __init__(
         self,
@@ -126,7 +127,6 @@ class Needs:
 
 
 AnyHolder = Annotated[Caller, Depends(Needs())]
-Decider = Annotated[Caller, Depends(Needs(Scope.DECIDE))]
 Proposer = Annotated[Caller, Depends(Needs(Scope.PROPOSE))]
 Approver = Annotated[Caller, Depends(Needs(Scope.APPROVE))]
 ApprovalReader = Annotated[Caller, Depends(Needs(Scope.APPROVE, Scope.PROPOSE))]
@@ -178,6 +178,8 @@ class ServiceRoute(APIRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         options |= {"response_model_exclude_unset": True, "operation_id": to_camel(endpoint.__name__.lstrip("_"))}
+        if options["status_code"] == HTTPStatus.NO_CONTENT:
+            options["response_class"] = Response  # without Content-Type
         super().__init__(path, endpoint, **options)
         stated = security(*self._needs.scopes, reads="GET" in (self.methods or ())) if self._needs else []
         self.openapi_extra = {"security": stated, **(self.openapi_extra or {})}
@@ -195,8 +197,10 @@ class ServiceRoute(APIRoute):
             request = StrictRequest(request.scope, request.receive)
             if needs is not None:
                 request.state.caller = await caller(request, *needs.scopes)
-            if len(request.query_params) < len(request.query_params.multi_items()):
+            if self.dependant.query_params and len(request.query_params) < len(request.query_params.multi_items()):
                 raise HttpError(400, "a parameter is there twice")
+            if self.body_field is not None:
+                await request.body()  # FastAPI would answer 400 to a client that has gone
             return await handle(request)
 
         return handler

@@ -19,7 +19,7 @@ router = APIRouter(route_class=ServiceRoute, tags=["proposals"])
 
 @router.get("/v1/tools")
 async def list_tools(request: Request, who: Proposer, asked: Annotated[ToolsQuery, Query()]) -> ToolList:
-    """List the tools of which the token's own subject could make some call."""
+    """List the tools that the token's subject may call."""
     return await list_tools_of_session(request, who, asked)
 
 
@@ -27,7 +27,7 @@ async def list_tools(request: Request, who: Proposer, asked: Annotated[ToolsQuer
 async def list_tools_of_session(
     request: Request, who: Proposer, asked: Annotated[ToolsQuery, Query()], body: SessionBody | None = None
 ) -> ToolList:
-    """List the tools of which some call could be allowed, for a session that the caller states."""
+    """List the tools that a stated session may call."""
     manifest = who.tenant.pep.manifest
     seen = await who.tenant.pep.avisible_tools(session_of(who, body, request))
     entries = [manifest.tools[name] for name, visibility in seen.items() if visibility != "NEVER"]

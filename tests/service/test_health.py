@@ -171,7 +171,19 @@ async def test_the_stream_is_read_page_by_page(tmp_path: Path, database: str) ->
 
 
 @pytest.mark.parametrize(
-    "query", ["after=x", "after=-2", "after=9223372036854775808", "limit=0", "limit=101", "limit=٣"]
+    "query",
+    [
+        "after=x",
+        "after=-2",
+        "after=9223372036854775808",
+        "limit=0",
+        "limit=101",
+        "limit=٣",
+        "limit=%2B1",
+        "limit=1_0",
+        "after=1.0",
+        "after=%201",
+    ],
 )
 async def test_a_page_that_cannot_be_is_refused(tmp_path: Path, query: str) -> None:
     async with service(tmp_path) as served:

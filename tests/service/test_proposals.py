@@ -153,6 +153,11 @@ async def test_whose_session_it_is(in_sqlite: ServedApp) -> None:
         ),
         (
             "/v1/proposals/x/result",
+            {"execution": {"result": 1, "started": 1}},
+            "execution.Succeeded.started is not valid",
+        ),
+        (
+            "/v1/proposals/x/result",
             {"execution": {"result": 1, "attempts": 0}},
             "execution.Succeeded.attempts is not valid",
         ),

@@ -41,6 +41,7 @@ async def test_requests_are_counted_by_route_and_decisions_by_verdict(tmp_path: 
         await client.post("/access/v1/evaluation", json=EVALUATION)
         await client.get("/v1/approvals/a-name-that-somebody-made-up")
         await client.get("/nowhere/a-name-that-somebody-made-up")
+        await client.put("/healthz")
         after = await samples(client)
 
     assert {name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)} == {
@@ -48,10 +49,11 @@ async def test_requests_are_counted_by_route_and_decisions_by_verdict(tmp_path: 
         ("pdp_http_requests_total", "/access/v1/evaluation", "200"): 1,
         ("pdp_http_requests_total", "/v1/approvals/{approval_id}", "403"): 1,
         ("pdp_http_requests_total", "none", "404"): 1,
+        ("pdp_http_requests_total", "none", "405"): 1,
         ("pdp_http_requests_total", "/metrics", "200"): 1,
         ("pdp_http_request_seconds_count", "/access/v1/evaluation"): 1,
         ("pdp_http_request_seconds_count", "/v1/approvals/{approval_id}"): 1,
-        ("pdp_http_request_seconds_count", "none"): 1,
+        ("pdp_http_request_seconds_count", "none"): 2,
         ("pdp_http_request_seconds_count", "/metrics"): 1,
     }
 

@@ -69,7 +69,7 @@ class ServerClient(AsyncOpaClient):  # type: ignore[misc] # it has no types
         self._session = new_session(self._of, self.timeout)
 
     def _request(self, method: str, url: str, **options: Any) -> Any:
-        # A redirect would carry the headers, with the token, to another server. OPA redirects where a slash ends a path.
+        # A redirect would carry the token to another server. OPA redirects paths with a slash at the end.
         return super()._request(method, url.rstrip("/"), **options, allow_redirects=False)
 
     async def status(self, provenance: dict[str, Any]) -> dict[str, Any]:

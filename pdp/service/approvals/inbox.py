@@ -39,7 +39,11 @@ class InboxStream(EventSourceResponse):
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", pattern="^[0-9]{1,18}$")]
 
 
-@router.get("/v1/approvals/events", response_class=InboxStream)
+@router.get(
+    "/v1/approvals/events",
+    response_class=InboxStream,
+    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+)
 async def follow_approvals(
     request: Request, who: ApprovalReader, _: Annotated[Nothing, Query()], last_event_id: LastEventId = None
 ) -> InboxStream:

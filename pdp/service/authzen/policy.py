@@ -113,7 +113,7 @@ class AccessPolicy:
         return Request(request.subject, request.action, held, context), None, () if is_whole else UNCHECKED[1:]
 
     def _admitted(self, name: str, context: dict[str, Any]) -> tuple[_Mapping, _Mapping]:
-        """Put what the checks of a proposal made of a call into its context, and return the mappings of its tool."""
+        """Check a call, store its corrected arguments in `context`, and return the mappings of its tool."""
         key = context.get("idempotency_key")
         if key is not None and (type(key) is not str or len(key) > LONGEST_TEXT):
             raise PdpError(f"idempotency_key has to be a text of at most {LONGEST_TEXT} characters")
@@ -217,7 +217,7 @@ class _Mapping:
         self._is_whole = len(self._known) == len(mapping)
 
     def hold(self, stated: dict[str, Any], variables: Variables) -> bool:
-        """Fill in what is not stated; return whether that is all that is mapped and stated.
+        """Add missing mapped fields; return whether every field is mapped.
 
         PdpError: something else is stated, or an expression failed.
         """

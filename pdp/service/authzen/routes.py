@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from pdp.service.authzen.evaluation import evaluate, evaluate_all
 from pdp.service.authzen.search import Searched, search
-from pdp.service.models.access import ActionSearch, AuthzenBody, Metadata, ResourceSearch, SearchAnswer, SubjectSearch
-from pdp.service.requests import Caller, Decider, HttpError, ServiceRoute, caller, read_object, service_of
+from pdp.service.models.access import Metadata
+from pdp.service.requests import HttpError, ServiceRoute, caller, read_object, service_of
 from pdp.service.security.principal import Scope
 from pdp.service.settings import DEFAULT_TENANT
 
@@ -30,31 +30,9 @@ async def _answered(answer: Callable[..., Awaitable[Mapping[str, Any]]], request
 RAW: Final = (
     ("/access/v1/evaluation", partial(_answered, evaluate)),
     ("/access/v1/evaluations", partial(_answered, evaluate_all)),
+    *((f"/access/v1/search/{kind}", partial(_answered, partial(search, kind))) for kind in get_args(Searched)),
 )
 """Paths and endpoints that read the request themselves; `openapi` says which models they take and answer with."""
-
-
-@router.post("/access/v1/search/subject", response_model=SearchAnswer)
-async def search_subjects(request: Request, who: Decider, body: SubjectSearch) -> Any:
-    """Search the subjects of the directory that are permitted."""
-    return await _found("subject", request, who, body)
-
-
-@router.post("/access/v1/search/resource", response_model=SearchAnswer)
-async def search_resources(request: Request, who: Decider, body: ResourceSearch) -> Any:
-    """Search the resources of the directory that the subject is permitted."""
-    return await _found("resource", request, who, body)
-
-
-@router.post("/access/v1/search/action", response_model=SearchAnswer)
-async def search_actions(request: Request, who: Decider, body: ActionSearch) -> Any:
-    """Search the actions of the manifest that the subject is permitted."""
-    return await _found("action", request, who, body)
-
-
-async def _found(kind: Searched, request: Request, who: Caller, body: AuthzenBody) -> dict[str, Any]:
-    stated = body.model_dump(exclude_unset=True)
-    return await search(kind, who, stated, request.state.request_id, service_of(request).settings)
 
 
 @router.head(_METADATA, include_in_schema=False)

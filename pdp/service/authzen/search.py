@@ -8,9 +8,11 @@ from __future__ import annotations
 import base64
 import hmac
 import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import orjson
+from pydantic import BaseModel
 
 from pdp.audit.chain import recordable
 from pdp.clock import to_milliseconds
@@ -19,16 +21,18 @@ from pdp.json import canonical
 from pdp.service.authzen.entities import KEYS, QuestionReader, entity_of, read_action
 from pdp.service.authzen.evaluation import decide_all
 from pdp.service.authzen.policy import UNCHECKED
-from pdp.service.requests import HttpError
+from pdp.service.models.access import ActionSearch, ResourceSearch, SubjectSearch
+from pdp.service.requests import HttpError, read_model
 from pdp.service.security.principal import Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from pdp.service.requests import Caller
     from pdp.service.settings import ServiceSettings
 
 Searched = Literal["subject", "resource", "action"]
+_MODELS: Final[Mapping[Searched, type[BaseModel]]] = {
+    "subject": SubjectSearch, "resource": ResourceSearch, "action": ActionSearch,
+}  # fmt: skip
 
 _ROUNDS: Final = 10  # of as many evaluations as a batch may have; what is left then is for the next page
 _SECONDS: Final = 2.0
@@ -55,7 +59,8 @@ async def search(
         raise HttpError(404, "this search is not offered")
     if kind == "subject" and not caller.may(Scope.ASSERT):
         raise HttpError(403, "subjects are searched with the scope assert", hint="ask for a token that has it")
-    stated = {name: body[name] for name in KEYS if name in body}
+    body = read_model(_MODELS[kind], body).model_dump(exclude_unset=True)
+    stated: dict[str, Any] = {name: body[name] for name in KEYS if name in body}
     directory = await policy.directory()
     form = {} if kind == "action" else {"type": stated[kind]["type"]}
     known: dict[str, Any] = {kind: form, "context": stated.get("context", {})}

@@ -10,13 +10,24 @@ A model refers to the records of the lower layers (`Reason`, `Action`, `Trace`) 
 field is written once. Unknown fields of requests are errors; AuthZEN's models ignore them, as the specification says.
 """
 
-from typing import Any
+import re
+from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 from typing_extensions import TypeAliasType
 
 JsonObject = TypeAliasType("JsonObject", dict[str, Any])
 """Any JSON object, as one named type of the OpenAPI document, and so of generated clients."""
+
+
+def _digits(value: Any) -> Any:
+    if isinstance(value, str) and not re.fullmatch("-?[0-9]{1,19}", value):
+        raise ValueError("a number in digits is expected")
+    return value
+
+
+DIGITS: Final = BeforeValidator(_digits)
+"""For a whole number in a query. Pydantic alone would read `+1`, ` 1`, `1_0` and `1.0` too."""
 
 
 class Body(BaseModel):

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 from typing_extensions import TypeAliasType
 
 from pdp.json import canonical
-from pdp.service.models import Body, JsonObject
+from pdp.service.models import DIGITS, Body, JsonObject
 from pdp.session import LONGEST_TEXT, Person
 from pdp.stores.approvals import Approval, ApprovalState
 
@@ -62,7 +62,7 @@ class ApprovalsQuery(Body):
     subject: Filter | None = None
     tool: Filter | None = None
     run_id: Filter | None = None
-    limit: Annotated[int, Field(ge=1)] | None = None
+    limit: Annotated[int, Field(ge=1), DIGITS] | None = None
     after: Annotated[str, Field(pattern="^[0-9A-Za-z]+$")] | None = None
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from pdp.manifest.exports import ExportFormat
-from pdp.service.models import Body, JsonObject
+from pdp.service.models import DIGITS, Body, JsonObject
 
 
 class Alive(Body):
@@ -35,8 +35,8 @@ class ReadinessAnswer(Body):
 class AuditQuery(Body):
     """Which events are read: those after the number `after`, at most `limit`; `limits.page` when absent."""
 
-    after: Annotated[int, Field(ge=-1, lt=2**63)] = -1
-    limit: Annotated[int, Field(ge=1)] | None = None
+    after: Annotated[int, Field(ge=-1, lt=2**63), DIGITS] = -1
+    limit: Annotated[int, Field(ge=1), DIGITS] | None = None
 
 
 class Event(BaseModel):

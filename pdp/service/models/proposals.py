@@ -2,11 +2,22 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictBool, StrictInt, Tag, create_model
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StrictBool,
+    StrictInt,
+    Tag,
+    TypeAdapter,
+    create_model,
+)
 
 from pdp.contract.invariants import Trip
 from pdp.decision import Obligation, Reason, Verdict
-from pdp.proposal import Failure, Rejection, Status, Trace
+from pdp.proposal import Failure, FailureCode, Rejection, Status, Trace
 from pdp.service.models import Body, JsonObject
 from pdp.service.models.approvals import ApprovalBody
 from pdp.session import Session
@@ -56,9 +67,17 @@ class ProposedPlan(SessionBody):
 class Succeeded(Body):
     """A tool's result. `attempts` counts how often the tool was started."""
 
-    started: Literal[True] = True
+    started: Annotated[Literal[True], BeforeValidator(TypeAdapter(StrictBool).validate_python)] = True
     attempts: Annotated[StrictInt, Field(ge=1)] = 1
     result: Any
+
+
+class ReportedFailure(Body):
+    """Why a call has no result."""
+
+    code: FailureCode
+    message: str
+    details: JsonObject = Field(default_factory=dict)
 
 
 class Failed(Body):
@@ -69,7 +88,7 @@ class Failed(Body):
 
     started: StrictBool = True
     attempts: Annotated[StrictInt, Field(ge=1)] = 1
-    failure: Failure
+    failure: ReportedFailure
 
 
 def _kind(value: Any) -> str:
@@ -85,7 +104,7 @@ class ReportedResult(Body):
     ]
 
 
-class OutcomeBody(Body):
+class OutcomeBody(BaseModel):
     """The outcome of a proposal, as `pdp.proposal.Outcome`."""
 
     status: Status
@@ -94,7 +113,7 @@ class OutcomeBody(Body):
     failure: Failure | None = None
 
 
-class ModelAnswer(Body):
+class ModelAnswer(BaseModel):
     """The text for the model."""
 
     text: str

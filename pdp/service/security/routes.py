@@ -40,7 +40,7 @@ async def revoke_token(request: Request, by: Administrator, token_id: str) -> No
 
 @router.post("/v1/session", status_code=204)
 async def open_session(request: Request, by: AnyHolder, response: Response) -> None:
-    """Give a browser a cookie by which it reads for an hour, as the holder of the token that is sent."""
+    """Open a browser session: a read-only cookie for one hour, with the rights of the token."""
     service = service_of(request)
     token = await service.tokens.open_session(by.principal)
     secure = service.settings.url.startswith("https:")

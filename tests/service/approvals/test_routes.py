@@ -171,6 +171,7 @@ async def test_a_list_comes_page_by_page(database: str, tmp_path: Path) -> None:
     [
         ("GET", "?limit=0", None),
         ("GET", "?limit=101", None),
+        ("GET", "?limit=%2B1", None),
         ("GET", "?limit=%D9%A1", None),
         ("GET", f"?limit={'9' * 5000}", None),
         ("GET", f"?subject={'a' * 51_000}", None),

@@ -120,7 +120,7 @@ async def test_without_assert_one_searches_what_is_ones_own(served: ServedApp) -
     own = served.client(["decide"], OFFICER)
 
     assert await _results(own, RESOURCE, _which()) == PAYEES
-    for path, body in ((SUBJECT, _who()), (ACTION, _what(subject={"type": "user", "id": "clerk-1"}))):
+    for path, body in ((SUBJECT, _who()), (SUBJECT, {}), (ACTION, _what(subject={"type": "user", "id": "clerk-1"}))):
         assert (await own.post(path, json=body)).status_code == 403
 
 

@@ -131,6 +131,28 @@ async def test_another_path_is_not_found(tmp_path: Path) -> None:
             }
 
 
+async def test_parameters_of_a_path_without_parameters_are_ignored(tmp_path: Path) -> None:
+    async with service(tmp_path) as served:
+        client = served.client()
+        hook = await client.post("/v1/hooks/claude-code?a=1&a=2", json={})
+        ended = await client.post("/v1/runs/x/end?a=1&a=2")
+        assert (hook.status_code, ended.status_code, ended.headers.get("content-type")) == (200, 204, None)
+
+
+async def test_a_client_that_goes_away_gets_no_answer(tmp_path: Path) -> None:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        raise AssertionError(message)
+
+    async with service(tmp_path) as served:
+        headers = [(b"authorization", f"Bearer {served.token()}".encode())]
+        for path in ("/v1/tools", "/v1/proposals"):
+            scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+            await served.app(scope, receive, send)
+
+
 async def test_no_endpoint_but_health_and_metadata_answers_without_a_token(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
         client = served.client(token="")
