@@ -96,33 +96,34 @@ class Page(AuthzenBody):
     limit: Annotated[StrictInt, Field(ge=0)] | None = None
 
 
-class SubjectSearch(AuthzenBody):
+class SearchRequest(AuthzenBody):
+    """The context of a search, and the page of its result."""
+
+    context: Properties = {}
+    page: Page = Page()
+
+
+class SubjectSearch(SearchRequest):
     """A search for the subjects of a type that are permitted."""
 
     subject: SearchedEntity
     action: AccessAction
     resource: AccessEntity
-    context: Properties = {}
-    page: Page = Page()
 
 
-class ResourceSearch(AuthzenBody):
+class ResourceSearch(SearchRequest):
     """A search for the resources of a type that the subject is permitted."""
 
     subject: AccessEntity
     action: AccessAction
     resource: SearchedEntity
-    context: Properties = {}
-    page: Page = Page()
 
 
-class ActionSearch(AuthzenBody):
+class ActionSearch(SearchRequest):
     """A search for the actions that the subject is permitted."""
 
     subject: AccessEntity
     resource: AccessEntity
-    context: Properties = {}
-    page: Page = Page()
 
 
 class NextPage(Body):
