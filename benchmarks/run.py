@@ -29,9 +29,9 @@ from pdp.engine.bundle.file import read_bundle
 from pdp.engine.opa.engine import SidecarEngine
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.json import canonical, digest
+from pdp.opa.local import local_opa
+from pdp.opa.program import find_opa
 from pdp.request import Entity, Request, RequestedAction
-from pdp.workbench.opa.local import local_opa
-from pdp.workbench.opa.program import find_opa
 from tests.support import payments
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 from pdp.engine.bundle.file import read_bundle, read_packed
 from pdp.errors import PdpError, UsageError
 from pdp.manifest.load import load_effective
-from pdp.workbench.bundles.build import compile_bundle, write_bundle
+from pdp.opa.build import compile_bundle, write_bundle
+from pdp.opa.program import OPA_VERSION, needed_opa, opa_version
 from pdp.workbench.gate.gate import Gate, release_check
-from pdp.workbench.opa.program import OPA_VERSION, needed_opa, opa_version
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ EXAMPLES: Final = {"baseline": None, "payments": "examples/payments"}
 
 
 def built(root: Path, name: str, release: int, opa: Path) -> bytes:
-    """Build a bundle of the repository from its sources; errors as of `pdp.workbench.bundles.build.compile_bundle`."""
+    """Build a bundle of the repository from its sources; errors as of `pdp.opa.build.compile_bundle`."""
     example = EXAMPLES[name]
     policies, manifests = [root / "policies"], {}
     if example is not None:

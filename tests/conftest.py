@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from pdp.workbench.opa.program import OPA_VERSION, find_opa, opa_version
+from pdp.opa.program import OPA_VERSION, find_opa, opa_version
 from tests.support import ROOT, be_patient
 from tests.turns import not_due
 

@@ -97,8 +97,8 @@ def open_engine(
             return owned.enter_context(EmbeddedEngine(bundle, manifests=manifests, data=data, deadline=deadline))
         case "sidecar":
             from pdp.engine.opa.engine import CONNECT_TIMEOUT, TIMEOUT, SidecarEngine  # noqa: PLC0415
-            from pdp.workbench.opa.local import local_opa  # noqa: PLC0415 - it starts an OPA program
-            from pdp.workbench.opa.program import needed_opa  # noqa: PLC0415 - likewise
+            from pdp.opa.local import local_opa  # noqa: PLC0415 - it starts an OPA program
+            from pdp.opa.program import needed_opa  # noqa: PLC0415 - likewise
 
             started = local_opa(needed_opa("a sidecar"), bundle=bundle, manifests=manifests, data=data)
             opa = owned.enter_context(started)

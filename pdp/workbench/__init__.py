@@ -4,9 +4,9 @@ A file of the user's that cannot be used is a UsageError everywhere, with FileFa
 What compiles or reads a bundle raises BundleError as well, and what asks an engine EngineError. "Raises" stands where
 there is more to say.
 
-engines     what engines decide by, compiled once, and which of them `--engine` names
-opa         a folder: the OPA program, and Rego as it parses it
-bundles     a folder: build, check, sign, publish and inspect bundles
+engines     names and time limits of the engines that scenarios run on
+rego_edits  edits that break a module of Rego in one place each
+bundles     a folder: sign, publish and inspect bundles
 reports     a folder: what reports share
 explain     a folder: why a call is decided as it is
 scenarios   a folder: scenarios read, run and reported; the pytest plugin

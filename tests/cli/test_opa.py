@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pdp.engine.bundle.file import read_bundle
-from pdp.workbench.opa.local import local_opa
+from pdp.opa.local import local_opa
 from tests.support import PATIENCE
 from tests.support.command_line import OPTIONS, codes, decided, pdp, written
 from tests.support.hostile_opa import ALLOW, HostileOpa, answering, http, result, self_signed
@@ -44,7 +44,7 @@ def test_the_program_that_is_there(opa: Path, monkeypatch: pytest.MonkeyPatch, c
     """No extra is needed for it."""
     monkeypatch.setenv("PDP_OPA", str(opa))
     monkeypatch.setitem(sys.modules, "httpx", None)
-    monkeypatch.delitem(sys.modules, "pdp.workbench.opa.install", raising=False)
+    monkeypatch.delitem(sys.modules, "pdp.opa.install", raising=False)
     assert pdp("opa", command) == (0, f"{opa}\n", "")
 
 

@@ -17,7 +17,7 @@ from pdp.engine.opa.engine import SidecarEngine
 from pdp.engine.protocol import PLAN, Engine
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.json import canonical
-from pdp.workbench.opa.local import local_opa
+from pdp.opa.local import local_opa
 from tests.engine.wasm.test_engine import bundle_of
 from tests.support.probe_policy import by_hand
 

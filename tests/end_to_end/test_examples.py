@@ -18,8 +18,8 @@ from pdp.cli.app import app
 from pdp.documents import read_document
 from pdp.errors import FileFaultsError
 from pdp.manifest.load import load_effective
-from pdp.workbench.opa.modules import collect
-from pdp.workbench.opa.rules import rule_sites
+from pdp.opa.modules import collect
+from pdp.opa.rules import rule_sites
 from pdp.workbench.scenarios.files.suite import find_suites
 from tests.support import ROOT
 from tests.support.command_line import OPTIONS, Done, pdp, pdp_process, written

@@ -19,7 +19,7 @@ from pdp.engine.protocol import DECISION, FINDINGS, PLAN, Engine
 from pdp.engine.shadow import ShadowCounts, ShadowDifference
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, UsageError
-from pdp.workbench.opa.local import local_opa
+from pdp.opa.local import local_opa
 from tests.support import PATIENCE, payments
 from tests.support.bundle_releases import lax, scenario_requests, strict, wire_body
 from tests.support.scripted import Scripted, answer, duty, until_approved

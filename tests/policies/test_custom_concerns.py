@@ -20,9 +20,9 @@ from pdp.engine.protocol import Engine
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import UsageError
 from pdp.json import canonical, digest
-from pdp.workbench.bundles.build import compile_bundle
-from pdp.workbench.opa.local import local_opa
-from pdp.workbench.opa.modules import baseline_policies_path
+from pdp.opa.build import compile_bundle
+from pdp.opa.local import local_opa
+from pdp.opa.modules import baseline_policies_path
 from tests.support.generated_requests import manifests, requests
 
 pytestmark = pytest.mark.opa

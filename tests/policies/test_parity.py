@@ -21,8 +21,8 @@ from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.json import canonical
 from pdp.manifest.effective import effective_manifest
 from pdp.manifest.load import load_manifest
+from pdp.opa.local import local_opa
 from pdp.proposal import Proposal, RejectionCode
-from pdp.workbench.opa.local import local_opa
 from tests.support import payments
 from tests.support.generated_requests import DIGEST, SOURCES, directory, manifests, requests
 from tests.support.servers.opa import KINDS, opa_server

@@ -24,9 +24,9 @@ from pdp.engine.opa.client import OpaClient, parse_address
 from pdp.engine.protocol import DECISION
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.json import canonical
-from pdp.workbench.opa.local import local_opa
-from pdp.workbench.opa.modules import Module, baseline_policies_path
-from pdp.workbench.opa.tool import OpaTool
+from pdp.opa.local import local_opa
+from pdp.opa.modules import Module, baseline_policies_path
+from pdp.opa.tool import OpaTool
 
 pytestmark = pytest.mark.opa
 

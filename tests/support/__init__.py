@@ -40,9 +40,9 @@ _CONSTANTS: Final = (
     "pdp.engine.wasm.engine.DEADLINE", "pdp.engine.opa.engine.TIMEOUT", "pdp.engine.opa.engine.CONNECT_TIMEOUT",
     "pdp.flow.reserve.PATIENCE", "pdp.flow.reserve.LASTING", "pdp.stores.sql.database.BUSY_SECONDS",
     "pdp.stores.sql.database.TURN_SECONDS", "pdp.approvals.approvals.TURN_SECONDS",
-    "pdp.workbench.bundles.publish.PATIENCE", "pdp.workbench.opa.program._ANSWER_TIMEOUT",
-    "pdp.workbench.opa.tool._TIMEOUT", "pdp.workbench.opa.install._PATIENCE", "pdp.workbench.opa.install._LONGEST",
-    "pdp.workbench.opa.local._START_TIMEOUT", "pdp.engine.bundle.trust.LOCK_SECONDS",
+    "pdp.workbench.bundles.publish.PATIENCE", "pdp.opa.program._ANSWER_TIMEOUT",
+    "pdp.opa.tool._TIMEOUT", "pdp.opa.install._PATIENCE", "pdp.opa.install._LONGEST",
+    "pdp.opa.local._START_TIMEOUT", "pdp.engine.bundle.trust.LOCK_SECONDS",
 )  # fmt: skip
 
 

@@ -14,10 +14,10 @@ from pdp.cli.options import AsJson, Data, Governances, Manifests, Policies, Scen
 from pdp.cli.output import fault_json, print_json, tell
 from pdp.engine.data import read_data
 from pdp.errors import FileFaultsError
-from pdp.workbench.bundles.admission import staged_policies
-from pdp.workbench.bundles.names import KnownNames
-from pdp.workbench.opa.modules import baseline_policies_path
-from pdp.workbench.opa.program import needed_opa
+from pdp.opa.admission import staged_policies
+from pdp.opa.modules import baseline_policies_path
+from pdp.opa.names import KnownNames
+from pdp.opa.program import needed_opa
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
 app = command_app()

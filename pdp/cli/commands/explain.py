@@ -15,10 +15,10 @@ from pdp.cli.output import print_json
 from pdp.engine.data import read_data
 from pdp.json import canonical
 from pdp.ledger.words import origins
+from pdp.opa.program import find_opa
 from pdp.pep import Pep
 from pdp.workbench.explain.explain import Explanation, explain
 from pdp.workbench.explain.trace import Condition, Seen
-from pdp.workbench.opa.program import find_opa
 from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import Suite, policy_modules
 from pdp.workbench.scenarios.running.engines import open_suite_engine, whole_data

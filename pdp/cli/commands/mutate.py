@@ -14,12 +14,12 @@ from pdp.cli.files import needed, project_with
 from pdp.cli.options import AsJson, EngineTimeout, ScenarioPaths, command_app
 from pdp.cli.output import complain, print_answer
 from pdp.errors import FileFaultsError, UsageError
+from pdp.opa.program import find_opa
 from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
 from pdp.workbench.mutation.mutant import Fate
 from pdp.workbench.mutation.run import MutationRun, report_lines
 from pdp.workbench.mutation.run import mutate as run_mutants
-from pdp.workbench.opa.program import find_opa
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from pdp.cli.files import needed, project_with
 from pdp.cli.options import AsJson, command_app
 from pdp.cli.output import complain, print_answer
 from pdp.engine.opa.engine import TOKEN_VARIABLE, SidecarEngine
-from pdp.workbench.opa.modules import baseline_policies_path
-from pdp.workbench.opa.program import OPA_VERSION, find_opa, opa_version
+from pdp.opa.modules import baseline_policies_path
+from pdp.opa.program import OPA_VERSION, find_opa, opa_version
 
 _SECONDS = 5.0  # for each question to a running OPA
 
@@ -25,7 +25,7 @@ def ensured() -> Path:
     program = find_opa()
     if program is None:
         # Only the download needs an extra.
-        from pdp.workbench.opa.install import install_opa  # noqa: PLC0415
+        from pdp.opa.install import install_opa  # noqa: PLC0415
 
         program = install_opa(complain)
     return program

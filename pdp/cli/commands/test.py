@@ -16,9 +16,9 @@ from pdp.cli.options import AsJson, EngineTimeout, ScenarioPaths, command_app, f
 from pdp.cli.output import print_json, tell, write_text
 from pdp.engine.protocol import EngineName
 from pdp.errors import UsageError
+from pdp.opa.program import find_opa
 from pdp.workbench.coverage.coverage import Coverage, measure
 from pdp.workbench.engines import ENGINE_TIMEOUT, engines_named
-from pdp.workbench.opa.program import find_opa
 from pdp.workbench.reports.shown_file import line_ranges, printable, shown_file
 from pdp.workbench.scenarios.files.suite import Suite, find_suites, load_suites
 from pdp.workbench.scenarios.reports.html import html_report

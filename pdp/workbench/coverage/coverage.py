@@ -20,10 +20,10 @@ from pdp.decision import Verdict
 from pdp.installed import packaged
 from pdp.json import canonical, digest
 from pdp.ledger.summary import GOOD
+from pdp.opa.evaluation import Evaluator
+from pdp.opa.modules import Module
+from pdp.opa.rules import RuleSite, rule_sites, sites_by_code, statements
 from pdp.workbench.explain.explain import NO_DECISION
-from pdp.workbench.opa.evaluation import Evaluator
-from pdp.workbench.opa.modules import Module
-from pdp.workbench.opa.rules import RuleSite, rule_sites, sites_by_code, statements
 from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import Suite, policy_modules
 from pdp.workbench.scenarios.results import ScenarioResult, StepResult

@@ -17,6 +17,7 @@ import orjson
 from pdp.decision import Verdict
 from pdp.engine.bundle.file import read_bundle
 from pdp.json import canonical, digest
+from pdp.opa.program import needed_opa
 from pdp.workbench.diff.comparison import ComparedCall, Comparison, DecisionChange, Difference, change_of
 from pdp.workbench.diff.exercise import not_shown
 from pdp.workbench.diff.generated import GeneratedCalls
@@ -27,7 +28,6 @@ from pdp.workbench.diff.result import BundleDiff, KnownCalls
 from pdp.workbench.diff.review import review
 from pdp.workbench.diff.structure import structure_of
 from pdp.workbench.engines import ENGINE_TIMEOUT
-from pdp.workbench.opa.program import needed_opa
 from pdp.workbench.scenarios.files.suite import Suite
 
 GENERATED: Final = 50_000

@@ -13,12 +13,12 @@ from typing import Any, Final, NamedTuple
 
 from pdp.decision import Verdict, parse_decision
 from pdp.errors import EngineError, UsageError
+from pdp.opa.evaluation import Evaluator
+from pdp.opa.syntax import Source, Span
 from pdp.workbench.diff.comparison import WORKERS
 from pdp.workbench.diff.groups import shortened
 from pdp.workbench.diff.policies import BundlePair, BundleRules, ComparedRule
-from pdp.workbench.opa.edits import edits
-from pdp.workbench.opa.evaluation import Evaluator
-from pdp.workbench.opa.syntax import Source, Span
+from pdp.workbench.rego_edits import edits
 
 _FIRST: Final = 200
 _MOST: Final = 1500

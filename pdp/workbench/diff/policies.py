@@ -14,12 +14,12 @@ from pathlib import Path
 from pdp.engine.bundle.file import Bundle
 from pdp.json import canonical, digest
 from pdp.manifest.diff import ContentChange, Direction
+from pdp.opa.modules import Module, modules_of_bundle
+from pdp.opa.rules import RuleSite, rule_sites
+from pdp.opa.syntax import Node, package_of, parse_modules, rule_name
+from pdp.workbench.diff.forms import rule_forms
 from pdp.workbench.diff.manifests import Manifests
 from pdp.workbench.neighbours.vocabulary import Rule
-from pdp.workbench.opa.forms import rule_forms
-from pdp.workbench.opa.modules import Module, modules_of_bundle
-from pdp.workbench.opa.rules import RuleSite, rule_sites
-from pdp.workbench.opa.syntax import Node, package_of, parse_modules, rule_name
 
 
 @dataclass(frozen=True)

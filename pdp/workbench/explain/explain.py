@@ -13,9 +13,9 @@ from pdp.decision import Reason
 from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError
 from pdp.evaluation import Evaluation
 from pdp.json import canonical
+from pdp.opa.modules import Module
+from pdp.opa.rules import RuleSite, rule_sites, sites_by_code
 from pdp.workbench.explain.trace import Condition, RuleRun, trace
-from pdp.workbench.opa.modules import Module
-from pdp.workbench.opa.rules import RuleSite, rule_sites, sites_by_code
 
 NO_DECISION: Final = frozenset(error.code for error in (EngineError, EngineTimeoutError, AnswerInvalidError))
 """The codes of a DENY that stands for a decision which the policy did not make."""

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from pdp.errors import EngineTimeoutError, UsageError
-from pdp.workbench.opa.evaluation import Evaluator
-from pdp.workbench.opa.modules import Module
-from pdp.workbench.opa.program import WITHOUT_OPA
-from pdp.workbench.opa.rules import RuleSite, rule_sites
-from pdp.workbench.opa.syntax import is_not, nodes
+from pdp.opa.evaluation import Evaluator
+from pdp.opa.modules import Module
+from pdp.opa.program import WITHOUT_OPA
+from pdp.opa.rules import RuleSite, rule_sites
+from pdp.opa.syntax import is_not, nodes
 
 # A decision asks for no more than its verdict needs; the findings ask every rule.
 _QUERY: Final = "[data.authz.decision, data.authz.findings]"

@@ -16,12 +16,12 @@ import orjson
 from pdp.engine.bundle.file import Bundle, baseline_bundle_path, read_bundle
 from pdp.errors import UsageError
 from pdp.installed import packaged
+from pdp.opa.evaluation import coverage_lines
+from pdp.opa.modules import DECISION, Module, baseline_policies_path, collect, write_texts
+from pdp.opa.program import needed_opa, run_opa
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
 from pdp.workbench.mutation.mutant import Fate
 from pdp.workbench.mutation.run import MutationRun, mutate
-from pdp.workbench.opa.evaluation import coverage_lines
-from pdp.workbench.opa.modules import DECISION, Module, baseline_policies_path, collect, write_texts
-from pdp.workbench.opa.program import needed_opa, run_opa
 from pdp.workbench.reports.shown_file import line_ranges, shown_file
 from pdp.workbench.scenarios.files.suite import Suite, find_suites, load_suites
 

@@ -19,12 +19,12 @@ from pdp.manifest.effective import made_of
 from pdp.manifest.fields import READ_CLASSES, SINKS, Pattern, duration_seconds
 from pdp.manifest.model import Tool
 from pdp.manifest.schema.references import SHARED_PREFIX
+from pdp.opa.modules import Module
+from pdp.opa.syntax import Node, Source, package_of, parse_modules
+from pdp.opa.tool import OpaTool
 from pdp.workbench.mutation.mutant import DataMutant, Identities, ManifestMutant, RegoMutant, difference, file_name
 from pdp.workbench.neighbours.values import GONE, JsonPath, as_dict, as_list, at, edited, is_number
-from pdp.workbench.opa.edits import edits
-from pdp.workbench.opa.modules import Module
-from pdp.workbench.opa.syntax import Node, Source, package_of, parse_modules
-from pdp.workbench.opa.tool import OpaTool
+from pdp.workbench.rego_edits import edits
 from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import Suite, place_of_datum, place_of_field
 

@@ -19,6 +19,7 @@ from pdp.engine.data import merged_data
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN
 from pdp.json import thawed
 from pdp.manifest.diff import Direction
+from pdp.opa.tool import OpaTool
 from pdp.workbench.diff.comparison import ComparedCall, Comparison, Difference
 from pdp.workbench.diff.generated import GeneratedCalls
 from pdp.workbench.diff.policies import BundlePair
@@ -27,7 +28,6 @@ from pdp.workbench.mutation.trial import Recorded
 from pdp.workbench.neighbours.bases import tool_of
 from pdp.workbench.neighbours.runs import FLOW
 from pdp.workbench.neighbours.values import at
-from pdp.workbench.opa.tool import OpaTool
 from pdp.workbench.scenarios.files.scenario import Expect
 from pdp.workbench.scenarios.files.suite import Suite, policy_modules
 from pdp.workbench.scenarios.running.engines import bundle_of

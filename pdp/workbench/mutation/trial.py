@@ -20,10 +20,10 @@ import orjson
 from pdp.engine.data import merged_data
 from pdp.engine.protocol import DECISION, PLAN, Engine
 from pdp.errors import AnswerInvalidError, EngineTimeoutError, PdpError, UsageError
+from pdp.opa.evaluation import Evaluator
 from pdp.workbench.diff.comparison import change_of
 from pdp.workbench.mutation.mutant import DataMutant, Fate, Judgement, ManifestMutant, RegoMutant
 from pdp.workbench.neighbours.bases import tool_of
-from pdp.workbench.opa.evaluation import Evaluator
 from pdp.workbench.scenarios.files.suite import Suite, policy_modules
 from pdp.workbench.scenarios.results import ScenarioResult
 from pdp.workbench.scenarios.running.engines import bundle_of, open_suite_engine

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from pdp.errors import EngineError, UsageError
 from pdp.json import canonical
+from pdp.opa.evaluation import Evaluator
+from pdp.opa.syntax import Node, mark_negations, operator, package_of
 from pdp.workbench.neighbours.values import GONE, Edit, JsonPath, as_list, at, edited, is_number
 from pdp.workbench.neighbours.vocabulary import Policy
-from pdp.workbench.opa.evaluation import Evaluator
-from pdp.workbench.opa.syntax import Node, mark_negations, operator, package_of
 
 _Edits = tuple[Edit, ...]
 _OpenSteps = dict[str, int | str]

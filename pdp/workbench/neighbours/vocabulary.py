@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
+from pdp.opa.syntax import Node, imports_of, nodes, operator, package_of
 from pdp.workbench.neighbours.values import ANY, JsonPath, is_number, leaves
-from pdp.workbench.opa.syntax import Node, imports_of, nodes, operator, package_of
 
 Constant = str | float
 Name = tuple[str | int, ...] | str

@@ -14,10 +14,10 @@ from pdp.approvals.approvals import Approvals
 from pdp.engine.protocol import Engine, EngineName, check_seconds
 from pdp.errors import PdpError, UsageError
 from pdp.evaluation import Evaluation
+from pdp.opa.local import OpaServer, local_opa
+from pdp.opa.program import needed_opa
 from pdp.pep import Pep
 from pdp.workbench.engines import ENGINE_TIMEOUT, engines_named
-from pdp.workbench.opa.local import OpaServer, local_opa
-from pdp.workbench.opa.program import needed_opa
 from pdp.workbench.scenarios.files.suite import Suite, is_scenario_file, load_suite, project_suite
 from pdp.workbench.scenarios.reports.text import failure_text, one_line
 from pdp.workbench.scenarios.running.engines import bundle_of, open_suite_engine

@@ -16,7 +16,7 @@ from pdp.engine.bundle.file import read_bundle
 from pdp.engine.opa.engine import SidecarEngine
 from pdp.engine.shadow import ShadowEngine
 from pdp.errors import UsageError
-from pdp.workbench.opa.local import local_opa
+from pdp.opa.local import local_opa
 from tests.support import ROOT
 from tests.support.hostile_opa import ALLOW, HostileOpa, Peer, answering, http, result, self_signed
 from tests.support.payments import BUNDLE

@@ -21,7 +21,7 @@ from typing import Any, Final
 import yaml
 
 from pdp.json import canonical
-from pdp.workbench.opa.modules import baseline_policies_path, collect
+from pdp.opa.modules import baseline_policies_path, collect
 from tests.policies.hand_mutants.witnesses import BASES, DIGEST
 
 WEAKENED: Final = ("approvals", "numbers", "names", "data", "runs")

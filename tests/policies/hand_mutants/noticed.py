@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from pdp.json import canonical
-from pdp.workbench.opa.modules import baseline_policies_path, collect, write_texts
-from pdp.workbench.opa.program import run_opa
+from pdp.opa.modules import baseline_policies_path, collect, write_texts
+from pdp.opa.program import run_opa
 from tests.policies.hand_mutants.mutants import baseline_modules, package_name
 from tests.policies.hand_mutants.witnesses import PROBE, PROBE_FILE
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pdp.engine.bundle.file import pack_bundle, read_bundle
-from pdp.workbench.bundles.build import compile_bundle
+from pdp.opa.build import compile_bundle
+from pdp.opa.modules import baseline_policies_path, write_texts
 from pdp.workbench.diff.bundle_diff import bundle_diff
-from pdp.workbench.opa.modules import baseline_policies_path, write_texts
 from tests.policies.hand_mutants.mutants import BACK_DOORS, HandMutant, hand_mutants
 from tests.support.payments import effective
 

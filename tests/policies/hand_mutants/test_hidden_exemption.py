@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdp.workbench.bundles.build import compile_bundle
+from pdp.opa.build import compile_bundle
+from pdp.opa.modules import baseline_policies_path
 from pdp.workbench.diff.bundle_diff import bundle_diff
-from pdp.workbench.opa.modules import baseline_policies_path
 from pdp.workbench.scenarios.files.suite import load_suite
 from tests.support.payments import EXAMPLE, effective
 

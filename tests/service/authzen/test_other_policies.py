@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from pdp.engine.bundle.file import Bundle
+from pdp.opa.local import local_opa
 from pdp.service.settings import AuthzenSettings
-from pdp.workbench.opa.local import local_opa
 from tests.service.authzen.conftest import events
 from tests.support import ROOT
 from tests.support.postgres import empty_database

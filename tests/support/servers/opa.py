@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from opa_client import OpaClient
 
-from pdp.workbench.opa.program import OPA_VERSION, needed_opa, opa_environment
+from pdp.opa.program import OPA_VERSION, needed_opa, opa_environment
 from tests.support import PATIENCE, ROOT, until
 from tests.support.servers.containers import no_docker
 

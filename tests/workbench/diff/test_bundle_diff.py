@@ -15,7 +15,7 @@ from pdp.engine.bundle.file import pack_bundle, read_bundle
 from pdp.engine.protocol import DECISION
 from pdp.errors import FileFaultsError
 from pdp.json import canonical, digest
-from pdp.workbench.bundles.build import compile_bundle
+from pdp.opa.build import compile_bundle
 from pdp.workbench.diff.bundle_diff import bundle_diff
 from pdp.workbench.diff.generated import GeneratedCalls
 from pdp.workbench.diff.known import read_log

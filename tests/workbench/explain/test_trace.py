@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pdp.json import canonical
+from pdp.opa.modules import Module
 from pdp.workbench.explain.trace import Condition, RuleRun, Seen, trace
-from pdp.workbench.opa.modules import Module
 
 pytestmark = pytest.mark.opa
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pdp.engine.bundle.file import baseline_bundle_path, pack_bundle, read_bundle
-from pdp.workbench.opa.modules import baseline_policies_path
+from pdp.opa.modules import baseline_policies_path
 from tests.support.command_line import pdp, written
 from tests.support.scenario_files import READ, one
 from tests.support.scenario_files import project as scenario_project

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pdp.opa.modules import Module
+from pdp.opa.syntax import Source, parse_modules
 from pdp.workbench.mutation.edits import manifest_mutants, rego_mutants
-from pdp.workbench.opa.edits import edits
-from pdp.workbench.opa.modules import Module
-from pdp.workbench.opa.syntax import Source, parse_modules
+from pdp.workbench.rego_edits import edits
 from pdp.workbench.scenarios.files.suite import load_suite
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pdp.engine.bundle.file import read_bundle
 from pdp.engine.data import read_data
 from pdp.errors import FileFaultsError, UsageError
 from pdp.manifest.load import load_effective
-from pdp.workbench.bundles.build import compile_bundle
+from pdp.opa.build import compile_bundle
 from tests.support import ROOT
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pdp.opa.program import find_opa
 from pdp.workbench.mutation.equivalents import read_equivalents
 from pdp.workbench.mutation.run import MutationRun, mutate
-from pdp.workbench.opa.program import find_opa
 from pdp.workbench.scenarios.files.suite import load_suite
 from tests.support.scenario_files import one, project
 

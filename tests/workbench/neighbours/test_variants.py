@@ -13,15 +13,15 @@ from pdp.decision import Verdict
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.json import canonical
+from pdp.opa.evaluation import Evaluator
+from pdp.opa.modules import Module
+from pdp.opa.syntax import parse_modules
 from pdp.workbench.diff.policies import BundlePair
 from pdp.workbench.neighbours.bases import allowed_call, approved_call, called_tools, complete_call, tool_of
 from pdp.workbench.neighbours.entries import DIRECTORY, made_up
 from pdp.workbench.neighbours.values import GONE, at, edited
 from pdp.workbench.neighbours.variants import changes, pairs
 from pdp.workbench.neighbours.vocabulary import Policy, vocabulary
-from pdp.workbench.opa.evaluation import Evaluator
-from pdp.workbench.opa.modules import Module
-from pdp.workbench.opa.syntax import parse_modules
 from tests.support import ROOT
 from tests.support.payments import BUNDLE
 

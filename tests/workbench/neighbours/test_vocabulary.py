@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pdp.engine.bundle.file import read_bundle
+from pdp.opa.modules import Module
+from pdp.opa.syntax import parse_modules
 from pdp.workbench.diff.policies import BundlePair, BundleRules
 from pdp.workbench.neighbours.vocabulary import Policy, Vocabulary, vocabulary
-from pdp.workbench.opa.modules import Module
-from pdp.workbench.opa.syntax import parse_modules
 from tests.support.payments import BUNDLE
 
 pytestmark = pytest.mark.opa

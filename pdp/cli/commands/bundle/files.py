@@ -14,7 +14,9 @@ from pdp.cli.output import print_answer
 from pdp.engine.bundle.file import Bundle, read_bundle, read_packed
 from pdp.engine.bundle.signature import ALGORITHM, KEYS_VARIABLE, VerificationKey, load_public_keys, public_keys
 from pdp.errors import UsageError
-from pdp.workbench.bundles.build import compile_bundle, write_bundle
+from pdp.opa.build import compile_bundle, write_bundle
+from pdp.opa.modules import baseline_policies_path
+from pdp.opa.program import needed_opa
 from pdp.workbench.bundles.inspect import inspect_bundle, inspection_lines
 from pdp.workbench.bundles.sign import (
     PUBLIC_SUFFIX,
@@ -25,8 +27,6 @@ from pdp.workbench.bundles.sign import (
     sign_bundle,
     signing_key,
 )
-from pdp.workbench.opa.modules import baseline_policies_path
-from pdp.workbench.opa.program import needed_opa
 
 BundleFile = Annotated[Path, file_argument("FILE", help="The bundle file.")]
 PublicKeys = Annotated[

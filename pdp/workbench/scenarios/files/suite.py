@@ -21,12 +21,12 @@ from pdp.errors import Fault, FileFaultsError, Place, UsageError
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
 from pdp.manifest.model import Tool
+from pdp.opa.modules import Module, baseline_policies_path, collect, modules_of_bundle
 from pdp.project.file import manifest_of_project, read_project
 from pdp.proposal import RejectionCode
 from pdp.session import Session
 from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.neighbours.values import GONE, JsonPath, as_list, at
-from pdp.workbench.opa.modules import Module, baseline_policies_path, collect, modules_of_bundle
 from pdp.workbench.scenarios.files.read import Located, ScenarioSource
 from pdp.workbench.scenarios.files.scenario import Scenario, Step, proposed_tool
 from pdp.workbench.scenarios.files.tools_file import ToolsFile

@@ -11,11 +11,11 @@ from pdp.decision import parse_findings
 from pdp.documents import nearest
 from pdp.engine.protocol import FINDINGS, Engine
 from pdp.errors import BundleError, EngineError, UsageError
+from pdp.opa.modules import Module
+from pdp.opa.program import find_opa
+from pdp.opa.rules import RuleSite, rule_sites, sites_by_code
 from pdp.workbench.explain.explain import NO_DECISION
 from pdp.workbench.explain.trace import Condition, RuleRun, trace
-from pdp.workbench.opa.modules import Module
-from pdp.workbench.opa.program import find_opa
-from pdp.workbench.opa.rules import RuleSite, rule_sites, sites_by_code
 from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import Suite, policy_modules
 from pdp.workbench.scenarios.results import Diagnosis, EngineAnswer, Fired, Missed, ScenarioResult, StepResult

@@ -11,8 +11,8 @@ from pdp.decision import Decision
 from pdp.engine.bundle.file import Bundle, read_bundle
 from pdp.engine.data import merged_data
 from pdp.engine.protocol import DECISION, PLAN, Engine, EngineName
+from pdp.opa.build import policy_bundle
 from pdp.project.resources import open_engine
-from pdp.workbench.engines import policy_bundle
 from pdp.workbench.scenarios.files.suite import Suite
 from pdp.workbench.scenarios.results import EngineAnswer
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pdp.errors import Fault, FileFaultsError, Place
-from pdp.workbench.opa.modules import Module
-from pdp.workbench.opa.tool import OpaTool
+from pdp.opa.modules import Module
+from pdp.opa.tool import OpaTool
 
 Node = dict[str, Any]
 Span = tuple[int, int]

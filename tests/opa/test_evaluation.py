@@ -12,7 +12,7 @@ from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import EngineTimeoutError, UsageError
 from pdp.json import canonical
-from pdp.workbench.opa.evaluation import Batch, Evaluator, Lines, canonical_answer
+from pdp.opa.evaluation import Batch, Evaluator, Lines, canonical_answer
 from tests.support import generated_requests
 
 if TYPE_CHECKING:

@@ -8,28 +8,26 @@ An installation works in a folder of its own within the cache, and the program t
 its version: installations at the same time do not disturb each other, and one that is broken off leaves nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, Final
 
-from pdp.client.client import secure_url
 from pdp.errors import PdpError
 from pdp.installed import extra
-from pdp.workbench.opa.program import OPA_VARIABLE, OPA_VERSION, cached_opa, machine, opa_version
+from pdp.opa.program import OPA_VARIABLE, OPA_VERSION, cached_opa, machine, opa_version
 
 with extra("workbench"):
     import httpx
-from collections.abc import Callable
 
 _PROGRAMS: Final = frozenset((system, processor) for system in ("linux", "darwin") for processor in ("amd64", "arm64"))
 _BASE_URL: Final = "https://openpolicyagent.org/downloads"
 # Seconds to wait for a connection, and then for each further piece; and those for the whole download.
 _PATIENCE: Final = 5.0
 _LONGEST: Final = 900.0
+_THIS_MACHINE: Final = ("127.0.0.1", "::1", "localhost")
 _LARGEST: Final = 200 * 1024 * 1024  # bytes that a file may have
 
 
@@ -114,10 +112,9 @@ async def _content(client: httpx.AsyncClient, url: str) -> bytes:
 
 
 async def _check_place(request: httpx.Request) -> None:
-    try:
-        secure_url(str(request.url))
-    except ValueError as error:
-        raise OpaInstallError(f"{request.url}: {error}") from None
+    url = request.url
+    if url.userinfo or not (url.scheme == "https" or (url.scheme == "http" and url.host in _THIS_MACHINE)):
+        raise OpaInstallError(f"{url}: has to begin with https://, without a user")
 
 
 def _check_version(program: Path) -> None:

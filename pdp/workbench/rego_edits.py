@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from pdp.workbench.opa.syntax import (
+from pdp.opa.syntax import (
     COMPREHENSIONS,
     Node,
     Source,

@@ -18,7 +18,7 @@ from itertools import takewhile
 from typing import Any, Final
 
 from pdp.json import canonical, digest
-from pdp.workbench.opa.syntax import Node, declared, imports_of, is_every, nodes, package_of, rule_name, variables
+from pdp.opa.syntax import Node, declared, imports_of, is_every, nodes, package_of, rule_name, variables
 
 _WITHOUT_MEANING: Final = frozenset(("location", "annotations", "comments", "index"))
 _UNORDERED: Final = ("set", "object")

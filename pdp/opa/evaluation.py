@@ -16,8 +16,8 @@ import orjson
 
 from pdp.errors import UsageError
 from pdp.json import canonical
-from pdp.workbench.opa.modules import write_texts
-from pdp.workbench.opa.program import run_opa
+from pdp.opa.modules import write_texts
+from pdp.opa.program import run_opa
 
 _TIMEOUT: Final = 300.0
 _DECISION: Final = "data.authz.decision"

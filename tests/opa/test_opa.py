@@ -15,8 +15,8 @@ import pytest
 
 from pdp.engine.opa.versions import OLDEST_GOOD, version_fault
 from pdp.errors import UsageError
-from pdp.workbench.opa.install import OpaInstallError, install_opa, release_asset
-from pdp.workbench.opa.program import OPA_VERSION, cached_opa, find_opa, opa_version
+from pdp.opa.install import OpaInstallError, install_opa, release_asset
+from pdp.opa.program import OPA_VERSION, cached_opa, find_opa, opa_version
 from tests.support import ROOT
 from tests.support.hostile_opa import HostileOpa, http
 
@@ -211,9 +211,9 @@ WRONG = checksum(OTHER)
 def test_a_release_that_is_not_whole_is_refused(
     behave: Callable[[Peer], None], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pdp.workbench.opa.install._LARGEST", 50_000)
+    monkeypatch.setattr("pdp.opa.install._LARGEST", 50_000)
     if behave is hang:
-        monkeypatch.setattr("pdp.workbench.opa.install._PATIENCE", 0.2)
+        monkeypatch.setattr("pdp.opa.install._PATIENCE", 0.2)
     with HostileOpa(behave) as server, pytest.raises(OpaInstallError) as caught:
         install_opa(lambda _: None, base_url=server.url)
 
@@ -223,7 +223,7 @@ def test_a_release_that_is_not_whole_is_refused(
 
 @pytest.mark.parametrize("begin", [b"HTTP/1.1 200 OK\r\nX: ", http(b"x")[:-1]], ids=["head", "body"])
 def test_a_server_that_drips_has_one_deadline(begin: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pdp.workbench.opa.install._LONGEST", 0.3)
+    monkeypatch.setattr("pdp.opa.install._LONGEST", 0.3)
 
     def drip(peer: Peer) -> None:
         peer.request()
@@ -289,7 +289,7 @@ def test_an_installation_replaces_what_is_damaged() -> None:
 
 INSTALLING = """
 import sys
-from pdp.workbench.opa import install
+from pdp.opa import install
 install._PATIENCE = install._LONGEST = 600
 install.install_opa(lambda line: None, base_url=sys.argv[1])
 """

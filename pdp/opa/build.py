@@ -1,23 +1,29 @@
-"""From policy folders, data and manifests to one bundle file. The same sources give the same bytes, on any machine."""
-
-from __future__ import annotations
+"""Compile policy folders, data and manifests to a bundle. The same sources give the same bytes on any machine."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from platformdirs import user_cache_path
 
 from pdp.audit.file import replace_file
 from pdp.documents import read_document
-from pdp.engine.bundle.file import pack_bundle, read_bundle
+from pdp.engine.bundle.file import Bundle, baseline_bundle_path, pack_bundle, read_bundle
 from pdp.engine.data import merged_data, read_data
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN
 from pdp.engine.wasm.engine import EmbeddedEngine
-from pdp.errors import FileFaultsError, UsageError
-from pdp.json import MAX_NUMBER, JsonValueError
+from pdp.errors import BundleError, FileFaultsError, UsageError
+from pdp.json import MAX_NUMBER, JsonValueError, canonical, digest
 from pdp.manifest.model import Tool
-from pdp.workbench.bundles.admission import staged_policies
-from pdp.workbench.bundles.names import KnownNames
-from pdp.workbench.opa.modules import baseline_folder
+from pdp.opa.admission import staged_policies
+from pdp.opa.modules import Module, baseline_folder, baseline_policies_path, collect
+from pdp.opa.names import KnownNames
+from pdp.opa.program import OPA_VERSION, needed_opa
+
+_MOST_STORED: Final = 32
+_READ_BESIDE: Final = ("capabilities.json", "schemas/request.json", "config/data.json")
 
 
 def compile_bundle(
@@ -97,3 +103,45 @@ def _config(file: Path, *, baseline: set[str], custom: set[str]) -> dict[str, An
     if lost:
         raise UsageError(f"{file}: requires concerns that the baseline does not have: {', '.join(lost)}")
     return {**config, "required_concerns": sorted(baseline | custom)}
+
+
+def policy_bundle(policies: Sequence[Path] = ()) -> Bundle:
+    """Return the bundle of the baseline and these folders, compiled now or before; alone, the released baseline.
+
+    In a checkout whose policies are newer than its released bundle, the policies decide: they are what reports show.
+
+    Raises:
+        UsageError: a folder cannot be used, or OPA is needed and not there.
+        FileFaultsError: a module is faulty.
+        BundleError: the bundle cannot be used.
+    """
+    baseline = baseline_policies_path()
+    folders = [baseline, *policies]
+    baseline_folder(folders)
+    modules = collect(baseline, folders)
+    if not policies:
+        released = read_bundle(baseline_bundle_path())
+        if released.modules == {path: module.text for path, module in modules.items()}:
+            return released
+    unit_tests = collect(baseline, folders, tests=True) if policies else {}
+    stored = user_cache_path("tool-pdp") / "compiled" / f"{_sources(baseline, {**modules, **unit_tests})}.tar.gz"
+    with suppress(BundleError):  # not there, half written, or by another version: it is made
+        return read_bundle(stored)
+    packed = compile_bundle(policies=folders, release=1, opa=needed_opa("compiling policies"))
+    _store(stored, packed)
+    return read_bundle(packed)
+
+
+def _sources(baseline: Path, modules: Mapping[str, Module]) -> str:
+    """A name for all that the compiled bundle depends on."""
+    beside = [(baseline / name).read_text(encoding="utf-8") for name in _READ_BESIDE]
+    texts = {path: digest(module.text.encode()) for path, module in modules.items()}
+    return digest(canonical([version("tool-pdp"), OPA_VERSION, texts, beside])).removeprefix("sha256:")
+
+
+def _store(path: Path, packed: bytes) -> None:
+    with suppress(OSError):  # a cache that cannot be written only takes time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, packed, mode=0o600)
+        for old in sorted(path.parent.glob("*.tar.gz"), key=lambda bundle: bundle.stat().st_mtime)[:-_MOST_STORED]:
+            old.unlink(missing_ok=True)

@@ -28,8 +28,8 @@ from pdp.engine.opa.engine import TOKEN_VARIABLE
 from pdp.errors import EngineError
 from pdp.installed import packaged
 from pdp.json import canonical
-from pdp.workbench.opa.modules import write_texts
-from pdp.workbench.opa.program import opa_environment
+from pdp.opa.modules import write_texts
+from pdp.opa.program import opa_environment
 
 _logger = logging.getLogger("pdp.engine")
 

@@ -20,12 +20,12 @@ from typing import Any, Final
 import orjson
 
 from pdp.errors import Fault, FileFaultsError, Place, UsageError
-from pdp.workbench.bundles.names import KnownNames
-from pdp.workbench.opa.evaluation import Evaluator
-from pdp.workbench.opa.modules import Module, baseline_folder, baseline_policies_path, collect
-from pdp.workbench.opa.rules import PARTS
-from pdp.workbench.opa.syntax import package_of, parse_modules
-from pdp.workbench.opa.tool import OpaTool
+from pdp.opa.evaluation import Evaluator
+from pdp.opa.modules import Module, baseline_folder, baseline_policies_path, collect
+from pdp.opa.names import KnownNames
+from pdp.opa.rules import PARTS
+from pdp.opa.syntax import package_of, parse_modules
+from pdp.opa.tool import OpaTool
 
 # First parts of codes that the program or the policies give elsewhere; a baseline with a concern says so itself.
 _TAKEN: Final = frozenset((

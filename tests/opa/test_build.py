@@ -15,8 +15,8 @@ from pdp.engine.bundle.file import Bundle, read_bundle
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import FileFaultsError, UsageError
 from pdp.json import canonical, digest
-from pdp.workbench.bundles.build import compile_bundle, write_bundle
-from pdp.workbench.opa.modules import baseline_policies_path
+from pdp.opa.build import compile_bundle, write_bundle
+from pdp.opa.modules import baseline_policies_path
 from tests.support import ROOT
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import pytest
 
 from pdp.cli.commands.check import check, expected_codes
 from pdp.errors import FileFaultsError, UsageError
-from pdp.workbench.bundles.build import compile_bundle
-from pdp.workbench.opa.modules import baseline_policies_path, collect
+from pdp.opa.build import compile_bundle
+from pdp.opa.modules import baseline_policies_path, collect
 from tests.support.payments import EXAMPLE
 
 if TYPE_CHECKING:

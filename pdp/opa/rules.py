@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from pdp.workbench.opa.modules import Module
+from pdp.opa.modules import Module
 
 PARTS: Final = ("deny", "step_up", "allow", "obligations")
 """What a concern may find, in the order in which a decision weighs it."""

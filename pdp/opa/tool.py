@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from pdp.documents import Document, Part
 from pdp.errors import Fault, FileFaultsError, Place, UsageError
-from pdp.workbench.opa.modules import Module, write_texts
-from pdp.workbench.opa.program import run_opa
+from pdp.opa.modules import Module, write_texts
+from pdp.opa.program import run_opa
 
 _TIMEOUT: Final = 120
 # Where METADATA stands for all of the user's packages; a user's own file has another name.

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pdp.workbench.opa.modules import Module, baseline_policies_path, collect
-from pdp.workbench.opa.rules import RuleSite, rule_sites, sites_by_code
+from pdp.opa.modules import Module, baseline_policies_path, collect
+from pdp.opa.rules import RuleSite, rule_sites, sites_by_code
 
 HOURS = """\
 # METADATA

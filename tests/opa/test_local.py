@@ -16,7 +16,7 @@ from pdp.engine.opa.client import OpaClient, parse_address
 from pdp.engine.opa.engine import SidecarEngine
 from pdp.errors import EngineError
 from pdp.json import canonical, digest
-from pdp.workbench.opa.local import OpaServer, local_opa
+from pdp.opa.local import OpaServer, local_opa
 from tests.support import ROOT, timely
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def test_a_program_that_never_gets_ready_is_given_up(tmp_path: Path, monkeypatch
     slow = program(tmp_path, "echo loading for ever\nexec sleep 60")
 
     def refusal(seconds: float) -> str:
-        monkeypatch.setattr("pdp.workbench.opa.local._START_TIMEOUT", seconds)
+        monkeypatch.setattr("pdp.opa.local._START_TIMEOUT", seconds)
         with pytest.raises(EngineError) as caught, local_opa(slow, bundle=POLICY):
             pass
         return re.sub("within .* s:", "within TIME s:", str(caught.value))

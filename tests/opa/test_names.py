@@ -10,9 +10,9 @@ import pytest
 from pdp.cli.commands.check import check
 from pdp.errors import FileFaultsError
 from pdp.manifest.load import load_effective
-from pdp.workbench.bundles.build import compile_bundle
-from pdp.workbench.bundles.names import KnownNames
-from pdp.workbench.opa.modules import baseline_policies_path
+from pdp.opa.build import compile_bundle
+from pdp.opa.modules import baseline_policies_path
+from pdp.opa.names import KnownNames
 from tests.support.payments import EXAMPLE
 
 if TYPE_CHECKING:
