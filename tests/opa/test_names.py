@@ -1,24 +1,18 @@
 """What a user's concern may name: typos of the request, of the tools' contexts and arguments and of the data."""
 
-from __future__ import annotations
-
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
 from pdp.cli.commands.check import check
-from pdp.errors import FileFaultsError
+from pdp.errors import Fault, FileFaultsError
 from pdp.manifest.load import load_effective
 from pdp.opa.build import compile_bundle
 from pdp.opa.modules import baseline_policies_path
 from pdp.opa.names import KnownNames
 from tests.support.payments import EXAMPLE
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pdp.errors import Fault
 
 pytestmark = [pytest.mark.opa, pytest.mark.usefixtures("opa")]
 

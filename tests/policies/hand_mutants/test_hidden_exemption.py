@@ -1,8 +1,6 @@
 """Forty rules get other names, and one of them an exemption: the difference of the bundles shows it, and it alone."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,11 +9,6 @@ from pdp.opa.modules import baseline_policies_path
 from pdp.workbench.diff.bundle_diff import bundle_diff
 from pdp.workbench.scenarios.files.suite import load_suite
 from tests.support.payments import EXAMPLE, effective
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pdp.workbench.diff.result import BundleDiff
 
 pytestmark = [pytest.mark.opa, pytest.mark.process]
 

@@ -1,11 +1,8 @@
 """Rego broken in one place: each way of it on small modules, whole sets of what is changed and where."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,9 +11,6 @@ from pdp.opa.syntax import Source, parse_modules
 from pdp.workbench.mutation.edits import manifest_mutants, rego_mutants
 from pdp.workbench.rego_edits import edits
 from pdp.workbench.scenarios.files.suite import load_suite
-
-if TYPE_CHECKING:
-    from pdp.workbench.mutation.mutant import RegoMutant
 
 pytestmark = pytest.mark.opa
 
