@@ -15,7 +15,7 @@ from pathlib import Path
 from pdp.engine.bundle.file import Bundle, pack_bundle, read_bundle
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN
 from pdp.errors import PdpError
-from pdp.opa.modules import baseline_policies_path, collect
+from pdp.opa.modules import Module, baseline_policies_path, collect
 from pdp.opa.program import find_opa
 from pdp.opa.tool import OpaTool
 from pdp.workbench.diff.bundle_diff import bundle_diff
@@ -23,11 +23,7 @@ from pdp.workbench.diff.generated import GeneratedCalls
 from pdp.workbench.diff.policies import BundlePair
 from pdp.workbench.mutation.edits import rego_mutants
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
-
-if TYPE_CHECKING:
-    from pdp.engine.bundle.file import Bundle
-    from pdp.opa.modules import Module
-    from pdp.workbench.mutation.mutant import RegoMutant
+from pdp.workbench.mutation.mutant import RegoMutant
 
 REQUESTS = 50_000
 SECONDS = 20.0

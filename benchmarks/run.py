@@ -29,6 +29,7 @@ from pdp.engine.opa.engine import SidecarEngine
 from pdp.engine.protocol import Engine
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.json import canonical, digest
+from pdp.manifest.effective import EffectiveManifest
 from pdp.opa.local import local_opa
 from pdp.opa.program import find_opa
 from pdp.request import Entity, Request, RequestedAction

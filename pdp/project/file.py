@@ -77,7 +77,7 @@ def read_project(file: Path) -> Project:
     return read_record(file, Project)
 
 
-def manifest_of_project(file: Path, project: Project) -> "EffectiveManifest":
+def manifest_of_project(file: Path, project: Project) -> EffectiveManifest:
     """Return the effective manifest of the project of a file."""
     if project.manifest is None:
         raise UsageError(f"{file}: states no manifest", hint="add `manifest: FILE`")
@@ -85,7 +85,7 @@ def manifest_of_project(file: Path, project: Project) -> "EffectiveManifest":
 
 
 def engine_of_project(
-    project: Project, manifest: "EffectiveManifest", owned: "ExitStack", engine: EngineName | Engine | None = None
+    project: Project, manifest: EffectiveManifest, owned: ExitStack, engine: EngineName | Engine | None = None
 ) -> Engine:
     """Return the engine that a project states, or `engine`, for its manifest; see `engine_of_files`.
 

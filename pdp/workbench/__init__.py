@@ -6,6 +6,7 @@ there is more to say.
 
 engines     names and time limits of the engines that scenarios run on
 rego_edits  edits that break a module of Rego in one place each
+rego_forms  rules of two policies without what has no meaning, names among it
 bundles     a folder: sign, publish and inspect bundles
 reports     a folder: what reports share
 explain     a folder: why a call is decided as it is

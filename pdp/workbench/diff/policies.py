@@ -17,9 +17,9 @@ from pdp.manifest.diff import ContentChange, Direction
 from pdp.opa.modules import Module, modules_of_bundle
 from pdp.opa.rules import RuleSite, rule_sites
 from pdp.opa.syntax import Node, package_of, parse_modules, rule_name
-from pdp.workbench.diff.forms import rule_forms
 from pdp.workbench.diff.manifests import Manifests
 from pdp.workbench.neighbours.vocabulary import Rule
+from pdp.workbench.rego_forms import rule_forms
 
 
 @dataclass(frozen=True)

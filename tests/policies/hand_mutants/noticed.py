@@ -12,7 +12,7 @@ import orjson
 from pdp.json import canonical
 from pdp.opa.modules import baseline_policies_path, collect, write_texts
 from pdp.opa.program import run_opa
-from tests.policies.hand_mutants.mutants import baseline_modules, package_name
+from tests.policies.hand_mutants.mutants import HandMutant, baseline_modules, package_name
 from tests.policies.hand_mutants.witnesses import PROBE, PROBE_FILE
 
 _TIMEOUT: Final = 120.0

@@ -7,6 +7,7 @@ import pytest
 from pdp.opa.build import compile_bundle
 from pdp.opa.modules import baseline_policies_path
 from pdp.workbench.diff.bundle_diff import bundle_diff
+from pdp.workbench.diff.result import BundleDiff
 from pdp.workbench.scenarios.files.suite import load_suite
 from tests.support.payments import EXAMPLE, effective
 

@@ -9,6 +9,7 @@ import pytest
 from pdp.opa.modules import Module
 from pdp.opa.syntax import Source, parse_modules
 from pdp.workbench.mutation.edits import manifest_mutants, rego_mutants
+from pdp.workbench.mutation.mutant import RegoMutant
 from pdp.workbench.rego_edits import edits
 from pdp.workbench.scenarios.files.suite import load_suite
 
