@@ -6,8 +6,7 @@ Both have what a reviewer reads; every change of structure and every difference 
 from collections.abc import Iterator
 from typing import Final
 
-from pdp.workbench.diff.result import BundleDiff
-from pdp.workbench.diff.review import ReviewItem
+from pdp.workbench.diff.result import BundleDiff, ReviewItem
 from pdp.workbench.reports.shown_file import markdown_code, markdown_text, printable
 
 _MOST: Final = 25

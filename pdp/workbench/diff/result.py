@@ -7,7 +7,6 @@ from pdp.engine.bundle.file import Bundle
 from pdp.manifest.diff import Direction
 from pdp.workbench.diff.generated import Extent
 from pdp.workbench.diff.groups import Group
-from pdp.workbench.diff.review import ReviewItem
 from pdp.workbench.diff.structure import Structure
 
 UNCOVERED: Final = (
@@ -35,6 +34,26 @@ class KnownCalls:
     skipped: int = 0
     calls: int = 0
     groups: tuple[Group, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewItem:
+    """One cause with what it does.
+
+    Attributes:
+        direction: `loosens`, `unseen`, `unclear` or `tightens`: the most dangerous of all that it does.
+        call: the call that shows it (`Group.call`); or empty.
+        where: `FILE:LINE`; or empty.
+        text: the lines that differ, those before with `- ` and those after with `+ `.
+        ids: what an explanation names.
+    """
+
+    direction: str
+    sentence: str
+    call: str = ""
+    where: str = ""
+    text: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,49 +4,25 @@ A cause is a field of an entry, a rule or a datum that changed. The differences 
 whose concern they name; those of no cause stand for themselves.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pdp.documents import read_document
 from pdp.manifest.diff import ContentChange, Direction
 from pdp.workbench.diff.exercise import rule_text
 from pdp.workbench.diff.groups import Group, shortened, shown_value
 from pdp.workbench.diff.policies import BundlePair
+from pdp.workbench.diff.result import BundleDiff, ReviewItem
 from pdp.workbench.diff.structure import Structure
 from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import Suite, place_of_datum, place_of_field
 
-if TYPE_CHECKING:
-    from pdp.workbench.diff.result import BundleDiff
-
 UNSEEN: Final = "unseen"
 _ORDER: Final = (Direction.LOOSENS, UNSEEN, Direction.UNCLEAR, Direction.TIGHTENS)
 _MOST_LINES: Final = 12
-
-
-@dataclass(frozen=True, slots=True)
-class ReviewItem:
-    """One cause with what it does.
-
-    Attributes:
-        direction: `loosens`, `unseen`, `unclear` or `tightens`: the most dangerous of all that it does.
-        call: the call that shows it (`Group.call`); or empty.
-        where: `FILE:LINE`; or empty.
-        text: the lines that differ, those before with `- ` and those after with `+ `.
-        ids: what an explanation names.
-    """
-
-    direction: str
-    sentence: str
-    call: str = ""
-    where: str = ""
-    text: tuple[str, ...] = ()
-    ids: tuple[str, ...] = ()
 
 
 class _Words(NamedTuple):

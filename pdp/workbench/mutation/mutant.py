@@ -1,21 +1,16 @@
 """One change that a scenario should notice, whatever it changes, and its fate."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from dataclasses import dataclass, replace
 from difflib import unified_diff
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.errors import Place
 from pdp.manifest.effective import EffectiveManifest
 from pdp.workbench.scenarios.files.suite import Suite
-
-if TYPE_CHECKING:
-    from pdp.workbench.mutation.search import ProposedScenario
 
 _CONTEXT: Final = 2
 _HASH: Final = 8
@@ -82,6 +77,22 @@ class Fate(StrEnum):
     SURVIVED = "survived"
     EQUIVALENT = "equivalent"
     INVALID = "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedScenario:
+    """The result of a search for a difference.
+
+    Attributes:
+        scenario: YAML, a list of one scenario; None when no call shows the difference.
+        note: what was searched in vain.
+        loosens: whether the mutant admits more than the original, in the call of the scenario.
+    """
+
+    scenario: str | None
+    file: Path | None
+    note: str | None = None
+    loosens: bool = False
 
 
 @dataclass(frozen=True, slots=True)

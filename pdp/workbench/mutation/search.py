@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,7 @@ from pdp.opa.tool import OpaTool
 from pdp.workbench.diff.comparison import ComparedCall, Comparison, Difference
 from pdp.workbench.diff.generated import GeneratedCalls
 from pdp.workbench.diff.policies import BundlePair
-from pdp.workbench.mutation.mutant import DataMutant, ManifestMutant, Mutant, RegoMutant
+from pdp.workbench.mutation.mutant import DataMutant, ManifestMutant, Mutant, ProposedScenario, RegoMutant
 from pdp.workbench.mutation.trial import Recorded
 from pdp.workbench.neighbours.bases import tool_of
 from pdp.workbench.neighbours.runs import FLOW
@@ -38,22 +38,6 @@ _MOST: Final = 4000
 _WIDTH: Final = 110
 _DECIDED: Final = Expect(verdict=None, codes=(), obligations=())
 """What an expectation names of a decision."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProposedScenario:
-    """The result of a search for a difference.
-
-    Attributes:
-        scenario: YAML, a list of one scenario; None when no call shows the difference.
-        note: what was searched in vain.
-        loosens: whether the mutant admits more than the original, in the call of the scenario.
-    """
-
-    scenario: str | None
-    file: Path | None
-    note: str | None = None
-    loosens: bool = False
 
 
 def propose_scenario(
