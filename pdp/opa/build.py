@@ -9,7 +9,6 @@ from typing import Any, Final
 from platformdirs import user_cache_path
 
 from pdp.audit.file import replace_file
-from pdp.documents import read_document
 from pdp.engine.bundle.file import Bundle, baseline_bundle_path, pack_bundle, read_bundle
 from pdp.engine.data import merged_data, read_data
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN
@@ -23,7 +22,7 @@ from pdp.opa.names import KnownNames
 from pdp.opa.program import OPA_VERSION, needed_opa
 
 _MOST_STORED: Final = 32
-_READ_BESIDE: Final = ("capabilities.json", "schemas/request.json", "config/data.json")
+_READ_BESIDE: Final = ("capabilities.json", "schemas/request.json")
 
 
 def compile_bundle(
@@ -38,7 +37,7 @@ def compile_bundle(
     """Build a bundle and return the file's bytes; `write_bundle` writes them.
 
     Args:
-        policies: the baseline's folder (`authz/decision.rego`, `capabilities.json`, `schemas/`, `config/data.json`)
+        policies: the baseline's folder (`authz/decision.rego`, `capabilities.json`, `schemas/`)
             and those of the user's modules, each `package custom.concerns.NAME`. Unit tests (`..._test.rego`) are
             left out; a user's with a concern in it is refused.
         release: counts upwards from 1.
@@ -62,15 +61,13 @@ def compile_bundle(
             if faults:
                 raise FileFaultsError(faults)
         wasm = staged.tool.compile([DECISION, FINDINGS, PLAN])
-    config = baseline_folder(policies) / "config/data.json"
+        # An engine refuses to decide when one of them is lost.
+        concerns = staged.concerns(custom=False) | staged.concerns(custom=True)
     try:
         packed = pack_bundle(
             release=release,
             wasm=wasm,
-            data={
-                **documents,
-                "config": _config(config, baseline=staged.concerns(custom=False), custom=staged.concerns(custom=True)),
-            },
+            data={**documents, "config": {"required_concerns": sorted(concerns)}},
             modules={path: module.text for path, module in staged.modules.items()},
         )
     except JsonValueError as error:
@@ -91,18 +88,6 @@ def write_bundle(out: Path, packed: bytes) -> None:
         raise UsageError(
             f"{out}: cannot be written: {error.strerror}", hint="name a file in a folder of yours"
         ) from error
-
-
-def _config(file: Path, *, baseline: set[str], custom: set[str]) -> dict[str, Any]:
-    """The policies' own configuration, with the concerns that must be loaded: all that are there.
-
-    A list in the file names concerns of the baseline that must be among them, so that none is lost unnoticed.
-    """
-    config: dict[str, Any] = read_document(file).value if file.is_file() else {}
-    lost = sorted({*config.get("required_concerns", ())} - baseline)
-    if lost:
-        raise UsageError(f"{file}: requires concerns that the baseline does not have: {', '.join(lost)}")
-    return {**config, "required_concerns": sorted(baseline | custom)}
 
 
 def policy_bundle(policies: Sequence[Path] = ()) -> Bundle:

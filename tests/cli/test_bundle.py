@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
+from tests.support import ROOT
 from tests.support.command_line import codes, decided, environment, pdp, session_file, written
 from tests.support.payments import EXAMPLE, effective, wire
 
 pytestmark = [pytest.mark.opa, pytest.mark.usefixtures("opa")]
 
-BASELINE = ["approvals", "delegation", "documents", "effects", "flow", "idempotency", "limits", "manifest",
-            "markings", "provenance", "purposes", "risk", "scopes"]  # fmt: skip
-CONCERNS = sorted([*BASELINE, "beneficiary", "sanctions"])
+CONCERNS = sorted([*(path.name for path in (ROOT / "policies/authz/concerns").iterdir()), "beneficiary", "sanctions"])
 
 
 def concern(folder: Path, name: str, text: str) -> Path:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pdp.engine.bundle.file import baseline_bundle_path, pack_bundle, read_bundle
+from pdp.engine.bundle.file import pack_bundle, read_bundle
 from scripts.release_bundles import EXAMPLES, ROOT, main
 from tests.support import payments
 from tests.support.command_line import pdp
@@ -33,14 +33,6 @@ def release(root: Path, name: str) -> int:
 def test_there_are_these_released_bundles() -> None:
     """That their sources give them is a step of its own in `scripts/test`, and that they pass the gate."""
     assert contents(ROOT).keys() == {f"{name}.tar.gz" for name in EXAMPLES}
-
-
-def test_the_baseline_requires_every_concern_that_it_has() -> None:
-    bundle = read_bundle(baseline_bundle_path())
-    folders = sorted(path.name for path in (ROOT / "policies/authz/concerns").iterdir())
-
-    assert bundle.data["config"]["required_concerns"] == folders
-    assert len(folders) == 13
 
 
 @pytest.mark.opa

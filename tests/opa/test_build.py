@@ -508,36 +508,6 @@ def test_folders_that_cannot_be_built_are_named(opa: Path, tiny: Path, tmp_path:
     assert usage(opa, tiny, large) == "large/x.rego: larger than 1048576 bytes (is this Rego?)"
 
 
-def test_a_concern_that_is_required_and_not_there_is_named(opa: Path, tiny: Path) -> None:
-    written(tiny, {"config/data.json": '{"required_concerns": ["known", "limits", "scopes"]}'})
-
-    message = "requires concerns that the baseline does not have: limits, scopes"
-    assert usage(opa, tiny) == f"tiny/config/data.json: {message}"
-
-
-def test_a_configuration_that_is_not_json_has_its_place(opa: Path, tiny: Path) -> None:
-    written(tiny, {"config/data.json": "{"})
-
-    with pytest.raises(FileFaultsError) as caught:
-        build(opa, tiny)
-
-    assert caught.value.faults[0].message == "not JSON: expecting property name enclosed in double quotes"
-
-
-def test_other_configuration_is_kept_and_none_is_needed(opa: Path, tiny: Path) -> None:
-    written(tiny, {"config/data.json": '{"levels": {"a": 1}}'})
-    built = build(opa, tiny)
-    (tiny / "config/data.json").unlink()
-    none = build(opa, tiny)
-
-    assert {**built.data["config"], "bundle": None} == {
-        "levels": {"a": 1},
-        "required_concerns": ["known"],
-        "bundle": None,
-    }
-    assert none.data["config"]["required_concerns"] == ["known"]
-
-
 def test_arguments_that_cannot_be_used_are_named(opa: Path, tiny: Path, tmp_path: Path) -> None:
     assert usage(opa, tiny, release=0) == "release 0 is out of range (releases count upwards from 1)"
     assert usage(tmp_path / "nowhere/opa", tiny) == (
