@@ -1,18 +1,13 @@
 """What a source exposes otherwise than the manifest says."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
+from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.fields import READ_CLASSES, EffectClass, RiskTier
 from pdp.manifest.schema.drift import drift
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pdp.manifest.effective import EffectiveManifest
-    from pdp.scan.exposed import Exposure
+from pdp.scan.exposed import Exposure
 
 _INSIDE: Final = (EffectClass.PURE, EffectClass.READ_INTERNAL, EffectClass.STAGE, EffectClass.COMMIT_LOW)
 

@@ -1,12 +1,10 @@
 """A call of a framework: decided, run by the framework's own executor, and what the model is told of it."""
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextvars import ContextVar
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pdp.adapters.guard.outcome import LEFT_OUT, UNDECIDED, UNKNOWN, CallOutcome, OutcomeKind, outcome_of
 from pdp.documents.arguments import checked
@@ -15,16 +13,12 @@ from pdp.execution.failures import ToolUnavailableError
 from pdp.execution.runner import set_within
 from pdp.flow.preview import Visibility
 from pdp.json import canonical, digest
+from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.foreign.dialects import translated
+from pdp.pep import Pep
 from pdp.session import Session
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable
-
-    from pdp.manifest.effective import EffectiveManifest
-    from pdp.pep import Pep
-
-    SessionSource = Session | Mapping[str, Any] | Callable[[Any], Session | Mapping[str, Any]]
+SessionSource = Session | Mapping[str, Any] | Callable[[Any], Session | Mapping[str, Any]]
 
 _log = logging.getLogger("pdp.adapters")
 

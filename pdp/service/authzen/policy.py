@@ -1,9 +1,9 @@
 """The policy that answers: the one that decides the tenant's tool calls, or any other by its entrypoint."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -14,21 +14,15 @@ from pdp.decision import Decision, Verdict, denied, new_id
 from pdp.engine.protocol import DECISION, REQUEST_INVALID, Engine, parse_answer
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, PdpError, UndefinedDocumentError
 from pdp.json import canonical
-from pdp.manifest.expressions.expression import MISSING, Variables, compile_expression
+from pdp.manifest.expressions.expression import MISSING, Expression, Variables, compile_expression
+from pdp.manifest.model import Tool
+from pdp.pep import Pep
 from pdp.project.resources import engine_of_files
 from pdp.proposal import Proposal
 from pdp.request import Entity, Request, RequestedAction
+from pdp.service.authzen.entities import AccessRequest
+from pdp.service.settings import AuthzenSettings
 from pdp.session import LONGEST_TEXT, Session
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from contextlib import ExitStack
-
-    from pdp.manifest.expressions.expression import Expression
-    from pdp.manifest.model import Tool
-    from pdp.pep import Pep
-    from pdp.service.authzen.entities import AccessRequest
-    from pdp.service.settings import AuthzenSettings
 
 UNCHECKED: Final = ("arguments", "resource")
 """Parts of a question that the policy takes as stated, if it is about no particular call."""
@@ -112,7 +106,7 @@ class AccessPolicy:
         held = Entity(resource.pop("type"), resource.pop("id"), resource)
         return Request(request.subject, request.action, held, context), None, () if is_whole else UNCHECKED[1:]
 
-    def _admitted(self, name: str, context: dict[str, Any]) -> tuple[_Mapping, _Mapping]:
+    def _admitted(self, name: str, context: dict[str, Any]) -> "tuple[_Mapping, _Mapping]":
         """Check a call, store its corrected arguments in `context`, and return the mappings of its tool."""
         key = context.get("idempotency_key")
         if key is not None and (type(key) is not str or len(key) > LONGEST_TEXT):

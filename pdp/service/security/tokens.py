@@ -4,8 +4,6 @@ A token is `pdp_`, the 16 hexadecimal digits of its id, and 256 random bits in b
 what is so random no slow hash is needed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import hmac
@@ -13,27 +11,23 @@ import re
 import secrets
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Final
 
 import orjson
 from pydantic import ValidationError
 
-from pdp.audit.chain import recordable
+from pdp.audit.chain import AuditEvent, recordable
 from pdp.clock import to_milliseconds
 from pdp.errors import UsageError
 from pdp.json import canonical, frozen
 from pdp.project.resources import open_stores
 from pdp.service.models.tokens import LIFETIME, TokenOrder
 from pdp.service.security.principal import Principal, Scope
+from pdp.service.settings import ServiceSettings
 from pdp.session import Session
 from pdp.stores.sql.tokens import SqlTokens, TokenRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from contextlib import ExitStack
-
-    from pdp.audit.chain import AuditEvent
-    from pdp.service.settings import ServiceSettings
 
 COOKIE: Final = "pdp_session"
 _SESSION_SECONDS: Final = 3600
