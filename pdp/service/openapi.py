@@ -153,15 +153,6 @@ _POLICY: Final = (
 )
 router.routes.append(Mount("/docs", StaticFiles(packages=[("fastapi_offline", "static")])))
 
-PARTS: Final = (
-    authzen.router,
-    proposals.router,
-    health.router,
-    router,
-    hooks.router,
-    inbox.router,
-    approvals.router,
-    tokens.router,
-)
-ROUTES: Final = [route for part in PARTS for route in part.routes]
+_PARTS: Final = (authzen, proposals, health, hooks, inbox, approvals, tokens)
+ROUTES: Final = [*(route for part in _PARTS for route in part.router.routes), *router.routes]
 """All routes of the application. A request takes the first that matches, so the most frequent ones come first."""

@@ -27,7 +27,7 @@ from pdp.service.models.proposals import (
     ReportedResult,
     SessionBody,
 )
-from pdp.service.requests import Proposer, ServiceRoute, caller, direct, read_object
+from pdp.service.requests import Proposer, ServiceRoute, caller, direct_endpoint, read_object
 from pdp.service.security.principal import Scope
 from pdp.service.state import Caller
 from pdp.service.telemetry import count_decision
@@ -39,7 +39,7 @@ router = APIRouter(route_class=ServiceRoute, tags=["proposals"])
 _OWN: Final = ("purpose", "idempotency_key", "run_id", "request_id", "plan")
 
 
-@direct(router, "/v1/proposals", Scope.PROPOSE, ProposedCall | ProposedPlan, ProposalAnswer | PlanAnswer)
+@direct_endpoint(router, "/v1/proposals", Scope.PROPOSE, ProposedCall | ProposedPlan, ProposalAnswer | PlanAnswer)
 async def propose(request: Request) -> Response:
     """Propose a call, or check a plan.
 
@@ -64,7 +64,7 @@ async def propose(request: Request) -> Response:
     return _decided(await who.tenant.pep.abegin(name, call.proposal, session, proposer=proposer, **ids))
 
 
-@direct(router, "/v1/proposals/{call_id}/result", Scope.PROPOSE, ReportedResult, ProposalAnswer)
+@direct_endpoint(router, "/v1/proposals/{call_id}/result", Scope.PROPOSE, ReportedResult, ProposalAnswer)
 async def report_result(request: Request) -> Response:
     """Report the result of a call that has begun.
 

@@ -135,7 +135,7 @@ class ServiceRoute(APIRoute):
         return handler
 
 
-def direct(
+def direct_endpoint(
     router: APIRouter, path: str, scope: Scope, takes: Any, gives: Any
 ) -> Callable[[Callable[[Request], Awaitable[Response]]], None]:
     """Register an endpoint that reads the request itself, for calls that have to be fast.

@@ -23,7 +23,7 @@ from pdp.service.models.access import (
     SearchAnswer,
     SubjectSearch,
 )
-from pdp.service.requests import ServiceRoute, caller, direct, read_object
+from pdp.service.requests import ServiceRoute, caller, direct_endpoint, read_object
 from pdp.service.security.principal import Scope
 from pdp.service.settings import DEFAULT_TENANT
 from pdp.service.state import service_of
@@ -39,7 +39,7 @@ async def _answered(answer: Callable[..., Awaitable[Mapping[str, Any]]], request
     return Response(orjson.dumps(answered), media_type="application/json")
 
 
-@direct(router, "/access/v1/evaluation", Scope.DECIDE, EvaluationRequest, AccessDecision)
+@direct_endpoint(router, "/access/v1/evaluation", Scope.DECIDE, EvaluationRequest, AccessDecision)
 async def _evaluate(request: Request) -> Response:
     """Decide one request.
 
@@ -50,25 +50,25 @@ async def _evaluate(request: Request) -> Response:
     return await _answered(evaluate, request)
 
 
-@direct(router, "/access/v1/evaluations", Scope.DECIDE, EvaluationsRequest, AccessDecisions | AccessDecision)
+@direct_endpoint(router, "/access/v1/evaluations", Scope.DECIDE, EvaluationsRequest, AccessDecisions | AccessDecision)
 async def _evaluate_all(request: Request) -> Response:
     """Decide several requests; one decision if `evaluations` is absent or empty."""
     return await _answered(evaluate_all, request)
 
 
-@direct(router, "/access/v1/search/subject", Scope.DECIDE, SubjectSearch, SearchAnswer)
+@direct_endpoint(router, "/access/v1/search/subject", Scope.DECIDE, SubjectSearch, SearchAnswer)
 async def _search_subjects(request: Request) -> Response:
     """Search the subjects of the directory that are permitted."""
     return await _answered(partial(search, "subject"), request)
 
 
-@direct(router, "/access/v1/search/resource", Scope.DECIDE, ResourceSearch, SearchAnswer)
+@direct_endpoint(router, "/access/v1/search/resource", Scope.DECIDE, ResourceSearch, SearchAnswer)
 async def _search_resources(request: Request) -> Response:
     """Search the resources of the directory that the subject is permitted."""
     return await _answered(partial(search, "resource"), request)
 
 
-@direct(router, "/access/v1/search/action", Scope.DECIDE, ActionSearch, SearchAnswer)
+@direct_endpoint(router, "/access/v1/search/action", Scope.DECIDE, ActionSearch, SearchAnswer)
 async def _search_actions(request: Request) -> Response:
     """Search the actions of the manifest that the subject is permitted."""
     return await _answered(partial(search, "action"), request)
