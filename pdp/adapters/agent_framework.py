@@ -12,8 +12,7 @@ from typing import Any, Final
 import orjson
 from pydantic_core import to_jsonable_python
 
-from pdp.adapters.guard.guard import FrameworkCall, SessionSource, ToolGuard
-from pdp.adapters.guard.outcome import UNDECIDED, CallOutcome, OutcomeKind
+from pdp.adapters.guard.guard import UNDECIDED, CallOutcome, FrameworkCall, OutcomeKind, SessionSource, ToolGuard
 from pdp.execution.runner import set_within
 from pdp.installed import extra
 from pdp.pep import Pep

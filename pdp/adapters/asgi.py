@@ -11,11 +11,18 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from typing import Any, Final
 
-from pdp.adapters.guard.guard import FrameworkCall, SessionSource, ToolGuard
-from pdp.adapters.guard.outcome import OutcomeKind
-from pdp.adapters.http.request import RequestArguments, local_path, read_arguments, written
+from pdp.adapters.guard.guard import FrameworkCall, OutcomeKind, SessionSource, ToolGuard
+from pdp.adapters.http.request import (
+    OPEN,
+    RequestArguments,
+    Route,
+    ToolRoutes,
+    local_path,
+    read_arguments,
+    tools_of_openapi,
+    written,
+)
 from pdp.adapters.http.response import HeldResponse, send_json, send_problem
-from pdp.adapters.http.routes import OPEN, Route, ToolRoutes, tools_of_openapi
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolUnavailableError
 from pdp.pep import Pep

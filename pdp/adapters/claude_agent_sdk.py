@@ -11,8 +11,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, Final
 
-from pdp.adapters.guard.guard import FrameworkCall, SessionSource, ToolGuard
-from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
+from pdp.adapters.guard.guard import CallOutcome, FrameworkCall, OutcomeKind, SessionSource, ToolGuard
 from pdp.errors import UsageError
 from pdp.hooks.home import HookPolicy
 from pdp.installed import extra

@@ -14,8 +14,7 @@ from typing import Any, Final
 from pydantic import PrivateAttr
 from pydantic_core import to_jsonable_python
 
-from pdp.adapters.guard.guard import FrameworkCall, SessionSource, ToolGuard
-from pdp.adapters.guard.outcome import OutcomeKind
+from pdp.adapters.guard.guard import FrameworkCall, OutcomeKind, SessionSource, ToolGuard
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolError
 from pdp.installed import extra

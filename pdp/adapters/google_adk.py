@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from pydantic_core import to_jsonable_python
 
-from pdp.adapters.guard.guard import FrameworkCall, SessionSource, ToolGuard
-from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
+from pdp.adapters.guard.guard import CallOutcome, FrameworkCall, OutcomeKind, SessionSource, ToolGuard
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolError
 from pdp.execution.runner import set_within

@@ -9,8 +9,7 @@ from typing import Any
 
 import orjson
 
-from pdp.adapters.guard.guard import FrameworkCall, SessionSource, ToolGuard
-from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
+from pdp.adapters.guard.guard import CallOutcome, FrameworkCall, OutcomeKind, SessionSource, ToolGuard
 from pdp.execution.failures import ToolError, ToolUnavailableError
 from pdp.installed import extra
 from pdp.pep import Pep

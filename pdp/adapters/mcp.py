@@ -8,8 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from pdp.adapters.guard.guard import FrameworkCall, SessionSource, ToolGuard
-from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
+from pdp.adapters.guard.guard import CallOutcome, FrameworkCall, OutcomeKind, SessionSource, ToolGuard
 from pdp.execution.failures import ToolError, ToolUnavailableError
 from pdp.installed import extra
 from pdp.pep import Pep

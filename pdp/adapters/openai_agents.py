@@ -7,8 +7,7 @@ from copy import copy
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from pdp.adapters.guard.guard import FrameworkCall, SessionSource, ToolGuard
-from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
+from pdp.adapters.guard.guard import CallOutcome, FrameworkCall, OutcomeKind, SessionSource, ToolGuard
 from pdp.errors import UsageError
 from pdp.installed import extra
 from pdp.json import canonical

@@ -8,8 +8,7 @@ Tools of the provider, output functions and external tools run beside the toolse
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pdp.adapters.guard.guard import FrameworkCall, SessionSource, ToolGuard
-from pdp.adapters.guard.outcome import OutcomeKind
+from pdp.adapters.guard.guard import FrameworkCall, OutcomeKind, SessionSource, ToolGuard
 from pdp.errors import UsageError
 from pdp.installed import extra
 from pdp.json import canonical

@@ -13,8 +13,7 @@ from weakref import WeakSet
 import orjson
 from pydantic_core import to_jsonable_python
 
-from pdp.adapters.guard.guard import FrameworkCall, SessionSource, ToolGuard
-from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
+from pdp.adapters.guard.guard import CallOutcome, FrameworkCall, OutcomeKind, SessionSource, ToolGuard
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolError
 from pdp.execution.runner import set_within

@@ -30,7 +30,7 @@ from pdp.clock import to_seconds
 from pdp.decision import new_id
 from pdp.errors import PdpError
 from pdp.gateway.config import GatewaySettings
-from pdp.gateway.mapping import NEW, admit
+from pdp.gateway.methods import NEW, admit
 from pdp.manifest.fields import SUBJECT
 from pdp.project.file import grant_command
 from pdp.stores.approvals import Approval, ApprovalState

@@ -36,7 +36,7 @@ from pdp.evaluation import Evaluation
 from pdp.execution.failures import ToolError
 from pdp.flow.preview import Visibility
 from pdp.gateway.config import GatewaySettings
-from pdp.gateway.mapping import GET_PROMPT, NEW, READ_RESOURCE
+from pdp.gateway.methods import GET_PROMPT, NEW, READ_RESOURCE
 from pdp.gateway.pending import DENIED, Answer, Pending
 from pdp.gateway.pins import INSTRUCTIONS, PinnedEngine, declarations, left_out, read_pinned, unchanged
 from pdp.gateway.principal import Callers, Verifier
@@ -129,7 +129,7 @@ class Gateway:
         await asyncio.wait(asked, timeout=_START_SECONDS)
 
     def server(self) -> Server[Any]:
-        """Return what serves clients; mapping.py has its methods. A single server is presented by its own name."""
+        """Return what serves clients; methods.py has its methods. A single server is presented by its own name."""
         known = [each.client for each in self._upstreams.values() if each.client is not None]
         info = known[0].server_info if len(self._upstreams) == len(known) == 1 else None
         info = info or types.Implementation(name="pdp-mcp-gateway", version=__version__)

@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from pdp.execution.failures import ToolError, ToolUnavailableError
 from pdp.gateway.config import ServerSettings
-from pdp.gateway.mapping import NEW
+from pdp.gateway.methods import NEW
 
 Hear = Callable[["Upstream", types.ServerNotification], Awaitable[None]]
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from pdp.adapters.guard.outcome import CallOutcome
+from pdp.adapters.guard.guard import CallOutcome
 from pdp.execution.failures import ToolError
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
