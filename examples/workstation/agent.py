@@ -13,8 +13,7 @@ from pathlib import Path
 from pdp import Pep
 from pdp.contract.registry.registry import Registry
 from pdp.errors import PdpError
-from pdp.loop.agent_loop import AgentLoop
-from pdp.loop.messages import ModelRequest, Role, Turn
+from pdp.loop.agent_loop import AgentLoop, ModelRequest, Role, Turn
 from pdp.model_calls import ToolCall
 
 HERE = Path(__file__).parent

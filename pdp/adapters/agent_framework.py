@@ -5,18 +5,17 @@
 A tool that the provider runs, or the application itself, is shown to no model: its calls could not be decided.
 """
 
-from __future__ import annotations
-
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 from pydantic_core import to_jsonable_python
 
-from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
-from pdp.adapters.guard.outcome import UNDECIDED, CallOutcome, OutcomeKind
+from pdp.adapters.guard.guard import UNDECIDED, CallOutcome, FrameworkCall, OutcomeKind, SessionSource, ToolGuard
 from pdp.execution.runner import set_within
 from pdp.installed import extra
+from pdp.pep import Pep
 
 with extra("agent-framework"):
     import agent_framework as maf
@@ -25,11 +24,6 @@ with extra("agent-framework"):
     from agent_framework._tools import _SECURITY_ARGUMENTS_SNAPSHOT_CONTEXT_KEY as _DECIDED_ARGUMENTS
     from agent_framework._tools import _argument_authority_token as _token_of
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from pdp.adapters.guard.guard import SessionSource
-    from pdp.pep import Pep
 
 _CONTROL_FLOW: Final = (maf.MiddlewareFailure, maf.MiddlewareTermination, maf.UserInputRequiredException)
 

@@ -7,31 +7,30 @@ A route is decided by its method and path; the application has to route alike. W
 is not decided on. A response is held back until it is whole, so that obligations hold: nothing is streamed.
 """
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
+from typing import Any, Final
 
-from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
-from pdp.adapters.guard.outcome import OutcomeKind
-from pdp.adapters.http.request import local_path, read_arguments, written
+from pdp.adapters.guard.guard import FrameworkCall, OutcomeKind, SessionSource, ToolGuard
+from pdp.adapters.http.request import (
+    OPEN,
+    RequestArguments,
+    Route,
+    ToolRoutes,
+    local_path,
+    read_arguments,
+    tools_of_openapi,
+    written,
+)
 from pdp.adapters.http.response import HeldResponse, send_json, send_problem
-from pdp.adapters.http.routes import OPEN, ToolRoutes, tools_of_openapi
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolUnavailableError
+from pdp.pep import Pep
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
-
-    from pdp.adapters.guard.guard import SessionSource
-    from pdp.adapters.http.request import RequestArguments
-    from pdp.adapters.http.routes import Route
-    from pdp.pep import Pep
-
-    Message = MutableMapping[str, Any]
-    Receive = Callable[[], Awaitable[Message]]
-    Send = Callable[[Message], Awaitable[None]]
-    App = Callable[[Any, Receive, Send], Awaitable[None]]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Any, Receive, Send], Awaitable[None]]
 
 _LONGEST: Final = 1_048_576
 

@@ -4,18 +4,18 @@ A held call is answered with the text that names its approval, and the model mak
 (`defer`) is not used: of several calls that it held in one turn only the last one came back, as was seen in 2.1.330.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import OrderedDict
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
-from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
+from pdp.adapters.guard.guard import CallOutcome, FrameworkCall, OutcomeKind, SessionSource, ToolGuard
 from pdp.errors import UsageError
+from pdp.hooks.home import HookPolicy
 from pdp.installed import extra
+from pdp.pep import Pep
 
 with extra("claude-agent-sdk"):
     import mcp_types as types
@@ -27,12 +27,6 @@ with extra("claude-agent-sdk"):
     from pdp.hooks.decide import answer
     from pdp.hooks.dialects.claude_code import CLAUDE_CODE, http_body
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pdp.adapters.guard.guard import SessionSource
-    from pdp.hooks.home import HookPolicy
-    from pdp.pep import Pep
 
 _EVENTS: Final = ("PreToolUse", "PostToolUse", "PostToolUseFailure")
 _CALL_ID: Final = "claudecode/toolUseId"

@@ -5,21 +5,20 @@ up to five times. So the decision is in the tool, which caches nothing and raise
 call is answered with the text that names its approval, and is made again in a later run.
 """
 
-from __future__ import annotations
-
 import logging
+from collections.abc import Collection, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydantic import PrivateAttr
 from pydantic_core import to_jsonable_python
 
-from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
-from pdp.adapters.guard.outcome import OutcomeKind
+from pdp.adapters.guard.guard import FrameworkCall, OutcomeKind, SessionSource, ToolGuard
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolError
 from pdp.installed import extra
+from pdp.pep import Pep
 
 with extra("crewai"):
     from crewai.hooks import HookAborted, register_before_tool_call_hook, unregister_before_tool_call_hook
@@ -27,11 +26,6 @@ with extra("crewai"):
     from crewai.tools.tool_failure import ToolExecutionFailedError, ToolFailure, ToolFailureReason
     from crewai.utilities.string_utils import sanitize_tool_name
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from pdp.adapters.guard.guard import SessionSource
-    from pdp.pep import Pep
 
 _CONTROL: Final = (HookAborted, ToolExecutionFailedError)
 

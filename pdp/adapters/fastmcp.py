@@ -8,33 +8,25 @@ A tool is decided by the name that this server lists it by: with its prefix, whe
 transformed. Resources and prompts are no tools, and left to the server.
 """
 
-from __future__ import annotations
+from collections.abc import Sequence
+from typing import Any, Final
 
-from typing import TYPE_CHECKING, Any, Final
-
-from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
+from pdp.adapters.guard.guard import FrameworkCall, SessionSource, ToolGuard
 from pdp.execution.failures import ToolError
 from pdp.installed import extra
+from pdp.pep import Pep
 
 with extra("fastmcp"):
+    import mcp_types as types
+    from fastmcp import FastMCP
     from fastmcp.exceptions import FastMCPError
     from fastmcp.server.extensions import ServerExtension
-    from fastmcp.server.middleware import Middleware
-    from fastmcp.tools.base import InputRequiredToolResult, ToolResult
+    from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+    from fastmcp.tools.base import InputRequiredToolResult, Tool, ToolResult
     from fastmcp.utilities.versions import dedupe_with_versions
 
     from pdp.adapters.mcp import InputAskedError, own_of, told
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import mcp_types as types
-    from fastmcp import FastMCP
-    from fastmcp.server.middleware import CallNext, MiddlewareContext
-    from fastmcp.tools.base import Tool
-
-    from pdp.adapters.guard.guard import SessionSource
-    from pdp.pep import Pep
 
 _HOOKS: Final = {name: getattr(Middleware, name) for name in ("__call__", "on_call_tool", "on_message", "on_request")}
 _HOOKS["intercept_tool_call"] = ServerExtension.intercept_tool_call

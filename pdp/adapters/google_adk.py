@@ -4,30 +4,24 @@
 of its runner, and of each `AgentTool`. What a before-tool callback answers is the tool's result: ours runs the tool.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from contextvars import ContextVar
 from inspect import isasyncgen, isawaitable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydantic_core import to_jsonable_python
 
-from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
-from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
+from pdp.adapters.guard.guard import CallOutcome, FrameworkCall, OutcomeKind, SessionSource, ToolGuard
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolError
 from pdp.execution.runner import set_within
 from pdp.installed import extra
+from pdp.pep import Pep
 
 with extra("google-adk"):
     from google.adk.plugins.base_plugin import BasePlugin
     from google.genai import types
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from pdp.adapters.guard.guard import SessionSource
-    from pdp.pep import Pep
 
 # What only moves the run on: to another agent, whose calls are decided, or to its end. ADK starts a task's agent on the
 # model's word, whatever a callback answers. A class that moves elsewhere is decided as any tool is.

@@ -1,19 +1,18 @@
 """LangChain and LangGraph: the last of `create_agent`'s `middleware`, or the wrappers of a `ToolNode`."""
 
-from __future__ import annotations
-
 from asyncio import to_thread
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
-from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
-from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
+from pdp.adapters.guard.guard import CallOutcome, FrameworkCall, OutcomeKind, SessionSource, ToolGuard
 from pdp.execution.failures import ToolError, ToolUnavailableError
 from pdp.installed import extra
+from pdp.pep import Pep
 
 with extra("langchain"):
     from langchain.agents.middleware import AgentMiddleware
@@ -25,12 +24,6 @@ with extra("langchain"):
     from langgraph.config import get_config
     from langgraph.errors import GraphBubbleUp, GraphInterrupt
     from langgraph.types import Command, interrupt
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
-
-    from pdp.adapters.guard.guard import SessionSource
-    from pdp.pep import Pep
 
 
 class LangChainMiddleware(AgentMiddleware):

@@ -3,20 +3,19 @@
 The framework has no hook. Agents call a tool, an `AgentWorkflow` does by itself, a `CodeActAgent` takes its function.
 """
 
-from __future__ import annotations
-
 import inspect
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
-from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
+from pdp.adapters.guard.guard import CallOutcome, FrameworkCall, OutcomeKind, SessionSource, ToolGuard
 from pdp.decision import new_id
 from pdp.execution.runner import set_within
 from pdp.installed import extra
+from pdp.pep import Pep
 
 with extra("llama-index"):
     from llama_index.core.agent.workflow import ToolCall
@@ -26,18 +25,13 @@ with extra("llama-index"):
     # Which call a tool is called for, the framework says nowhere else; nor what pauses a step.
     from workflows.runtime.types.results import StepWorkerStateContextVar, WaitingForEvent
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from pdp.adapters.guard.guard import SessionSource
-    from pdp.pep import Pep
 
 _inside: ContextVar[bool] = ContextVar("pdp_llama_index_inside", default=False)
 
 
 def guarded_llama_tools(
     tools: Sequence[BaseTool | Callable[..., Any]], pep: Pep, session: SessionSource, agent: str | None = None
-) -> list[LlamaIndexTool]:
+) -> "list[LlamaIndexTool]":
     """Return guarded tools in the place of these, without those that the manifest lacks or the session can never use.
 
     Args:

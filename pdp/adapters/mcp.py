@@ -3,30 +3,22 @@
 What a context has beside the verified token (`meta`, `params`, the client's info) are the client's own words.
 """
 
-from __future__ import annotations
-
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
-from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
+from pdp.adapters.guard.guard import CallOutcome, FrameworkCall, OutcomeKind, SessionSource, ToolGuard
 from pdp.execution.failures import ToolError, ToolUnavailableError
 from pdp.installed import extra
+from pdp.pep import Pep
 
 with extra("mcp"):
     import mcp_types as types
+    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.shared.exceptions import MCPError
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
-
-    from pdp.adapters.guard.guard import SessionSource
-    from pdp.pep import Pep
-
-    Context = ServerRequestContext[Any, Any]
+Context = ServerRequestContext[Any, Any]
 
 _NEW: Final = "2026-07-28"  # the first revision where a result asks for input
 _PAGES: Final = 100

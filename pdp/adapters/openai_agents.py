@@ -3,29 +3,23 @@
 A held call interrupts the run, as a tool that needs approval does. What runs outside of function tools is refused.
 """
 
-from __future__ import annotations
-
 from copy import copy
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
-from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
+from pdp.adapters.guard.guard import CallOutcome, FrameworkCall, OutcomeKind, SessionSource, ToolGuard
 from pdp.errors import UsageError
 from pdp.installed import extra
 from pdp.json import canonical
+from pdp.pep import Pep
 
 with extra("openai-agents"):
     from agents import Agent, FunctionTool, Handoff
     from agents import tool as sdk
     from agents.util._approvals import evaluate_function_tool_approval
 
-if TYPE_CHECKING:
-    from pdp.adapters.guard.guard import SessionSource
-    from pdp.pep import Pep
 
-
-def guarded_openai_agent(agent: Any, pep: Pep, session: SessionSource) -> GuardedOpenAiAgent:
+def guarded_openai_agent(agent: Any, pep: Pep, session: SessionSource) -> "GuardedOpenAiAgent":
     """Return the agent, and the agents in its `handoffs`, with every tool decided; the given ones stay as they are.
 
     Args:
@@ -40,7 +34,7 @@ def guarded_openai_agent(agent: Any, pep: Pep, session: SessionSource) -> Guarde
     return _guarded_agent(agent, ToolGuard(pep, session), {})
 
 
-def _guarded_agent(agent: Any, guard: ToolGuard, done: dict[int, GuardedOpenAiAgent]) -> GuardedOpenAiAgent:
+def _guarded_agent(agent: Any, guard: ToolGuard, done: "dict[int, GuardedOpenAiAgent]") -> "GuardedOpenAiAgent":
     if isinstance(agent, GuardedOpenAiAgent):
         return agent
     if type(agent) is not Agent:

@@ -5,16 +5,14 @@ and its `override_args` in the `DeferredToolResults` have the call decided again
 Tools of the provider, output functions and external tools run beside the toolsets, and are refused.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
-from pdp.adapters.guard.outcome import OutcomeKind
+from pdp.adapters.guard.guard import FrameworkCall, OutcomeKind, SessionSource, ToolGuard
 from pdp.errors import UsageError
 from pdp.installed import extra
 from pdp.json import canonical
+from pdp.pep import Pep
 
 with extra("pydantic-ai"):
     from pydantic import TypeAdapter
@@ -24,9 +22,6 @@ with extra("pydantic-ai"):
     from pydantic_ai.toolsets import WrapperToolset
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-if TYPE_CHECKING:
-    from pdp.adapters.guard.guard import SessionSource
-    from pdp.pep import Pep
 
 _CONTROL_FLOW: Final = (AgentRunError, ApprovalRequired, CallDeferred, ModelRetry, ToolFailed)
 _RUN_HERE: Final = frozenset(("function", "unapproved"))

@@ -4,23 +4,21 @@
 or graph, too. Middleware is asked after all hooks, and the last to be registered stands next to the tool.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import WeakSet
 
 import orjson
 from pydantic_core import to_jsonable_python
 
-from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
-from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
+from pdp.adapters.guard.guard import CallOutcome, FrameworkCall, OutcomeKind, SessionSource, ToolGuard
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolError
 from pdp.execution.runner import set_within
 from pdp.installed import extra
+from pdp.pep import Pep
 
 with extra("strands"):
     from strands import Agent
@@ -29,9 +27,6 @@ with extra("strands"):
     from strands.middleware import ExecuteToolContext, ExecuteToolStage, InvokeModelStage, ToolResultEvent
     from strands.plugins import Plugin
 
-if TYPE_CHECKING:
-    from pdp.adapters.guard.guard import SessionSource
-    from pdp.pep import Pep
 
 _UNASKED: Final = object()
 _REJECTED: Final = CallOutcome(OutcomeKind.DENIED, "a person rejected this call, and nothing ran")

@@ -5,6 +5,6 @@
 - pins.py: what a server declares of its tools, and whether it is what was reviewed
 - server.py: what a client is served: lists, calls, resources, prompts
 - pending.py: how a client hears of a call that waits for a person
-- mapping.py: AuthZEN's mapping of MCP, and the methods that it does not know
+- methods.py: AuthZEN's mapping of MCP, and the methods that it does not know
 - principal.py: who the client is
 """

@@ -9,43 +9,37 @@ Whether somebody approved stands in the store of approvals alone. A task's id, a
 says which approval is asked about, and no more. The call is decided anew, for whoever asks now.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity, authenticated_principal
 from mcp.shared.exceptions import MCPError
 
+from pdp.approvals.approvals import Approvals
 from pdp.clock import to_seconds
 from pdp.decision import new_id
 from pdp.errors import PdpError
-from pdp.gateway.mapping import NEW, admit
+from pdp.gateway.config import GatewaySettings
+from pdp.gateway.methods import NEW, admit
 from pdp.manifest.fields import SUBJECT
 from pdp.project.file import grant_command
 from pdp.stores.approvals import Approval, ApprovalState
 from pdp.stores.remote_calls import CallState, RemoteCall
+from pdp.stores.sql.records import SqlRemoteCalls
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from mcp.server.context import ServerRequestContext
-    from mcp.server.lowlevel import Server
-
-    from pdp.approvals.approvals import Approvals
-    from pdp.gateway.config import GatewaySettings
-    from pdp.stores.sql.records import SqlRemoteCalls
-
-    Context = ServerRequestContext[Any]
-    Answer = dict[str, Any]
-    Make = Callable[[Context], Awaitable[Answer | Approval]]
+Context = ServerRequestContext[Any]
+Answer = dict[str, Any]
+Make = Callable[[Context], Awaitable[Answer | Approval]]
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
 DENIED: Final = 403  # the JSON-RPC code where no result can say so; outside the range that JSON-RPC reserves

@@ -18,7 +18,7 @@ from pdp.documents import read_document, read_record, written_value
 from pdp.engine.protocol import DECISION, Engine
 from pdp.errors import EngineError, FileFaultsError, UsageError
 from pdp.gateway.config import GatewaySettings
-from pdp.gateway.mapping import GET_PROMPT, READ_RESOURCE
+from pdp.gateway.methods import GET_PROMPT, READ_RESOURCE
 from pdp.gateway.upstream import ASKING, Upstream
 from pdp.json import canonical
 from pdp.manifest.foreign.dialects import translated

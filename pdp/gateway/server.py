@@ -1,23 +1,23 @@
 """What a client is served: the servers' tools, resources and prompts, each use of which is decided and recorded."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
 from bisect import bisect_right
 from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
 import mcp_types as types
 import uvloop
 from mcp.server.auth.settings import AuthSettings
-from mcp.server.connection import allowed_log_levels
+from mcp.server.connection import Connection, allowed_log_levels
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.request_state import authenticated_principal
 from mcp.server.stdio import stdio_server
@@ -25,17 +25,19 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import event_from_wire
-from pydantic import AnyHttpUrl
+from pydantic import AnyHttpUrl, BaseModel
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from pdp import __version__
 from pdp.decision import Verdict
 from pdp.errors import UsageError
+from pdp.evaluation import Evaluation
 from pdp.execution.failures import ToolError
 from pdp.flow.preview import Visibility
-from pdp.gateway.mapping import GET_PROMPT, NEW, READ_RESOURCE
-from pdp.gateway.pending import DENIED, Pending
+from pdp.gateway.config import GatewaySettings
+from pdp.gateway.methods import GET_PROMPT, NEW, READ_RESOURCE
+from pdp.gateway.pending import DENIED, Answer, Pending
 from pdp.gateway.pins import INSTRUCTIONS, PinnedEngine, declarations, left_out, read_pinned, unchanged
 from pdp.gateway.principal import Callers, Verifier
 from pdp.gateway.upstream import ASKING, Asking, Upstream, UpstreamError, notify_client
@@ -45,23 +47,12 @@ from pdp.manifest.foreign.dialects import translated
 from pdp.pep import Pep
 from pdp.project.file import engine_of_project, manifest_of_project, read_project
 from pdp.project.resources import open_stores, stores_of_pep
+from pdp.service.security.principal import Authenticator
+from pdp.service.settings import ServiceSettings
+from pdp.stores.approvals import Approval
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
-
-    from mcp.server.connection import Connection
-    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
-    from pydantic import BaseModel
-
-    from pdp.evaluation import Evaluation
-    from pdp.gateway.config import GatewaySettings
-    from pdp.gateway.pending import Answer
-    from pdp.service.security.principal import Authenticator
-    from pdp.service.settings import ServiceSettings
-    from pdp.stores.approvals import Approval
-
-    Context = ServerRequestContext[Any]
-    Show = Callable[[Context, Evaluation], Answer]
+Context = ServerRequestContext[Any]
+Show = Callable[[Context, Evaluation], Answer]
 
 _PATH: Final = "/mcp"
 _MOST_IDS: Final = 10_000
@@ -138,7 +129,7 @@ class Gateway:
         await asyncio.wait(asked, timeout=_START_SECONDS)
 
     def server(self) -> Server[Any]:
-        """Return what serves clients; mapping.py has its methods. A single server is presented by its own name."""
+        """Return what serves clients; methods.py has its methods. A single server is presented by its own name."""
         known = [each.client for each in self._upstreams.values() if each.client is not None]
         info = known[0].server_info if len(self._upstreams) == len(known) == 1 else None
         info = info or types.Implementation(name="pdp-mcp-gateway", version=__version__)

@@ -1,36 +1,30 @@
 """The connection to one MCP server: opened when it is first needed, and again after it was lost."""
 
-from __future__ import annotations
-
 import asyncio
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 import mcp_types as types
 from mcp.client.client import Client
+from mcp.client.session import IncomingMessage
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import SubscriptionLost
+from mcp.server.context import ServerRequestContext
 from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel
 
 from pdp.execution.failures import ToolError, ToolUnavailableError
-from pdp.gateway.mapping import NEW
+from pdp.gateway.config import ServerSettings
+from pdp.gateway.methods import NEW
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from mcp.client.session import IncomingMessage
-    from mcp.server.context import ServerRequestContext
-
-    from pdp.gateway.config import ServerSettings
-
-    Hear = Callable[["Upstream", types.ServerNotification], Awaitable[None]]
+Hear = Callable[["Upstream", types.ServerNotification], Awaitable[None]]
 
 Answer = TypeVar("Answer", bound=BaseModel)
 

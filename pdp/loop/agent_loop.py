@@ -2,16 +2,18 @@
 
 Every call goes through the enforcement point; the loop adds nothing to what may run.
 
-Source: tool layer document (tool call loop, `MaxToolIterations`, specialized loop in two phases, available tools only)
+Source: tool layer document (tool call loop, `MaxToolIterations`, specialized loop in two phases, available tools only,
+several calls in one response, tool results with `IsError`)
 and tool contract document (`ToolStateEffect`).
 """
 
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, ClassVar, Final
 
 import orjson
@@ -22,8 +24,7 @@ from pdp.decision import new_id
 from pdp.errors import PdpError, StateError, UsageError
 from pdp.evaluation import Evaluation
 from pdp.flow.preview import Visibility
-from pdp.json import JsonValueError, canonical, digest
-from pdp.loop.messages import Message, Model, ModelRequest, Role, Turn, answer_of, tool_message
+from pdp.json import MAX_VALUES, JsonValueError, canonical, digest, parse_json
 from pdp.manifest.exports import ExportFormat
 from pdp.manifest.schema.compile import SchemaValidator, compile_schema
 from pdp.model_calls import CallForm, ToolCall, tool_call
@@ -38,6 +39,81 @@ MOST_CALLS: Final = 100  # how many calls a model may propose in one turn
 MOST_ANSWERS: Final = 3  # how often a model may try to answer as JSON of a schema
 
 _TOGETHER: Final = 16
+
+
+class Role(StrEnum):
+    """The author of a message."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message.
+
+    With role `tool`: the outcome of the call `tool_call_id`, and `is_error` when it gave no result; `tool_result` is
+    the same in the form that the call had. What a call of `calls` was read from, as a model's API takes it back, is its
+    `source`.
+    """
+
+    role: Role
+    content: str
+    calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    tool: str | None = None
+    is_error: bool = False
+    tool_result: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a model answers: text, or calls, or both. Without calls it has finished.
+
+    Each call is a `ToolCall`, or one as a model's API spells it; see `pdp.model_calls`.
+    """
+
+    text: str = ""
+    calls: Sequence[Any] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """What a model is asked. `schema`: of the text that it has to answer with; then there are no tools."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[dict[str, Any], ...] = ()
+    schema: Mapping[str, Any] | None = None
+
+
+Model = Callable[[ModelRequest], Turn | Awaitable[Turn]]
+"""A model, as a function: a plain one or a coroutine function."""
+
+
+def tool_message(call: ToolCall, evaluation: Evaluation) -> Message:
+    """Return what the model sees of a call: its result as JSON or text, or why there is none."""
+    answer = evaluation.answer
+    tool_result = None if call.form is None else evaluation.as_tool_result()
+    return Message(
+        Role.TOOL,
+        answer.text,
+        tool_call_id=call.id,
+        tool=call.tool,
+        is_error=answer.is_error,
+        tool_result=tool_result,
+    )
+
+
+def answer_of(text: str, validator: SchemaValidator) -> tuple[Any, str]:
+    """Return the JSON value of a model's last text, and what is wrong with it: the empty string where nothing is."""
+    try:
+        value = parse_json(text, most=MAX_VALUES)
+    except JsonValueError as error:
+        return None, str(error)
+    lines = validator.lines(value, "value")
+    return (None, lines[0]) if lines else (value, "")
 
 
 class LoopError(PdpError):

@@ -23,21 +23,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pdp.decision import new_id
 from pdp.errors import AuditError, EngineError, PdpError, StoreError, UsageError
-from pdp.service import health, hooks, openapi, proposals, tools
-from pdp.service.approvals import inbox
-from pdp.service.approvals import routes as approvals
 from pdp.service.approvals.sweep import background
-from pdp.service.authzen import routes as authzen
-from pdp.service.requests import HttpError, invalid
-from pdp.service.security import routes as tokens
+from pdp.service.errors import HttpError, invalid
+from pdp.service.openapi import ROUTES, TITLE
 from pdp.service.settings import ServiceSettings
 from pdp.service.state import Service
 from pdp.service.telemetry import request_ended, request_span
 
 _log = logging.getLogger("pdp.service")
 
-PARTS: Final = (authzen, health, openapi, tools, proposals, hooks, inbox, approvals, tokens)
-_RAW: Final[dict[Any, str]] = {endpoint: path for path, endpoint in (*authzen.RAW, *proposals.RAW)}
 _REQUEST_ID: Final = re.compile(rb"[!-~]{1,256}")
 _STATUS: Final = {"calls.unknown": 404, "calls.conflict": 409}  # of errors of our own, by their codes
 _HEADERS: Final = (
@@ -54,7 +48,7 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     `app.state.service` is the `Service`, from the start on.
     """
     app = FastAPI(
-        title=openapi.TITLE,
+        title=TITLE,
         lifespan=_lifespan,
         openapi_url=None,
         docs_url=None,
@@ -66,10 +60,7 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     app.add_middleware(RequestMiddleware)
     for kind in (PdpError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, _answer)
-    for endpoint, path in _RAW.items():  # they are asked most, so they come first
-        app.add_route(path, endpoint, methods=["POST"])
-    for part in PARTS:
-        app.router.routes.extend(part.router.routes)
+    app.router.routes.extend(ROUTES)
     return app
 
 
@@ -132,7 +123,7 @@ class RequestMiddleware:
                 await answer(scope, receive, sending)
             finally:
                 if status != HTTPStatus.METHOD_NOT_ALLOWED:
-                    state["route"] = _RAW.get(scope.get("endpoint")) or getattr(scope.get("route"), "path", "none")
+                    state["route"] = getattr(scope.get("route"), "path", "none")
                 request_ended(scope, status, time.perf_counter() - began, span)
 
 

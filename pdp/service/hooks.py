@@ -19,9 +19,10 @@ from pdp.hooks.call import Behaviour, HookAnswer, Moment
 from pdp.hooks.decide import answer
 from pdp.hooks.dialects.claude_code import CLAUDE_CODE, http_body
 from pdp.hooks.home import COMMANDS_FILE, HookCommands, HookPolicy
+from pdp.service.errors import HttpError
 from pdp.service.models import JsonObject
 from pdp.service.proposals import session_of
-from pdp.service.requests import HttpError, ServiceRoute, caller, read_object
+from pdp.service.requests import ServiceRoute, caller, read_object
 from pdp.service.security.principal import Scope
 
 router = APIRouter(route_class=ServiceRoute, tags=["proposals"])

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the routes and their models; and a page that shows it in a browser."""
+"""All routes; the OpenAPI document, made from them and their models; and a page that shows it in a browser."""
 
 import asyncio
 import base64
@@ -15,22 +15,16 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
+from pdp.service import health, hooks, proposals
+from pdp.service.approvals import inbox
+from pdp.service.approvals import routes as approvals
+from pdp.service.authzen import routes as authzen
 from pdp.service.models import JsonObject
-from pdp.service.models.access import (
-    AccessDecision,
-    AccessDecisions,
-    ActionSearch,
-    EvaluationRequest,
-    EvaluationsRequest,
-    ResourceSearch,
-    SearchAnswer,
-    SubjectSearch,
-)
 from pdp.service.models.operation import ErrorAnswer
-from pdp.service.models.proposals import PlanAnswer, ProposalAnswer, ProposedCall, ProposedPlan, ReportedResult
-from pdp.service.requests import ServiceRoute, security, service_of
-from pdp.service.security.principal import Scope
+from pdp.service.requests import ServiceRoute
+from pdp.service.security import routes as tokens
 from pdp.service.security.tokens import COOKIE
+from pdp.service.state import service_of
 
 TITLE: Final = "Policy decisions for tool calls"
 DESCRIPTION: Final = """
@@ -71,70 +65,16 @@ _ERRORS: Final = {
 _HEADERS: Final = {401: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Retry-After",)}
 
 router = APIRouter(route_class=ServiceRoute, tags=["operation"])
-raw = APIRouter(route_class=ServiceRoute)
-"""The operations of routes that read the request themselves: their models, for the document alone."""
-
-
-@raw.post("/access/v1/evaluation", tags=["AuthZEN"], openapi_extra={"security": security(Scope.DECIDE)})
-def _evaluate(body: EvaluationRequest) -> AccessDecision:  # type: ignore[empty-body]
-    """Decide one request.
-
-    The policy decides; nothing is reserved, and approvals do not count. Without the scope `assert` the subject has
-    to be the holder of the token, and its properties come from the token. `resource` and `context.arguments` are
-    checked as in a proposal. `context.unchecked` of a permit names the inputs that the service did not verify.
-    """
-
-
-@raw.post("/access/v1/evaluations", tags=["AuthZEN"], openapi_extra={"security": security(Scope.DECIDE)})
-def _evaluate_all(body: EvaluationsRequest) -> AccessDecisions | AccessDecision:  # type: ignore[empty-body]
-    """Decide several requests; one decision if `evaluations` is absent or empty."""
-
-
-@raw.post("/access/v1/search/subject", tags=["AuthZEN"], openapi_extra={"security": security(Scope.DECIDE)})
-def _search_subjects(body: SubjectSearch) -> SearchAnswer:  # type: ignore[empty-body]
-    """Search the subjects of the directory that are permitted."""
-
-
-@raw.post("/access/v1/search/resource", tags=["AuthZEN"], openapi_extra={"security": security(Scope.DECIDE)})
-def _search_resources(body: ResourceSearch) -> SearchAnswer:  # type: ignore[empty-body]
-    """Search the resources of the directory that the subject is permitted."""
-
-
-@raw.post("/access/v1/search/action", tags=["AuthZEN"], openapi_extra={"security": security(Scope.DECIDE)})
-def _search_actions(body: ActionSearch) -> SearchAnswer:  # type: ignore[empty-body]
-    """Search the actions of the manifest that the subject is permitted."""
-
-
-@raw.post("/v1/proposals", tags=["proposals"], openapi_extra={"security": security(Scope.PROPOSE)})
-def _propose(body: ProposedCall | ProposedPlan) -> ProposalAnswer | PlanAnswer:  # type: ignore[empty-body]
-    """Propose a call, or check a plan.
-
-    If the answer has `begun: true`, run the tool at once with the answer's `arguments`, and report the result to
-    `/v1/proposals/{call_id}/result`. The same `id` with the same body gets the same answer while the call is open, so
-    that a lost answer can be asked for again. Once a call has begun, another body is a 409.
-    """
-
-
-@raw.post("/v1/proposals/{call_id}/result", tags=["proposals"], openapi_extra={"security": security(Scope.PROPOSE)})
-def _report_result(call_id: str, body: ReportedResult) -> ProposalAnswer:  # type: ignore[empty-body]
-    """Report the result of a call that has begun.
-
-    The result is checked against the manifest; the answer has the result after all obligations. The same report gets
-    the same answer again.
-    """
 
 
 @cache
 def openapi_document(page: int = 100) -> dict[str, Any]:
     """Return the document of the whole API; `page` is the setting `limits.page`."""
-    from pdp.service.app import PARTS  # noqa: PLC0415 - it imports this module
-
-    routes = [route for part in PARTS for route in part.router.routes]
     document = get_openapi(
         title=TITLE,
         version="1",
         description=DESCRIPTION,
-        routes=[*raw.routes, *routes],
+        routes=ROUTES,
         tags=[{"name": name, "description": text} for name, text in TAGS],
         servers=[{"url": "/"}],
         license_info={"name": "Apache 2.0", "identifier": "Apache-2.0"},
@@ -212,3 +152,7 @@ _POLICY: Final = (
     f"script-src 'self' 'sha256-{base64.b64encode(_SCRIPT).decode()}'"
 )
 router.routes.append(Mount("/docs", StaticFiles(packages=[("fastapi_offline", "static")])))
+
+_PARTS: Final = (authzen, proposals, health, hooks, inbox, approvals, tokens)
+ROUTES: Final = [*(route for part in _PARTS for route in part.router.routes), *router.routes]
+"""All routes of the application. A request takes the first that matches, so the most frequent ones come first."""

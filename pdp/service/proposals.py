@@ -1,9 +1,9 @@
-"""Calls of remote enforcement points: begun, finished, planned; and the sessions that callers may state."""
+"""Calls of remote enforcement points: begun, finished, planned; the tools that a subject's model may see."""
 
 import asyncio
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -12,10 +12,24 @@ from pdp.flow.preview import PlanEvaluation
 from pdp.flow.remote.answer import as_answer
 from pdp.flow.stages import CallIds
 from pdp.json import JsonValueError, canonical, digest, thawed
+from pdp.manifest.exports import export_tools
+from pdp.manifest.expressions.expression import compile_expression
+from pdp.manifest.model import Tool
 from pdp.proposal import Execution, Failure
-from pdp.service.models.proposals import Failed, ProposedCall, ProposedPlan, ReportedResult, SessionBody
-from pdp.service.requests import Caller, HttpError, Proposer, ServiceRoute, caller, read_model, read_object
+from pdp.service.errors import HttpError, read_model
+from pdp.service.models.operation import ManifestAnswer, ToolList, ToolsQuery, VisibleTool
+from pdp.service.models.proposals import (
+    Failed,
+    PlanAnswer,
+    ProposalAnswer,
+    ProposedCall,
+    ProposedPlan,
+    ReportedResult,
+    SessionBody,
+)
+from pdp.service.requests import Proposer, ServiceRoute, caller, direct_endpoint, read_object
 from pdp.service.security.principal import Scope
+from pdp.service.state import Caller
 from pdp.service.telemetry import count_decision
 from pdp.session import Session
 from pdp.stores.remote_calls import CallName
@@ -25,8 +39,14 @@ router = APIRouter(route_class=ServiceRoute, tags=["proposals"])
 _OWN: Final = ("purpose", "idempotency_key", "run_id", "request_id", "plan")
 
 
+@direct_endpoint(router, "/v1/proposals", Scope.PROPOSE, ProposedCall | ProposedPlan, ProposalAnswer | PlanAnswer)
 async def propose(request: Request) -> Response:
-    """Decide a proposal, and let the caller run it; or check a whole plan."""
+    """Propose a call, or check a plan.
+
+    If the answer has `begun: true`, run the tool at once with the answer's `arguments`, and report the result to
+    `/v1/proposals/{call_id}/result`. The same `id` with the same body gets the same answer while the call is open, so
+    that a lost answer can be asked for again. Once a call has begun, another body is a 409.
+    """
     who = await caller(request, Scope.PROPOSE)
     body = await read_object(request)
     if "plan" in body:
@@ -44,8 +64,13 @@ async def propose(request: Request) -> Response:
     return _decided(await who.tenant.pep.abegin(name, call.proposal, session, proposer=proposer, **ids))
 
 
-async def report(request: Request) -> Response:
-    """Take what a call that was begun came to."""
+@direct_endpoint(router, "/v1/proposals/{call_id}/result", Scope.PROPOSE, ReportedResult, ProposalAnswer)
+async def report_result(request: Request) -> Response:
+    """Report the result of a call that has begun.
+
+    The result is checked against the manifest; the answer has the result after all obligations. The same report gets
+    the same answer again.
+    """
     who = await caller(request, Scope.PROPOSE)
     name = CallName(request.path_params["call_id"], who.principal.id)
     reported = read_model(ReportedResult, await read_object(request)).execution
@@ -57,14 +82,47 @@ async def report(request: Request) -> Response:
     return JSONResponse(await who.tenant.pep.afinish(name, execution))
 
 
-RAW: Final = (("/v1/proposals", propose), ("/v1/proposals/{call_id}/result", report))
-"""Paths and endpoints that read the request themselves; `openapi` says which models they take and answer with."""
-
-
 @router.post("/v1/runs/{run_id}/end", status_code=204)
 async def end_run(request: Request, who: Proposer, run_id: str, body: SessionBody | None = None) -> None:
     """End a run, so that what it has read is forgotten."""
     await asyncio.to_thread(who.tenant.pep.end_run, run_id, session_of(who, body, request))
+
+
+@router.get("/v1/tools")
+async def list_tools(request: Request, who: Proposer, asked: Annotated[ToolsQuery, Query()]) -> ToolList:
+    """List the tools that the token's subject may call."""
+    return await list_tools_of_session(request, who, asked)
+
+
+@router.post("/v1/tools")
+async def list_tools_of_session(
+    request: Request, who: Proposer, asked: Annotated[ToolsQuery, Query()], body: SessionBody | None = None
+) -> ToolList:
+    """List the tools that a stated session may call."""
+    manifest = who.tenant.pep.manifest
+    seen = await who.tenant.pep.avisible_tools(session_of(who, body, request))
+    entries = [manifest.tools[name] for name, visibility in seen.items() if visibility != "NEVER"]
+    shown = [
+        VisibleTool(
+            name=entry.name,
+            visibility=seen[entry.name],
+            condition=condition_of(entry) if seen[entry.name] == "DEPENDS" else None,
+            definition=definition,
+        )
+        for entry, definition in zip(entries, export_tools(entries, asked.format), strict=True)
+    ]
+    return ToolList(tools=shown, manifest_version=manifest.version, manifest_digest=manifest.digest)
+
+
+@router.get("/v1/manifest")
+async def read_manifest(who: Proposer) -> ManifestAnswer:
+    """Return the effective manifest: what the manifest and its governance state."""
+    manifest = who.tenant.pep.manifest
+    tools = {
+        name: entry.model_dump(mode="json", by_alias=True, exclude_none=True) for name, entry in manifest.tools.items()
+    }
+    document = thawed(manifest.document)
+    return ManifestAnswer(version=manifest.version, digest=manifest.digest, document=document, tools=tools)
 
 
 def session_of(who: Caller, body: SessionBody | None, request: Request) -> Session:
@@ -107,3 +165,24 @@ def _planned(plan: PlanEvaluation) -> dict[str, Any]:
         "plan": plan.plan,
         "steps": steps,
     }
+
+
+def condition_of(entry: Tool) -> str:
+    """Return in words what decides about a call of the tool, beside who makes it."""
+    mappings = (("resource.", entry.resource or {}), ("", entry.context or {}))
+    mapped = sorted(
+        f"{at}{name}"
+        for at, mapping in mappings
+        for name, text in mapping.items()
+        if compile_expression(text).reads_arguments
+    )
+    parts = [
+        f"{limit.argument or 'each call'} counts towards the limit {limit.limit} of the {limit.per}"
+        if limit.per
+        else f"{limit.argument} is held to the limit {limit.limit}"
+        for limit in entry.limits
+    ]
+    parts += [f"{name} has to name its sources" for name in entry.provenance.required]
+    parts += [f"it counts where {name} ({role}) comes from" for name, role in (entry.roles or {}).items()]
+    parts += [f"the policy looks at {', '.join(mapped)}"] if mapped else []
+    return f"It depends on the arguments: {'; '.join(parts)}." if parts else "Each call is decided by itself."

@@ -1,97 +1,26 @@
-"""Reading a request: who calls and whether they may, the bounded body; errors with their status; the routes' class."""
+"""Reading a request: who calls and whether they may, the bounded body; how routes are made."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+import re
+from collections.abc import Awaitable, Callable, Coroutine
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
+from inspect import Parameter, Signature
+from typing import Annotated, Any, Final, cast
 
-from fastapi import Depends
+from fastapi import APIRouter, Depends
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_camel
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import request_response
 
-from pdp.errors import PdpError
 from pdp.json import MAX_VALUES, JsonTooLargeError, JsonValueError, parse_json
-from pdp.service.security.principal import Principal, Scope
+from pdp.service.errors import HttpError
+from pdp.service.security.principal import Scope
 from pdp.service.settings import LimitSettings
+from pdp.service.state import Caller, service_of
 
-if TYPE_CHECKING:
-    from pdp.service.state import Service
-    from pdp.service.tenant import Tenant
-
-Model = TypeVar("Model", bound=BaseModel)
 _LONGEST_LENGTH: Final = 20  # digits
-_CODES: Final = {
-    400: "service.bad_request",
-    401: "service.unauthenticated",
-    403: "service.forbidden",
-    404: "service.not_found",
-    405: "service.method_not_allowed",
-    408: "service.timeout",
-    409: "service.conflict",
-    413: "service.too_large",
-    429: "service.rate_limited",
-    500: "service.internal",
-    503: "service.unavailable",
-}
-_WORDS: Final = {
-    "missing": "is missing",
-    "model_type": "has to be an object",
-    "model_attributes_type": "has to be an object",
-    "dict_type": "has to be an object",
-    "list_type": "has to be a list",
-    "string_type": "has to be a text",
-}
-
-
-class HttpError(PdpError, HTTPException):
-    """An error answer: its HTTP `status`, and a stable `error_code` in its body."""
-
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        code: str | None = None,
-        hint: str | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> None:
-        HTTPException.__init__(self, status, message, headers or {})
-        self.status, self.message, self.hint = status, message, hint
-        self.error_code = code or _CODES.get(status, "service.bad_request")
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the body of the answer."""
-        hint = {} if self.hint is None else {"hint": self.hint}
-        return {"error": {"code": self.error_code, "message": self.message, **hint}}
-
-
-class Caller(NamedTuple):
-    """The holder of the request's token, and the tenant that the token belongs to."""
-
-    principal: Principal
-    tenant: "Tenant"
-
-    def may(self, *scopes: Scope) -> bool:
-        """Return whether the token has all of these scopes."""
-        return self.principal.scopes.issuperset(scopes)
-
-
-def service_of(request: Request) -> "Service":
-    """Return the service that a request came to."""
-    service: Service = request.app.state.service
-    return service
-
-
-def header(request: Request, name: bytes) -> str:
-    """Return a header by its name in small letters; empty if it is absent."""
-    for at, value in request.scope["headers"]:
-        if at == name:
-            return str(value, "latin-1")
-    return ""
 
 
 async def caller(request: Request, *scopes: Scope) -> Caller:
@@ -144,7 +73,7 @@ class StrictRequest(Request):
         """Return the whole body; empty if there is none."""
         if not hasattr(self, "_body"):
             self._body = await _bounded(self, service_of(self).settings.limits)
-            kind = header(self, b"content-type").partition(";")[0].strip().lower()
+            kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
             if self._body and kind != "application/json":
                 raise HttpError(400, "the body is not application/json", hint="send Content-Type: application/json")
         return self._body
@@ -206,6 +135,27 @@ class ServiceRoute(APIRoute):
         return handler
 
 
+def direct_endpoint(
+    router: APIRouter, path: str, scope: Scope, takes: Any, gives: Any
+) -> Callable[[Callable[[Request], Awaitable[Response]]], None]:
+    """Register an endpoint that reads the request itself, for calls that have to be fast.
+
+    `takes` and `gives` are the models of the OpenAPI document alone.
+    """
+
+    def register(endpoint: Callable[[Request], Awaitable[Response]]) -> None:
+        def documented() -> None: ...
+
+        types = {"body": takes, **dict.fromkeys(re.findall(r"{(\w+)}", path), str)}
+        parameters = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=each) for name, each in types.items()]
+        vars(documented)["__signature__"] = Signature(parameters, return_annotation=gives)
+        documented.__name__, documented.__doc__ = endpoint.__name__, endpoint.__doc__
+        router.add_api_route(path, documented, methods=["POST"], openapi_extra={"security": security(scope)})
+        cast("APIRoute", router.routes[-1]).app = request_response(endpoint)
+
+    return register
+
+
 def bounded_page(request: Request, limit: int | None) -> int:
     """Return the size of a page; HttpError 400 if it is above the setting `limits.page`."""
     most = service_of(request).settings.limits.page
@@ -220,27 +170,8 @@ def security(*scopes: Scope, reads: bool = False) -> list[dict[str, list[str]]]:
     return [*tokens, {"cookie": []}] if reads and Scope.ADMIN not in scopes else tokens
 
 
-def read_model(model: type[Model], value: Any, place: str = "") -> Model:
-    """Return a value as its model; HttpError 400 if the model refuses it. `place`: the field that the value is."""
-    try:
-        return model.model_validate(value)
-    except ValidationError as error:
-        raise invalid(error.errors(), place) from None
-
-
-def invalid(errors: Sequence[Any], at: str = "") -> HttpError:
-    """Return the answer to a request that its model refuses, by the first of pydantic's errors; `at`: their place."""
-    first = errors[0]
-    parts = [at, *(str(part) for part in first["loc"] if part not in ("body", "query"))]
-    place = ".".join(filter(None, parts)) or "the body"
-    if first["type"] == "extra_forbidden":
-        return HttpError(400, f"unknown field {place!r:.60}", hint="GET /openapi.json describes the fields")
-    message = first["msg"].removeprefix("Value error, ")
-    return HttpError(400, f"{place:.60} {_WORDS.get(first['type']) or f'is not valid: {message}'}")
-
-
 async def _bounded(request: Request, limits: LimitSettings) -> bytes:
-    length = header(request, b"content-length") or "0"
+    length = request.headers.get("content-length", "0")
     if not length.isdecimal() or len(length) > _LONGEST_LENGTH or int(length) > limits.body_bytes:
         raise _too_long(limits.body_bytes)
     parts, size, more = [], 0, True

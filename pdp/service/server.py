@@ -1,7 +1,5 @@
 """What `pdp serve` starts: a bound port, processes that serve it, TLS, bounds on slow and large requests."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -50,7 +48,7 @@ class _BoundedHttp(HttpToolsProtocol):
     the application's state is set: what waits answers then.
     """
 
-    _idle: ClassVar[dict[_BoundedHttp, None]] = {}  # connections of this process without a request, the oldest first
+    _idle: ClassVar[dict["_BoundedHttp", None]] = {}  # connections of this process without a request, the oldest first
     _in_head = False
     _head_bytes = 0
     _fields_bytes = 0

@@ -3,26 +3,21 @@
 Nothing that a caller writes becomes a metric's label, and the log has no query, body or token.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.trace import Span, SpanKind, Tracer
+from opentelemetry.trace import Span, SpanKind, Tracer, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest, multiprocess
+from starlette.types import Scope
 
-if TYPE_CHECKING:
-    from starlette.types import Scope
-
-    from pdp.service.settings import ServiceSettings
+from pdp.service.settings import ServiceSettings
 
 _log = logging.getLogger("pdp.service.requests")
 
@@ -104,11 +99,11 @@ def tracer_provider(settings: ServiceSettings, owned: ExitStack) -> TracerProvid
     if settings.otlp_endpoint is None:
         return None
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - only then
+    from opentelemetry.sdk import trace as sdk  # noqa: PLC0415 - likewise
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - likewise
-    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - likewise
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - likewise
 
-    provider = TracerProvider(resource=Resource.create({"service.name": "pdp"}))
+    provider = sdk.TracerProvider(resource=Resource.create({"service.name": "pdp"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=settings.otlp_endpoint)))
     owned.callback(provider.shutdown)
     return provider

@@ -3,16 +3,17 @@
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from typing import Any, Self
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from pdp import Pep
 from pdp.testing.conformance.target import Observed
-from pdp.testing.conformance.world import World
+from pdp.testing.conformance.world import World, run_body
 from tests.conformance.local import opened_pep
 from tests.support import PATIENCE, until
 
@@ -67,3 +68,40 @@ class AdapterClient(ABC):
     def listed(self) -> Sequence[str]:
         names: Sequence[str] = self.portal.call(self.alisted)
         return names
+
+
+class AdapterTarget:
+    """A target whose client is of `kind`. `packages`: whose versions its row names; `others`: also impossible."""
+
+    spelling = "{}"
+
+    def __init__(
+        self,
+        name: str,
+        kind: type[AdapterClient],
+        *packages: str,
+        why: str = "A model's calls name their arguments.",
+        others: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name, self.kind = name, kind
+        self.impossible: Mapping[str, str] = {"positional arguments": why, **(others or {})}
+        self.versions: Mapping[str, str] = {package: version(package) for package in packages}
+
+    @contextmanager
+    def open(self, world: World) -> Iterator[AdapterClient]:
+        with self.kind.opened(world) as client:
+            yield client
+
+
+def shell(world: World) -> Callable[..., str]:
+    """The body of `open_shell`, a tool that the manifest lacks."""
+
+    def open_shell(command: str) -> str:
+        return run_body(world.record, "open_shell", {"command": command})
+
+    return open_shell
+
+
+def grant(pep: Pep, held: str | None) -> None:
+    assert pep.approvals is not None
+    pep.approvals.grant(held or "", World.approver)

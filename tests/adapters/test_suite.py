@@ -3,6 +3,9 @@
 `python -m tests.conformance NAME` writes an adapter's row.
 """
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,3 +35,13 @@ def test_the_page_has_a_row_for_each_adapter() -> None:
     named = [name.partition("`pdp.adapters.")[2].removesuffix("`") for name in page_rows()]
 
     assert [name for name in named if name] == modules == sorted(ADAPTERS)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("adapter", adapters_here())
+def test_an_example_tells_its_story(adapter: str) -> None:
+    command = [sys.executable, f"examples/frameworks/{adapter}_payments.py"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    told = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=True, text=True)
+
+    assert told.stdout == (ROOT / f"tests/adapters/{adapter}/story.txt").read_text()

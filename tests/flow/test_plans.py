@@ -11,7 +11,7 @@ from pdp import AgentLoop, MemoryAudit, Pep, Verdict
 from pdp.errors import AuditError, UsageError
 from pdp.flow.preview import PlanEvaluation
 from pdp.json import canonical
-from pdp.loop.messages import ModelRequest, Turn
+from pdp.loop.agent_loop import ModelRequest, Turn
 from pdp.model_calls import ToolCall
 from tests.support.desk import FailingAudit, events
 

@@ -9,8 +9,8 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_types.methods import SPEC_CLIENT_METHODS
 
-from pdp.gateway.mapping import DECIDED, FILTERED, OF_TASKS, PASSED
-from tests.support.mcp.gateway import World
+from pdp.gateway.methods import DECIDED, FILTERED, OF_TASKS, PASSED
+from tests.support.mcp.gateway import BOTH, World
 from tests.support.mcp.waiting import AGENT, Desk, over_http, over_stdio
 
 
@@ -23,13 +23,15 @@ def test_every_method_of_the_sdk_has_a_line_and_one_alone() -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("mode", ["auto", "legacy"], ids=["new-client", "old-client"])
+@BOTH
 async def test_resources_and_prompts_are_the_requests_that_authzen_maps(tmp_path: Path, mode: str) -> None:
     world = World(tmp_path, one={})
     desk = Desk(world)
     await world.pin()
     read: list[Any] = []
     async with over_stdio(world, mode) as client:
+        assert [each.uri for each in (await client.list_resources()).resources] == ["note://one"]
+        assert [each.name for each in (await client.list_prompts()).prompts] == ["greet"]
         for ask in (lambda: client.read_resource("note://one"), lambda: client.get_prompt("greet", {"who": "Ada"})):
             with pytest.raises(MCPError, match=r"is pending\. .* Then make exactly the same call again\.$") as error:
                 await ask()

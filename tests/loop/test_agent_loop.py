@@ -15,8 +15,17 @@ from pdp.contract.registry.registry import Registry
 from pdp.contract.registry.tool_contract import ToolContract, ToolStateEffect, ToolStateRead
 from pdp.errors import UsageError
 from pdp.evaluation import Evaluation
-from pdp.loop.agent_loop import AgentLoop, Finished, OutputInvalidError, ToolIterationsExceededError, TooManyCallsError
-from pdp.loop.messages import Message, ModelRequest, Role, Turn
+from pdp.loop.agent_loop import (
+    AgentLoop,
+    Finished,
+    Message,
+    ModelRequest,
+    OutputInvalidError,
+    Role,
+    ToolIterationsExceededError,
+    TooManyCallsError,
+    Turn,
+)
 from pdp.manifest.load import load_effective
 from pdp.model_calls import ToolCall
 from pdp.patterns.run import Deployment, Pin

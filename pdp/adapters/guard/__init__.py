@@ -1,5 +1,1 @@
-"""What adapters share.
-
-- guard.py: a call decided, run by its framework, and what the model is told of it
-- outcome.py: what a call came to
-"""
+"""What adapters share: guard.py decides a call, lets its framework run it, and says what the model is told."""

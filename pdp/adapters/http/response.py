@@ -1,20 +1,15 @@
 """An application's response, held back until it is decided upon; and those that say why there is none."""
 
-from __future__ import annotations
-
+from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
+from pdp.adapters.guard.guard import CallOutcome
 from pdp.execution.failures import ToolError
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, MutableMapping
-
-    from pdp.adapters.guard.outcome import CallOutcome
-
-    Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _FAILED: Final = 400  # the first status that is an error
 _UNUSABLE: Final = 502

@@ -4,20 +4,16 @@ Of several processes, any may take a step on an approval; that it is in the stre
 written first: for a moment the record may still be what it was.
 """
 
-from __future__ import annotations
-
 import asyncio
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pdp.service.requests import HttpError
-
-if TYPE_CHECKING:
-    from pdp.stores.sql.audit import AuditRow, SqlAudit
+from pdp.service.errors import HttpError
+from pdp.stores.sql.audit import AuditRow, SqlAudit
 
 TICK: Final = 0.25  # seconds between two looks at the stream, while somebody waits
 _PAGE: Final = 500

@@ -16,8 +16,10 @@ from starlette.types import Receive, Scope, Send
 from pdp.errors import PdpError
 from pdp.service.approvals.feed import ApprovalFeed
 from pdp.service.approvals.routes import SCOPES, feed_of, may_see
+from pdp.service.errors import HttpError
 from pdp.service.models.approvals import Nothing
-from pdp.service.requests import ApprovalReader, Caller, HttpError, ServiceRoute, service_of
+from pdp.service.requests import ApprovalReader, ServiceRoute
+from pdp.service.state import Caller, service_of
 
 router = APIRouter(route_class=ServiceRoute, tags=["approvals"])
 

@@ -14,19 +14,11 @@ from starlette.requests import Request
 
 from pdp.approvals.approvals import ApprovalRefusedError, Refusal
 from pdp.service.approvals.feed import TICK, ApprovalFeed
+from pdp.service.errors import HttpError
 from pdp.service.models.approvals import ApprovalBody, ApprovalsPage, ApprovalsQuery, Denial, Nothing, WaitQuery
-from pdp.service.requests import (
-    ApprovalReader,
-    Approver,
-    Caller,
-    HttpError,
-    Proposer,
-    ServiceRoute,
-    bounded_page,
-    caller,
-    service_of,
-)
+from pdp.service.requests import ApprovalReader, Approver, Proposer, ServiceRoute, bounded_page, caller
 from pdp.service.security.principal import Scope
+from pdp.service.state import Caller, service_of
 from pdp.stores.approvals import Approval, ApprovalState
 
 router = APIRouter(route_class=ServiceRoute, tags=["approvals"])

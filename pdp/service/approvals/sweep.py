@@ -1,21 +1,16 @@
 """What is done by itself, again and again: approvals and calls whose time is over, webhooks."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pdp.errors import StoreError
 from pdp.service.approvals.feed import ApprovalFeed
 from pdp.service.approvals.webhooks import WebhookSender
-
-if TYPE_CHECKING:
-    from pdp.service.state import Service
-    from pdp.service.tenant import Tenant
+from pdp.service.state import Service, Tenant
 
 _log = logging.getLogger("pdp.service")
 

@@ -4,8 +4,6 @@ Of all processes one sends, the events in their order, each at least once: `webh
 is resolved once for each attempt, and the address that was checked is the one that is connected to.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hmac
@@ -16,7 +14,7 @@ import ssl
 import time
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import httpx
 import orjson
@@ -24,12 +22,10 @@ import tenacity
 
 from pdp.errors import PdpError
 from pdp.json import canonical, digest
-
-if TYPE_CHECKING:
-    from pdp.service.approvals.feed import ApprovalFeed
-    from pdp.service.settings import WebhookSettings
-    from pdp.service.tenant import Tenant
-    from pdp.stores.sql.audit import AuditRow
+from pdp.service.approvals.feed import ApprovalFeed
+from pdp.service.settings import WebhookSettings
+from pdp.service.state import Tenant
+from pdp.stores.sql.audit import AuditRow
 
 _log = logging.getLogger("pdp.service")
 

@@ -1,9 +1,8 @@
 """The AuthZEN Authorization API 1.0: what any AuthZEN client can ask.
 
 policy      the policy that answers
-evaluation  one request, or several with their semantics
+evaluation  one request, or several with their semantics; reasons, obligations, approvals of the answer
 search      subjects, resources and actions that a decision permits, page by page
 entities    reading and completing subject, action, resource and context
-profile     what drafts beside the specification say: reasons, obligations, access requests
 routes      the endpoints, and the metadata
 """

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 
@@ -12,9 +12,11 @@ from pdp.decision import Decision
 from pdp.errors import UsageError
 from pdp.json import MAX_BYTES, JsonValueError, canonical, digest
 from pdp.request import Entity, Request, RequestedAction, bounded
+from pdp.service.authzen.policy import AccessRequest
+from pdp.service.errors import HttpError, Model, read_model
 from pdp.service.models.access import AccessAction, AccessEntity
-from pdp.service.requests import Caller, HttpError, Model, read_model
 from pdp.service.security.principal import Scope
+from pdp.service.state import Caller
 from pdp.session import Session
 
 KEYS: Final = ("subject", "action", "resource", "context")
@@ -22,19 +24,6 @@ KEYS: Final = ("subject", "action", "resource", "context")
 _MOST_BYTES: Final = 4 * MAX_BYTES  # of a batch, in each of whose questions stands what they have in common
 _RESERVED: Final = frozenset(("approval", "call_digest", "flow", "spent", "time"))
 _OWN: Final = "without the scope assert, a token asks for its own subject: type user, id its claim sub"
-
-
-class AccessRequest(NamedTuple):
-    """One question, complete: `body` is what the policy is asked, `stable` what was stated, without times and ids.
-
-    `denied`, `unchecked`: as of `AccessPolicy.checked`.
-    """
-
-    request: Request
-    stable: bytes
-    body: bytes
-    denied: Decision | None = None
-    unchecked: tuple[str, ...] = ()
 
 
 class QuestionReader:

@@ -1,11 +1,9 @@
 """The policy that answers: the one that decides the tenant's tool calls, or any other by its entrypoint."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -22,19 +20,28 @@ from pdp.pep import Pep
 from pdp.project.resources import engine_of_files
 from pdp.proposal import Proposal
 from pdp.request import Entity, Request, RequestedAction
+from pdp.service.settings import AuthzenSettings
 from pdp.session import LONGEST_TEXT, Session
-
-if TYPE_CHECKING:
-    from pdp.service.authzen.entities import AccessRequest
-    from pdp.service.settings import AuthzenSettings
 
 UNCHECKED: Final = ("arguments", "resource")
 """Parts of a question that the policy takes as stated, if it is about no particular call."""
 
 _AT_ONCE: Final = 16
-_Evaluated = bytes | EngineError | BundleError
 _NO_SESSION: Final = Session(claims={})
 _VERDICTS: Final[Mapping[object, Verdict]] = {True: Verdict.ALLOW, False: Verdict.DENY} | {one: one for one in Verdict}
+
+
+class AccessRequest(NamedTuple):
+    """One question, complete: `body` is what the policy is asked, `stable` what was stated, without times and ids.
+
+    `denied`, `unchecked`: as of `AccessPolicy.checked`.
+    """
+
+    request: Request
+    stable: bytes
+    body: bytes
+    denied: Decision | None = None
+    unchecked: tuple[str, ...] = ()
 
 
 class AccessAnswer(NamedTuple):
@@ -110,7 +117,7 @@ class AccessPolicy:
         held = Entity(resource.pop("type"), resource.pop("id"), resource)
         return Request(request.subject, request.action, held, context), None, () if is_whole else UNCHECKED[1:]
 
-    def _admitted(self, name: str, context: dict[str, Any]) -> tuple[_Mapping, _Mapping]:
+    def _admitted(self, name: str, context: dict[str, Any]) -> "tuple[_Mapping, _Mapping]":
         """Check a call, store its corrected arguments in `context`, and return the mappings of its tool."""
         key = context.get("idempotency_key")
         if key is not None and (type(key) is not str or len(key) > LONGEST_TEXT):
@@ -148,60 +155,57 @@ class AccessPolicy:
 
     async def decide(self, asked: Sequence[AccessRequest]) -> list[AccessAnswer]:
         """Return an answer to each request, in their order; where the engine has none, it is a DENY."""
+        texts: Sequence[bytes | BaseException]
         if type(self._engine).aevaluate is not Engine.aevaluate:
             room = asyncio.Semaphore(_AT_ONCE)
-            texts = await asyncio.gather(*(self._aevaluated(one, room) for one in asked))
+
+            async def evaluated(one: AccessRequest) -> bytes:
+                async with room:
+                    return await self._engine.aevaluate(one.body, self._document)
+
+            texts = await asyncio.gather(*map(evaluated, asked), return_exceptions=True)
         elif len(asked) == 1:
             # It evaluates in the calling thread, as another thread would cost as much. Requests of other callers take
             # each step together with this one: then the processor has the policy in its cache, and is faster.
             await asyncio.sleep(0)
-            texts = [self._evaluated(asked[0])]
+            texts = self._evaluated(asked)
             await asyncio.sleep(0)
         else:
             # One thread: several would wait for each other more than they gain, which other workers do not.
-            texts = await asyncio.to_thread(lambda: [self._evaluated(one) for one in asked])
-        return [self._answered(text, one) for text, one in zip(texts, asked, strict=True)]
+            texts = await asyncio.to_thread(self._evaluated, asked)
+        return [self._answered(text, one.request) for text, one in zip(texts, asked, strict=True)]
 
-    def _evaluated(self, asked: AccessRequest) -> _Evaluated:
-        try:
-            return self._engine.evaluate(asked.body, self._document)
-        except (EngineError, BundleError) as error:
-            return error
-
-    async def _aevaluated(self, asked: AccessRequest, room: asyncio.Semaphore) -> _Evaluated:
-        async with room:
+    def _evaluated(self, asked: Sequence[AccessRequest]) -> list[bytes | BaseException]:
+        texts: list[bytes | BaseException] = []
+        for one in asked:
             try:
-                return await self._engine.aevaluate(asked.body, self._document)
+                texts.append(self._engine.evaluate(one.body, self._document))
             except (EngineError, BundleError) as error:
-                return error
+                texts.append(error)
+        return texts
 
-    def _answered(self, text: _Evaluated, asked: AccessRequest) -> AccessAnswer:
+    def _answered(self, text: bytes | BaseException, request: Request) -> AccessAnswer:
+        """Return the decision in what the engine answered, or a DENY that says why there is none."""
         try:
-            if isinstance(text, bytes):
-                return self._parsed(text, asked.request)
-        except AnswerInvalidError as error:
-            text = error
-        if isinstance(text, UndefinedDocumentError) and not self.is_baseline:  # a rule that does not hold
-            return AccessAnswer(Decision(Verdict.DENY, (), (), new_id(), None, None))
-        return AccessAnswer(denied(text.code, text.message))
-
-    def _parsed(self, text: bytes, request: Request) -> AccessAnswer:
-        """Return what the engine answered; AnswerInvalidError where that is no decision."""
-        if not self.is_baseline:
-            return self._parsed_other(text)
-        decision = parse_answer(text, request, self._document)
-        if self._pep.newest.is_stale(decision):
-            decision = denied("bundle.stale", f"release {decision.release} decided, and a later one has decided before")
-        return AccessAnswer(decision)
-
-    def _parsed_other(self, text: bytes) -> AccessAnswer:
-        value, context = orjson.loads(text), None
-        if type(value) is dict:
-            context = value.get("context")
-            value = next((value[name] for name in ("decision", "allow", "verdict") if name in value), None)
-        if type(value) not in (bool, str) or value not in _VERDICTS or type(context) not in (dict, type(None)):
-            raise AnswerInvalidError(f"{self._document} is no decision", hint="true, or {decision, context}")
-        return AccessAnswer(Decision(_VERDICTS[value], (), (), new_id(), None, None), context)
+            if isinstance(text, BaseException):
+                raise text
+            if self.is_baseline:
+                decision = parse_answer(text, request, self._document)
+                if self._pep.newest.is_stale(decision):
+                    why = f"release {decision.release} decided, and a later one has decided before"
+                    decision = denied("bundle.stale", why)
+                return AccessAnswer(decision)
+            value, context = orjson.loads(text), None
+            if type(value) is dict:
+                context = value.get("context")
+                value = next((value[name] for name in ("decision", "allow", "verdict") if name in value), None)
+            if type(value) not in (bool, str) or value not in _VERDICTS or type(context) not in (dict, type(None)):
+                raise AnswerInvalidError(f"{self._document} is no decision", hint="true, or {decision, context}")
+            return AccessAnswer(Decision(_VERDICTS[value], (), (), new_id(), None, None), context)
+        except (EngineError, BundleError) as error:
+            if isinstance(error, UndefinedDocumentError) and not self.is_baseline:  # a rule that does not hold
+                return AccessAnswer(Decision(Verdict.DENY, (), (), new_id(), None, None))
+            return AccessAnswer(denied(error.code, error.message))
 
 
 class _Mapping:

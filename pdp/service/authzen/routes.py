@@ -11,10 +11,22 @@ from starlette.responses import Response
 
 from pdp.service.authzen.evaluation import evaluate, evaluate_all
 from pdp.service.authzen.search import Searched, search
-from pdp.service.models.access import Metadata
-from pdp.service.requests import HttpError, ServiceRoute, caller, read_object, service_of
+from pdp.service.errors import HttpError
+from pdp.service.models.access import (
+    AccessDecision,
+    AccessDecisions,
+    ActionSearch,
+    EvaluationRequest,
+    EvaluationsRequest,
+    Metadata,
+    ResourceSearch,
+    SearchAnswer,
+    SubjectSearch,
+)
+from pdp.service.requests import ServiceRoute, caller, direct_endpoint, read_object
 from pdp.service.security.principal import Scope
 from pdp.service.settings import DEFAULT_TENANT
+from pdp.service.state import service_of
 
 router = APIRouter(route_class=ServiceRoute, tags=["AuthZEN"])
 
@@ -27,12 +39,39 @@ async def _answered(answer: Callable[..., Awaitable[Mapping[str, Any]]], request
     return Response(orjson.dumps(answered), media_type="application/json")
 
 
-RAW: Final = (
-    ("/access/v1/evaluation", partial(_answered, evaluate)),
-    ("/access/v1/evaluations", partial(_answered, evaluate_all)),
-    *((f"/access/v1/search/{kind}", partial(_answered, partial(search, kind))) for kind in get_args(Searched)),
-)
-"""Paths and endpoints that read the request themselves; `openapi` says which models they take and answer with."""
+@direct_endpoint(router, "/access/v1/evaluation", Scope.DECIDE, EvaluationRequest, AccessDecision)
+async def _evaluate(request: Request) -> Response:
+    """Decide one request.
+
+    The policy decides; nothing is reserved, and approvals do not count. Without the scope `assert` the subject has
+    to be the holder of the token, and its properties come from the token. `resource` and `context.arguments` are
+    checked as in a proposal. `context.unchecked` of a permit names the inputs that the service did not verify.
+    """
+    return await _answered(evaluate, request)
+
+
+@direct_endpoint(router, "/access/v1/evaluations", Scope.DECIDE, EvaluationsRequest, AccessDecisions | AccessDecision)
+async def _evaluate_all(request: Request) -> Response:
+    """Decide several requests; one decision if `evaluations` is absent or empty."""
+    return await _answered(evaluate_all, request)
+
+
+@direct_endpoint(router, "/access/v1/search/subject", Scope.DECIDE, SubjectSearch, SearchAnswer)
+async def _search_subjects(request: Request) -> Response:
+    """Search the subjects of the directory that are permitted."""
+    return await _answered(partial(search, "subject"), request)
+
+
+@direct_endpoint(router, "/access/v1/search/resource", Scope.DECIDE, ResourceSearch, SearchAnswer)
+async def _search_resources(request: Request) -> Response:
+    """Search the resources of the directory that the subject is permitted."""
+    return await _answered(partial(search, "resource"), request)
+
+
+@direct_endpoint(router, "/access/v1/search/action", Scope.DECIDE, ActionSearch, SearchAnswer)
+async def _search_actions(request: Request) -> Response:
+    """Search the actions of the manifest that the subject is permitted."""
+    return await _answered(partial(search, "action"), request)
 
 
 @router.head(_METADATA, include_in_schema=False)

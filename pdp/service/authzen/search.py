@@ -19,10 +19,11 @@ from pdp.json import canonical
 from pdp.service.authzen.entities import KEYS, QuestionReader, entity_of, read_action
 from pdp.service.authzen.evaluation import decide_all
 from pdp.service.authzen.policy import UNCHECKED
+from pdp.service.errors import HttpError, read_model
 from pdp.service.models.access import ActionSearch, ResourceSearch, SubjectSearch
-from pdp.service.requests import Caller, HttpError, read_model
 from pdp.service.security.principal import Scope
 from pdp.service.settings import ServiceSettings
+from pdp.service.state import Caller
 
 Searched = Literal["subject", "resource", "action"]
 _MODELS: Final[Mapping[Searched, type[BaseModel]]] = {

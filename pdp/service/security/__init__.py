@@ -3,6 +3,5 @@
 principal  who calls: tenant, scopes, verified claims
 tokens     tokens of our own: made, hashed, stored, looked up, revoked
 oidc       access tokens of an OpenID Connect provider
-limits     requests per token
 routes     tokens and browser sessions over HTTP
 """

@@ -18,7 +18,7 @@ from joserfc.jwt import JWTClaimsRegistry
 
 from pdp.errors import UsageError
 from pdp.json import canonical, parse_json, pointer_steps
-from pdp.service.requests import HttpError
+from pdp.service.errors import HttpError
 from pdp.service.security.principal import Principal
 from pdp.service.settings import OidcSettings
 from pdp.session import Session

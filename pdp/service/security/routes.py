@@ -7,9 +7,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pdp.service.errors import HttpError
 from pdp.service.models.tokens import NewToken, TokenList, TokenOrder
-from pdp.service.requests import Administrator, AnyHolder, Caller, HttpError, ServiceRoute, service_of
+from pdp.service.requests import Administrator, AnyHolder, ServiceRoute
 from pdp.service.security.tokens import COOKIE, issue_token, token_event
+from pdp.service.state import Caller, service_of
 
 router = APIRouter(route_class=ServiceRoute, tags=["tokens"])
 

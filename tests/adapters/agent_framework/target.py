@@ -1,8 +1,6 @@
 """Microsoft's Agent Framework as a target: runs of an `Agent` whose model follows a script."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib.metadata import version
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from agent_framework import (
@@ -21,8 +19,7 @@ from agent_framework import (
 
 from pdp.adapters.agent_framework import agent_framework_middleware
 from pdp.testing.conformance.target import Observed
-from pdp.testing.conformance.world import World, run_body
-from tests.adapters.client import AdapterClient
+from tests.adapters.client import AdapterClient, AdapterTarget, shell
 from tests.conformance.local import functions
 
 Call = tuple[str, dict[str, Any], str]
@@ -70,10 +67,7 @@ class AgentFrameworkClient(AdapterClient):
         self.middleware = [Yes(), *own, Yes()] if self.world.setting == "beside" else own
         self.paused: dict[str, tuple[AgentSession, Any]] = {}
 
-        def open_shell(command: str) -> str:
-            return run_body(self.world.record, "open_shell", {"command": command})
-
-        self.tools = [*functions(self.world).values(), open_shell]
+        self.tools = [*functions(self.world).values(), shell(self.world)]
 
     async def turn(self, tool: str, arguments: dict[str, Any], call_id: str) -> Observed:
         named = repr((tool, arguments))
@@ -94,16 +88,4 @@ class AgentFrameworkClient(AdapterClient):
         return model.tools[0]
 
 
-class AgentFrameworkTarget:
-    name = "Agent Framework"
-    versions: Mapping[str, str] = {"agent-framework-core": version("agent-framework-core")}
-    spelling = "{}"
-    impossible: Mapping[str, str] = {"positional arguments": "A model's calls name their arguments."}
-
-    @contextmanager
-    def open(self, world: World) -> Iterator[AgentFrameworkClient]:
-        with AgentFrameworkClient.opened(world) as client:
-            yield client
-
-
-TARGET = AgentFrameworkTarget()
+TARGET = AdapterTarget("Agent Framework", AgentFrameworkClient, "agent-framework-core")

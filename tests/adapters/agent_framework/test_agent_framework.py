@@ -2,12 +2,9 @@
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -36,18 +33,6 @@ from tests.support import ROOT
 BILLS: list[dict[str, Any]] = [{"payee": "first", "amount": 1}, {"payee": "second", "amount": 2}]
 HELD: list[Call] = [("pay_bill", bill, bill["payee"]) for bill in BILLS]
 READ: Call = ("read_note", {"note": "a"}, "c1")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with closing(World(tmp_path / "world")) as made:
-        yield made
-
-
-@pytest.fixture
-def pep(world: World) -> Iterator[Pep]:
-    with Pep.from_files(world.folder / "manifest.yaml", approvals=Approvals()) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -303,24 +288,3 @@ async def test_a_tool_that_asks_its_user_pauses_the_run(world: World, agent_of: 
 
     assert [each.text for each in response.user_input_requests] == ["Which page?"]
     assert len(model.turns) == 1
-
-
-@pytest.mark.process
-def test_the_example_tells_its_story() -> None:
-    command = [sys.executable, "examples/frameworks/agent_framework_payments.py"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    told = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=True, text=True)
-
-    assert told.stdout == STORY
-
-
-STORY = """\
-officer-123: pay 20,000
-  payment hub: 20,000 from ops-main to bene-acme-441
-  model: It was sent INV-8842.
-officer-123: pay 47,500
-  held: ['limits.exceeded'], for ['payments.approver']
-supervisor-9: granted
-  payment hub: 47,500 from ops-main to bene-acme-441
-  model: It was sent INV-8842.
-"""

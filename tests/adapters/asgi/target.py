@@ -1,8 +1,7 @@
 """An application of FastAPI as a target, whose routes are the suite's tools."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import Any, Self
 
 import httpx
@@ -12,7 +11,7 @@ from pdp import Pep
 from pdp.adapters.asgi import AsgiMiddleware
 from pdp.testing.conformance.target import Observed
 from pdp.testing.conformance.world import World, run_body
-from tests.adapters.client import AdapterClient
+from tests.adapters.client import AdapterClient, AdapterTarget
 
 TOOLS = ("read_note", "pay_bill", "wipe_disk", "fetch_page", "ping_host", "post_note", "open_shell")
 
@@ -93,19 +92,10 @@ class AsgiClient(AdapterClient):
         raise NotImplementedError
 
 
-class AsgiTarget:
-    name = "ASGI"
-    versions: Mapping[str, str] = {"fastapi": version("fastapi")}
-    spelling = "{}"
-    impossible: Mapping[str, str] = {
-        "positional arguments": "In every request over HTTP, arguments have names.",
-        "list filtering": "Plain HTTP has no list of tools.",
-    }
-
-    @contextmanager
-    def open(self, world: World) -> Iterator[AsgiClient]:
-        with AsgiClient.opened(world) as client:
-            yield client
-
-
-TARGET = AsgiTarget()
+TARGET = AdapterTarget(
+    "ASGI",
+    AsgiClient,
+    "fastapi",
+    why="In every request over HTTP, arguments have names.",
+    others={"list filtering": "Plain HTTP has no list of tools."},
+)

@@ -1,10 +1,7 @@
 """The adapter of ASGI applications, on those of FastAPI and Starlette."""
 
 import asyncio
-import os
 import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -26,24 +23,12 @@ from pdp import Approvals, Pep
 from pdp.adapters.asgi import AsgiMiddleware
 from pdp.errors import UsageError
 from pdp.testing.conformance.world import World
-from tests.adapters.asgi.target import client_of, guarded, observed
+from tests.adapters.asgi.target import guarded
 from tests.conformance.local import opened_pep
-from tests.support import PATIENCE, ROOT, until
+from tests.support import PATIENCE, until
 
-MANIFEST = "pdp/testing/conformance/manifest.yaml"
 BILL = {"payee": "a", "amount": 500.0}
 TOOLS = {"POST /notes/{note}": "read_note", "GET /notes/{note}": "read_note", "PUT /bills": "pay_bill"}
-
-
-@pytest.fixture
-def pep() -> Iterator[Pep]:
-    with Pep.from_files(MANIFEST, approvals=Approvals()) as opened:
-        yield opened
-
-
-@pytest.fixture
-def ran() -> list[Any]:
-    return []
 
 
 @pytest.fixture
@@ -220,28 +205,6 @@ def test_who_calls_is_in_the_scope(app: Starlette, pep: Pep, token: str, agent: 
     assert held["outcome"] == ("held" if agent else "denied")
 
 
-async def test_requests_that_are_held_together_and_granted_out_of_order_elsewhere(tmp_path: Path) -> None:
-    with closing(World(tmp_path / "world")) as world:
-        bills = [{"payee": name, "amount": 500.0} for name in "ab"]
-
-        async def both(grant: Any = None) -> list[Any]:
-            with opened_pep(world) as pep:  # of each, as in another process: the store alone is the same
-                if grant is not None:
-                    pep.approvals.grant(grant, world.approver)  # type: ignore[union-attr]
-                async with client_of(guarded(world, pep)) as http:
-                    return [
-                        observed(each)
-                        for each in await asyncio.gather(*(http.post("/pay_bill", json=b) for b in bills))
-                    ]
-
-        first = await both()
-        second = await both(first[1].held)
-        third = await both(first[0].held)
-
-        assert [each.is_error for each in (*first, *second, third[0])] == [True, True, True, False, False]
-        assert world.ran() == [("pay_bill", bills[1]), ("pay_bill", bills[0])]
-
-
 async def test_a_caller_that_is_gone_while_it_is_decided_has_nothing_run(tmp_path: Path) -> None:
     with closing(World(tmp_path / "world")) as world, opened_pep(world) as pep:
         app, ended = guarded(world, pep), asyncio.Event()
@@ -356,26 +319,3 @@ def test_routes_that_cannot_be_read_are_an_error_at_start(app: Starlette, pep: P
 
     with pytest.raises(UsageError):
         AsgiMiddleware(app, pep, World.session, tools, is_open=is_open)
-
-
-@pytest.mark.process
-def test_the_example_tells_its_story() -> None:
-    command, env = [sys.executable, "examples/frameworks/asgi_payments.py"], {**os.environ, "PYTHONPATH": str(ROOT)}
-    told = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=True, text=True)
-
-    assert told.stdout == STORY
-
-
-STORY = """\
-the agent proposes 20000
-  the hub wires 20000.0 for INV-1 from acc-1 to bene-acme-441
-  the agent is told: 200 {'wired': 'INV-1'}
-the agent proposes 47500
-  the agent is told: 403 held
-supervisor-9 grants it
-the agent proposes 47500
-  the hub wires 47500.0 for INV-2 from acc-1 to bene-acme-441
-  the agent is told: 200 {'wired': 'INV-2'}
-the agent proposes 47500
-  the agent is told: 200 {'wired': 'INV-2'}
-"""

@@ -1,12 +1,8 @@
 """The adapter of the Claude Agent SDK, on runs of its client with a scripted model."""
 
-import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,31 +19,16 @@ from claude_agent_sdk import (
     create_sdk_mcp_server,
 )
 
-from pdp import Approvals, Pep
+from pdp import Pep
 from pdp.adapters.claude_agent_sdk import guarded_claude_options
 from pdp.errors import UsageError
 from pdp.hooks.home import HookPolicy, open_policy
 from pdp.hooks.starter import starter_files
 from pdp.testing.conformance.world import World
 from tests.adapters.claude_agent_sdk.target import scripted, sdk_tools
-from tests.conformance.local import opened_pep
-from tests.support import ROOT
+from tests.adapters.client import grant
 from tests.support.claude_code import ToolResult, ToolUse, Turn, model
 
-MANIFEST = "pdp/testing/conformance/manifest.yaml"
-STORY = """\
-officer-123: pay 20,000
-  payment hub: 20,000 from ops-main to bene-acme-441
-  model is told: sent INV-8842
-officer-123: pay 47,500
-  model is told: POLICY_VIOLATION: STEP_UP: limits.exceeded:
-supervisor-9: granted what waits for payments.approver
-officer-123: pay 47,500
-  payment hub: 47,500 from ops-main to bene-acme-441
-  model is told: sent INV-8842
-officer-123: pay 47,500
-  model is told: sent INV-8842
-"""
 DISK = {"type": "object", "properties": {"disk": {"type": "string"}}, "required": ["disk"]}
 NOTE = ToolUse("mcp__kit__read_note", {"note": "n"})
 BILL, OTHER_BILL = (ToolUse("mcp__kit__pay_bill", {"payee": payee, "amount": 5}) for payee in "ab")
@@ -60,18 +41,6 @@ async def wiped(_: Any) -> dict[str, Any]:
 
 def server(**schemas: Any) -> Any:
     return create_sdk_mcp_server("kit", tools=[SdkMcpTool(name, "", schema, wiped) for name, schema in schemas.items()])
-
-
-@pytest.fixture
-def pep() -> Iterator[Pep]:
-    with Pep.from_files(MANIFEST, approvals=Approvals()) as opened:
-        yield opened
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with closing(World(tmp_path / "world")) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -106,11 +75,6 @@ async def run(
 
 def words(results: list[ToolResult]) -> list[str]:
     return [_APPROVAL.sub(r"\1", result.text) for result in results]
-
-
-def grant(pep: Pep, held: str) -> None:
-    assert pep.approvals is not None
-    pep.approvals.grant(held, World.approver)
 
 
 def dispatched(pep: Pep) -> list[tuple[str, str | None]]:
@@ -157,18 +121,6 @@ async def test_calls_that_are_held_together_are_granted_out_of_order_and_run_onc
     paid = ['pay_bill got {"amount":5,"payee":"b"}', 'pay_bill got {"amount":5,"payee":"a"}']
     assert told == [held[0], held[1], held[0], paid[0], paid[1], ANY]
     assert world.ran() == [("pay_bill", OTHER_BILL.arguments), ("pay_bill", BILL.arguments)]
-
-
-@pytest.mark.process
-def test_a_held_call_is_made_again_in_another_process(world: World) -> None:
-    line = [sys.executable, "-m", "tests.adapters.claude_agent_sdk.again", str(world.folder)]
-    first = json.loads(subprocess.run(line, cwd=ROOT, capture_output=True, check=True).stdout)
-    with opened_pep(world) as pep:
-        grant(pep, first["told"][0])
-    second = json.loads(subprocess.run([*line, first["session"]], cwd=ROOT, capture_output=True, check=True).stdout)
-
-    assert second == {"session": first["session"], "told": [*first["told"], 'pay_bill got {"amount":5,"payee":"a"}']}
-    assert world.ran() == [("pay_bill", BILL.arguments)]
 
 
 @pytest.mark.process
@@ -253,13 +205,3 @@ async def test_arguments_that_another_hook_changes_are_those_decided(pep: Pep, w
     told, _ = await run(world, pep, [[NOTE], [ToolUse("mcp__kit__wipe_disk", {"disk": "a"})]], hooks=hooks)
 
     assert (world.ran(), len(told)) == ([], 2)
-
-
-@pytest.mark.process
-def test_a_wire_is_held_granted_and_made_once_in_the_example() -> None:
-    ended = subprocess.run(
-        [sys.executable, "examples/frameworks/claude_agent_sdk_payments.py"],
-        cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-
-    assert (ended.returncode, ended.stdout) == (0, STORY)

@@ -3,7 +3,7 @@
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
@@ -17,7 +17,8 @@ from pydantic import Field, PrivateAttr
 from pdp import Pep
 from pdp.adapters.crewai import CrewAiGuard
 from pdp.testing.conformance.target import Observed
-from pdp.testing.conformance.world import World, run_body
+from pdp.testing.conformance.world import World
+from tests.adapters.client import shell
 from tests.conformance.local import functions, opened_pep
 
 _APPROVAL = re.compile(r"\(approval (\w+) is pending\)")
@@ -69,13 +70,6 @@ def crew_of(agent: Agent, **given: Any) -> Crew:
     """A crew with one task, for an agent."""
     task = Task(description="work", expected_output="done", agent=agent)
     return Crew(**{"agents": [agent], "tasks": [task]} | given)
-
-
-def shell(world: World) -> Callable[..., str]:
-    def open_shell(command: str) -> str:
-        return run_body(world.record, "open_shell", {"command": command})
-
-    return open_shell
 
 
 class CrewAiClient:

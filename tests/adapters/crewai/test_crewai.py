@@ -1,12 +1,8 @@
 """The adapter of CrewAI, in runs of crews with a scripted model."""
 
 import asyncio
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
@@ -16,29 +12,14 @@ from crewai.tools import BaseTool
 from crewai.tools import tool as crew_tool
 from crewai.tools.tool_failure import ToolFailure
 
-from pdp import Approvals, Pep, ToolError
+from pdp import Pep, ToolError
 from pdp.adapters.crewai import CrewAiGuard
 from pdp.errors import UsageError
 from pdp.testing.conformance.world import World
+from tests.adapters.client import grant
 from tests.adapters.crewai.target import Turn, agent_of, crew_of
-from tests.conformance.local import opened_pep
-from tests.support import ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the framework's own
-MANIFEST = "pdp/testing/conformance/manifest.yaml"
-STORY = """\
-officer-123: pay 20,000
-  payment hub: 20,000 from ops-main to bene-acme-441
-  model: It was: sent INV-8842
-officer-123: pay 47,500
-  model: It was: POLICY_VIOLATION: STEP_UP: limits.exceeded: The amo
-supervisor-9: granted what waits for payments.approver
-officer-123: pay 47,500
-  payment hub: 47,500 from ops-main to bene-acme-441
-  model: It was: sent INV-8842
-officer-123: pay 47,500
-  model: It was: sent INV-8842
-"""
 NOTE = ("read_note", {"note": "n", "page": None})
 BILL, OTHER_BILL = ("pay_bill", {"payee": "a", "amount": 500.0}), ("pay_bill", {"payee": "b", "amount": 1.0})
 BLOCKED = "Tool execution blocked by hook. Tool: "
@@ -46,21 +27,10 @@ _APPROVAL = re.compile(r".* \(approval (\w+) is pending\)")
 
 
 @pytest.fixture
-def pep() -> Iterator[Pep]:
-    with Pep.from_files(MANIFEST, approvals=Approvals()) as opened:
-        yield opened
-
-
-@pytest.fixture
 def guard(pep: Pep) -> Iterator[CrewAiGuard]:
     opened = CrewAiGuard(pep, World.session)
     yield opened
     opened.close()
-
-
-@pytest.fixture
-def ran() -> list[Any]:
-    return []
 
 
 @pytest.fixture
@@ -99,11 +69,6 @@ def words(texts: list[str]) -> list[str]:
     return [_APPROVAL.sub(r"\1", text) for text in texts]
 
 
-def grant(pep: Pep, held: str) -> None:
-    assert pep.approvals is not None
-    pep.approvals.grant(held, World.approver)
-
-
 def dispatched(pep: Pep) -> list[tuple[str, str | None]]:
     """Of each call that was decided: the tool, and the agent that called."""
     events = [event for event in pep.audit.events if event["type"].endswith(".dispatch")]  # type: ignore[attr-defined]
@@ -123,30 +88,6 @@ def test_calls_that_are_held_together_are_granted_out_of_order_and_run_once(
 
     assert (after_second, after_first) == ([first, "paid b"], ["paid a", ANY])
     assert ran == [("b", 1.0), ("a", 500.0)]
-
-
-def test_a_held_call_is_made_again_by_another_crew_with_another_enforcement_point(tmp_path: Path) -> None:
-    world = World(tmp_path / "world")
-    ran: list[str] = []
-
-    @crew_tool
-    def pay_bill(payee: str, amount: float) -> str:
-        """Pay."""
-        ran.append(payee)
-        return "paid"
-
-    seen = []
-    for _ in range(3):
-        with opened_pep(world) as pep:
-            guard = CrewAiGuard(pep, world.session)
-            seen += told([[BILL]], guard.tools([pay_bill]))
-            guard.close()
-            if len(seen) == 1:
-                grant(pep, seen[0])
-    world.close()
-
-    assert (seen[1:], ran) == (["paid", ANY], ["a"])
-    assert re.fullmatch(r"\w+", seen[2])
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -309,13 +250,3 @@ def test_tools_that_are_not_as_declared_are_refused_at_start(guard: CrewAiGuard,
         guard.tools([wipe_disk])
     with pytest.raises(UsageError, match="two tools have one name"):
         guard.tools([tools["read_note"], crew_tool("read note")(tools["read_note"].func)])
-
-
-@pytest.mark.process
-def test_a_wire_is_held_granted_and_made_once_in_the_example() -> None:
-    ended = subprocess.run(
-        [sys.executable, "examples/frameworks/crewai_payments.py"],
-        cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-
-    assert (ended.returncode, ended.stdout) == (0, STORY)

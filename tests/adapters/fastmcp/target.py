@@ -4,12 +4,8 @@ As a program, `target.py FOLDER`, it serves a world's tools over stdio.
 """
 
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Self
 
 from fastmcp import Client, FastMCP
@@ -19,8 +15,8 @@ from fastmcp.tools import Tool
 from pdp import Pep
 from pdp.adapters.fastmcp import FastMcpMiddleware
 from pdp.testing.conformance.target import Observed
-from pdp.testing.conformance.world import World, run_body
-from tests.adapters.client import AdapterClient
+from pdp.testing.conformance.world import World
+from tests.adapters.client import AdapterClient, AdapterTarget, shell
 from tests.conformance.local import functions
 
 
@@ -32,10 +28,7 @@ def server_of(world: Any, pep: Pep) -> FastMCP:
     for name, function in functions(world).items():
         server.add_tool(Tool.from_function(function).model_copy(update={"parameters": schemas[name]}))
 
-    @server.tool
-    def open_shell(command: str) -> str:
-        return run_body(world.record, "open_shell", {"command": command})
-
+    server.tool(shell(world))
     return server
 
 
@@ -75,24 +68,7 @@ class LegacyClient(FastMcpClient):
     mode = "legacy"
 
 
-class FastMcpTarget:
-    spelling = "{}"
-    impossible: Mapping[str, str] = {"positional arguments": "In every call over MCP, arguments have names."}
-    versions: Mapping[str, str] = {"fastmcp": version("fastmcp")}
-
-    def __init__(self, name: str, kind: type[FastMcpClient]) -> None:
-        self.name, self.kind = name, kind
-
-    @contextmanager
-    def open(self, world: World) -> Iterator[FastMcpClient]:
-        with self.kind.opened(world) as client:
-            yield client
-
-
-TARGET = FastMcpTarget("FastMCP", FastMcpClient)
-LEGACY = FastMcpTarget("FastMCP, MCP 2025-11-25", LegacyClient)
-
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    with Pep.from_project(folder / "pdp.yaml") as own:
-        server_of(SimpleNamespace(record=folder / "ran.jsonl", setting="plain"), own).run("stdio", show_banner=False)
+TARGET = AdapterTarget("FastMCP", FastMcpClient, "fastmcp", why="In every call over MCP, arguments have names.")
+LEGACY = AdapterTarget(
+    "FastMCP, MCP 2025-11-25", LegacyClient, "fastmcp", why="In every call over MCP, arguments have names."
+)

@@ -2,9 +2,7 @@
 
 import json
 import re
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib.metadata import version
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from anyio.from_thread import BlockingPortal
@@ -23,8 +21,8 @@ from pydantic import Field
 from pdp import Pep
 from pdp.adapters.google_adk import AdkPlugin
 from pdp.testing.conformance.target import Observed
-from pdp.testing.conformance.world import World, run_body
-from tests.adapters.client import AdapterClient
+from pdp.testing.conformance.world import World
+from tests.adapters.client import AdapterClient, AdapterTarget, shell
 from tests.conformance.local import functions
 
 ASKED = "adk_request_confirmation"
@@ -116,15 +114,12 @@ class AdkClient(AdapterClient):
     def __init__(self, world: World, pep: Pep, portal: BlockingPortal) -> None:
         super().__init__(world, pep, portal)
 
-        def open_shell(command: str) -> str:
-            return run_body(world.record, "open_shell", {"command": command})
-
         beside = world.setting == "beside"
         self.model = ScriptedLlm()
         agent = LlmAgent(
             name="kit",
             model=self.model,
-            tools=[*functions(world).values(), open_shell],
+            tools=[*functions(world).values(), shell(world)],
             before_tool_callback=_passing if beside else None,
         )
         plugins = [*[PassingPlugin("first")][:beside], AdkPlugin(pep, world.session), PassingPlugin("last")]
@@ -153,18 +148,4 @@ class AdkClient(AdapterClient):
         return self.model.offered[-1]
 
 
-class AdkTarget:
-    """ADK's runner with our plugin."""
-
-    name = "Google ADK"
-    versions: Mapping[str, str] = {"google-adk": version("google-adk")}
-    spelling = "{}"
-    impossible: Mapping[str, str] = {"positional arguments": "A model's calls name their arguments."}
-
-    @contextmanager
-    def open(self, world: World) -> Iterator[AdkClient]:
-        with AdkClient.opened(world) as client:
-            yield client
-
-
-TARGET = AdkTarget()
+TARGET = AdapterTarget("Google ADK", AdkClient, "google-adk")

@@ -4,9 +4,8 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing
-from pathlib import Path
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -43,18 +42,6 @@ GOT = {"result": 'read_note got {"note":"a"}'}
 PAID = {"result": 'pay_bill got {"payee":"first","amount":1}'}
 STEP_UP = "POLICY_VIOLATION: STEP_UP: approvals.required"
 REJECTED = {"error": "a person rejected this call, and nothing ran"}
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with closing(World(tmp_path / "world")) as made:
-        yield made
-
-
-@pytest.fixture
-def pep(world: World) -> Iterator[Pep]:
-    with Pep.from_files(world.folder / "manifest.yaml", approvals=Approvals()) as opened:
-        yield opened
 
 
 def agent_of(world: World, name: str = "kit", **options: Any) -> LlmAgent:
@@ -375,19 +362,3 @@ async def test_the_session_is_made_of_adks_context(world: World, pep: Pep) -> No
     assert {dispatched["request_id"], ended["request_id"]} == {f"s1-{run.events[0].invocation_id}"}
     assert told[0].response == {"error": "pep.internal_error: the call could not be decided, and nothing ran"}
     assert world.ran() == [("read_note", {"note": "a"})]
-
-
-@pytest.mark.process
-def test_the_example_tells_its_story() -> None:
-    command = [sys.executable, "examples/frameworks/google_adk_payments.py"]
-
-    assert subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines() == [
-        "the agent proposes 20000",
-        "  the hub wires 20000 for INV-1 from acc-1 to bene-acme-441",
-        "  the agent is told: {'result': 'wired'}",
-        "the agent proposes 47500",
-        "  the agent is told: {'error': 'POLICY_VIOLATION: STEP_UP: limits.exceeded",
-        "supervisor-9 grants it, and the run goes on",
-        "  the hub wires 47500 for INV-1 from acc-1 to bene-acme-441",
-        "  the agent is told: {'result': 'wired'}",
-    ]

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from pdp import Approvals, Pep, Registry
-from pdp.adapters.guard.guard import FrameworkCall, ToolGuard
-from pdp.adapters.guard.outcome import CallOutcome, OutcomeKind
+from pdp.adapters.guard.guard import CallOutcome, FrameworkCall, OutcomeKind, ToolGuard
 from pdp.documents import read_document
 from pdp.errors import UsageError
 from pdp.json import thawed
@@ -58,12 +57,6 @@ def test_the_suite_passes(tmp_path: Path) -> None:
         "positional arguments": "impossible: An adapter's calls have names."
     }
     assert cells.keys() == CASES.keys()
-
-
-@pytest.fixture
-def pep() -> Iterator[Pep]:
-    with Pep.from_files(MANIFEST, approvals=Approvals()) as opened:
-        yield opened
 
 
 def test_what_ran_is_the_frameworks_own_result(pep: Pep) -> None:

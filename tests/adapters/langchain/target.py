@@ -1,8 +1,6 @@
 """An agent of `create_agent` as a target: each turn is a run of it, with a model that makes one call."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib.metadata import version
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -17,8 +15,7 @@ from pydantic import Field
 from pdp.adapters.langchain import LangChainMiddleware
 from pdp.json import canonical
 from pdp.testing.conformance.target import Observed
-from pdp.testing.conformance.world import World, run_body
-from tests.adapters.client import AdapterClient
+from tests.adapters.client import AdapterClient, AdapterTarget, shell
 from tests.conformance.local import functions
 
 
@@ -55,10 +52,7 @@ class LangChainClient(AdapterClient):
         super().__init__(*given)
         self.tools = list(functions(self.world).values())
 
-        def open_shell(command: str) -> str:
-            return run_body(self.world.record, "open_shell", {"command": command})
-
-        self.tools.append(open_shell)
+        self.tools.append(shell(self.world))
         for function in self.tools:
             function.__doc__ = function.__name__
         self.saver, self.paused = InMemorySaver(), dict[bytes, tuple[str, str]]()
@@ -89,16 +83,4 @@ class LangChainClient(AdapterClient):
         return model.bound
 
 
-class LangChainTarget:
-    name = "LangChain, LangGraph"
-    versions: Mapping[str, str] = {"langchain": version("langchain"), "langgraph": version("langgraph")}
-    spelling = "{}"
-    impossible: Mapping[str, str] = {"positional arguments": "A model's calls name their arguments."}
-
-    @contextmanager
-    def open(self, world: World) -> Iterator[LangChainClient]:
-        with LangChainClient.opened(world) as client:
-            yield client
-
-
-TARGET = LangChainTarget()
+TARGET = AdapterTarget("LangChain, LangGraph", LangChainClient, "langchain", "langgraph")

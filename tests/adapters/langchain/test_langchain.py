@@ -11,7 +11,7 @@ import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, AgentState, HumanInTheLoopMiddleware
 from langchain.tools import InjectedState, InjectedToolCallId, tool
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 from langchain_core.tools import ToolException
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
@@ -19,7 +19,7 @@ from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Command, Send, interrupt
 
 from pdp import Approvals, Pep
-from pdp.adapters.guard.outcome import LEFT_OUT
+from pdp.adapters.guard.guard import LEFT_OUT
 from pdp.adapters.langchain import LangChainMiddleware
 from pdp.engine.protocol import Engine
 from pdp.manifest.load import load_effective
@@ -146,19 +146,6 @@ def test_answers_of_a_framework_grant_nothing(bench: Bench) -> None:
     assert bench.ran == [("b", 7)]
 
 
-def test_a_call_that_was_changed_while_it_waited_is_another_call(bench: Bench) -> None:
-    agent = bench.agent(scripted([bill("a")]))
-    paused = go("sync", agent, {"messages": "pay"})
-    bench.grant(paused["__interrupt__"][0])
-    message = agent.get_state(THREAD).values["messages"][-1]
-    changed = AIMessage("", id=message.id, tool_calls=[{"name": "pay_bill", "args": bill("a", 6)[1], "id": "call-a"}])
-    agent.update_state(THREAD, {"messages": [changed]})
-
-    paused = go("sync", agent, None)
-
-    assert (bench.ran, list(pauses(bench, paused))) == ([], ["a"])
-
-
 @ways
 def test_without_a_thread_the_model_is_told_and_makes_the_call_again(bench: Bench, way: str) -> None:
     def run() -> Any:
@@ -174,29 +161,6 @@ def test_without_a_thread_the_model_is_told_and_makes_the_call_again(bench: Benc
     bench.pep.approvals.grant(approval.id, World.approver)
     assert results(run()) == {"call-a": ("success", "paid a")}
     assert bench.ran == [("a", 5)]
-
-
-@ways
-def test_a_corrected_call_runs_as_it_was_corrected(bench: Bench, way: str) -> None:
-    def fetch_page(url: str, limit: float) -> str:
-        """Fetch."""
-        bench.ran.append((url, limit))
-        return "fetched"
-
-    call = ("fetch_page", {"url": "a", "limit": 99}, "c1")
-    state = go(way, bench.agent(scripted([call]), tools=[fetch_page]), {"messages": "go"})
-
-    assert (bench.ran, results(state)) == ([("a", 10)], {"c1": ("success", "fetched")})
-
-
-@ways
-def test_what_a_tool_raises_is_told_by_its_class_and_the_run_goes_on(bench: Bench, way: str) -> None:
-    state = go(way, bench.agent(scripted([("post_note", {"note": "a"}, "c1"), note("n")])), {"messages": "go"})
-
-    assert results(state) == {
-        "c1": ("error", "TOOL_EXECUTION_FAILED: RuntimeError"),
-        "call-n": ("success", "read n"),
-    }
 
 
 @ways
@@ -264,20 +228,6 @@ def test_a_tool_that_was_put_in_the_place_of_another_is_decided_by_its_own_name(
     assert (status, "scopes.missing" in text) == ("error", True)
 
 
-def test_a_retry_around_ours_is_a_call_of_its_own_and_each_is_decided(bench: Bench) -> None:
-    class Twice(AgentMiddleware):
-        def wrap_tool_call(self, request: Any, handler: Any) -> Any:
-            handler(request)
-            return handler(request)
-
-    agent = bench.agent(scripted([bill("a")]), Twice())
-    (pause,) = go("sync", agent, {"messages": "go"})["__interrupt__"]
-    bench.grant(pause)
-    paused = go("sync", agent, None)
-
-    assert (bench.ran, len(paused["__interrupt__"])) == ([("a", 5)], 1)
-
-
 def test_a_tool_that_comes_at_runtime_is_checked_shown_and_decided(bench: Bench) -> None:
     @tool
     def wipe_disk(disk: str) -> str:
@@ -317,20 +267,6 @@ def test_a_tool_that_is_not_as_declared_is_left_out(bench: Bench, way: str, capl
     assert (model.bound, results(state)) == ([], {"call-a": ("error", LEFT_OUT.text)})
     (line,) = [each.getMessage() for each in caplog.records if each.name == "pdp.adapters"]
     assert "pay_bill: amount: type number became string" in line
-
-
-@ways
-def test_a_default_of_a_tool_is_decided(bench: Bench, way: str, caplog: pytest.LogCaptureFixture) -> None:
-    def read_note(note: str, page: float = 3, filter: Any = None) -> str:  # noqa: A002 - the tool's argument
-        """Read."""
-        bench.ran.append((note, page))
-        return note
-
-    go(way, bench.agent(scripted([note("n")]), tools=[read_note]), {"messages": "go"})
-
-    assert bench.ran == [("n", 3)]
-    (line,) = [each.getMessage() for each in caplog.records if each.name == "pdp.pep"]
-    assert line.startswith("read_note: page is 3 where a call leaves it out")
 
 
 class Changes(AgentMiddleware):
@@ -469,21 +405,6 @@ def test_a_call_of_a_sub_agent_pauses_the_whole_run_and_is_decided_by_its_own_na
     ]
     outer, held = ("agent:main", "read_note", "ALLOW", "t1"), ("agent:sub", "pay_bill", "STEP_UP", "t1")
     assert decided == [outer, held, outer, (*held[:2], "ALLOW", "t1")]
-
-
-def test_a_run_that_is_streamed_pauses_and_goes_on_as_any(bench: Bench) -> None:
-    agent = bench.agent(scripted([bill("a"), note("n")]))
-    updates = list(agent.stream({"messages": "pay"}, THREAD, stream_mode="updates"))
-    (paused,) = (update for update in updates if "__interrupt__" in update)
-    bench.grant(paused["__interrupt__"][0])
-
-    streamed = list(agent.stream(None, THREAD, stream_mode=["updates", "messages"]))
-
-    told = [part["tools"] for mode, part in streamed if mode == "updates" and "tools" in part]
-    assert ({name: text for each in told for name, text in results(each).items()}, bench.ran) == (
-        {"call-n": ("success", "read n"), "call-a": ("success", "paid a")},
-        ["n", ("a", 5)],
-    )
 
 
 class Redacting(Engine):

@@ -92,20 +92,3 @@ def test_two_lines_hold_a_call_that_runs_once_after_a_grant_on_the_command_line(
 
     assert said == ["INV-1 is paid\n"] * 2
     assert (folder / "hub.txt").read_text() == "INV-1 47500.0\n"
-
-
-@pytest.mark.process
-def test_the_example_tells_its_story() -> None:
-    assert (
-        command(ROOT, "examples/frameworks/langchain_payments.py")
-        == """\
-officer-123: pay INV-1
-  payment hub: 20,000 from ops to bene-acme-441
-  model: Invoice INV-1 is paid.
-officer-123: pay INV-2
-  held: ['limits.exceeded'], for ['payments.approver']
-supervisor-9: granted
-  payment hub: 47,500 from ops to bene-acme-441
-  model: Invoice INV-2 is paid.
-"""
-    )

@@ -1,9 +1,8 @@
 """LlamaIndex as a target: runs of a `FunctionAgent` whose model follows a script."""
 
 from asyncio import CancelledError
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from typing import Any, Self
 
 from anyio import CancelScope
@@ -17,8 +16,8 @@ from workflows.errors import WorkflowCancelledByUser
 
 from pdp.adapters.llama_index import guarded_llama_tools
 from pdp.testing.conformance.target import Observed
-from pdp.testing.conformance.world import World, run_body
-from tests.adapters.client import AdapterClient
+from pdp.testing.conformance.world import World
+from tests.adapters.client import AdapterClient, AdapterTarget, shell
 from tests.conformance.local import functions
 
 Call = tuple[str, dict[str, Any], str]
@@ -48,11 +47,8 @@ class LlamaIndexClient(AdapterClient):
         self.paused: dict[str, tuple[Any, Any, Script]] = {}
         self.runs: list[Any] = []
 
-        def open_shell(command: str) -> str:
-            return run_body(self.world.record, "open_shell", {"command": command})
-
         self.tools: list[Any] = guarded_llama_tools(
-            [*functions(self.world).values(), open_shell], self.pep, self.world.session
+            [*functions(self.world).values(), shell(self.world)], self.pep, self.world.session
         )
         if self.world.setting == "beside":  # there are no handlers: somebody else's tools have our functions
             self.tools = [FunctionTool(async_fn=each.async_fn, metadata=each.metadata) for each in self.tools]
@@ -103,16 +99,4 @@ class LlamaIndexClient(AdapterClient):
         return script.tools[0]
 
 
-class LlamaIndexTarget:
-    name = "LlamaIndex"
-    versions: Mapping[str, str] = {"llama-index-core": version("llama-index-core")}
-    spelling = "{}"
-    impossible: Mapping[str, str] = {"positional arguments": "A model's calls name their arguments."}
-
-    @contextmanager
-    def open(self, world: World) -> Iterator[LlamaIndexClient]:
-        with LlamaIndexClient.opened(world) as client:
-            yield client
-
-
-TARGET = LlamaIndexTarget()
+TARGET = AdapterTarget("LlamaIndex", LlamaIndexClient, "llama-index-core")

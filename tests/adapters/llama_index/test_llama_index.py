@@ -2,12 +2,9 @@
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +15,7 @@ from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.tools import FunctionTool, QueryEngineTool
 from llama_index.core.workflow import Context, HumanResponseEvent, InputRequiredEvent
 
-from pdp import Approvals, Pep
+from pdp import Pep
 from pdp.adapters.llama_index import guarded_llama_tools
 from pdp.errors import UsageError
 from pdp.testing.conformance.world import World, run_body
@@ -30,18 +27,6 @@ BILLS: list[dict[str, Any]] = [{"payee": "first", "amount": 1}, {"payee": "secon
 HELD: list[Call] = [("pay_bill", bill, bill["payee"]) for bill in BILLS]
 READ: Call = ("read_note", {"note": "a"}, "c1")
 READ_A = ("read_note", {"note": "a"})
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with closing(World(tmp_path / "world")) as made:
-        yield made
-
-
-@pytest.fixture
-def pep(world: World) -> Iterator[Pep]:
-    with Pep.from_files(world.folder / "manifest.yaml", approvals=Approvals()) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -319,24 +304,3 @@ async def test_the_session_is_made_of_the_state_of_the_run(world: World, pep: Pe
     known = {name: dispatched[name] for name in ("request_id", "run_id", "tool_call_id", "agent")}
     run_id = await context.store.get("pdp.run_id")
     assert known == {"request_id": "r-7", "run_id": run_id, "tool_call_id": "c1", "agent": "agent:kit"}
-
-
-@pytest.mark.process
-def test_the_example_tells_its_story() -> None:
-    command = [sys.executable, "examples/frameworks/llama_index_payments.py"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    told = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=True, text=True)
-
-    assert told.stdout == STORY
-
-
-STORY = """\
-officer-123: pay 20,000
-  payment hub: 20,000 from ops to bene-acme-441
-  model: It was sent INV-1.
-officer-123: pay 47,500
-  held: ['limits.exceeded'], for ['payments.approver']
-supervisor-9: granted
-  payment hub: 47,500 from ops to bene-acme-441
-  model: It was sent INV-1.
-"""

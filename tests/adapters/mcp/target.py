@@ -4,12 +4,8 @@ As a program, `target.py FOLDER`, it serves a world's tools over stdio.
 """
 
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Self
 
 from mcp.client.client import Client, ConnectMode
@@ -19,8 +15,8 @@ from typing_extensions import TypedDict
 from pdp import Pep
 from pdp.adapters.mcp import McpMiddleware
 from pdp.testing.conformance.target import Observed
-from pdp.testing.conformance.world import World, run_body
-from tests.adapters.client import AdapterClient
+from pdp.testing.conformance.world import World
+from tests.adapters.client import AdapterClient, AdapterTarget, shell
 from tests.conformance.local import functions
 
 
@@ -48,10 +44,7 @@ def server_of(world: Any, pep: Pep) -> MCPServer:
         found: str = bodies["read_note"](note=note, page=page, filter=filter)
         return found
 
-    def open_shell(command: str) -> str:
-        return run_body(world.record, "open_shell", {"command": command})
-
-    for function in (*({**bodies, "read_note": read_note}).values(), open_shell):
+    for function in (*({**bodies, "read_note": read_note}).values(), shell(world)):
         server.add_tool(function)
     return server
 
@@ -92,24 +85,7 @@ class LegacyClient(McpClient):
     mode = "legacy"
 
 
-class McpTarget:
-    spelling = "{}"
-    impossible: Mapping[str, str] = {"positional arguments": "In every call over MCP, arguments have names."}
-    versions: Mapping[str, str] = {"mcp": version("mcp")}
-
-    def __init__(self, name: str, kind: type[McpClient]) -> None:
-        self.name, self.kind = name, kind
-
-    @contextmanager
-    def open(self, world: World) -> Iterator[McpClient]:
-        with self.kind.opened(world) as client:
-            yield client
-
-
-TARGET = McpTarget("MCP SDK", McpClient)
-LEGACY = McpTarget("MCP SDK, MCP 2025-11-25", LegacyClient)
-
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    with Pep.from_project(folder / "pdp.yaml") as own:
-        server_of(SimpleNamespace(record=folder / "ran.jsonl", setting="plain"), own).run("stdio")
+TARGET = AdapterTarget("MCP SDK", McpClient, "mcp", why="In every call over MCP, arguments have names.")
+LEGACY = AdapterTarget(
+    "MCP SDK, MCP 2025-11-25", LegacyClient, "mcp", why="In every call over MCP, arguments have names."
+)

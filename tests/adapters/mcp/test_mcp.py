@@ -1,12 +1,9 @@
 """The adapter of the MCP SDK, on its servers and clients."""
 
 import asyncio
-import os
 import socket
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,6 @@ import mcp_types as types
 import pytest
 import uvicorn
 from mcp.client.client import Client, ConnectMode
-from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken
@@ -27,29 +23,15 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.exceptions import MCPError
 from pydantic import AnyHttpUrl
 
-from pdp import Approvals, Pep
-from pdp.adapters.guard.outcome import LEFT_OUT
+from pdp import Pep
+from pdp.adapters.guard.guard import LEFT_OUT
 from pdp.adapters.mcp import McpMiddleware
 from pdp.testing.conformance.world import World
-from tests.adapters.mcp import target
-from tests.adapters.mcp.target import LEGACY, call, server_of
-from tests.conformance.local import opened_pep
+from tests.adapters.client import grant
+from tests.adapters.mcp.target import LEGACY, call
 from tests.conformance.page import outcome
-from tests.support import ROOT
 
-MANIFEST = "pdp/testing/conformance/manifest.yaml"
 BILL = {"payee": "a", "amount": 500.0}
-
-
-@pytest.fixture
-def pep() -> Iterator[Pep]:
-    with Pep.from_files(MANIFEST, approvals=Approvals()) as opened:
-        yield opened
-
-
-@pytest.fixture
-def ran() -> list[Any]:
-    return []
 
 
 @pytest.fixture
@@ -71,52 +53,11 @@ def tools(server: MCPServer, ran: list[Any]) -> MCPServer:
     return server
 
 
-def granted(pep: Pep, held: str | None) -> None:
-    assert pep.approvals is not None
-    pep.approvals.grant(held or "", World.approver)
-
-
 @pytest.mark.process
 def test_the_suite_passes_with_a_client_of_the_revision_before(tmp_path: Path) -> None:
     cells = outcome(LEGACY, tmp_path)
 
     assert {case for case, cell in cells.items() if cell != "pass"} == {"positional arguments"}
-
-
-async def test_calls_that_are_held_together_and_granted_out_of_order(
-    server: MCPServer, pep: Pep, ran: list[Any]
-) -> None:
-    bills = [{"payee": name, "amount": 500.0} for name in "ab"]
-    async with Client(server) as client:
-
-        async def both() -> list[Any]:
-            return await asyncio.gather(*(call(client, "pay_bill", bill) for bill in bills))
-
-        first = await both()
-        granted(pep, first[1].held)
-        second = await both()
-        granted(pep, first[0].held)
-        third = await call(client, "pay_bill", bills[0])
-
-    assert [each.is_error for each in (*first, *second, third)] == [True, True, True, False, False]
-    assert second[0].held == first[0].held
-    assert ran == [("b", 500.0), ("a", 500.0)]
-
-
-@pytest.mark.process
-async def test_a_held_call_is_made_by_a_server_in_another_process(tmp_path: Path) -> None:
-    with closing(World(tmp_path / "world")) as world, opened_pep(world) as pep:
-        async with Client(server_of(world, pep)) as client:
-            first = await call(client, "pay_bill", BILL)
-        env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        words = [target.__file__, str(world.folder)]
-        async with Client(StdioServerParameters(command=sys.executable, args=words, env=env)) as client:
-            still = await call(client, "pay_bill", BILL)
-            granted(pep, first.held)
-            paid = await call(client, "pay_bill", BILL)
-
-        assert still.held == first.held
-        assert (paid.is_error, world.ran()) == (False, [("pay_bill", BILL)])
 
 
 CLAIMS = {
@@ -195,7 +136,7 @@ async def test_to_accept_a_page_grants_nothing(pep: Pep, ran: list[Any], mode: C
     async def open_page(context: Any, params: Any) -> types.ElicitResult:
         opened.append(params.url)
         if grants:
-            granted(pep, params.url.removeprefix("https://pages/"))
+            grant(pep, params.url.removeprefix("https://pages/"))
         return types.ElicitResult(action="accept")
 
     server = MCPServer("kit", middleware=[McpMiddleware(pep, World.session, page="https://pages/")])
@@ -350,27 +291,3 @@ async def test_what_a_tool_asks_its_client_is_asked(server: MCPServer) -> None:
         seen = await call(client, "post_note", {"note": "a"})
 
     assert (seen.is_error, seen.message) == (False, "a")
-
-
-@pytest.mark.process
-def test_the_example_tells_its_story() -> None:
-    command, env = [sys.executable, "examples/frameworks/mcp_payments.py"], {**os.environ, "PYTHONPATH": str(ROOT)}
-    told = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=True, text=True)
-
-    assert told.stdout == STORY
-
-
-STORY = """\
-tools: ['initiate_wire']
-the agent proposes 20000
-  the hub wires 20000.0 for INV-1 from acc-1 to bene-acme-441
-  the agent is told: wired
-the agent proposes 47500
-  the agent is told: POLICY_VIOLATION: STEP_UP: limits.exceeded
-supervisor-9 grants it
-the agent proposes 47500
-  the hub wires 47500.0 for INV-2 from acc-1 to bene-acme-441
-  the agent is told: wired
-the agent proposes 47500
-  the agent is told: wired
-"""

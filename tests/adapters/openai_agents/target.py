@@ -1,8 +1,6 @@
 """The OpenAI Agents SDK as a target: runs of an agent with a scripted model."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib.metadata import version
+from collections.abc import Sequence
 from typing import Any
 
 from agents import Agent, RunConfig, RunHooks, Runner, function_tool
@@ -13,8 +11,8 @@ from pdp import Pep
 from pdp.adapters.openai_agents import guarded_openai_agent
 from pdp.json import canonical
 from pdp.testing.conformance.target import Observed
-from pdp.testing.conformance.world import World, run_body
-from tests.adapters.client import AdapterClient
+from pdp.testing.conformance.world import World
+from tests.adapters.client import AdapterClient, AdapterTarget, shell
 from tests.conformance.local import functions
 
 # Calls of tools that the model is not told of are told to it, and do not end the run.
@@ -22,10 +20,8 @@ CONFIG = RunConfig(tool_not_found_behavior="return_error_to_model", tracing_disa
 
 
 def kit_tools(world: World) -> list[Any]:
-    def open_shell(command: str) -> str:
-        return run_body(world.record, "open_shell", {"command": command})
 
-    return [function_tool(each, strict_mode=False) for each in [*functions(world).values(), open_shell]]
+    return [function_tool(each, strict_mode=False) for each in [*functions(world).values(), shell(world)]]
 
 
 def outputs(result: Any) -> list[str]:
@@ -73,16 +69,6 @@ class OpenAiAgentsClient(AdapterClient):
         return [tool.name for tool in agent.model.first_call.tools]
 
 
-class OpenAiAgentsTarget:
-    name = "OpenAI Agents SDK"
-    versions: Mapping[str, str] = {"openai-agents": version("openai-agents")}
-    spelling = "{}"
-    impossible: Mapping[str, str] = {"positional arguments": "In every call of a model, arguments have names."}
-
-    @contextmanager
-    def open(self, world: World) -> Iterator[OpenAiAgentsClient]:
-        with OpenAiAgentsClient.opened(world) as client:
-            yield client
-
-
-TARGET = OpenAiAgentsTarget()
+TARGET = AdapterTarget(
+    "OpenAI Agents SDK", OpenAiAgentsClient, "openai-agents", why="In every call of a model, arguments have names."
+)

@@ -416,23 +416,6 @@ def test_a_clone_is_decided_by_its_own_name(kit: Kit) -> None:
     assert kit.callers == [("clone", "read_note")]
 
 
-@pytest.mark.process
-def test_the_example_tells_its_story() -> None:
-    assert process("examples/frameworks/openai_agents_payments.py") == STORY
-
-
-STORY = """\
-officer-123: pay INV-1
-  payment hub: 20,000 from ops-main to bene-acme-441
-  model: Invoice INV-1 is paid.
-officer-123: pay INV-2
-  held: ['limits.exceeded'], for ['payments.approver']
-supervisor-9: granted
-  payment hub: 47,500 from ops-main to bene-acme-441
-  model: Invoice INV-2 is paid.
-"""
-
-
 class Notes(MCPServer):  # type: ignore[misc]
     """A server in this process; `use_structured_content` and the like are as they come."""
 

@@ -1,8 +1,6 @@
 """Pydantic AI as a target: runs of an agent with a scripted model."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib.metadata import version
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from anyio.from_thread import BlockingPortal
@@ -15,8 +13,8 @@ from pdp import Pep
 from pdp.adapters.pydantic_ai import PydanticAiCapability
 from pdp.json import canonical
 from pdp.testing.conformance.target import Observed
-from pdp.testing.conformance.world import World, run_body
-from tests.adapters.client import AdapterClient
+from pdp.testing.conformance.world import World
+from tests.adapters.client import AdapterClient, AdapterTarget, shell
 from tests.conformance.local import functions
 
 
@@ -40,10 +38,7 @@ class Script:
 
 
 def kit_tools(world: World) -> list[Any]:
-    def open_shell(command: str) -> str:
-        return run_body(world.record, "open_shell", {"command": command})
-
-    return [*functions(world).values(), open_shell]
+    return [*functions(world).values(), shell(world)]
 
 
 def outputs(result: Any) -> list[tuple[str, str]]:
@@ -90,16 +85,6 @@ class PydanticAiClient(AdapterClient):
         return script.shown
 
 
-class PydanticAiTarget:
-    name = "Pydantic AI"
-    versions: Mapping[str, str] = {"pydantic-ai-slim": version("pydantic-ai-slim")}
-    spelling = "{}"
-    impossible: Mapping[str, str] = {"positional arguments": "In every call of a model, arguments have names."}
-
-    @contextmanager
-    def open(self, world: World) -> Iterator[PydanticAiClient]:
-        with PydanticAiClient.opened(world) as client:
-            yield client
-
-
-TARGET = PydanticAiTarget()
+TARGET = AdapterTarget(
+    "Pydantic AI", PydanticAiClient, "pydantic-ai-slim", why="In every call of a model, arguments have names."
+)

@@ -395,20 +395,3 @@ def test_a_tool_that_is_not_as_declared_is_left_out(kit: Kit, caplog: pytest.Log
 
     (line,) = [each.getMessage() for each in caplog.records if each.name == "pdp.adapters"]
     assert "wipe_disk: disk: type string became integer" in line
-
-
-@pytest.mark.process
-def test_the_example_tells_its_story() -> None:
-    assert process("examples/frameworks/pydantic_ai_payments.py") == STORY
-
-
-STORY = """\
-officer-123: pay INV-1
-  payment hub: 20,000 from ops-main to bene-acme-441
-  model: Invoice INV-1 is paid.
-officer-123: pay INV-2
-  held: ['limits.exceeded'], for ['payments.approver']
-supervisor-9: granted
-  payment hub: 47,500 from ops-main to bene-acme-441
-  model: Invoice INV-2 is paid.
-"""

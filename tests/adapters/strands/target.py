@@ -1,9 +1,7 @@
 """An agent of Strands under the conformance suite, with a model that proposes what the user's message says."""
 
 import json
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib.metadata import version
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from anyio.from_thread import BlockingPortal
@@ -17,8 +15,8 @@ from strands.plugins import Plugin
 from pdp import Pep
 from pdp.adapters.strands import StrandsPlugin
 from pdp.testing.conformance.target import Observed
-from pdp.testing.conformance.world import World, run_body
-from tests.adapters.client import AdapterClient
+from pdp.testing.conformance.world import World
+from tests.adapters.client import AdapterClient, AdapterTarget, shell
 from tests.conformance.local import functions
 
 Call = tuple[str, dict[str, Any], str]
@@ -123,12 +121,7 @@ class StrandsClient(AdapterClient):
     def __init__(self, world: World, pep: Pep, portal: BlockingPortal) -> None:
         super().__init__(world, pep, portal)
 
-        @tool
-        def open_shell(command: str) -> str:
-            """Run a command."""
-            return run_body(world.record, "open_shell", {"command": command})
-
-        self.tools = [*tools_of(world, pep), open_shell]
+        self.tools = [*tools_of(world, pep), tool(shell(world))]
         self.waiting: dict[str, tuple[Run, str]] = {}
 
     def agent(self) -> Agent:
@@ -159,18 +152,4 @@ class StrandsClient(AdapterClient):
         return run.agent.model.offered[-1]
 
 
-class StrandsTarget:
-    """Strands' agent with our plugin."""
-
-    name = "Strands"
-    versions: Mapping[str, str] = {"strands-agents": version("strands-agents")}
-    spelling = "{}"
-    impossible: Mapping[str, str] = {"positional arguments": "A model's calls name their arguments."}
-
-    @contextmanager
-    def open(self, world: World) -> Iterator[StrandsClient]:
-        with StrandsClient.opened(world) as client:
-            yield client
-
-
-TARGET = StrandsTarget()
+TARGET = AdapterTarget("Strands", StrandsClient, "strands-agents")

@@ -5,8 +5,6 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,13 +16,11 @@ from strands.multiagent import Swarm
 from strands.session import FileSessionManager
 
 from pdp import Approvals, Pep
-from pdp.adapters.guard.outcome import LEFT_OUT
+from pdp.adapters.guard.guard import LEFT_OUT
 from pdp.adapters.strands import StrandsPlugin
 from pdp.errors import UsageError
-from pdp.testing.conformance.cases import CASES
 from pdp.testing.conformance.world import World, run_body
-from tests.adapters.strands.target import TARGET, Call, Run, ScriptedModel, agent_of, tools_of
-from tests.conformance.page import outcome
+from tests.adapters.strands.target import Call, Run, ScriptedModel, agent_of, tools_of
 from tests.support import ROOT
 
 BILLS: list[dict[str, Any]] = [{"payee": "first", "amount": 1}, {"payee": "second", "amount": 2}]
@@ -34,25 +30,6 @@ GOT = ("success", 'read_note got {"note":"a"}')
 PAID = ("success", 'pay_bill got {"payee":"first","amount":1.0}')
 STEP_UP = "POLICY_VIOLATION: STEP_UP: approvals.required"
 REJECTED = ("error", "a person rejected this call, and nothing ran")
-
-
-@pytest.mark.process
-def test_the_suite_passes(tmp_path: Path) -> None:
-    impossible = {case: f"impossible: {why}" for case, why in TARGET.impossible.items()}
-
-    assert outcome(TARGET, tmp_path) == dict.fromkeys(CASES, "pass") | impossible
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with closing(World(tmp_path / "world")) as made:
-        yield made
-
-
-@pytest.fixture
-def pep(world: World) -> Iterator[Pep]:
-    with Pep.from_files(world.folder / "manifest.yaml", approvals=Approvals()) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -349,17 +326,3 @@ def test_what_would_run_undecided_is_said_at_the_start(world: World, pinned: Pep
         agent(tools=[read_note])
     with pytest.raises(UsageError, match="tool clerk is an agent without a StrandsPlugin"):
         agent(pep=pinned, tools=[agent_of(tools=[], name="clerk").as_tool()])
-
-
-@pytest.mark.process
-def test_the_example_tells_its_story() -> None:
-    command = [sys.executable, "examples/frameworks/strands_payments.py"]
-
-    assert subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines() == [
-        "the agent proposes 20000",
-        "  the hub wires 20000 for INV-1 from acc-1 to bene-acme-441",
-        "the agent proposes 47500",
-        "  the run pauses: limits.exceeded",
-        "supervisor-9 grants it, and the run goes on",
-        "  the hub wires 47500 for INV-1 from acc-1 to bene-acme-441",
-    ]

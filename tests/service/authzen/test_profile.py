@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pdp.decision import Decision, Obligation, Reason, Verdict
-from pdp.service.authzen.profile import answer_context, fulfillable
+from pdp.service.authzen.evaluation import answer_context, fulfillable
 
 
 def _allowed(*ids: str) -> Decision:

@@ -18,7 +18,7 @@ from joserfc import jws
 from joserfc.jwk import ECKey, Key, OctKey, RSAKey
 
 from pdp.gateway.principal import Verifier
-from pdp.service.requests import HttpError
+from pdp.service.errors import HttpError
 from pdp.service.security import oidc
 from pdp.service.security.oidc import OidcAuthenticator
 from pdp.service.security.principal import Principal, Scope

@@ -7,8 +7,9 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Self
 
+import pytest
 import yaml
 from mcp.client.client import Client
 
@@ -25,6 +26,15 @@ TEXT = {"type": "object", "properties": {"text": {"type": "string"}}}
 def tool(name: str = "echo", **stated: Any) -> dict[str, Any]:
     """A tool as a server declares it."""
     return {"name": name, "description": f"{name} a text.", "inputSchema": TEXT, **stated}
+
+
+def shown(result: Any) -> tuple[bool, list[str]]:
+    """Whether a result is an error, and its texts."""
+    return result.is_error, [block.text for block in result.content]
+
+
+BOTH: Final = pytest.mark.parametrize("mode", ["auto", "legacy"], ids=["new-client", "old-client"])
+"""Clients of both revisions of the protocol."""
 
 
 class World:
@@ -63,6 +73,12 @@ class World:
         pins, left_out = await survey(settings)
         install(settings, pins)
         return pins_difference(old, pins), left_out
+
+    async def ready(self, **rules: Any) -> Self:
+        """Pin what is declared, and let calls run without a person."""
+        await self.pin()
+        self.loosen(**rules)
+        return self
 
     def loosen(self, **rules: Any) -> None:
         """Let every tool run without a person."""

@@ -10,9 +10,16 @@ from pdp.cli.files import needed, project_with, read_rules
 from pdp.cli.options import AsJson, Governance, Manifest, command_app, file_option
 from pdp.cli.output import complain, print_answer, write_text
 from pdp.errors import UsageError
-from pdp.scan.configured import configured_tools, toolkit_tools
 from pdp.scan.draft import drafted_manifest
-from pdp.scan.exposed import Exposure, application_tools, asked_tools, mcp_tools, openapi_tools
+from pdp.scan.exposed import (
+    Exposure,
+    application_tools,
+    asked_tools,
+    configured_tools,
+    mcp_tools,
+    openapi_tools,
+    toolkit_tools,
+)
 from pdp.scan.findings import findings
 
 app = command_app()
