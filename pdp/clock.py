@@ -1,7 +1,5 @@
 """Times as they stand in requests and events: RFC 3339, UTC, with `Z`."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime
 from functools import lru_cache

@@ -4,8 +4,6 @@ Other errors stand beside what raises them. The codes of `EngineError`, `BundleE
 the enforcement point turns the error into a DENY with exactly that code.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final

@@ -1,7 +1,5 @@
 """What is installed: the files that come with the package, and the packages that an extra brings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

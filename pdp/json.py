@@ -4,8 +4,6 @@ Both engines are handed these bytes, so that `25000.0` and `25000`, duplicate ke
 differently by the one and the other.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

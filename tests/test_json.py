@@ -1,7 +1,5 @@
 """One form for each JSON value, and what is not JSON is refused with its place."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -8,19 +8,18 @@ tool boundary document, normative requirements). What the invariants correct is 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pdp.contract.compiled import CompiledManifest, CompiledTool
 from pdp.json import canonical, digest
 from pdp.proposal import Proposal, ProposalRejectedError, Rejection, RejectionCode
+from pdp.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pdp.contract.compiled import CompiledManifest, CompiledTool
     from pdp.contract.invariants import Invariants, Trip
-    from pdp.session import Session
 
 CHECKS: Final = (
     "proposal", "manifest", "writes", "schema", "config", "invariants", "idempotency", "provenance", "request",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.json import FrozenObject
+from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.expressions.expression import Expression, compile_expression
 from pdp.manifest.fields import EffectClass, Pattern, duration_seconds
 from pdp.manifest.model import MAX_ARGUMENTS, StateEffect, Tool
@@ -15,13 +17,10 @@ from pdp.manifest.schema.walk import argument_schemas
 from pdp.request import RequestedAction
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pdp.contract.inputs import Config, StateFields
     from pdp.contract.invariants import Invariants
     from pdp.contract.registry.tool_contract import ToolContract
     from pdp.ledger.summary import Tracker
-    from pdp.manifest.effective import EffectiveManifest
 
 _COMMITS: Final = (EffectClass.COMMIT_LOW, EffectClass.COMMIT_HIGH)
 

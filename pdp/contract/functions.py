@@ -1,7 +1,5 @@
 """Functions that an application hands in: their parameters, and what an asynchronous one leaves behind."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any, Final

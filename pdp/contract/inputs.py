@@ -5,8 +5,6 @@ Nothing here changes a state: each function returns another.
 Source: tool contract document, "ToolConfigParam", `ToolStateRead` and `ToolStateEffect`.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping

@@ -1,21 +1,16 @@
 """From a checked proposal to the request: the manifest's mappings, the session and the call's digest."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from pdp.clock import to_seconds
+from pdp.contract.checks import Checked
+from pdp.contract.compiled import CompiledTool
 from pdp.errors import PdpError
 from pdp.json import canonical, digest
 from pdp.manifest.expressions.expression import MISSING, Expression, Variables
 from pdp.request import Entity, Request
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pdp.contract.checks import Checked
-    from pdp.contract.compiled import CompiledTool
-    from pdp.session import Session
+from pdp.session import Session
 
 _VOLATILE: Final = frozenset(("time", "request_id", "call_digest", "approval", "spent"))
 """What the digest of a call leaves out. No manifest's mapping may have these names."""

@@ -1,7 +1,5 @@
 """Values of sensitive arguments, hidden in whatever is read by others: rejections, failures, log lines, events."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping

@@ -1,7 +1,5 @@
 """What classes that an application makes have in common: checked arguments, a wrong one is one line; and an end."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from abc import abstractmethod

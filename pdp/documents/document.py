@@ -1,7 +1,5 @@
 """The value of a file, and where in the file each part of it stands."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cached_property

@@ -4,8 +4,6 @@ libyaml reports the events of YAML, where it is installed; of JSON a scan of the
 aliases are bounded while the value and its places are made of them.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

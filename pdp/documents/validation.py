@@ -1,25 +1,18 @@
 """What a pydantic model finds wrong in a document, as faults with places and in plain words."""
 
-from __future__ import annotations
-
+import pathlib
 import re
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_snake
+from pydantic_core import ErrorDetails
 
 from pdp.documents.document import Document, Path, shown_name
 from pdp.documents.parse import read_document
-from pdp.errors import FileFaultsError
-
-if TYPE_CHECKING:
-    import pathlib
-    from collections.abc import Callable, Iterable
-
-    from pydantic_core import ErrorDetails
-
-    from pdp.errors import Fault
+from pdp.errors import Fault, FileFaultsError
 
 _Model = TypeVar("_Model", bound=BaseModel)
 

@@ -8,8 +8,6 @@ Labels are in use where an entry states `result`, `roles`, `admits` or `flow`, o
 entry has a profile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum

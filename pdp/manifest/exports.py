@@ -3,8 +3,6 @@
 Governance fields never cross the boundary to the model (tool registry document, "Manifest → LLM → PEP").
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any

@@ -1,7 +1,5 @@
 """The scalar types of manifest fields: names, classes, durations, versions. Each says what it must be."""
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 from decimal import Decimal

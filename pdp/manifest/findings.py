@@ -1,7 +1,5 @@
 """What is wrong in one file: findings of the rules and of models, which become faults with places."""
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 `load_effective` is what an enforcement point needs; it also finds what the two files only get wrong together.
 """
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

@@ -13,8 +13,9 @@ from __future__ import annotations
 import re
 import shutil
 import stat
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.documents import FieldError, shown_name
 from pdp.errors import UsageError
@@ -22,9 +23,6 @@ from pdp.manifest.findings import Finding
 from pdp.manifest.schema.walk import argument_schemas
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from typing import Any
-
     from pdp.manifest.model import Cli, Program, Tool
 
 SEARCH_PATH: Final = "/usr/local/bin:/usr/bin:/bin"

@@ -6,8 +6,6 @@ schemas or a file that holds them, a name that is the end of the id; and of the 
 in the file what a model has.
 """
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """The checks before the policy and the mapping to a request, on manifests made for one thing each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import orjson

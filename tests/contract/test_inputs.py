@@ -1,7 +1,5 @@
 """Inputs of tools: the config cascade, configurable, state, default; the state that tools write, turns, and prompts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Invariants: correct, prune, reject; and that corrections stay within what is declared, come to rest and repeat."""
 
-from __future__ import annotations
-
 import gc
 import warnings
 from typing import Any

@@ -1,7 +1,5 @@
 """A whole plan at once: the four invariants of the tool contract document, in a manifest and in Python."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The document `authz/plan`: both engines decide the same plans the same, and an engine without it denies."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """Values of sensitive arguments: in no reason, no error's text, no log line, no event and no span."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

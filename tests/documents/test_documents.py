@@ -1,10 +1,9 @@
 """Files into plain JSON values with places: what is read, what is refused, and where."""
 
-from __future__ import annotations
-
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,10 +13,6 @@ from pydantic import BaseModel, ConfigDict, StrictInt, StrictStr, ValidationErro
 from pdp.documents import MAX_FILE_BYTES, FieldError, faults_of, nearest, parse, read_document, shown_name
 from pdp.errors import Fault, FileFaultsError, UsageError
 from pdp.json import MAX_NUMBER
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 TAB = "2:1 not YAML: found a tab character that violates indentation while scanning a plain scalar"
 

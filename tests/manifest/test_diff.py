@@ -1,7 +1,5 @@
 """The difference of two manifests: signatures, versions, governance, pins; and the command that shows it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Manifest and governance merged: the stricter holds, and the digest names the content."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, get_args
 

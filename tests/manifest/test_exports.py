@@ -1,7 +1,5 @@
 """What the model may see, and that it sees nothing else."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Manifests and governance files from text to models: what loads, and every fault with its place."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Command lines of tools of type `cli`: templates, and the programs that the governance file lists."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Source: tool contract document, "A real example": a contract may write its schem
 `{"web_search": "Optional[bool] — enable web search for this step"}`, which becomes JSON Schema here.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Mapping

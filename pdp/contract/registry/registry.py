@@ -4,8 +4,6 @@ Source: tool contract document, "the registry became the dispatcher", and tool l
 is declared and decides nothing: whoever runs a tool asks the enforcement point, which takes the registry.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import pathlib

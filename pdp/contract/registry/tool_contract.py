@@ -1,20 +1,15 @@
 """A tool's contract as one record in Python. Names and fields are those of the tool contract document, "Structure"."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
+from pdp.contract.invariants import ToolInvariant
 from pdp.documents import shown_name
 from pdp.errors import UsageError
 from pdp.json import JsonValueError, canonical, check_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from pdp.contract.invariants import ToolInvariant
 
 
 @dataclass(frozen=True, slots=True)

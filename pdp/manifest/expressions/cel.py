@@ -7,8 +7,6 @@ has at most `MAX_RESULT` bytes. The library bounds how deep an expression nests.
 the paths that were counted; what is read in any other way is missing, which fails.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import Counter

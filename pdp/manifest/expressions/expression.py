@@ -6,6 +6,7 @@ A plain path such as `$session.facts.markings[0]` is followed here, without a li
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -14,8 +15,6 @@ from pdp.documents import nearest
 from pdp.errors import PdpError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from pdp.manifest.expressions.cel import CelProgram
 
 MAX_STEPS: Final = 16

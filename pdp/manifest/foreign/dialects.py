@@ -9,22 +9,17 @@ A value passes the translation exactly where it passes the original, with these 
   values pass then, but only values that those keywords admit, and the server still checks its pattern.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from pdp.documents import shown_name
+from pdp.documents.document import Path
 from pdp.errors import UsageError
 from pdp.json import pointer_steps
 from pdp.manifest.schema.compile import compile_schema
 from pdp.manifest.schema.faults import FORMATS, KEYWORDS, REFUSED_KEYWORDS
 from pdp.manifest.schema.references import subschemas, with_parts
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pdp.documents.document import Path
 
 _DRAFTS: Final = ("draft-04", "draft-06", "draft-07", "draft/2019-09", "draft/2020-12")
 """As `$schema` has them; an older one compares as smaller."""

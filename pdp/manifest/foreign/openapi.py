@@ -1,17 +1,13 @@
 """Operations of an OpenAPI 3 document as tools: parameters and JSON body as one object of arguments."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from pdp.documents import shown_name
 from pdp.errors import UsageError
 from pdp.manifest.foreign.dialects import translated
 from pdp.manifest.schema.references import referred, resolve
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 # Header parameters of these names are ignored (OpenAPI 3.1, parameter object).

@@ -7,8 +7,6 @@ action, and the grant commits it. One that is excused from approval (`unless_wit
 The fifth rule, no state across runs in a tool, is kept at run time: caches and pins belong to a run (pdp/patterns).
 """
 
-from __future__ import annotations
-
 import pathlib
 import re
 from collections import deque

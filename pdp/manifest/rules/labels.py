@@ -4,8 +4,6 @@ An enforcement point loads this only where an entry labels its result. A text is
 bounds it: a list of channels comes from the system, but anybody may have named a channel.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final

@@ -3,8 +3,6 @@
 An enforcement point loads this only where its governance file demands clauses.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet

@@ -4,8 +4,6 @@ What is open admits any name; what is closed admits what it names. A tool that d
 the state, closes these. Claims are the token's own: one is refused only where it looks like a claim that is known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, Final

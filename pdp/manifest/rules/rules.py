@@ -4,8 +4,6 @@ Each rule yields findings with paths relative to what it was given. `unusable` n
 have been left out: nothing is said about them twice.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache

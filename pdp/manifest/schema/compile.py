@@ -5,25 +5,19 @@ linear-time engine without look-around and back-references, so that no argument 
 a number, so that neither "47500" nor true is one.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Callable, Container, Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
+from jsonschema_rs import Draft202012Validator, ValidationError
 
+from pdp.documents.document import Path
 from pdp.errors import UsageError
 from pdp.json import thawed
 from pdp.manifest.schema.cost import MAX_COST, SchemaCost
 from pdp.manifest.schema.references import referred, self_contained, subschemas, with_parts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
-
-    from jsonschema_rs import Draft202012Validator, ValidationError
-
-    from pdp.documents.document import Path
 
 # Keywords by which other schemas of the same object may name its properties.
 _IN_PLACE: Final = ("$ref", "allOf", "anyOf", "dependentSchemas", "else", "if", "oneOf", "then")

@@ -8,20 +8,16 @@ in a beginning such as `^[A-Z]{2}-[0-9]{1,12}`, where the byte says at which let
 its letters, its counted repetitions written out.
 """
 
-from __future__ import annotations
-
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from pdp.errors import UsageError
 from pdp.json import MAX_DEPTH
 from pdp.manifest.schema.references import SCHEMA_MAPS, resolve
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 MAX_COST: Final = 250_000
 """Most work for one value; some 25 ms."""

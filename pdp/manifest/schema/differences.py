@@ -5,20 +5,14 @@ readers (tool pattern library, 9.1: "breaking signature changes are major bumps"
 cannot be told which way a change goes, it breaks.
 """
 
-from __future__ import annotations
-
 from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.manifest.schema.references import referred
-from pdp.manifest.schema.walk import Alternative, of_types, walk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from pdp.manifest.schema.walk import SchemaNode
+from pdp.manifest.schema.walk import Alternative, SchemaNode, of_types, walk
 
 
 class Bump(IntEnum):

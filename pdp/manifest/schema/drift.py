@@ -1,18 +1,14 @@
 """Whether a tool really takes what its manifest says that it takes."""
 
-from __future__ import annotations
-
 import logging
+from collections.abc import Container, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.json import JsonValueError, check_json
 from pdp.manifest.schema.compile import compile_schema
 from pdp.manifest.schema.differences import DEFAULT, Bump, default_of, schema_changes
 from pdp.manifest.schema.walk import argument_schemas
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
 
 _NOT_DECLARED: Final = "the tool's default, which is decided on. Add it to the manifest as `default`"
 _log = logging.getLogger("pdp.pep")

@@ -1,23 +1,18 @@
 """Find what is wrong with a tool's JSON Schema, all of it at once, with places."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.documents import nearest
+from pdp.documents.document import Path
 from pdp.errors import UsageError
 from pdp.manifest.findings import Finding
 from pdp.manifest.schema.compile import NOT_A_SCHEMA, closed_schema, compile_schema
 from pdp.manifest.schema.references import SCHEMA_KEYS, SCHEMA_LISTS, SCHEMA_MAPS, self_contained, subschemas
 from pdp.manifest.schema.walk import walk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from pdp.documents.document import Path
 
 DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 FORMATS: Final = frozenset((

@@ -3,22 +3,17 @@
 So nothing is ever fetched, and what the model is shown and what arguments are validated with are the same text.
 """
 
-from __future__ import annotations
-
 import json
 from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.documents import nearest
+from pdp.documents.document import Path
 from pdp.json import pointer_steps
 from pdp.manifest.findings import Finding
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from pdp.documents.document import Path
 
 SCHEMA_LISTS: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 SCHEMA_MAPS: Final = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))

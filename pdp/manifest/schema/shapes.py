@@ -5,25 +5,20 @@ and once more on what really comes and goes (pdp/patterns), since a schema can s
 through.
 """
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.documents import shown_name
 from pdp.manifest.fields import Pattern
 from pdp.manifest.findings import Finding
+from pdp.manifest.model import DeclaredTool
 from pdp.manifest.schema.compile import SchemaValidator, compile_schema
 from pdp.manifest.schema.faults import member_place
 from pdp.manifest.schema.references import self_contained
 from pdp.manifest.schema.walk import Alternative, SchemaNode, argument_schemas, walk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from pdp.manifest.model import DeclaredTool
 
 _FIELDS: Final = (
     ("request", "schema", "the arguments", "argument"),

@@ -12,14 +12,12 @@ many alternatives is left unread as well.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.manifest.schema.references import resolve
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 _MOST_ALTERNATIVES: Final = 64
 _MOST_NODES: Final = 20_000

@@ -1,7 +1,5 @@
 """Whether a tool can run right now, and why not."""
 
-from __future__ import annotations
-
 import gc
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The shorthand of a contract's schema."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

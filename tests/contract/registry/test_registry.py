@@ -1,7 +1,5 @@
 """The registry: tools of files and of Python side by side, their functions, what a model is told, the state."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

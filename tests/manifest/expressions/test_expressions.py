@@ -1,7 +1,5 @@
 """Expressions in manifest fields: what they give, what they read, and that none can run for long."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor

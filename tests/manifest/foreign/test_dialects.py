@@ -1,7 +1,5 @@
 """Schemas of other drafts mean in a manifest what they mean under their own draft."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What loads and can hardly be meant is a warning: impossible schemas, nobody who may approve."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What is not a tool (tool pattern library, 9.4)."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Labels: what must not be believed does not load, what can hardly be meant is a warning, each with its place."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

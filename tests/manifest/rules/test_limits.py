@@ -1,7 +1,5 @@
 """Cumulative limits in manifest and governance file: what is read, what is merged, and what makes no sense."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

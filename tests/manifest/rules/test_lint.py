@@ -1,7 +1,5 @@
 """The clauses that each tool meets, and those that the governance file demands."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Paths of expressions: a name that neither the argument schema nor the session has is refused where it stands."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

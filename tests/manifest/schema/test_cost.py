@@ -1,7 +1,5 @@
 """What the check of a value costs is bounded before it begins: by counts, since no clock proves a bound."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """JSON Schemas of tools: references, closing, compiling."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The shapes of the ten patterns, held against what a tool's schemas say."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the walker says that a schema admits: the dialect, what it leaves unread, and its bounds."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
