@@ -150,7 +150,7 @@ class Tools:
 
     def take(self, name: str, real: Mapping[str, Any]) -> list[str]:
         """Take the defaults in the real schema of a tool, to be decided on; return where it is not as declared."""
-        from pdp.manifest.schema.drift import drift, tool_defaults  # noqa: PLC0415 - only tools with defaults
+        from pdp.manifest.schema.differences import drift, tool_defaults  # noqa: PLC0415 - only tools with defaults
 
         declared = self._manifest.tools[name].schema_
         taken = tool_defaults(name, declared, real)

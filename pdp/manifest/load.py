@@ -11,10 +11,10 @@ from typing import Any, Final, TypedDict, Unpack
 
 from pdp.documents import nearest, shown_name
 from pdp.documents.document import Path
+from pdp.documents.validation import FaultyFile, Finding
 from pdp.errors import Fault, FileFaultsError, UsageError
 from pdp.manifest.effective import EffectiveManifest, effective_manifest, effective_tool
 from pdp.manifest.fields import PATTERN_EFFECTS, Clause
-from pdp.manifest.findings import FaultyFile, Finding
 from pdp.manifest.model import ActionRules, DeclaredTool, Governance, Manifest, Ontology, Tool
 from pdp.manifest.programs import program_findings, program_path
 from pdp.manifest.rules.forbidden import forbidden_findings, staged_commits
@@ -312,7 +312,7 @@ def _read_entry(
             whole, faults = read_schema(stated, definitions, (field,), root_object=field == "schema", ontology=types)
             schemas["schema_" if field == "schema" else field] = whole
             sound = sound and all(fault.warning for fault in faults)
-            file.add_findings((one for one in faults if types is not None or LEADS_OUT not in one.message), where)
+            file.add_findings((one for one in faults if types is not None or one.rule != LEADS_OUT), where)
     if sound:
         tool = tool.model_copy(update=schemas)
     if tool.pattern and tool.effect_class is None and "effect_class" not in unusable:

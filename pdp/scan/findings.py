@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pdp.manifest.fields import READ_CLASSES, EffectClass, RiskTier
-from pdp.manifest.schema.drift import drift
+from pdp.manifest.schema.differences import drift
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

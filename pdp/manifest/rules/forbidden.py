@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from pdp.documents import shown_name
 from pdp.documents.document import Path
+from pdp.documents.validation import Finding
 from pdp.manifest.fields import PATTERN_EFFECTS, EffectClass, NotATool, Pattern
-from pdp.manifest.findings import Finding
 from pdp.manifest.model import DeclaredTool, Tool
 from pdp.manifest.rules.rules import says_it_changes
 from pdp.manifest.schema.compile import compile_schema

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from pdp.documents import shown_name
 from pdp.documents.document import Path
+from pdp.documents.validation import Finding
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.fields import READ_CLASSES, SUBJECT, UNIVERSAL_CLAUSES, Clause, EffectClass, RiskTier, Writes
-from pdp.manifest.findings import Finding
 from pdp.manifest.model import ActionRules, Ontology, Tool
 from pdp.manifest.rules.labels import label_doubts
 from pdp.manifest.rules.rules import says_it_changes

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from pdp.documents import nearest, shown_name
 from pdp.documents.document import Path
+from pdp.documents.validation import Finding
 from pdp.manifest.expressions.expression import ExpressionError, JsonPath, compile_check, compile_expression
 from pdp.manifest.fields import READ_CLASSES, SUBJECT, EffectClass, Pattern, RiskTier, Writes
-from pdp.manifest.findings import Finding
 from pdp.manifest.model import AgentPins, Correction, DeclaredTool, Governable, Limit, Ontology, Tool
 from pdp.manifest.programs import argv_findings
 from pdp.manifest.rules.paths import Roots, looks_like, misspelt

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from pdp.documents import nearest
 from pdp.documents.document import Path
+from pdp.documents.validation import Finding
 from pdp.errors import UsageError
-from pdp.manifest.findings import Finding
 from pdp.manifest.schema.compile import NOT_A_SCHEMA, closed_schema, compile_schema
 from pdp.manifest.schema.references import SCHEMA_KEYS, SCHEMA_LISTS, SCHEMA_MAPS, self_contained, subschemas
 from pdp.manifest.schema.walk import walk
