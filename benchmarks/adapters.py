@@ -5,25 +5,21 @@ the time in `Pep`, and what the framework does to run the tool. What is left is 
 is looked at as an agent starts, and lists of tools, are no part of a call. Times are of the processor, for one thread.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from pydoc import locate
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from unittest.mock import patch
 
 from pdp import Approvals, Pep
 from pdp.testing.conformance.world import World
 from tests.adapters.targets import adapter_target
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 _MANIFEST: Final = "pdp/testing/conformance/manifest.yaml"
 _GOAL_MICROSECONDS: Final = 100.0

@@ -5,8 +5,6 @@ without an approval has to stay within it, to the cent, and leave no room for wh
 new SQLite file; PostgreSQL's database has to be empty, or of an earlier run.
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import random

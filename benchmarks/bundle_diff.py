@@ -4,8 +4,6 @@ Goals: 50,000 generated requests decided by both bundles within 20 s on two core
 the mutants of Rego that `pdp mutate` makes, found without any scenario. `--mutants NUMBER` says how many (0: none).
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys
@@ -13,9 +11,8 @@ import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pdp.engine.bundle.file import pack_bundle, read_bundle
+from pdp.engine.bundle.file import Bundle, pack_bundle, read_bundle
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN
 from pdp.errors import PdpError
 from pdp.workbench.diff.bundle_diff import bundle_diff
@@ -23,14 +20,10 @@ from pdp.workbench.diff.generated import GeneratedCalls
 from pdp.workbench.diff.policies import BundlePair
 from pdp.workbench.mutation.edits import rego_mutants
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
-from pdp.workbench.opa.modules import baseline_policies_path, collect
+from pdp.workbench.mutation.mutant import RegoMutant
+from pdp.workbench.opa.modules import Module, baseline_policies_path, collect
 from pdp.workbench.opa.program import find_opa
 from pdp.workbench.opa.tool import OpaTool
-
-if TYPE_CHECKING:
-    from pdp.engine.bundle.file import Bundle
-    from pdp.workbench.mutation.mutant import RegoMutant
-    from pdp.workbench.opa.modules import Module
 
 REQUESTS = 50_000
 SECONDS = 20.0

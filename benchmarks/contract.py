@@ -4,10 +4,9 @@ The goal is a call that holds, at most 40 µs at the median. Beside it: one that
 the same rules as Python functions.
 """
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from benchmarks.measuring import medians
 from pdp.contract.checks import check
@@ -18,9 +17,6 @@ from pdp.contract.registry.tool_contract import ToolConfigParam, ToolContract
 from pdp.manifest.model import Manifest
 from pdp.proposal import Proposal
 from pdp.session import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 GOAL = 40.0
 """Microseconds at the median."""

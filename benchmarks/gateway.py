@@ -5,8 +5,6 @@ processes before the same server over stdio, and are asked in turns by one clien
 gateway decides each call by the released baseline, checks its arguments, and records attempt and outcome in SQLite.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json
@@ -16,10 +14,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import mcp_types as types
 import uvicorn
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
@@ -32,11 +32,6 @@ from pdp.service.security.tokens import issue_token
 from pdp.stores.url import OpenStores
 from tests.support import ROOT
 from tests.support.mcp.gateway import SERVER, World
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import mcp_types as types
 
 BOUND: Final = 1.5
 _TURNS: Final = 20

@@ -5,8 +5,6 @@ programs that do nothing, `/bin/true` and the same interpreter. Each call is one
 policy and recorded in SQLite. A cold call starts the resident process, whose store is there, as after an installation.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os
@@ -16,17 +14,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from benchmarks.measuring import medians
 from tests.support import until
-from tests.support.hooks.processes import PASSED, hooks_in, is_gone, tool_call
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.hooks.processes import Answered
+from tests.support.hooks.processes import PASSED, Answered, hooks_in, is_gone, tool_call
 
 _WARM_MILLISECONDS: Final = 25.0
 _COLD_SECONDS: Final = 1.5

@@ -4,26 +4,19 @@ A replay is a `begin` that finds the result of an earlier run in SQLite. Its pee
 same row read by Python's own sqlite3, on a connection that is open.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import sys
 import tempfile
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks.measuring import medians
 from pdp.proposal import Execution
-from pdp.stores.keys import Fresh, IdempotencyKey, Stored
+from pdp.stores.keys import Fresh, IdempotencyKey, IdempotencyStore, Stored
 from pdp.stores.memory import MemoryIdempotency
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pdp.stores.keys import IdempotencyStore
 
 REPLAY_MICROSECONDS = 300
 """What a replay from SQLite may take at the median."""

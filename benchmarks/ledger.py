@@ -6,29 +6,23 @@ longer, as the request says more, is measured apart and not counted. In memory i
 SQLite that of the clock.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from benchmarks.measuring import medians
 from pdp import Evaluation, MemoryAudit, Pep, Session
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.json import canonical
-from pdp.ledger.ledger import MOST_VALUES, MemoryLedger
+from pdp.ledger.ledger import MOST_VALUES, LedgerStore, MemoryLedger
 from pdp.manifest.load import load_effective
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.ledger import SqlLedger
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pdp.ledger.ledger import LedgerStore
 
 MEMORY_MICROSECONDS: Final = 30
 """What the ledger in memory may add to a call with a short answer, at the median."""

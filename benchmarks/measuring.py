@@ -1,14 +1,9 @@
 """How things are timed: medians, alternating, so that a slow moment of the machine hits every side alike."""
 
-from __future__ import annotations
-
 import statistics
 import threading
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping
 
 _ROUNDS = 20
 

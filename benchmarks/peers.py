@@ -5,13 +5,9 @@ scopes, markings, purpose, limit, risk tier, idempotency key, delegation and san
 verdict, so that a limit exceeded is a denial in both.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Any
 
 _CEDAR_POLICIES = """
 @id("effects.gate_satisfied")

@@ -4,30 +4,24 @@
 Exit 0: nothing got worse; 1: a figure did; 2: bad usage.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
 import sys
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.protection_attacks import WAYS
 from benchmarks.protection_knowing import KNOWING
-from benchmarks.protection_replay import PROFILES, SUITES, Replay
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-from benchmarks.protection_replay import Step
+from benchmarks.protection_replay import PROFILES, SUITES, Replay, Step
 
 _COMMITTED: Final = Path(__file__).with_name("protection.json")
 _SHORT: Final = 11

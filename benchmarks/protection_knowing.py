@@ -5,19 +5,14 @@ Each writes into all that a task reads, takes part in it, and tries every argume
 `keys`: his identifiers are keys of results without a schema. `flood`: his page has 2,000 new numbers at each read.
 """
 
-from __future__ import annotations
-
 import base64
 import re
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count, pairwise, product
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from agentdojo.functions_runtime import FunctionCall
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from pydantic import BaseModel
+from pydantic import BaseModel
 
 KNOWING: Final = ("quoted", "searched", "keys", "flood")
 

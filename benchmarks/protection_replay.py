@@ -1,33 +1,24 @@
 """Replays tasks of AgentDojo through an enforcement point: its calls, its functions, a fresh world for each run."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import yaml
-from agentdojo.functions_runtime import FunctionsRuntime
+from agentdojo.functions_runtime import FunctionCall, FunctionsRuntime
 from agentdojo.task_suite.load_suites import get_suite
-from agentdojo.task_suite.task_suite import read_suite_file
+from agentdojo.task_suite.task_suite import TaskSuite, read_suite_file
 from pydantic_core import to_jsonable_python
 
 from benchmarks.protection_attacks import calls_of, injected_text, plant
 from benchmarks.protection_knowing import SHOP, Garbler, loses, party_calls, seeds, shop, wanted, with_shop
-from pdp import Approvals, Pep, Verdict
+from pdp import Approvals, Evaluation, Pep, Verdict
+from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from agentdojo.functions_runtime import FunctionCall
-    from agentdojo.task_suite.task_suite import TaskSuite
-
-    from pdp import Evaluation
-    from pdp.manifest.effective import EffectiveManifest
 
 VERSION: Final = "v1.2.2"
 SUITES: Final = ("banking", "slack", "travel", "workspace")

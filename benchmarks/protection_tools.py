@@ -4,31 +4,24 @@
 Exit 0: nothing got worse; 1: a figure did; 2: bad usage.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
 from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import yaml
 
-from benchmarks.protection_worlds import LABELS, Bfcl, Tau2
-from pdp import Approvals, Pep, Verdict
+from benchmarks.protection_worlds import LABELS, Bfcl, Call, Task, Tau2
+from pdp import Approvals, Evaluation, Pep, Verdict
 from pdp.json import pointer_steps
 from pdp.manifest.load import load_effective
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from benchmarks.protection_worlds import Call, Task
-    from pdp import Evaluation
 
 PROFILES: Final = ("watch", "balanced", "strict")
 SETS: Final = {"tau2": ("retail", "airline"), "bfcl": ("bfcl",)}

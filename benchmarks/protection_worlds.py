@@ -3,25 +3,21 @@
 This file copies nothing of either package: it reads schemas, tasks and worlds from the installed ones.
 """
 
-from __future__ import annotations
-
 import ast
 import copy
 import importlib
 import json
 import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import yaml
 from loguru import logger
 from pydantic_core import to_jsonable_python
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 LABELS: Final = Path(__file__).with_name("labels")
 Call = tuple[str, dict[str, Any]]

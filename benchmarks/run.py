@@ -4,8 +4,6 @@ Every figure is a median of calls that take turns with those they are compared w
 of the payments manifest, decided by its released bundle with eleven concerns of the baseline and one of its own.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json
@@ -13,10 +11,11 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -27,18 +26,14 @@ from benchmarks.transports import BareAiohttp, OpaClient, RawSocket
 from pdp import MemoryAudit, Pep
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.opa.engine import SidecarEngine
+from pdp.engine.protocol import Engine
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.json import canonical, digest
+from pdp.manifest.effective import EffectiveManifest
 from pdp.request import Entity, Request, RequestedAction
 from pdp.workbench.opa.local import local_opa
 from pdp.workbench.opa.program import find_opa
 from tests.support import payments
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from pdp.engine.protocol import Engine
-    from pdp.manifest.effective import EffectiveManifest
 
 _TOOLS = (10, 1_000, 10_000)
 _KEPT = 1000

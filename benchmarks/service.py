@@ -15,8 +15,6 @@ lower than on a machine without them. One worker uses 1.3 cores, as WebAssembly 
 `start` is the CPU time of the slowest of four workers, from its start until it has nothing more to do.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -27,18 +25,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 from fastapi import FastAPI
 
 from pdp import Pep
 from tests.support import ROOT, payments
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _SERVICE_FILLS: Final = ("approval", "call_digest", "request_id", "time")
 _BATCH: Final = 100

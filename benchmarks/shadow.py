@@ -4,13 +4,11 @@ Goal: with a shadow in the process, a decision takes at most one engine call mor
 at the median of calls made one at a time and in what 16 callers get through together.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from benchmarks.measuring import throughput
 from pdp import MemoryAudit, Pep
@@ -19,9 +17,6 @@ from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.json import canonical
 from tests.support import payments
 from tests.support.bundle_releases import lax
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 CALLS = 2000
 ROUNDS = 5

@@ -7,8 +7,6 @@ no wire ran twice, none that ran is without its recorded outcome, no approval wa
 whole, and every answer in between was a decision, or said that it could not be given.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -5,8 +5,6 @@ releases. Every decision has to be one of the release that it names; the slowest
 information only, since it is mostly the machine's.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import statistics
@@ -14,20 +12,16 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pdp import MemoryAudit
+from pdp.decision import Decision
 from pdp.engine.bundle.follow import FollowingEngine
 from pdp.engine.bundle.trust import BundleTrust
 from pdp.workbench.bundles.publish import publish_bundle
 from tests.support.bundle_releases import lax_file, usual_file, wire_body
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pdp.decision import Decision
 
 CALLERS = 16
 ROUNDS = 4

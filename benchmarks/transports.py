@@ -1,14 +1,9 @@
 """What a request to OPA takes at least, on a bare socket and with bare aiohttp; and opa-python-client beside them."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
+from types import TracebackType
+from typing import Any, Self
 
 _HEAD = (
     b"POST /v1/data/authz/decision?strict-builtin-errors=true&provenance=true HTTP/1.1\r\nHost: opa\r\n"

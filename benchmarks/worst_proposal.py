@@ -4,12 +4,11 @@ Each is read and checked against its tool's schema, as the enforcement point doe
 most 50 ms for each, rejected or not, of the processor's time: a busy machine changes nothing.
 """
 
-from __future__ import annotations
-
 import json
 import sys
+from collections.abc import Callable
 from time import thread_time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.measuring import medians
 from pdp.contract.checks import check
@@ -19,9 +18,6 @@ from pdp.manifest.effective import effective_manifest
 from pdp.manifest.model import MAX_ARGUMENTS, Manifest
 from pdp.proposal import Proposal, ProposalRejectedError
 from pdp.session import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 GOAL = 50_000.0
 """Microseconds at the median."""

@@ -1,7 +1,5 @@
 """What the policy engine answered, parsed once at the boundary. Source: policies/authz/decision.rego."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from enum import StrEnum

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from pdp.contract.checks import Rejected
+from pdp.decision import Decision, Obligation, Reason, Verdict
 from pdp.errors import UsageError
+from pdp.flow.stages import Decided, Executed
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.proposal import Outcome, Trace
 
 if TYPE_CHECKING:
     from pdp.contract.invariants import Trip
-    from pdp.decision import Decision, Obligation, Reason, Verdict
-    from pdp.flow.stages import Decided, Executed
     from pdp.model_calls import CallForm, ToolCall
     from pdp.stores.actions import Action
     from pdp.stores.approvals import Approval

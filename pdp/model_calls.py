@@ -5,8 +5,6 @@ not known here could say what is meant to be called, such as the toolset that a 
 not stated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from copy import copy
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 from pdp.audit.chain import AuditLog, MemoryAudit, recordable
 from pdp.contract.compiled import CompiledManifest
 from pdp.documents.arguments import Closable, checked
+from pdp.engine.protocol import Engine, EngineName
 from pdp.errors import UsageError
 from pdp.evaluation import Evaluation
 from pdp.flow.decide import decide
@@ -19,24 +21,21 @@ from pdp.flow.drive import Step, adrive, drive
 from pdp.flow.execute import call
 from pdp.flow.parts import NewestRelease, Parts, Stores, Tools, obligations_of, observers_of
 from pdp.flow.stages import CallIds, Received
+from pdp.manifest.effective import EffectiveManifest
+from pdp.proposal import Execution
 from pdp.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-
     from pdp.approvals.approvals import Approvals
     from pdp.client.pep import RemotePep
     from pdp.contract.registry.registry import Registry
-    from pdp.engine.protocol import Engine, EngineName
     from pdp.execution.events import Observer
     from pdp.execution.telemetry import Telemetry
     from pdp.flow.preview import PlanEvaluation, Visibility
     from pdp.ledger.ledger import LedgerStore
-    from pdp.manifest.effective import EffectiveManifest
     from pdp.obligations.handlers import ObligationHandler
     from pdp.patterns.run import Deployment
     from pdp.project.watch import ProjectWatch
-    from pdp.proposal import Execution
     from pdp.stores.actions import ActionStore
     from pdp.stores.budgets import BudgetStore
     from pdp.stores.keys import IdempotencyStore

@@ -1,7 +1,5 @@
 """The request as the policy sees it (Rego's `input`): AuthZEN's subject, action, resource and context."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from pdp.json import MAX_BYTES, JsonValueError, canonical, check_json

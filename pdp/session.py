@@ -12,8 +12,9 @@ from __future__ import annotations
 import logging
 import re
 import unicodedata
+from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
@@ -23,9 +24,6 @@ from pdp.clock import is_time
 from pdp.errors import UsageError
 from pdp.json import FrozenList, FrozenObject, canonical, check_json, frozen, read_only
 from pdp.request import Entity
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _log = logging.getLogger("pdp.pep")
 _FROM_CLAIMS: Final = ("clearances", "roles", "limits", "entitlements", "iss")

@@ -3,8 +3,6 @@
 An environment lies in the user's cache, named by its lock's digest, and is made once. Other words go to pytest.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import os

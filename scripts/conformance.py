@@ -1,19 +1,15 @@
 """docs/conformance.md, written from docs/conformance.yaml. Run it as `scripts/conformance`."""
 
-from __future__ import annotations
-
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pdp.documents import faults_of, read_document
 from pdp.errors import FileFaultsError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DATA: Final = ROOT / "docs/conformance.yaml"

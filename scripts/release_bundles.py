@@ -6,12 +6,11 @@ The release number stands in the bundle. A content that differs from the bundle 
 refuse two contents under one number.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pdp.engine.bundle.file import read_bundle, read_packed
 from pdp.errors import PdpError, UsageError
@@ -20,9 +19,6 @@ from pdp.workbench.bundles.build import compile_bundle, write_bundle
 from pdp.workbench.gate.gate import Gate, release_check
 from pdp.workbench.opa.program import OPA_VERSION, needed_opa, opa_version
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 

@@ -1,13 +1,9 @@
 """Which of several slow parts a run of CI tests: those that were changed lately, and a few that take turns."""
 
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
 
 _DAY: Final = 86400
 

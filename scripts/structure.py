@@ -3,16 +3,12 @@
 Layers, and what the runtime may import, are import-linter's contracts in pyproject.toml. Run by `scripts/lint`.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 

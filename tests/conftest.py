@@ -1,9 +1,7 @@
 """What every test may ask for."""
 
-from __future__ import annotations
-
 import signal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,9 +9,6 @@ from hypothesis import HealthCheck, settings
 from pdp.workbench.opa.program import OPA_VERSION, find_opa, opa_version
 from tests.support import ROOT, be_patient
 from tests.turns import not_due
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # What runs in a shell's background ignores interrupts, and hands that on to the programs that tests interrupt.

@@ -1,7 +1,5 @@
 """Parsing what the policy answered: every body is a decision, or an error with a stable code."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import orjson

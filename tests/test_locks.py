@@ -1,7 +1,5 @@
 """The lock files name a version of every package that pyproject.toml asks for, and one that it admits."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 

@@ -1,7 +1,5 @@
 """Calls as the APIs of models spell them: what is read of them, and what goes back."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Arguments that cannot be used are refused when they are given, in one line that says what to pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

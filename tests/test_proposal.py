@@ -1,7 +1,5 @@
 """Reading what a model proposes: either spelling, and nothing beside it."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

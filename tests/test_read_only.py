@@ -1,7 +1,5 @@
 """What whoever keeps a reference can change of a call, its session, its decision and its manifest: nothing."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What whoever is denied learns beside what the policy found: ignored claims and malformed fields, and no values."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

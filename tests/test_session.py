@@ -1,7 +1,5 @@
 """The application's half of a call: the subject is made of verified claims alone."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

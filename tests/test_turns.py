@@ -1,7 +1,5 @@
 """Which of the tests that take turns are run."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

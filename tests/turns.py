@@ -3,17 +3,13 @@
 `pytest` runs all of them; with `--by-turns N`, one in N, and those of which one of the last commits touches a subject.
 """
 
-from __future__ import annotations
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
-from typing import TYPE_CHECKING, Final
+import pytest
 
 from scripts.rotation import commits, touched
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import pytest
 
 _RECENT: Final = "--max-count=5"
 

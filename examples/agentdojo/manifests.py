@@ -4,8 +4,6 @@ Names, descriptions, parameters and results are the functions' own. What a deplo
 accounts and dates stands in `BOUNDS` and nowhere else.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, Final

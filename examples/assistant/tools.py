@@ -3,12 +3,8 @@
 What strangers wrote into them is what they would write: mails from `deals.example` want something of the assistant.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Any, Final
 
 CONTACTS: Final = (
     {"name": "Ben Okafor", "mail": "ben@office.example"},

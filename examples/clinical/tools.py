@@ -1,7 +1,5 @@
 """The medical engine's tools, with a handful of findings in the place of its retrieval model."""
 
-from __future__ import annotations
-
 from typing import Any
 
 FINDINGS = {

@@ -1,7 +1,5 @@
 """A FastMCP server whose wires are decided. Over HTTP with `auth`, the claims would be `get_access_token().claims`."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """A server of the MCP SDK whose wires are decided. Over HTTP, `get_access_token().claims` would be the claims."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -3,12 +3,8 @@
 What is canonical is changed by people and programs that read the proposals; no tool here can.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, Final
 
 KINDS: Final = {
     "record_observation": "observation",

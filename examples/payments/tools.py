@@ -4,12 +4,8 @@ The hub keeps what it was told, so that the example can show what was called and
 its own client here; nothing else changes.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, Final
 
 BENEFICIARIES: Final = {"bene-acme-441": {"sanctions_status": "clear"}}
 

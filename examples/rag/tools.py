@@ -5,18 +5,14 @@ the corpus as it was read: the same id, the same evidence. Restricted documents 
 a corpus may not read them for that, and they are read by their id alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 _HERE = Path(__file__).parent
 _MOST = 3

@@ -4,17 +4,13 @@
 policies are marked. Staging needs no function: the store of actions stages.
 """
 
-from __future__ import annotations
-
 import hashlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from typing import Any
 
 from pdp import Deployment
 from pdp.patterns.exceptions import NotFoundError, OutOfDistributionError
 from pdp.patterns.run import Pin, pinned
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, MutableMapping
 
 DOCUMENTS = {"sub-7": "Warehouse in Izmir, brick, sum insured 400000 EUR."}
 REGISTER = {"ph-1": {"number": "ph-1", "name": "Deniz A.", "claims": 1}}

@@ -5,8 +5,6 @@
 The model is a function that says its lines; put your own in its place.
 """
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

@@ -1,15 +1,11 @@
 """The workstation's tools that are Python; `grep_files` is a program, and stands in the manifest alone."""
 
-from __future__ import annotations
-
 import random
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.execution.failures import ToolArgumentError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FILES: Final = Path(__file__).parent / "files"
 SIDES: Final = (4, 6, 8, 10, 12, 20)

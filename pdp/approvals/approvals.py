@@ -13,17 +13,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from pdp.audit.chain import AuditEvent, AuditLog, MemoryAudit, recordable
 from pdp.clock import is_time, to_milliseconds, to_seconds
 from pdp.errors import AuditError, PdpError, StoreError, StoreFullError, UsageError
 from pdp.json import canonical, thawed
 from pdp.manifest.fields import SUBJECT
+from pdp.manifest.model import Tool
 from pdp.session import LONGEST_TEXT, Person, is_plain_name
 from pdp.stores.actions import Action, ActionState, ActionStore
 from pdp.stores.approvals import (
@@ -37,11 +39,6 @@ from pdp.stores.approvals import (
     token_marks,
 )
 from pdp.stores.memory import MemoryApprovals
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from pdp.manifest.model import Tool
 
 Result = TypeVar("Result")
 

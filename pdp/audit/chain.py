@@ -8,24 +8,20 @@ With a key a hash is an HMAC, and only who has the key can write an event that f
 stream can write all of it anew; its hashes say so (`sha256:` instead of `hmac-sha256:`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Required, TypedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, ClassVar, Final, Required, TypedDict
 
 import orjson
 
 from pdp.errors import AuditError
 from pdp.json import JsonValueError, canonical, digest, parse_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from concurrent.futures import Future
 
 GENESIS: Final = "sha256:" + "0" * 64  # `prev_hash` of the first event of a stream
 KEPT: Final = 100_000  # how many events a stream in memory holds

@@ -11,8 +11,6 @@ display   what people see on a terminal
 project   a folder: what `pdp init` copies
 """
 
-from __future__ import annotations
-
 import io
 import os
 import sys

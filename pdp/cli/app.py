@@ -1,7 +1,5 @@
 """The tree of commands: which module has which. A module is imported when its command is run, or its help is shown."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from typing import Annotated, Any, Final

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from pdp.cli.output import tell
+from pdp.evaluation import Evaluation
 from pdp.json import canonical
 from pdp.workbench.reports.shown_file import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress
-
-    from pdp.evaluation import Evaluation
 
 STYLES: Final = {"ALLOW": "bold green", "STEP_UP": "bold yellow", "DENY": "bold red", "REJECTED": "bold red"}
 

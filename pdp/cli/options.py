@@ -1,7 +1,5 @@
 """What several commands have: their typer, options and arguments, written once."""
 
-from __future__ import annotations
-
 import getpass
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """What commands print or write: text that cannot steer a terminal, JSON for any encoding, reports, and the log."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -9,6 +9,7 @@ import re
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import quote, urlencode
@@ -24,8 +25,6 @@ from pdp.json import JsonValueError, parse_json
 from pdp.stores.approvals import Approval
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     import httpx
 
 TOKEN_VARIABLE: Final = "PDP_TOKEN"  # noqa: S105 - the variable with the token

@@ -1,7 +1,5 @@
 """What a remote decision gives back: the service's answer, read into the records that a local decision has."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,7 +15,7 @@ from pdp.json import JsonValueError, frozen
 from pdp.proposal import Execution, Proposal, Status
 from pdp.service.models.approvals import ApprovalBody
 from pdp.service.models.proposals import ProposalAnswer
-from pdp.stores.approvals import Approval  # noqa: TC001 - loaded anyway
+from pdp.stores.approvals import Approval
 
 _APPROVAL: Final = TypeAdapter(ApprovalBody)
 

@@ -1,12 +1,11 @@
 """An enforcement point whose decisions the service makes; its tools run here. See `Pep.remote`."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import Any, Final, Unpack
 
 from pydantic import ValidationError
 
@@ -28,14 +27,10 @@ from pdp.json import JsonValueError, check_json
 from pdp.manifest.effective import EffectiveManifest, made_of
 from pdp.manifest.fields import Pattern
 from pdp.manifest.model import Tool
+from pdp.proposal import Execution
+from pdp.service.models.proposals import ProposalAnswer
 from pdp.session import Session
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from pdp.proposal import Execution
-    from pdp.service.models.proposals import ProposalAnswer
-    from pdp.stores.approvals import Approval
+from pdp.stores.approvals import Approval
 
 REPORT_PATIENCE: Final = 60.0  # for how many seconds it is tried again to report what a run came to
 

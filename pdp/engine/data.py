@@ -4,8 +4,6 @@ Only `directory` and `settings` (design, "Session"): data under another root cou
 build has fixed.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

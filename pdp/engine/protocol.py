@@ -5,11 +5,10 @@ document of the policy as JSON out, an `EngineError` or `BundleError` for everyt
 and stands here.
 """
 
-from __future__ import annotations
-
 import asyncio
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, Self, get_args
 
 import orjson
 
@@ -17,11 +16,7 @@ from pdp.decision import GRANT, Decision, denied, parse_decision
 from pdp.documents.arguments import Closable
 from pdp.errors import BundleError, EngineError, RequestRefusedError, UsageError
 from pdp.json import JsonValueError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pdp.request import Request
+from pdp.request import Request
 
 EngineName = Literal["embedded", "sidecar"]
 """An engine, as options and settings name it: `embedded` stands in `wasm/`, `sidecar` in `opa/`."""

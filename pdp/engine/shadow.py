@@ -5,8 +5,6 @@
 One thread asks the shadow, from a bounded queue. What it cannot take is dropped and counted.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

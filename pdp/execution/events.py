@@ -4,8 +4,6 @@ Source: tool layer document, observability (the event's shape, its data `call_id
 all tool activity is in the events) and correlation identifiers (`request_id`, `tool_call_id`, `step_name`).
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -3,8 +3,6 @@
 Source of the codes: tool layer document, safety contract.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final

@@ -6,8 +6,6 @@ Source: tool layer document, safety contract ("idempotent: safe to retry automat
 failure and lets the caller decide"); tool pattern library, 9.2 (effect classes).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import inspect

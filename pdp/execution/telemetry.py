@@ -6,14 +6,12 @@ metrics throughput, success_ratio, p50, p99, error_class_distribution, cost_per_
 carry the lineage of its model.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.contract.sensitive import place_of
 from pdp.execution.failures import ToolError
@@ -25,16 +23,15 @@ with extra("otel"):
     from opentelemetry.metrics import Observation
     from opentelemetry.trace import Status, StatusCode
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from contextvars import Token
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import Token
 
-    from opentelemetry.context import Context
-    from opentelemetry.metrics import CallbackOptions, MeterProvider
-    from opentelemetry.trace import Span, TracerProvider
+from opentelemetry.context import Context
+from opentelemetry.metrics import CallbackOptions, MeterProvider
+from opentelemetry.trace import Span, TracerProvider
 
-    from pdp.manifest.model import DeclaredTool
-    from pdp.proposal import Execution
+from pdp.manifest.model import DeclaredTool
+from pdp.proposal import Execution
 
 _log = logging.getLogger("pdp.execution")
 

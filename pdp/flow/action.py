@@ -5,30 +5,25 @@ is staged and approved in one go: no effect of a commit is without an action, an
 Pattern 6 and 9.1 (`compensation`): a commit names the tool that undoes it.
 """
 
-from __future__ import annotations
-
 import logging
+from collections.abc import Generator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.decision import new_id
 from pdp.documents import shown_name
 from pdp.errors import UsageError
 from pdp.flow.decide import decide
 from pdp.flow.drive import Step, Work
+from pdp.flow.parts import Parts, Stores
 from pdp.flow.stages import Decided, Prepared, Received, arguments_of, result_markings
 from pdp.json import JsonValueError, canonical
 from pdp.patterns.enforcement import HeldCall
 from pdp.patterns.rule import CallFacts
+from pdp.patterns.run import Run
+from pdp.proposal import Execution
 from pdp.session import Session
 from pdp.stores.actions import Action, ActionState, ActionStateError, ActionStore
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
-
-    from pdp.flow.parts import Parts, Stores
-    from pdp.patterns.run import Run
-    from pdp.proposal import Execution
 
 _log = logging.getLogger("pdp.pep")
 

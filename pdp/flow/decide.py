@@ -6,15 +6,18 @@ Whatever fails on the way is a DENY with a stable code, and whatever happens is 
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pdp.audit.chain import recordable
 from pdp.contract.checks import Checked, Rejected, check, rejection_of
+from pdp.contract.compiled import CompiledManifest
 from pdp.contract.mapping import MappingError, build_request
 from pdp.decision import Decision, Verdict, denied, new_id
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.errors import AuditError, StateError, UsageError
 from pdp.flow.drive import Question, Step
+from pdp.flow.parts import Parts, Tools
 from pdp.flow.record import log_decision, record_decision
 from pdp.flow.stages import Asked, Decided, Prepared, Received, StoppedError, Unread
 from pdp.json import JsonValueError, canonical
@@ -24,11 +27,7 @@ from pdp.request import bounded
 from pdp.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-
     from pdp.contract.budgets import Spending
-    from pdp.contract.compiled import CompiledManifest
-    from pdp.flow.parts import Parts, Tools
 
 _log = logging.getLogger("pdp.pep")
 

@@ -1,7 +1,5 @@
 """Driving a flow: what a generator asks for is done, waiting or asynchronously, and the result is sent back."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import time

@@ -11,6 +11,7 @@ for it a second time.
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +24,7 @@ from pdp.execution.failures import ToolResultError, failure_of
 from pdp.execution.runner import cut_short, unavailable
 from pdp.flow.decide import decide, failed
 from pdp.flow.drive import CHECKPOINT, Step, ToolRun, Work
+from pdp.flow.parts import Parts, Stores
 from pdp.flow.record import record_decision, record_result, telemetry_attributes, write_result
 from pdp.flow.stages import (
     Decided,
@@ -37,16 +39,13 @@ from pdp.flow.stages import (
     result_markings,
     withheld,
 )
+from pdp.proposal import Execution
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from pdp.execution.events import CallEvents
     from pdp.execution.telemetry import CallTelemetry
-    from pdp.flow.parts import Parts, Stores
     from pdp.flow.remote.calls import RemoteRun
     from pdp.patterns.enforcement import HeldCall
-    from pdp.proposal import Execution
     from pdp.stores.actions import Action
 
 _log = logging.getLogger("pdp.pep")

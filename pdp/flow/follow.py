@@ -1,22 +1,17 @@
 """The ledger of a call's run: read before the decision, written before a result goes out. Others do not load this."""
 
-from __future__ import annotations
-
 import logging
+from collections.abc import Generator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pdp.contract.checks import Checked
 from pdp.contract.sensitive import place_of
 from pdp.flow.drive import Step, Work
+from pdp.flow.parts import Stores
 from pdp.flow.stages import Asked, Executed, Prepared, withheld
 from pdp.ledger.ledger import RunLabels
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from pdp.contract.checks import Checked
-    from pdp.flow.parts import Stores
-    from pdp.ledger.summary import CallFlow
+from pdp.ledger.summary import CallFlow
 
 _log = logging.getLogger("pdp.pep")
 

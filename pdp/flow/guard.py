@@ -1,7 +1,5 @@
 """A function whose every call goes through an enforcement point, and the session that such calls take."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager

@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import inspect
 import threading
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from pdp.audit.chain import AuditLog
+from pdp.contract.compiled import CompiledManifest, CompiledTool
 from pdp.contract.functions import named_parameters
 from pdp.decision import Decision, Verdict
 from pdp.documents import nearest, shown_name
+from pdp.engine.protocol import Engine
 from pdp.errors import UsageError
 from pdp.execution.runner import ToolRunner, is_asynchronous, unavailable
+from pdp.manifest.effective import EffectiveManifest
+from pdp.manifest.model import Tool
 from pdp.manifest.schema.walk import argument_schemas
-from pdp.proposal import Proposal
+from pdp.proposal import Execution, Proposal
+from pdp.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from pdp.approvals.approvals import Approvals
-    from pdp.audit.chain import AuditLog
-    from pdp.contract.compiled import CompiledManifest, CompiledTool
     from pdp.contract.registry.registry import Registry
-    from pdp.engine.protocol import Engine
     from pdp.execution.events import Observer
     from pdp.execution.telemetry import Telemetry
     from pdp.ledger.ledger import LedgerStore
-    from pdp.manifest.effective import EffectiveManifest
-    from pdp.manifest.model import Tool
     from pdp.obligations.handlers import ObligationHandler, Obligations
     from pdp.patterns.run import Deployment, Run, Runs
-    from pdp.proposal import Execution
-    from pdp.session import Session
     from pdp.stores.actions import ActionStore
     from pdp.stores.budgets import BudgetStore
     from pdp.stores.keys import IdempotencyStore

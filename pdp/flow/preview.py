@@ -3,8 +3,6 @@
 Source: tool registry document (the model is told only of tools it could use) and tool layer document, definitions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum

@@ -5,8 +5,6 @@ adds this to the details of a reason after the decision: names and types, never 
 explanation as well: where a value came from.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping

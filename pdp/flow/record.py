@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,12 +18,10 @@ from pdp.flow.drive import Step, Work
 from pdp.flow.stages import Decided, Executed, Unread
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.proposal import Status
+from pdp.request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, Sequence
-
     from pdp.contract.plan import CheckedPlan
-    from pdp.request import Request
 
 _log = logging.getLogger("pdp.pep")
 

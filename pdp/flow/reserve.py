@@ -8,21 +8,25 @@ Budgets (cumulative limits) come before both: a call that others leave nothing f
 and has used nothing up.
 """
 
-from __future__ import annotations
-
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
+from typing import Any, Final, NamedTuple, assert_never
 
 from pdp.approvals.approvals import ApprovalRefusedError, Approvals
 from pdp.clock import to_seconds
+from pdp.contract.budgets import Spending, Take
+from pdp.contract.checks import Checked
+from pdp.contract.compiled import CompiledTool
 from pdp.decision import new_id
 from pdp.flow.drive import Pause, Step, Work
+from pdp.flow.parts import Parts, Stores
 from pdp.flow.stages import Asked, Decided, OverspentError, Prepared, Ready, StoppedError, not_run
+from pdp.proposal import Execution
+from pdp.request import Request
 from pdp.stores.approvals import Approval, ApprovalState, Transaction
 from pdp.stores.keys import (
     LASTING,
@@ -36,16 +40,6 @@ from pdp.stores.keys import (
     Stored,
     Unknown,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-
-    from pdp.contract.budgets import Spending, Take
-    from pdp.contract.checks import Checked
-    from pdp.contract.compiled import CompiledTool
-    from pdp.flow.parts import Parts, Stores
-    from pdp.proposal import Execution
-    from pdp.request import Request
 
 _log = logging.getLogger("pdp.pep")
 

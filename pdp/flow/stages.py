@@ -9,28 +9,27 @@ decision goes straight to `Decided`: as `Unread` where session or proposal are m
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 import orjson
 
 from pdp.contract.checks import Checked, Rejected
+from pdp.contract.compiled import CompiledTool
 from pdp.decision import Decision, Verdict, denied
+from pdp.execution.runner import ToolRunner
+from pdp.manifest.effective import EffectiveManifest
 from pdp.proposal import Execution, Failure, FailureCode, Proposal, Rejection, RejectionCode, Status
+from pdp.request import Request
+from pdp.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from pdp.contract.budgets import Spending
-    from pdp.contract.compiled import CompiledTool
-    from pdp.execution.runner import ToolRunner
     from pdp.ledger.summary import CallFlow
-    from pdp.manifest.effective import EffectiveManifest
     from pdp.model_calls import ToolCall
     from pdp.obligations.handlers import Duties
     from pdp.patterns.enforcement import HeldCall
-    from pdp.request import Request
-    from pdp.session import Session
     from pdp.stores.actions import Action
     from pdp.stores.approvals import Approval
     from pdp.stores.keys import KeyRecord

@@ -5,15 +5,11 @@ of its new ones. A request's resource is what the manifest's `resource` makes of
 Mappings that a server declares (`x-authzen-mapping` in a schema) decide nothing: it is what is guarded.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import mcp_types as types
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
-
-if TYPE_CHECKING:
-    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 
 NEW: Final = "2026-07-28"
 """The revision without a handshake; those before it compare as smaller."""

@@ -1,34 +1,28 @@
 """What servers declare of their tools, pinned: one declared otherwise is neither shown nor called until pinned anew."""
 
-from __future__ import annotations
-
 import difflib
 import getpass
 import json
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import mcp_types as types
 import orjson
 from pydantic import RootModel
 
 from pdp.audit.file import replace_file
+from pdp.decision import Decision
 from pdp.documents import read_document, read_record, written_value
 from pdp.engine.protocol import DECISION, Engine
 from pdp.errors import EngineError, FileFaultsError, UsageError
+from pdp.gateway.config import GatewaySettings
 from pdp.gateway.mapping import GET_PROMPT, READ_RESOURCE
 from pdp.gateway.upstream import ASKING, Upstream
 from pdp.json import canonical
 from pdp.manifest.foreign.dialects import translated
 from pdp.manifest.load import load_effective
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    import mcp_types as types
-
-    from pdp.decision import Decision
-    from pdp.gateway.config import GatewaySettings
 
 Pins = dict[str, dict[str, dict[str, Any]]]
 """By server and tool, as the server names it: its declaration."""

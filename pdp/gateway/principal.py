@@ -1,23 +1,17 @@
 """Who the client of the gateway is: whom the session file names over stdio, the holder of a token over HTTP."""
 
-from __future__ import annotations
-
 import math
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from mcp.server.auth.provider import AccessToken
+from mcp.server.context import ServerRequestContext
 
 from pdp.documents import read_record
+from pdp.service.security.principal import Authenticator
 from pdp.session import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from mcp.server.context import ServerRequestContext
-
-    from pdp.service.security.principal import Authenticator
 
 
 class Callers:

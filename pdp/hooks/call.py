@@ -1,15 +1,11 @@
 """What a client asks and what it is answered, whatever its dialect."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from pdp.errors import PdpError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class HookInputError(PdpError):

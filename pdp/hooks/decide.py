@@ -1,16 +1,16 @@
 """The answer to a client, from an enforcement point: calls are begun before their tool runs, and finished after it."""
 
-from __future__ import annotations
-
 import asyncio
 import time
+from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.decision import Verdict, new_id
 from pdp.flow.remote.calls import UnknownCallError
 from pdp.flow.stages import not_run
 from pdp.hooks.call import Behaviour, HookAnswer, HookCall, Moment
+from pdp.hooks.home import HookPolicy
 from pdp.hooks.rules import repository_rules
 from pdp.hooks.translation import OUTSIDE, Translated, as_entry, shown, translate
 from pdp.hooks.workspace import Workspace
@@ -18,14 +18,9 @@ from pdp.json import canonical, digest, thawed
 from pdp.manifest.fields import SUBJECT
 from pdp.project.file import PROJECT_FILE, grant_command
 from pdp.proposal import Execution, Failure, FailureCode
+from pdp.session import Session
 from pdp.stores.approvals import are_two_tokens, token_marks
 from pdp.stores.remote_calls import CallName, CallState, RemoteCall
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from pdp.hooks.home import HookPolicy
-    from pdp.session import Session
 
 _NOT_FOR_AGENTS: Final = "this touches what guards the agent, or what starts programs, or its repository denies it"
 _PASS: Final = HookAnswer(Behaviour.PASS)

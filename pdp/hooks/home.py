@@ -4,11 +4,12 @@ It has pdp.yaml with what that names, commands.yaml, and the folder `state` for 
 store, sockets and their locks, log. Nothing in the environment says where HOME is: that may be the workspace's word.
 """
 
-from __future__ import annotations
-
 import os
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from pathlib import Path
+from typing import Annotated, Final
 
 from platformdirs import user_config_path
 from pydantic import AfterValidator, RootModel, StrictStr
@@ -20,11 +21,6 @@ from pdp.pep import Pep
 from pdp.project.file import PROJECT_FILE, engine_of_project, manifest_of_project, read_project
 from pdp.project.resources import open_stores, stores_of_pep
 from pdp.session import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from contextlib import ExitStack
-    from pathlib import Path
 
 COMMANDS_FILE: Final = "commands.yaml"
 

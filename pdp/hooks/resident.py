@@ -4,8 +4,6 @@ It listens when the policy is loaded. It ends when nobody has asked for a while,
 there any more, and on SIGTERM; calls are answered first.
 """
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import hashlib

@@ -3,20 +3,16 @@
 Git starts other programs if its configuration names them, so a listed `git` needs a plain configuration.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import subprocess
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import tree_sitter_bash
 from tree_sitter import Language, Parser
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 _LINE: Final = re.compile(r"[\w \t\"'+,./:=@-]{1,4096}", re.ASCII)  # nothing else, even in quotes
 _WORD: Final = re.compile(r"([^\s\"'=][^\s\"']*)|'([^']*)'|\"([^\"]*)\"")  # zsh expands a `=` at the start

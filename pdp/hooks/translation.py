@@ -1,21 +1,14 @@
 """Translate a client's call into a proposal for an entry of the manifest, so that all clients share one manifest."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Any, Final, NamedTuple
 
-from pdp.hooks.call import HookLimitError, Kind
+from pdp.hooks.call import HookCall, HookLimitError, Kind
 from pdp.hooks.shell import is_listed
-from pdp.hooks.workspace import Region
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from pdp.hooks.call import HookCall
-    from pdp.hooks.workspace import Workspace
+from pdp.hooks.workspace import Region, Workspace
 
 OUTSIDE: Final = "reach_outside"
 GUARD_MARKING: Final = "guard.own"

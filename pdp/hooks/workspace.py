@@ -1,7 +1,5 @@
 """Where a path lies: in the workspace, beyond it, or in what guards the agent."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -7,20 +7,16 @@ took part in it: the injection stands in the page that the user has named. Keys 
 
 from __future__ import annotations
 
+from collections.abc import Container
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.errors import PdpError
 from pdp.json import MAX_DEPTH, MAX_NUMBER, JsonValueError, parse_json, pointer_steps
 from pdp.ledger.values import Prompt, is_numeric, normal, within
-from pdp.manifest.model import ResultLabels
+from pdp.manifest.model import ResultLabels, Tool
 from pdp.manifest.schema.references import property_names
-
-if TYPE_CHECKING:
-    from collections.abc import Container
-
-    from pdp.manifest.model import Tool
 
 UNTRUSTED: Final = "untrusted"
 _ISSUED: Final = ("trusted", "party")

@@ -10,14 +10,12 @@ import hashlib
 import secrets
 import threading
 from collections import OrderedDict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from pdp.errors import StateError, StoreFullError
 from pdp.ledger.values import SHORTEST
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 MOST_VALUES: Final = 10_000  # how many values a run remembers; one that has more is full
 RESERVED: Final = 2_000  # how many more a full run remembers of those that are no stranger's

@@ -7,9 +7,10 @@ without the ledger; a value that nobody knows is the model's own.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pdp.json import MAX_BYTES, JsonValueError, canonical, pointer
 from pdp.ledger.labels import LABELS, UNTRUSTED, ResultReader
@@ -28,12 +29,8 @@ from pdp.ledger.values import (
     normal,
 )
 from pdp.manifest.fields import EffectClass
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from pdp.manifest.model import Tool
-    from pdp.session import Session
+from pdp.manifest.model import Tool
+from pdp.session import Session
 
 MOST_ARGUMENTS: Final = 64
 """How many labelled arguments stand in a request; the rest counts as one more, and as a stranger's."""

@@ -5,20 +5,16 @@ Two spellings of one value have one normal form: Unicode's compatibility forms, 
 is as it is. What is encoded or put together from parts has another one, and so no source but the model.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
+from collections.abc import Container, Iterable, Iterator
 from decimal import Decimal
 from functools import lru_cache
 from html import unescape
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from pdp.json import pointer
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator
 
 LONGEST: Final = 256
 """How many characters a value has at most; a longer text is prose, and counts by the values within it."""

@@ -3,12 +3,8 @@
 Names of arguments and tools, ids of calls and markings are shown, and no value. Whatever is given, a text comes out.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 _MOST: Final = 5
 _LONGEST: Final = 80

@@ -6,8 +6,6 @@ Source: tool layer document (tool call loop, `MaxToolIterations`, specialized lo
 and tool contract document (`ToolStateEffect`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import logging

@@ -3,19 +3,15 @@
 Source: tool layer document (several calls in one response, tool results with `IsError`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pdp.evaluation import Evaluation
 from pdp.json import MAX_VALUES, JsonValueError, parse_json
-
-if TYPE_CHECKING:
-    from pdp.evaluation import Evaluation
-    from pdp.manifest.schema.compile import SchemaValidator
-    from pdp.model_calls import ToolCall
+from pdp.manifest.schema.compile import SchemaValidator
+from pdp.model_calls import ToolCall
 
 
 class Role(StrEnum):

@@ -13,8 +13,6 @@ Sources: tool pattern library, 9.3: a composition's output is always a draft (pa
 recorded (pattern 10), aggregation and search hand on the markings of what they read (patterns 8 and 10).
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 import re

@@ -3,8 +3,6 @@
 Source: tool pattern library, patterns 3, 4, 5 and 9.
 """
 
-from __future__ import annotations
-
 from types import MappingProxyType
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Patterns that lead to an effect: action-staging and approval-request (tool pattern library, patterns 6 and 7)."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import orjson

@@ -8,8 +8,6 @@
 Neither ever raises: what is wrong is a failure.
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Any, Final
 

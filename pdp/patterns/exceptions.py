@@ -3,8 +3,6 @@
 The failure of a call has the kind in its details, `{"kind": "not_found"}`. Kinds are stable.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pdp.execution.failures import ToolError

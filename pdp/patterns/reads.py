@@ -1,7 +1,5 @@
 """Patterns that read: extraction, lookup, aggregation, search (tool pattern library, patterns 1, 2, 8 and 10)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import orjson

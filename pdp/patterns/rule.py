@@ -3,22 +3,17 @@
 Source: tool pattern library, pattern 10: downstream evidence spans back-reference the retrieval snapshot.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
+from pdp.approvals.approvals import Approvals
+from pdp.manifest.model import Tool
 from pdp.patterns.exceptions import PatternFault
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pdp.approvals.approvals import Approvals
-    from pdp.manifest.model import Tool
-    from pdp.patterns.run import Run
-    from pdp.proposal import Execution
-    from pdp.stores.actions import Action, ActionStore
+from pdp.patterns.run import Run
+from pdp.proposal import Execution
+from pdp.stores.actions import Action, ActionStore
 
 SNAPSHOT: Final = "retrievalSnapshotId"  # the member of a span that names the retrieval snapshot
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
@@ -10,12 +12,9 @@ from pdp.engine.bundle.file import Bundle, baseline_bundle_path, read_bundle
 from pdp.engine.data import read_data
 from pdp.engine.protocol import ENGINES, Engine, EngineName
 from pdp.errors import UsageError
+from pdp.manifest.effective import EffectiveManifest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from contextlib import ExitStack
-
-    from pdp.manifest.effective import EffectiveManifest
     from pdp.stores.url import OpenStores
 
 

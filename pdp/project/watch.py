@@ -3,8 +3,6 @@
 For development. In production, `FollowingEngine` follows bundles that were signed.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

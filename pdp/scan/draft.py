@@ -1,20 +1,15 @@
 """A first manifest of what a source exposes: strictest first, each guess in a line that is marked for review."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from pdp.documents import written_value
 from pdp.errors import FileFaultsError, PdpError
 from pdp.manifest.fields import READ_CLASSES, EffectClass
 from pdp.manifest.load import load_both
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pdp.scan.exposed import ExposedTool
+from pdp.scan.exposed import ExposedTool
 
 _HEAD: Final = (
     "# Drafted: review each line that says so. As it stands every call is denied, as is what is not here.\n"

@@ -1,7 +1,5 @@
 """Tools as their source exposes them: an MCP server, an OpenAPI document, or a Python application."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import json

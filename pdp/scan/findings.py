@@ -1,10 +1,10 @@
 """What a source exposes otherwise than the manifest says."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
+from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.fields import READ_CLASSES, EffectClass, RiskTier
 from pdp.manifest.schema.differences import drift
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
@@ -13,9 +13,7 @@ from pdp.errors import AnswerInvalidError, PdpError
 from pdp.service.models.operation import Alive, AuditPage, AuditQuery, ReadinessAnswer
 from pdp.service.requests import Auditor, ServiceRoute, bounded_page, service_of
 from pdp.service.telemetry import metrics_text
-
-if TYPE_CHECKING:
-    from pdp.service.tenant import Tenant
+from pdp.service.tenant import Tenant
 
 router = APIRouter(route_class=ServiceRoute, tags=["operation"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import resource
@@ -10,12 +11,14 @@ import socket
 import ssl
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
@@ -24,16 +27,9 @@ from uvicorn.supervisors.multiprocess import Process
 from pdp.errors import EngineError, UsageError
 from pdp.service.app import create_app
 from pdp.service.security.tokens import first_token
+from pdp.service.settings import ServiceSettings
 from pdp.service.state import Service
 from pdp.service.telemetry import WORKERS_FOLDER, log_config
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
-
-    from starlette.types import ASGIApp
-
-    from pdp.service.settings import ServiceSettings
 
 _log = logging.getLogger("pdp.service")
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from opentelemetry.sdk.trace import TracerProvider
+
+from pdp.approvals.approvals import Approvals
 from pdp.audit.chain import KEY_BYTES
 from pdp.errors import UsageError
 from pdp.execution.telemetry import Telemetry
@@ -12,17 +17,11 @@ from pdp.pep import Pep
 from pdp.project.file import engine_of_project, manifest_of_project, read_project
 from pdp.project.resources import open_stores, stores_of_pep
 from pdp.service.authzen.policy import AccessPolicy
+from pdp.stores.url import OpenStores
 
 if TYPE_CHECKING:
-    from contextlib import ExitStack
-    from pathlib import Path
-
-    from opentelemetry.sdk.trace import TracerProvider
-
-    from pdp.approvals.approvals import Approvals
     from pdp.service.settings import TenantSettings
     from pdp.stores.sql.audit import SqlAudit
-    from pdp.stores.url import OpenStores
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,6 @@ re-invocation with the same key returns the existing action; it is the only path
           └──> denied <┘
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

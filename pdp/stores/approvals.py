@@ -6,13 +6,12 @@ Source: tool pattern library, pattern 7 (an approval request is a task): its sub
 `approvers`, its rationale `reasons`, its end `expires_at`.
 """
 
-from __future__ import annotations
-
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import orjson
 
@@ -20,12 +19,8 @@ from pdp.clock import LAST_SECOND, to_seconds
 from pdp.decision import new_id
 from pdp.json import digest
 from pdp.manifest.fields import SUBJECT, EffectClass, duration_seconds, normal_duration
+from pdp.manifest.model import Tool
 from pdp.session import Person
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from pdp.manifest.model import Tool
 
 _TOKEN_CLAIMS: Final = {"token": ("jti",), "client": ("azp", "client_id"), "session": ("sid",)}
 

@@ -9,24 +9,19 @@ frees nothing: an amount counts for each caller until that caller's clock has pa
 `GRACE` seconds after it.
 """
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
 from pdp.contract.budgets import Spent, Take
 from pdp.errors import StoreError, StoreFullError
+from pdp.stores.approvals import Transaction
 from pdp.stores.memory import CAPACITY
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pdp.stores.approvals import Transaction
 
 GRACE: Final = 2 * 86_400.0
 """For how many seconds an amount stays stored after its end: a clock may be ahead by as much and empty no budget."""

@@ -1,7 +1,5 @@
 """Stores in memory: for one process, and for as long as it lives."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

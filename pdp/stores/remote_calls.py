@@ -7,8 +7,6 @@ A process that works on a call (`begun`, `reported`) holds it for a while; then 
 replaces the record as it was read, so that of several that go on with a call one does.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple

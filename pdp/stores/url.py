@@ -1,7 +1,5 @@
 """The stores that a URL names: of keys, actions, approvals, runs, budgets and tokens, in one place."""
 
-from __future__ import annotations
-
 from functools import partial
 
 

@@ -3,8 +3,6 @@
 A scope that nobody holds in any scenario may be held in production, and then no scenario proves what it opens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path

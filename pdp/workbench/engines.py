@@ -1,7 +1,5 @@
 """What engines decide by, and which ones are run: policies are compiled once and stored. `project/` opens engines."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the clients of all adapters do alike in the conformance suite; each adds how its framework makes a call."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """Frameworks that are not installed here: their tests run in environments of their own, by `scripts/adapters`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.adapters.targets import ADAPTERS, is_installed

@@ -1,15 +1,11 @@
 """The adapters' targets: each needs its framework, so that an environment has some of them."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pdp.testing.conformance.target import Target
 from tests.support import ROOT
-
-if TYPE_CHECKING:
-    from pdp.testing.conformance.target import Target
 
 ADAPTERS: Final = {
     "agent_framework": "agent_framework",

@@ -1,7 +1,5 @@
 """Environments of adapters, and which of them a run of CI tests."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

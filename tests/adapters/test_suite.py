@@ -3,8 +3,6 @@
 `python -m tests.conformance NAME` writes an adapter's row.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Approvals: who may grant, that each counts once, and that nothing counts which was not recorded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`approvers: [$subject]`: whoever approves what their own agent asks is certainly that person, by another token."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

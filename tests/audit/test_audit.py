@@ -1,7 +1,5 @@
 """The audit stream: chained from the first event, and nothing can be changed in it unseen."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from typing import Any

@@ -1,7 +1,5 @@
 """The audit stream in a file: shared, held for a bounded time, and refused once it is not what was seen of it."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import fcntl

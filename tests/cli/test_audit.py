@@ -1,7 +1,5 @@
 """`pdp audit`: what a stream holds, what is said of one that is intact and of one that is not; how it is rotated."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import closing

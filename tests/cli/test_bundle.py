@@ -1,20 +1,14 @@
 """`pdp bundle build`, and deciding by bundles and policies: the user's own, broken ones and hostile ones."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
 from tests.support.command_line import codes, decided, environment, pdp, session_file, written
 from tests.support.payments import EXAMPLE, effective, wire
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 pytestmark = [pytest.mark.opa, pytest.mark.usefixtures("opa")]
 

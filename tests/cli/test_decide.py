@@ -3,11 +3,10 @@
 Unusable files: test_files.py; policies and bundles: test_bundle.py; OPA: test_opa.py.
 """
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +14,6 @@ from pdp.audit.chain import verify_chain
 from pdp.engine.bundle.file import read_bundle
 from tests.support.command_line import OPTIONS, decided, line, pdp, session_file, written
 from tests.support.payments import ARGUMENTS, BUNDLE, EXAMPLE, REMEDY, wire
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LOOKUP = {"tool": "lookup_beneficiary", "arguments": {"payee_name": "Acme", "invoice_ref": "INV-8842"}}
 VALIDATE = {"tool": "validate_payment", "arguments": ARGUMENTS}

@@ -1,7 +1,5 @@
 """`pdp demo`: the payments story, on both engines, as people see it."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

@@ -1,7 +1,5 @@
 """`pdp doctor`: what cannot work in a project, each with its place and what to do."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,21 +1,14 @@
 """Files that are none, for each option that names one: what is wrong, where, and what to do, with exit code 2."""
 
-from __future__ import annotations
-
 import os
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from pdp.audit.chain import verify_chain
-from tests.support.command_line import OPTIONS, line, pdp, written
+from tests.support.command_line import OPTIONS, Done, line, pdp, written
 from tests.support.payments import wire
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.command_line import Done
 
 MEGABYTES = 10 * 1024 * 1024
 DEEP = 10_000

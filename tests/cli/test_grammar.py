@@ -1,21 +1,17 @@
 """What every command has: `-h`, `--json`, exit codes in its help, one name for each option; and completion."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from typer.main import get_command
 
 from pdp.cli.app import app
 from tests.support.command_line import environment, pdp, pdp_process
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def commands(command: Any, *names: str) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -1,7 +1,5 @@
 """`pdp init` and `pdp policies`: a new project that tests itself at once, and never overwrites anything."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,18 +1,14 @@
 """`pdp manifest lint` and `pdp manifest export`."""
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.command_line import pdp, pdp_process, written
 from tests.support.payments import EXAMPLE
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MANIFEST = EXAMPLE / "manifest.json"
 GOVERNANCE = EXAMPLE / "governance.yaml"

@@ -1,10 +1,8 @@
 """`pdp opa`, and `pdp decide --engine sidecar`: OPA missing, down, hanging, or answering anything but a decision."""
 
-from __future__ import annotations
-
 import json
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +13,6 @@ from tests.support.command_line import OPTIONS, codes, decided, pdp, written
 from tests.support.hostile_opa import ALLOW, HostileOpa, answering, http, result, self_signed
 from tests.support.payments import BUNDLE, EXAMPLE, wire
 from tests.support.servers.opa import KINDS, opa_server, url_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def program(folder: Path, script: str) -> Path:

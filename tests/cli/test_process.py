@@ -1,7 +1,5 @@
 """The command line as a process: exit codes, streams, signals and imports."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

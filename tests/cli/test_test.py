@@ -1,7 +1,5 @@
 """`pdp test`: what it prints, writes and answers."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,13 +1,13 @@
 """The client on the wire: what is an answer of the service, what is an error with its code, and what is asked twice."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
 import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -17,10 +17,6 @@ from pdp.client.client import MAX_ANSWER, ServiceError
 from pdp.errors import UsageError
 from tests.support import at_once
 from tests.support.hostile_opa import HostileOpa, Peer, answering, http, self_signed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 TOKEN = "pdp_0123456789abcdefSECRET-secret_0"  # noqa: S105 - nobody's
 REQUEST = {"subject": {"type": "user", "id": "a"}, "action": {"name": "b"}, "resource": {"type": "c", "id": "d"}}

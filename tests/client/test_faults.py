@@ -1,33 +1,28 @@
 """`Pep.remote` and services that fail: what is not surely allowed does not run, and what has run is reported."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import logging
 import re
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import pytest
 
 from pdp import Pep
 from pdp.client.client import Client
+from pdp.client.pep import RemotePep
 from pdp.errors import EngineError
+from pdp.evaluation import Evaluation
 from pdp.json import thawed
 from pdp.manifest.effective import made_of
 from pdp.manifest.model import Tool
 from tests.support import PATIENCE, until
 from tests.support.hostile_opa import HostileOpa, Peer, http
 from tests.support.payments import ARGUMENTS, effective, wire
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from pdp.client.pep import RemotePep
-    from pdp.evaluation import Evaluation
 
 SESSION = {"claims": {"sub": "officer-123"}, "idempotency_key": "k-1"}
 DOWN = http(b"<html>", status=b"503 Service Unavailable")

@@ -1,24 +1,19 @@
 """`Pep.remote` against a service that runs: the same calls come to the same as in a process with an engine."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from pdp import Approvals, Client, Evaluation, Pep, ToolDeniedError, ToolFailedError, Verdict
+from pdp.client.pep import RemotePep
 from pdp.errors import EngineError, UsageError
 from pdp.execution.failures import ToolError
 from pdp.flow.preview import Visibility
 from tests.support.payments import EXAMPLE, wire
 from tests.support.service import APPROVER, OFFICER, RunningService, running_service
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pdp.client.pep import RemotePep
 
 FACTS = {"beneficiary_id": "bene-acme-441", "sanctions_status": "clear"}
 

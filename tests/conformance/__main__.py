@@ -4,8 +4,6 @@ A name is the first cell of a row, or that of an adapter whose framework is inst
 (`scripts/adapters --table` does that in each one's environment). Without names: all rows that are no adapter's.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -1,7 +1,5 @@
 """Claude Code itself as a target, with a stand-in for its model, and the suite's tools as an MCP server."""
 
-from __future__ import annotations
-
 import json
 import os
 import queue

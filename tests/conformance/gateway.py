@@ -1,7 +1,5 @@
 """The gateway as a target: the program, between a client and a server of the MCP SDK, each revision of the protocol."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

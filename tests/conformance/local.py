@@ -1,7 +1,5 @@
 """The enforcement point itself as a target: guarded functions of this process."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """The suite's tools as an MCP server, as a program: `mcp_server.py MANIFEST RECORD`, over stdio."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,19 +1,14 @@
 """What came of a target, and the table of docs/enforcement-points.md that says it: written and read."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
 
 from pdp.testing.conformance.run import run
 from pdp.testing.conformance.table import table
+from pdp.testing.conformance.target import Target
 from tests.support import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from pdp.testing.conformance.target import Target
 
 PAGE: Final = ROOT / "docs/enforcement-points.md"
 _TABLE: Final = re.compile(r"(?<=-->\n)(.*)(?=<!-- end of table -->)", re.DOTALL)

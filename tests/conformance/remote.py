@@ -1,7 +1,5 @@
 """An enforcement point whose decisions a service makes as a target: the service is a process of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Thread

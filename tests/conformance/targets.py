@@ -1,17 +1,13 @@
 """The ways in that need no framework, in the order of the table's rows; tests/adapters/targets.py has the others."""
 
-from __future__ import annotations
+from typing import Final
 
-from typing import TYPE_CHECKING, Final
-
+from pdp.testing.conformance.target import Target
 from tests.conformance.claude import ClaudeCodeTarget
 from tests.conformance.gateway import GatewayTarget
 from tests.conformance.hooks import ClaudeCodeHook, CodexHook, CopilotHook, CursorHook, GeminiHook
 from tests.conformance.local import LocalTarget
 from tests.conformance.remote import RemoteTarget
-
-if TYPE_CHECKING:
-    from pdp.testing.conformance.target import Target
 
 TARGETS: Final[tuple[Target, ...]] = (
     LocalTarget(),

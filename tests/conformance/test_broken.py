@@ -1,7 +1,5 @@
 """The suite can fail: for each case a target that fails open in that very way, and what the suite says of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path

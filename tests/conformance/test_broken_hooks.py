@@ -1,18 +1,14 @@
 """The suite on hooks that are registered or answered wrongly."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pdp.testing.conformance.run import run
 from tests.conformance.claude import ClaudeCodeTarget
 from tests.conformance.hooks import ClaudeCodeHook, CodexHook, HookTarget
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 pytestmark = pytest.mark.process
 

@@ -1,19 +1,13 @@
 """The suite on every way in; nothing fails, and docs/enforcement-points.md says what came of it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from pdp.testing.conformance.table import row, table
+from pdp.testing.conformance.target import Target
 from tests.conformance.page import outcome, page_rows, rows
 from tests.conformance.targets import TARGETS
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pdp.testing.conformance.target import Target
 
 
 @pytest.mark.process

@@ -1,7 +1,5 @@
 """The benchmarks say what they are for when they are asked, and measure nothing then."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

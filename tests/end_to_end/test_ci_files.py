@@ -4,8 +4,6 @@ No runner is here. A step's `run` goes to bash as GitHub hands it over, with the
 installs is left out, and `gh` is a program that writes down what it is asked.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The sidecar of docker-compose.yml: by Docker where an engine runs, and everywhere the same command as a process."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """docs/conformance.md is what its data file gives, and each row's quote, proofs and modules exist."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

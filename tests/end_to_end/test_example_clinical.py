@@ -1,7 +1,5 @@
 """The tool contract document's engine with its registry: config and state, which a scenario has no functions for."""
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

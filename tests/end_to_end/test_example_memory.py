@@ -1,7 +1,5 @@
 """The memory of the tool boundary document: its fixed codes, and decisions that can be repeated from the record."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict
 from types import ModuleType

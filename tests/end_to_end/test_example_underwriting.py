@@ -1,7 +1,5 @@
 """The underwriter's agent: by which rule of its pattern each failing scenario fails, and a replay with its pins."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any

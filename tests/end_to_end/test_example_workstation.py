@@ -1,7 +1,5 @@
 """The workstation of the tool layer document: what its scenarios cannot say, and its agent as a process."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

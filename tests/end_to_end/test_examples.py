@@ -1,7 +1,5 @@
 """The examples and the baseline's own suites: what they reach, and that nothing admits a tool that nobody declared."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,20 +3,16 @@
 The bounds are a budget (docs/architecture.md): whoever goes beyond one takes something else out, or says why here.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support import PATIENCE, ROOT
 from tests.support.command_line import environment, written
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.process
 

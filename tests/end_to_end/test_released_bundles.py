@@ -1,7 +1,5 @@
 """The released bundles, and the command that rebuilds and checks them."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The built wheel, installed into an empty environment, has all that a decision needs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

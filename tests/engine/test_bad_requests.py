@@ -3,8 +3,6 @@
 `test_parity.py` compares the engines on spoiled requests; here a spoiled request is held against the one that it was.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections import Counter

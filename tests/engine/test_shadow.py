@@ -1,19 +1,19 @@
 """A second engine decides alongside: it is counted and reported, and changes no decision whatever it does."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
 from pdp import Approvals, MemoryAudit, Pep, ShadowEngine
-from pdp.decision import GRANT
+from pdp.decision import GRANT, Decision
 from pdp.engine.opa.engine import SidecarEngine
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN, Engine
 from pdp.engine.shadow import ShadowCounts, ShadowDifference
@@ -23,12 +23,6 @@ from pdp.workbench.opa.local import local_opa
 from tests.support import PATIENCE, payments
 from tests.support.bundle_releases import lax, scenario_requests, strict, wire_body
 from tests.support.scripted import Scripted, answer, duty, until_approved
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pdp.decision import Decision
 
 
 def usual() -> EmbeddedEngine:

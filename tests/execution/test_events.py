@@ -1,7 +1,5 @@
 """The events of a call, beside what tests/flow/test_events.py sees of them through the enforcement point."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pdp.execution.events import CallEvents, ToolEvent

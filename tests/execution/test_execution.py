@@ -1,7 +1,5 @@
 """Running a tool: its result, its failure, or its time-out."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import gc

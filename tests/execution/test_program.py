@@ -1,7 +1,5 @@
 """Programs as tools: the command line that a template gives, and real processes up to their end."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -1,7 +1,5 @@
 """Trying again: which tools, what failures, how often, and with which pauses."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """Spans and metrics of calls, as OpenTelemetry's own exporters in memory get them."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import subprocess

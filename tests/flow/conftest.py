@@ -1,7 +1,5 @@
 """One enforcement point at the desk for all tests of the flow, and others made of it, with stores of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Actions in the enforcement point: no commit without one, none of two commits, and what was done can be taken back."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Approvals in the enforcement point: STEP_UP opens one, a granted one lets exactly its call through, and once."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections import Counter

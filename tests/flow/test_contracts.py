@@ -1,7 +1,5 @@
 """Contracts in the enforcement point: what invariants make of a call, what a function is handed, what it leaves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

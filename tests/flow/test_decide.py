@@ -1,7 +1,5 @@
 """The enforcement point: only ALLOW executes, with what was decided, and everything is in the audit."""
 
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

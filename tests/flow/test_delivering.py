@@ -1,7 +1,5 @@
 """What a caller gets once its tool has run, and what is left unused where it has not: with a policy that allows all."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What can be seen of calls through the enforcement point: events for observers in the process, spans and metrics."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path

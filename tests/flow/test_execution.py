@@ -1,7 +1,5 @@
 """Tools run through the enforcement point: once for each key, whatever happens, in memory and in SQLite."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import multiprocessing

@@ -1,7 +1,5 @@
 """Guarded functions: no way of calling one escapes the enforcement point."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Iterator

@@ -1,7 +1,5 @@
 """Plans in the enforcement point: each step by its tool's rules, all of them by a planning policy that is data."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path

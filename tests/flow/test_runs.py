@@ -1,7 +1,5 @@
 """Runs of agents in the enforcement point: whose they are, what they protect, how they end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Which tools a subject's model may see: ALLOW, NEVER, or DEPENDS on the arguments, by the policy of the calls."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path

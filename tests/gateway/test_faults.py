@@ -1,11 +1,10 @@
 """Servers and clients that misbehave: a clear error or a denial, nothing run twice, nothing lost of the record."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import resource
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import mcp_types as types
 import pytest
@@ -15,9 +14,6 @@ from pdp.gateway.config import read_gateway
 from pdp.gateway.pins import install, survey
 from pdp.gateway.upstream import UnreachableError, Upstream
 from tests.support.mcp.gateway import World, tool
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.process
 

@@ -1,14 +1,14 @@
 """The gateway over HTTP: who may call, and what reaches the servers of that."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -20,10 +20,6 @@ from pdp.service.security.tokens import issue_token
 from pdp.stores.url import OpenStores
 from tests.support import PATIENCE, ROOT
 from tests.support.mcp.gateway import World, http_server
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.process
 

@@ -1,9 +1,8 @@
 """Each method of MCP has its line in the mapping, in either revision; resources and prompts are held as calls are."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import mcp_types as types
 import pytest
@@ -13,9 +12,6 @@ from mcp_types.methods import SPEC_CLIENT_METHODS
 from pdp.gateway.mapping import DECIDED, FILTERED, OF_TASKS, PASSED
 from tests.support.mcp.gateway import World
 from tests.support.mcp.waiting import AGENT, Desk, over_http, over_stdio
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_every_method_of_the_sdk_has_a_line_and_one_alone() -> None:

@@ -1,12 +1,11 @@
 """Clients get what servers send beside results: progress, log lines, changes. Results of reads are never replayed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import warnings
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import anyio
 import mcp_types as types
@@ -20,9 +19,6 @@ from pdp.gateway.config import read_gateway
 from pdp.gateway.server import open_gateway
 from tests.support.mcp.gateway import World, tool
 from tests.support.mcp.waiting import Desk, over_http
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.process
 

@@ -1,22 +1,17 @@
 """How clients hear of a held call: both revisions, over stdio and HTTP. What they say themselves grants nothing."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import mcp_types as types
 import pytest
 
+from pdp.stores.approvals import Approval
 from tests.support.mcp.gateway import World
 from tests.support.mcp.waiting import Desk, TasksOfClient, over_http, over_stdio
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pdp.stores.approvals import Approval
 
 pytestmark = pytest.mark.process
 

@@ -1,13 +1,12 @@
 """What goes wrong while a call waits, and clients that claim what is not so: nothing runs without its own approval."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import time
 from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mcp_types as types
 import pytest
@@ -25,9 +24,6 @@ from tests.support.mcp.waiting import (
     over_http,
     task_of,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.process
 

@@ -1,7 +1,5 @@
 """Public servers: what they list, as it was recorded, and where they are installed as they are."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

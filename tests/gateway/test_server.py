@@ -1,16 +1,12 @@
 """The gateway between clients and servers of both revisions of the protocol, over stdio and HTTP."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.mcp.gateway import World, http_server
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NEW, OLD = "2026-07-28", "2025-11-25"
 

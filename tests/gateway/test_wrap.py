@@ -1,11 +1,10 @@
 """`pdp mcp-gateway wrap` and `pin`, as an .mcp.json and a person start them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,9 +12,6 @@ import yaml
 from tests.support import PATIENCE, ROOT
 from tests.support.command_line import environment, pdp_process
 from tests.support.mcp.gateway import SERVER, TEXT, World, http_server, tool
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.process
 

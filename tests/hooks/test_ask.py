@@ -1,7 +1,5 @@
 """What a client starts denies whatever does not answer as the resident process would: stand-ins for it listen here."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

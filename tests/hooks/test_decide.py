@@ -1,7 +1,5 @@
 """What a client is answered, with the starter's files, a real engine, a real store, and a person at a terminal."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The policy of a folder: what is refused of it, before any call is decided."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from pathlib import Path
 

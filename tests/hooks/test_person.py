@@ -1,7 +1,5 @@
 """Claude Code itself asks its person, who says yes: the call runs, and the record says who granted it."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The resident process as clients meet it: real processes, started, ended, stopped and replaced."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import json

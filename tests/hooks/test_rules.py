@@ -1,7 +1,5 @@
 """The rules of a repository's own file: the calls that they match, and the faults of rules that match none."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

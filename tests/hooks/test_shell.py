@@ -1,7 +1,5 @@
 """Which command lines count as literal words; of what counts, bash itself says that it runs just these words."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

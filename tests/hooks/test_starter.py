@@ -1,7 +1,5 @@
 """The files that a HOME begins with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

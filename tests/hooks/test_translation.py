@@ -1,7 +1,5 @@
 """Which entry a call of a client's own tool is, and what it touches."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

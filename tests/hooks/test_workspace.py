@@ -1,7 +1,5 @@
 """Where a path lies, however it is spelled."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """The assistant example, as tests use it: what it reads is labelled, and what it writes is decided by that."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pdp.manifest.effective import EffectiveManifest

@@ -1,7 +1,5 @@
 """Attackers who know the rules and the user's prompt: their calls ask a person, and the user's own calls run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

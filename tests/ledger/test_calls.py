@@ -1,7 +1,5 @@
 """The ledger in the way of calls: who sees what a run has read, and what happens where nobody can know it."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The labels of a result's values, by what the tool's entry says of its fields."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

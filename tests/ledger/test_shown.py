@@ -1,7 +1,5 @@
 """What is shown of labels: events of the audit, reasons, and enforcement points that share what a run has seen."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path

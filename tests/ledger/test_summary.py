@@ -1,7 +1,5 @@
 """`context.flow` of calls in one run, and what their results add to it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

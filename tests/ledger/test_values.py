@@ -1,7 +1,5 @@
 """Two spellings of one value, values within a text, and what counts as the user's own words."""
 
-from __future__ import annotations
-
 import pytest
 
 from pdp.ledger.values import Prompt, host_of, leaf_values, links, names_something, normal, within

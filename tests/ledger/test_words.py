@@ -1,7 +1,5 @@
 """Where values came from, in words: a sentence for each code and source, whatever the details are."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

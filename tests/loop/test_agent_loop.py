@@ -1,7 +1,5 @@
 """The loop of an agent, with a model that says what the test tells it to, on a real enforcement point."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

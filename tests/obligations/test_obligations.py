@@ -1,7 +1,5 @@
 """Obligations: fulfilled, or nothing runs; and a result that cannot be treated as they say is withheld."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

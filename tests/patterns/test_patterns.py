@@ -1,7 +1,5 @@
 """The ten patterns at run time, on the tools of examples/underwriting and on tools that misbehave."""
 
-from __future__ import annotations
-
 import runpy
 from dataclasses import replace
 from typing import Any

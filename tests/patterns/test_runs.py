@@ -1,7 +1,5 @@
 """Runs: what they remember, pin and forget; and the run that a tool runs in."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from copy import copy

@@ -4,8 +4,6 @@ Written from docs/policies.md, and not from the Rego, so that both have to be wr
 The concern `flow` is left out: its entries have no labels here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ concern, an obligation or an effect class. Examples alone do not notice an exemp
 compares two attributes which happen to be equal.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 The one exception is the clause "policy" of a commit's gate, which its `allow` may give; the last test but one pins it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

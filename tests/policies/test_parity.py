@@ -1,7 +1,5 @@
 """Both engines decide the same, byte for byte: every scenario of the example and thousands of generated requests."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path

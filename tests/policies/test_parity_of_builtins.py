@@ -4,8 +4,6 @@ Each case is evaluated by the bundle's WebAssembly and by an OPA server, in batc
 comparisons instead of 2,000 (docs/testing.md).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

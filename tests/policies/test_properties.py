@@ -1,7 +1,5 @@
 """Properties of the baseline that hold for every call of a small universe, in which names coincide."""
 
-from __future__ import annotations
-
 from collections import Counter
 from copy import deepcopy
 from dataclasses import dataclass

@@ -1,17 +1,12 @@
 """Commands in a project: what `pdp.yaml` states needs no option, and an option wins."""
 
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.command_line import Done, pdp, session_file, written
 from tests.support.payments import EXAMPLE, wire
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FILES = """\
 manifest: manifest.json

@@ -1,22 +1,17 @@
 """The project file: what it states, where it is looked for, and when it is trusted."""
 
-from __future__ import annotations
-
 import grp
 import os
 import pwd
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pdp.errors import FileFaultsError, UsageError
 from pdp.project.file import Project, find_project, read_project
 from tests.support.command_line import written
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 WHOLE = """\
 manifest: manifest.yaml

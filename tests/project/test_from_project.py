@@ -1,9 +1,9 @@
 """An enforcement point from a project file, or from files: what it opens, decides by and closes."""
 
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +12,6 @@ from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
 from pdp.errors import UsageError
 from tests.support.command_line import SESSION, pdp, written
 from tests.support.payments import BUNDLE, EXAMPLE, wire
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 FILES = """\
 manifest: manifest.json

@@ -1,10 +1,9 @@
 """A project that is watched: sound changes decide at once and as a whole, faulty ones leave what was."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,9 +12,6 @@ from pdp.project import watch as watching
 from pdp.project.file import engine_of_project
 from tests.support import until
 from tests.support.command_line import written
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MANIFEST = """\
 manifest_version: 2026.01.{version}

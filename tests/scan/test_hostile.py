@@ -1,7 +1,5 @@
 """Sources that lie, break off, or never answer: an error that says so, or a tool that is left out."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """What the operations of an OpenAPI document are as tools."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

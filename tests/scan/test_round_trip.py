@@ -1,7 +1,5 @@
 """What is imported loads, allows nothing, and is what a scan of its source finds; a change is found as what it is."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

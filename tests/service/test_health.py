@@ -1,7 +1,5 @@
 """Alive, ready, and the record of events."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

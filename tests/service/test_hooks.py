@@ -1,7 +1,5 @@
 """Http hooks of Claude Code: answered by the tenant's project, and denied with a 200 whatever else happens."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import os

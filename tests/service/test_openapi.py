@@ -1,7 +1,5 @@
 """The OpenAPI document says what the application serves, in a form that generators of clients can use."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """Proposals over HTTP: decided, begun, finished, planned; whose session it is, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Requests made from the OpenAPI document, valid and not: each answer is one that the document allows."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """`pdp serve` as a process: started, checked, ended by a signal, with several workers, with an OPA, beside another."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

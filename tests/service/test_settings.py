@@ -1,7 +1,5 @@
 """Configuration: a file, variables over it, options over both; each fault with its place."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

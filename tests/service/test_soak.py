@@ -1,7 +1,5 @@
 """The short form of the soak test: the service's parts are killed at random, and nothing is lost or doubled."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

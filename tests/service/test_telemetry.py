@@ -1,7 +1,5 @@
 """What is counted, logged and traced of requests; and what is not."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterator

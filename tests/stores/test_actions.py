@@ -1,7 +1,5 @@
 """Staged actions: one for a key, and only the states that may follow; the same in memory and in a database."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace

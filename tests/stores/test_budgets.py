@@ -1,7 +1,5 @@
 """Budgets: what every store does with them; tests/stores/test_budgets_processes.py has real processes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Budgets between real processes, killed at any moment: never a unit over, and none that was spent is lost."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random

@@ -1,7 +1,5 @@
 """Idempotency keys: what a key means for a call, the same in memory, in SQLite and in PostgreSQL."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Idempotency keys between real processes, killed at any moment; tests/flow/test_execution.py has whole calls."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random

@@ -1,7 +1,5 @@
 """The ledger of runs: what it remembers, the same in memory, in SQLite and in PostgreSQL."""
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -3,8 +3,6 @@
 `bundle` and `tiny` differ in settings and signature alone; `lax_file` and `strict_file` give other decisions.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -4,8 +4,6 @@ The model says what a test scripts: turn by turn the tools that it calls. What i
 one would read.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

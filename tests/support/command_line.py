@@ -1,23 +1,18 @@
 """The command line as tests use it: run in this process, or as one of its own."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
 import subprocess
 import sys
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from pdp.cli import run_command
 from tests.support import PATIENCE, ROOT
 from tests.support.payments import EXAMPLE
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 SESSION = json.loads((EXAMPLE / "session.json").read_text())
 OPTIONS = {"-m": EXAMPLE / "manifest.json", "-s": EXAMPLE / "session.json", "-g": EXAMPLE / "governance.yaml"}

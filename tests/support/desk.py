@@ -1,7 +1,5 @@
 """A desk with tools of every effect class, as tests of the enforcement point use it: on the embedded baseline."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

@@ -1,16 +1,11 @@
 """Requests for comparing engines: well-formed, hostile and mistyped ones, the same in every run."""
 
-from __future__ import annotations
-
 import copy
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from pdp.json import canonical, digest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 _TIERS = ("low", "medium", "high", "extreme")
 _CLASSES = (None, "pure", "read-internal", "read-external", "stage", "commit-low", "commit-high", "teleport")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -17,11 +19,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from pdp.engine.opa.versions import OLDEST_GOOD
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-    from typing import Self
 
 ALLOW = (
     b'{"verdict":"ALLOW","reasons":[{"code":"effects.gate_satisfied","message":"","details":{}}],"obligations":[],'

@@ -1,7 +1,5 @@
 """The payments example, as tests use it: its files, its session and its proposals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pdp.engine.bundle.file import read_bundle

@@ -4,8 +4,6 @@ On this machine: the installed one (`postgres` on the path, or Debian's), or the
 carries, which the group `dev` installs. PostgreSQL does not run as root, so root runs it as the user nobody.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import pwd

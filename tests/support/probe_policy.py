@@ -1,7 +1,5 @@
 """The policy of tests/support/rego/probes, compiled, and requests that make it behave or misbehave."""
 
-from __future__ import annotations
-
 import subprocess
 import tarfile
 from pathlib import Path

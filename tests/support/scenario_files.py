@@ -1,7 +1,5 @@
 """A small project for tests of the harness: notes that are read, and wires that a person approves."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Stand-ins: an engine that answers from a script, and a telemetry whose spans and metrics stay in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The decision service, as tests use it: on the payments example, in this process, or as one of its own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping

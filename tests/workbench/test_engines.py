@@ -1,7 +1,5 @@
 """Engines by their names: each has its branch."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 import pytest

@@ -1,16 +1,11 @@
 """What a call of a framework came to, for the adapter to put in its framework's words."""
 
-from __future__ import annotations
-
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pdp.decision import Verdict
-from pdp.stores.approvals import ApprovalState
-
-if TYPE_CHECKING:
-    from pdp.evaluation import Evaluation
-    from pdp.stores.approvals import Approval
+from pdp.evaluation import Evaluation
+from pdp.stores.approvals import Approval, ApprovalState
 
 
 class OutcomeKind(StrEnum):

@@ -3,22 +3,17 @@
 What an application gets is written anew of what was decided, so that it reads nothing else into it.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode
 
 import orjson
 
+from pdp.adapters.http.routes import Route
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolUnavailableError
 from pdp.json import MAX_VALUES, JsonValueError, parse_json
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pdp.adapters.http.routes import Route
 
 _WITH_BODY: Final = frozenset(("PATCH", "POST", "PUT"))
 _MOST_FIELDS: Final = 1000

@@ -1,15 +1,11 @@
 """Which tool a method and path stand for, as the user says it or an OpenAPI document does."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Any, Final, NamedTuple
 
 from pdp.errors import UsageError
 from pdp.manifest.foreign.openapi import operations
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 OPEN: Final = ""
 """In the place of a tool: the route is none."""

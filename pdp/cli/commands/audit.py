@@ -1,7 +1,5 @@
 """`pdp audit`: show a stream of audit events, check it, and have it rotated."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """`pdp check`: policies held to their conventions, with their unit tests and scenarios."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path

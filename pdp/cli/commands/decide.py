@@ -1,7 +1,5 @@
 """`pdp decide`: one proposal, one verdict."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`pdp demo`: the worked example of the tool registry document, and every way in which a call is stopped."""
 
-from __future__ import annotations
-
 import runpy
 import tempfile
 from contextlib import closing

@@ -1,7 +1,5 @@
 """`pdp doctor`: what cannot work in a project."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`pdp explain`: one proposal, and why it is decided as it is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Final
 

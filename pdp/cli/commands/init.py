@@ -1,7 +1,5 @@
 """`pdp init`: a new project that tests itself."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from pathlib import Path

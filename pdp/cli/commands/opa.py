@@ -1,7 +1,5 @@
 """`pdp opa`: the OPA program, the Rego that it is given, and what a running OPA says about itself."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`pdp release`: whether a bundle may go out. Imported when its command is run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

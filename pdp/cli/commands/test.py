@@ -1,7 +1,5 @@
 """`pdp test`: scenarios, and what came of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The support desk's tools. They stand in for your own clients: `pdp test` runs them, and nothing is really sent."""
 
-from __future__ import annotations
-
 
 def search_tickets(query: str) -> list[str]:
     """Find tickets by words in them."""

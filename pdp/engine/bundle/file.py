@@ -19,7 +19,9 @@ import re
 import struct
 import tarfile
 import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pdp.errors import BundleError
@@ -27,9 +29,6 @@ from pdp.installed import packaged
 from pdp.json import MAX_NUMBER, JsonValueError, canonical, digest, parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
     from pdp.engine.bundle.signature import Signature, VerificationKey
 
 FORMAT: Final = 1  # the layout above; a file of another one is refused

@@ -5,8 +5,6 @@ sidecar can follow the same one. A new bundle is checked and compiled aside, and
 decisions: whoever decides by the old one at that moment ends with it. A bad one never takes its place.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

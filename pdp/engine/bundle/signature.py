@@ -10,8 +10,6 @@ The id of a key is its thumbprint (RFC 7638): both halves of a key have the same
 There is one algorithm, whatever a signature claims: ES256, so keys are P-256.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -4,27 +4,22 @@ An old bundle is signed as well as a new one, so its signature says nothing agai
 number that was decided by, over restarts. To go back, an old content is released anew (`pdp bundle rollback`).
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ClassVar, Final
+from pathlib import Path
+from typing import ClassVar, Final
 
+from pdp.audit.chain import AuditLog
 from pdp.audit.file import locked, replace_file
 from pdp.clock import to_milliseconds
 from pdp.engine.bundle.file import Bundle, read_bundle
+from pdp.engine.bundle.signature import VerificationKey
 from pdp.errors import BundleError
 from pdp.json import MAX_NUMBER, JsonValueError, canonical, parse_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from pdp.audit.chain import AuditLog
-    from pdp.engine.bundle.signature import VerificationKey
 
 LOCK_SECONDS: Final = 10.0  # how long a bundle to be decided by waits for another process that holds the floor's lock
 

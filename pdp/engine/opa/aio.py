@@ -1,13 +1,11 @@
 """HTTP to OPA for tasks: one session of aiohttp for each event loop that asks, closed with the loop or the engine."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import weakref
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.engine.opa.client import (
     BROKEN_OFF,
@@ -28,8 +26,7 @@ with extra("sidecar"):
     import aiohttp
     from yarl import URL
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator
 
 _LARGE: Final = 1024 * 1024  # bytes; aiohttp warns of more that is not a file
 # The connections that the running exchange has taken.

@@ -16,6 +16,7 @@ import re
 import ssl
 import threading
 import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
@@ -28,8 +29,6 @@ from pdp.errors import AnswerInvalidError, EngineError, RequestRefusedError, Und
 from pdp.json import MAX_BYTES, JsonValueError, canonical, has_unique_keys, parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from opa_client.base import BaseClient
 
     from pdp.engine.opa.server import ServerClient

@@ -3,12 +3,10 @@
 Also reads the settings of an application's client, for an engine that decides with it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import ssl
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.engine.opa.aio import new_session
 from pdp.errors import UsageError
@@ -18,10 +16,9 @@ with extra("sidecar"):
     from opa_client.base import BaseClient
     from opa_client.opa_async import AsyncOpaClient
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
+from collections.abc import Awaitable
 
-    from pdp.engine.opa.client import OpaClient
+from pdp.engine.opa.client import OpaClient
 
 # Headers that HTTP framing or content negotiation needs are refused.
 _HEADER: Final = re.compile(

@@ -3,8 +3,6 @@
 Sources: OPA's change log (1.20.1, 1.22.1, 1.22.4), and its rule index: 1.21.1 to 1.21.4 have the fault of 1.21.0.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from functools import lru_cache
 from typing import Final

@@ -7,20 +7,16 @@ The names used here are private to wasmtime. `fits` says whether they are what i
 module of our own; where they are not, the public calls do the same.
 """
 
-from __future__ import annotations
-
 import ctypes
 import struct
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import wasmtime
 from wasmtime import _ffi as ffi
 
 from pdp.engine.wasm.instance import WasmInstance
-
-if TYPE_CHECKING:
-    from pdp.engine.wasm.module import WasmModule
+from pdp.engine.wasm.module import WasmModule
 
 # The arguments of a call: seven wasmtime_val_raw_t, of which an i32 uses the first four bytes.
 _SLOT: Final = ctypes.sizeof(ffi.wasmtime_val_raw_t)

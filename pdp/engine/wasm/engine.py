@@ -1,7 +1,5 @@
 """The engine in the process: a bundle's WebAssembly, evaluated by the calling thread."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final, Self
 

@@ -9,8 +9,6 @@ memory is grown before it is written; an evaluation has a deadline and a memory 
 failed is closed, for its memory may be left in any state.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, Final, NoReturn
 

@@ -3,8 +3,6 @@
 Source: OPA's WebAssembly ABI, version 1.2. Direct calls are not checked when they are made: types are, here.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from contextlib import suppress

@@ -4,8 +4,6 @@ A call borrows an instance and gives it back, so threads run in parallel (a call
 that ends owes nothing, and there are never more instances than calls at once.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import threading

@@ -1,17 +1,13 @@
 """What another enforcement point is told of its call, as plain JSON."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
+from pdp.evaluation import Evaluation
 from pdp.flow.execute import evaluation_of
-
-if TYPE_CHECKING:
-    from pdp.evaluation import Evaluation
-    from pdp.flow.stages import Decided, Executed, Ready
-    from pdp.stores.remote_calls import RemoteCall
+from pdp.flow.stages import Decided, Executed, Ready
+from pdp.stores.remote_calls import RemoteCall
 
 _SHOWN: Final = (
     "action", "codes", "executed", "failed_check", "markings", "replayed", "result", "retrieval_snapshot", "state",

@@ -8,6 +8,7 @@ goes on with. Whoever tries again has not started the tool: the id is all that t
 from __future__ import annotations
 
 import time
+from collections.abc import Generator
 from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -17,6 +18,7 @@ from pdp.execution.runner import ToolRunner, unknown
 from pdp.flow.decide import decide
 from pdp.flow.drive import Pause, Step, Work
 from pdp.flow.execute import call_decided, complete
+from pdp.flow.parts import Parts
 from pdp.flow.record import write_result
 from pdp.flow.remote.answer import begun, ended
 from pdp.flow.remote.stored import (
@@ -29,19 +31,15 @@ from pdp.flow.remote.stored import (
     restored,
     with_reserved,
 )
-from pdp.flow.reserve import PATIENCE, Together, lasting, reserve, taking
+from pdp.flow.reserve import PATIENCE, Consume, Together, lasting, reserve, taking
 from pdp.flow.stages import Decided, Executed, Ready, Received, StoppedError, not_run
 from pdp.json import canonical, digest
 from pdp.patterns.run import LIFETIME, RunClosedError
+from pdp.proposal import Execution
+from pdp.stores.approvals import Transaction
 from pdp.stores.remote_calls import CallName, CallState, RemoteCall
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from pdp.flow.parts import Parts
-    from pdp.flow.reserve import Consume
-    from pdp.proposal import Execution
-    from pdp.stores.approvals import Transaction
     from pdp.stores.sql.records import SqlRemoteCalls
 
 HELD: Final = 10.0  # seconds for which a process has a call that it works on, before another one goes on with it

@@ -1,11 +1,10 @@
 """What is stored of a call that was allowed, and the call made of that again, in whatever process."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import orjson
 from pydantic import TypeAdapter
@@ -16,6 +15,7 @@ from pdp.decision import Decision, new_id
 from pdp.errors import StateError, StoreError
 from pdp.flow.drive import Step, Work
 from pdp.flow.execute import hold_to_pattern
+from pdp.flow.parts import Parts
 from pdp.flow.reserve import key_of
 from pdp.flow.stages import Asked, Decided, Prepared, Ready, Received, StoppedError
 from pdp.json import canonical
@@ -24,12 +24,7 @@ from pdp.request import Entity, Request, RequestedAction
 from pdp.session import Session
 from pdp.stores.actions import Action
 from pdp.stores.keys import KeyState
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from pdp.flow.parts import Parts
-    from pdp.stores.remote_calls import RemoteCall
+from pdp.stores.remote_calls import RemoteCall
 
 PROCESS: Final = new_id()  # what runs of patterns remember is in its memory
 _OF_RECEIVED: Final = ("tool_call_id", "step_name", "now", "transformed")

@@ -8,8 +8,6 @@
 - client.py: what clients have in common: input read strictly, safe texts, yes and no
 """
 
-from __future__ import annotations
-
 from types import MappingProxyType
 from typing import Final
 

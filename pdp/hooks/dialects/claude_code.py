@@ -1,7 +1,5 @@
 """Claude Code: command and http hooks, 2.1.330 as run."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any, Final

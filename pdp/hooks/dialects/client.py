@@ -1,7 +1,5 @@
 """What clients have in common: input read strictly, texts safe for a model and a terminal, a denial they all take."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Its hooks run only once their person has trusted them. Text that is sent to a pr
 may say where a command runs, which looks as if the client worked there: its transcript says where it does.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@ A crash denies there, but a time-out and garbage do not. Exit code 2 denies with
 What it sends when it would ask its person has other names and arguments than the call: that event is not read.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ Some of its versions read files without `preToolUse`, so `beforeReadFile` is rea
 not enforced, and what becomes of other arguments is not known: both are denials.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ Its `ask` waits for ever where nobody can be asked. A reason that is JSON would 
 its own name before each.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Final
 

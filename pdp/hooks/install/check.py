@@ -1,7 +1,5 @@
 """Whether a client's hook holds in a folder: by the settings that count there, and by calls through its own line."""
 
-from __future__ import annotations
-
 import glob
 import hashlib
 import json
@@ -9,23 +7,19 @@ import os
 import re
 import subprocess
 import tomllib
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from pdp.errors import UsageError
 from pdp.hooks.call import Behaviour, HookAnswer, Kind, Moment, Output
 from pdp.hooks.dialects import DIALECTS
-from pdp.hooks.install.clients import HOOKS
+from pdp.hooks.install.clients import HOOKS, HookClient
 from pdp.hooks.install.installation import read_configuration, without_ours
 from pdp.hooks.workspace import Region, Workspace
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from pdp.hooks.install.clients import HookClient
 
 SWITCHES: Final = ("disableAllHooks", "allowManagedHooksOnly", "strictPluginOnlyCustomization")
 _VARIABLES: Final = ("CLAUDE_CODE_SHELL_PREFIX", "CLAUDE_CODE_SIMPLE", "CLAUDE_CODE_PERSONAL_HOOKS_OFF")

@@ -1,25 +1,20 @@
 """The clients whose configuration is changed: where it lies, and what a hook of ours is in it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from pdp.hooks import ask
+from pdp.hooks.call import Moment
 from pdp.hooks.dialects import DIALECTS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pdp.hooks.call import Moment
 
 Scope = Literal["user", "project"]
 HOOKS: Final = "hooks"

@@ -3,30 +3,24 @@
 What was there is stored before it is changed, so that either works again after a crash anywhere between.
 """
 
-from __future__ import annotations
-
 import getpass
 import hashlib
 import json
 import os
 import stat
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from difflib import unified_diff
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pdp.audit.file import replace_file
 from pdp.documents import decode, read_bytes, read_document
 from pdp.errors import UsageError
 from pdp.hooks.ask import STATE, NoAnswerError, open_folder
 from pdp.hooks.home import open_policy
-from pdp.hooks.install.clients import HOOKS
+from pdp.hooks.install.clients import HOOKS, HookClient
 from pdp.hooks.starter import starter_files
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pdp.hooks.install.clients import HookClient
 
 _RECORDS: Final = "installed"
 

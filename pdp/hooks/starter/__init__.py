@@ -1,7 +1,5 @@
 """What a HOME begins with: files that are copied, with the user's name in them. Each says what it is for."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

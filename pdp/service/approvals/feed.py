@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -16,8 +17,6 @@ from typing import TYPE_CHECKING, Final
 from pdp.service.requests import HttpError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from pdp.stores.sql.audit import AuditRow, SqlAudit
 
 TICK: Final = 0.25  # seconds between two looks at the stream, while somebody waits

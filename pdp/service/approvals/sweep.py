@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
@@ -13,8 +14,6 @@ from pdp.service.approvals.feed import ApprovalFeed
 from pdp.service.approvals.webhooks import WebhookSender
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
     from pdp.service.state import Service
     from pdp.service.tenant import Tenant
 

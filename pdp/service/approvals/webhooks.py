@@ -14,6 +14,7 @@ import random
 import socket
 import ssl
 import time
+from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import TYPE_CHECKING, Final
 
@@ -25,8 +26,6 @@ from pdp.errors import PdpError
 from pdp.json import canonical, digest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pdp.service.approvals.feed import ApprovalFeed
     from pdp.service.settings import WebhookSettings
     from pdp.service.tenant import Tenant

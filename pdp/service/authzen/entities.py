@@ -1,27 +1,21 @@
 """Reading and completing subject, action, resource and context, which become the policy's input."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from pdp.clock import to_seconds
+from pdp.decision import Decision
 from pdp.errors import UsageError
 from pdp.json import MAX_BYTES, JsonValueError, canonical, digest
 from pdp.request import Entity, Request, RequestedAction, bounded
 from pdp.service.models.access import AccessAction, AccessEntity
-from pdp.service.requests import HttpError, Model, read_model
+from pdp.service.requests import Caller, HttpError, Model, read_model
 from pdp.service.security.principal import Scope
 from pdp.session import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pdp.decision import Decision
-    from pdp.service.requests import Caller
 
 KEYS: Final = ("subject", "action", "resource", "context")
 

@@ -1,29 +1,22 @@
 """One request, or several with their semantics: completed, decided, recorded, answered."""
 
-from __future__ import annotations
-
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from pdp.audit.chain import AuditEvent, recordable
 from pdp.clock import to_milliseconds
-from pdp.decision import Verdict, denied
+from pdp.decision import Decision, Verdict, denied
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.flow.reasons import explained
 from pdp.service.authzen.entities import KEYS, AccessRequest, QuestionReader
 from pdp.service.authzen.policy import AccessAnswer
 from pdp.service.authzen.profile import answer_context, fulfillable
 from pdp.service.models.access import EvaluationsRequest
-from pdp.service.requests import HttpError, read_model
+from pdp.service.requests import Caller, HttpError, read_model
+from pdp.service.settings import ServiceSettings
 from pdp.service.telemetry import count_decision
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pdp.decision import Decision
-    from pdp.service.requests import Caller
-    from pdp.service.settings import ServiceSettings
 
 _STOPS: Final = {"execute_all": None, "deny_on_first_deny": False, "permit_on_first_permit": True}
 """By semantic, the decision that ends a batch."""

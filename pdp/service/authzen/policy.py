@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
@@ -14,19 +16,15 @@ from pdp.decision import Decision, Verdict, denied, new_id
 from pdp.engine.protocol import DECISION, REQUEST_INVALID, Engine, parse_answer
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, PdpError, UndefinedDocumentError
 from pdp.json import canonical
-from pdp.manifest.expressions.expression import MISSING, Variables, compile_expression
+from pdp.manifest.expressions.expression import MISSING, Expression, Variables, compile_expression
+from pdp.manifest.model import Tool
+from pdp.pep import Pep
 from pdp.project.resources import engine_of_files
 from pdp.proposal import Proposal
 from pdp.request import Entity, Request, RequestedAction
 from pdp.session import LONGEST_TEXT, Session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from contextlib import ExitStack
-
-    from pdp.manifest.expressions.expression import Expression
-    from pdp.manifest.model import Tool
-    from pdp.pep import Pep
     from pdp.service.authzen.entities import AccessRequest
     from pdp.service.settings import AuthzenSettings
 

@@ -4,20 +4,14 @@
 draft's type `step-up` asks for stronger authentication, and `access_request` for endpoints that are not offered here.
 """
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from pdp.clock import to_seconds
-from pdp.decision import Verdict, denied
+from pdp.decision import Decision, Verdict, denied
+from pdp.manifest.model import Tool
 from pdp.obligations.handlers import ObligationError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pdp.decision import Decision
-    from pdp.manifest.model import Tool
 
 _FULFILLED: Final = frozenset(("log_level", "note"))  # by the service itself: its event says it
 

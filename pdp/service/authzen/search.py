@@ -3,13 +3,11 @@
 Every candidate is evaluated as if it were asked about, so that a search and an evaluation agree.
 """
 
-from __future__ import annotations
-
 import base64
 import hmac
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 from pydantic import BaseModel
@@ -22,12 +20,9 @@ from pdp.service.authzen.entities import KEYS, QuestionReader, entity_of, read_a
 from pdp.service.authzen.evaluation import decide_all
 from pdp.service.authzen.policy import UNCHECKED
 from pdp.service.models.access import ActionSearch, ResourceSearch, SubjectSearch
-from pdp.service.requests import HttpError, read_model
+from pdp.service.requests import Caller, HttpError, read_model
 from pdp.service.security.principal import Scope
-
-if TYPE_CHECKING:
-    from pdp.service.requests import Caller
-    from pdp.service.settings import ServiceSettings
+from pdp.service.settings import ServiceSettings
 
 Searched = Literal["subject", "resource", "action"]
 _MODELS: Final[Mapping[Searched, type[BaseModel]]] = {

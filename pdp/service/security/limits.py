@@ -1,15 +1,11 @@
 """How many requests one token may make."""
 
-from __future__ import annotations
-
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pdp.service.requests import HttpError
-
-if TYPE_CHECKING:
-    from pdp.service.security.principal import Principal
+from pdp.service.security.principal import Principal
 
 _MOST: Final = 100_000  # tokens that are remembered; of more, who has asked least recently begins anew
 

@@ -3,13 +3,12 @@
 What a token says of its own key (`jwk`, `jku`, `x5u`, ...) is refused, and so is an algorithm that is not configured.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import httpx
 from joserfc import jws
@@ -21,12 +20,8 @@ from pdp.errors import UsageError
 from pdp.json import canonical, parse_json, pointer_steps
 from pdp.service.requests import HttpError
 from pdp.service.security.principal import Principal
+from pdp.service.settings import OidcSettings
 from pdp.session import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pdp.service.settings import OidcSettings
 
 LEEWAY: Final = 30
 """Seconds by which the provider's clock may differ."""

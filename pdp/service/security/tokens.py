@@ -13,12 +13,14 @@ import re
 import secrets
 import time
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from pydantic import ValidationError
 
-from pdp.audit.chain import recordable
+from pdp.audit.chain import AuditEvent, recordable
 from pdp.clock import to_milliseconds
 from pdp.errors import UsageError
 from pdp.json import canonical, frozen
@@ -29,10 +31,6 @@ from pdp.session import Session
 from pdp.stores.sql.tokens import SqlTokens, TokenRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from contextlib import ExitStack
-
-    from pdp.audit.chain import AuditEvent
     from pdp.service.settings import ServiceSettings
 
 COOKIE: Final = "pdp_session"

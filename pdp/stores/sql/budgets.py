@@ -6,22 +6,16 @@ sum holds the budget's row; those of one call are taken in one order, so that no
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import bindparam, case, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, case, delete, func, insert, or_, select, update
 
-from pdp.contract.budgets import Spent
+from pdp.contract.budgets import Spent, Take
+from pdp.stores.approvals import Transaction
 from pdp.stores.budgets import GRACE, OpenReservation
 from pdp.stores.sql.database import DatabaseStore
 from pdp.stores.sql.tables import budgets, dialect_insert, reservations
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sqlalchemy import ColumnElement, Connection
-
-    from pdp.contract.budgets import Take
-    from pdp.stores.approvals import Transaction
 
 
 def _later(one: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[Any]:

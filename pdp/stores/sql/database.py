@@ -13,9 +13,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
@@ -25,9 +26,6 @@ from pdp.documents.arguments import Closable
 from pdp.errors import StoreError, UsageError
 from pdp.installed import extra
 from pdp.stores.sql.tables import SCHEMA, check_schema, upgrade_schema, versions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BUSY_SECONDS: Final = 5  # how long one step waits for another process that holds the database, before it fails
 TURN_SECONDS: Final = 2 * BUSY_SECONDS

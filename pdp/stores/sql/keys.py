@@ -1,7 +1,5 @@
 """Idempotency keys in a database: for all processes, and after a restart."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict

@@ -6,8 +6,9 @@ are only inserted. Nothing of a result is in clear: values are keyed hashes, wit
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 from sqlalchemy import (
@@ -29,14 +30,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from pdp.errors import StoreError
 from pdp.ledger.ledger import LIFETIME, MOST_VALUES, REMEMBERED, Origin, RunExpiredError, RunLabels, RunView, overfull
-from pdp.stores.sql.database import DatabaseStore
+from pdp.stores.sql.database import Database, DatabaseStore
 from pdp.stores.sql.tables import insert_if_absent, ledger_key, runs
 from pdp.stores.sql.tables import run_values as values
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from pdp.stores.sql.database import Database
 
 _SELDOM: Final = LIFETIME / 24  # for how many seconds the use of a run is not written where nothing else is
 _EACH: Final = 2  # how many runs that have expired each new run forgets; for what is not, there is `prune`

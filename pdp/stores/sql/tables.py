@@ -5,8 +5,6 @@ JSON alone: there PostgreSQL takes every character, and in a column it does not 
 as others may have tables in the same database.
 """
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any, Final

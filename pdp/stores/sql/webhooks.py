@@ -1,7 +1,5 @@
 """How far each webhook has come, in a database, and which process sends to it."""
 
-from __future__ import annotations
-
 from sqlalchemy import select, update
 
 from pdp.stores.sql.database import DatabaseStore

@@ -1,7 +1,5 @@
 """The cases, which stand in cases.yaml, and the steps that they are made of."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """The cases run on a target, and what came of each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import closing
 from itertools import groupby

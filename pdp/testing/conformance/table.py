@@ -1,7 +1,5 @@
 """The table of the documents: a row for each target, made from its run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from pdp import __version__

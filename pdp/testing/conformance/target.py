@@ -1,7 +1,5 @@
 """What the suite drives: an enforcement point with its client. A target is written once for each way in."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The engine is a stand-in for OPA on 127.0.0.1, so that whoever is tried in a process of its own is cut off from it too.
 """
 
-from __future__ import annotations
-
 import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

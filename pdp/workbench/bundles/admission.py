@@ -5,8 +5,6 @@ join a package of the baseline, or be overlooked by the decision, which finds co
 those of `policies/checks`, which is Rego about Rego.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """From policy folders, data and manifests to one bundle file. The same sources give the same bytes, on any machine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

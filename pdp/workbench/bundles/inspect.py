@@ -1,7 +1,5 @@
 """What is in a bundle, for people: read from the file alone, without an engine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any

@@ -1,9 +1,9 @@
 """What a user's concern may name: the members of the request, of the tools' contexts and arguments, and of the data."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from enum import StrEnum
+from typing import Any, Final
 
 from pdp.engine.data import RUN_TIME_ROOTS
 from pdp.manifest.effective import FOR_POLICY
@@ -12,10 +12,6 @@ from pdp.manifest.model import EffectiveApproval, FlowRules, Idempotency, Limit,
 from pdp.manifest.rules.rules import PEP_CONTEXT
 from pdp.manifest.schema.compile import closed_schema
 from pdp.manifest.schema.walk import SchemaNode, walk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from enum import StrEnum
 
 _ARGUMENTS: Final = "input.context.arguments"
 _RESOURCE: Final = ("type", "id")

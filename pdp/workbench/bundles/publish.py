@@ -11,8 +11,6 @@ A rollback is a release like any other. Engines and enforcement points refuse to
 rightly: so the old content is released anew, under the next number. Its revision, which names the content, stays.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time

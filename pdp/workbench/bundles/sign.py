@@ -1,7 +1,5 @@
 """Signing a bundle in OPA's own format, and private keys: made, written for their owner only, and read again."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

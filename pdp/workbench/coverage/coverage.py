@@ -7,8 +7,6 @@ The release gate: every tool has a call that is ALLOW and one that is not, and e
 given. A code that cannot be given by any call says so in its METADATA (`custom.unreached`, with the reason).
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 What changed in rules and no call of the two layers shows is noted as well.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The same calls decided by two bundles, and in what the two decisions differ."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Generator, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -5,8 +5,6 @@ definitions that it gained. Where no call is decided otherwise then, the change 
 what it admits. Which condition of a rule matters to nobody is for mutation to say.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple

@@ -5,8 +5,6 @@ not go. Calls with one change come before those with two, what a changed rule re
 take turns. The calls are the same in every run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Differences grouped by what they have in common, the most dangerous first, each with the call that shows it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, astuple, dataclass, field, replace
 from itertools import islice

@@ -1,7 +1,5 @@
 """Calls that are known: those of scenarios, and those of recorded decision logs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -7,8 +7,6 @@ labels of that side for what the run has seen.
 A bundle holds of an entry what the policy reads, and a digest of the rest: `pdp manifest diff` compares schemas.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 Both have what a reviewer reads; every change of structure and every difference in decisions is in `--json`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

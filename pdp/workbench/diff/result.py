@@ -1,7 +1,5 @@
 """What a comparison of two bundles found, as plain frozen records: every report reads these."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 

@@ -7,6 +7,7 @@ whose concern they name; those of no cause stand for themselves.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -15,15 +16,13 @@ from pdp.documents import read_document
 from pdp.manifest.diff import ContentChange, Direction
 from pdp.workbench.diff.exercise import rule_text
 from pdp.workbench.diff.groups import Group, shortened, shown_value
+from pdp.workbench.diff.policies import BundlePair
+from pdp.workbench.diff.structure import Structure
 from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import Suite, place_of_datum, place_of_field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pdp.workbench.diff.policies import BundlePair
     from pdp.workbench.diff.result import BundleDiff
-    from pdp.workbench.diff.structure import Structure
 
 UNSEEN: Final = "unseen"
 _ORDER: Final = (Direction.LOOSENS, UNSEEN, Direction.UNCLEAR, Direction.TIGHTENS)

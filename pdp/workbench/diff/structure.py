@@ -1,7 +1,5 @@
 """What two bundles consist of, and what changed: rules, data path by path, and manifests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Why a proposal was decided as it was: the checks before the policy, then every rule."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path

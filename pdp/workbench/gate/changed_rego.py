@@ -4,8 +4,6 @@ Changed is a module of the bundle that the last release does not have just so, t
 a first release, the released baseline of this program stands for the last one.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Sources: tool registry document, "Release gate" (schema validation 100 % on gold
 0); tool pattern library, 9.1 (eval-gated); the rest is design.md's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace

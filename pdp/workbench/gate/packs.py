@@ -7,8 +7,6 @@ harness compares that with the tool's effect class. An idempotency probe is a sc
 expects that the second one does not run, and has the first one's result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final

@@ -4,8 +4,6 @@ An entry of a manifest is weakened, named as a reviewer would, or the pins are g
 larger, flags turned, lists shorter, keys gone.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Mutants that a person has marked as equivalent: they change nothing that any scenario could notice."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

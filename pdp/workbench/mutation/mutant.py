@@ -7,15 +7,15 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from difflib import unified_diff
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from pdp.errors import Place
+from pdp.manifest.effective import EffectiveManifest
+from pdp.workbench.scenarios.files.suite import Suite
 
-    from pdp.errors import Place
-    from pdp.manifest.effective import EffectiveManifest
+if TYPE_CHECKING:
     from pdp.workbench.mutation.search import ProposedScenario
-    from pdp.workbench.scenarios.files.suite import Suite
 
 _CONTEXT: Final = 2
 _HASH: Final = 8

@@ -1,7 +1,5 @@
 """A whole run: mutants of what suites state, each put to the test, and a scenario searched for each survivor."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor, as_completed

@@ -1,7 +1,5 @@
 """The search for a scenario that would notice a survivor: among recorded requests, then among the diff's calls."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing

@@ -3,8 +3,6 @@
 In a call that is denied for five reasons, a sixth shows nothing: variants begin at a call that is ALLOW.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet

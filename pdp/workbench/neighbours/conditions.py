@@ -4,8 +4,6 @@ OPA puts in what helpers, functions and data say, and works out constants that a
 are alternatives, each a list of conditions about the request alone.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

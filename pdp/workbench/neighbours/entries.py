@@ -1,7 +1,5 @@
 """Entries that no manifest has, to try policies where no tool goes."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from pdp.json import canonical, digest

@@ -3,8 +3,6 @@
 They are a start for a scenario: valid in form where that is easy, without meaning.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ Labels of a result show in the calls that come after it. So a made-up value may 
 the label that the manifest at hand gives that field.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """JSON values: what stands at a path, and the same value with something else there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any, Final, TypeGuard

@@ -4,8 +4,6 @@ What a changed rule reads comes first, and within each attribute the values that
 dimension is what a change is about: an attribute, the approval, the agents. Two changes are never of one dimension.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, islice, product, zip_longest

@@ -9,8 +9,6 @@ write. It stands only where both sides can be of its type: constants of another 
 left out.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple

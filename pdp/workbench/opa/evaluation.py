@@ -3,8 +3,6 @@
 It is no way to decide a call: an engine does that, by a bundle that was built and checked.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack

@@ -9,8 +9,6 @@ Names have no meaning either: those of variables, and those of helpers that only
 reference could reach a helper by a name that is computed.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet

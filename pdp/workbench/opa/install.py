@@ -8,8 +8,6 @@ An installation works in a folder of its own within the cache, and the program t
 its version: installations at the same time do not disturb each other, and one that is broken off leaves nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import tempfile

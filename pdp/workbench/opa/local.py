@@ -5,8 +5,6 @@ nobody else may enter. On TCP anybody on the machine could, so OPA then asks for
 decisions and its health (`deploy/authz.rego`): nobody, with the token or without, can write policies or data.
 """
 
-from __future__ import annotations
-
 import logging
 import secrets
 import socket

@@ -1,7 +1,5 @@
 """The Rego files that make up a policy: found in the baseline's folder and in those of the user."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence

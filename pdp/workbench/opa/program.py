@@ -1,22 +1,18 @@
 """The OPA program: which version, where it is found, how it is run."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from platformdirs import user_cache_path
 
 from pdp.engine.opa.versions import version_fault
 from pdp.errors import EngineTimeoutError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 OPA_VERSION: Final = "1.22.4"
 """The version that this program is tested with; it is installed, and released bundles are built with it."""

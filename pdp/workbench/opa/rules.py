@@ -4,8 +4,6 @@ Whoever reports on a policy needs the rule behind a reason code, with its title 
 installed. So this reads text alone, and passes over whatever is not in the form of docs/policies.md.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A node's location has row and column (in characters, from 1) and the node's text
 bare `else` branch the location of the branch; `span` returns None for such a location.
 """
 
-from __future__ import annotations
-
 import base64
 import tempfile
 from collections import Counter

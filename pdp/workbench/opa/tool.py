@@ -1,7 +1,5 @@
 """OPA as a compiler: run over staged Rego, with its complaints turned into faults of the user's own files."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 from collections.abc import Mapping, Sequence

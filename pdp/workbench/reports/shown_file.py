@@ -1,7 +1,5 @@
 """What is shown to people: names of files, ranges of lines, text that cannot steer a terminal, nor form Markdown."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from os import PathLike

@@ -4,10 +4,10 @@ Strict, and for somebody to review: each tool has a scope of its own, and what m
 nobody has yet.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
 
 import yaml
 
@@ -18,16 +18,11 @@ from pdp.errors import UsageError
 from pdp.manifest.effective import EffectiveManifest, effective_tool
 from pdp.manifest.fields import EffectClass, RiskTier
 from pdp.manifest.load import load_both, load_effective
+from pdp.manifest.model import DeclaredTool, Tool
 from pdp.pep import Pep
 from pdp.project.file import PROJECT_FILE
 from pdp.workbench.neighbours.proposals import sourced_arguments
 from pdp.workbench.scenarios.files.suite import laid_over
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from pdp.manifest.model import DeclaredTool, Tool
 
 LIMIT: Final = 100
 """What the session's subject may do of whatever is limited."""

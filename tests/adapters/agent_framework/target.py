@@ -1,7 +1,5 @@
 """Microsoft's Agent Framework as a target: runs of an `Agent` whose model follows a script."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """An application of FastAPI as a target, whose routes are the suite's tools."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version

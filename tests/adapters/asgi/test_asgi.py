@@ -1,7 +1,5 @@
 """The adapter of ASGI applications, on those of FastAPI and Starlette."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

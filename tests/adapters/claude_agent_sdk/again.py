@@ -1,7 +1,5 @@
 """A run of the client in a process of its own: `again.py WORLD [SESSION]`. It prints its session and what is told."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

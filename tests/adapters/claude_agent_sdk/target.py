@@ -1,7 +1,5 @@
 """The Claude Agent SDK as a target: its client, a scripted model, and the suite's tools as a server of this process."""
 
-from __future__ import annotations
-
 import re
 from asyncio import Task, create_task, sleep, to_thread, wrap_future
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence

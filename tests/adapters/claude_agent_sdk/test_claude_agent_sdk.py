@@ -1,7 +1,5 @@
 """The adapter of the Claude Agent SDK, on runs of its client with a scripted model."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

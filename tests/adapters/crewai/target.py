@@ -1,7 +1,5 @@
 """CrewAI as a target: a crew of one agent, with a scripted model."""
 
-from __future__ import annotations
-
 import json
 import re
 import warnings

@@ -1,7 +1,5 @@
 """The adapter of CrewAI, in runs of crews with a scripted model."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """The adapter of FastMCP, on servers and clients of FastMCP."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -1,7 +1,5 @@
 """ADK's runner under the conformance suite, with a model that proposes what the user's message says."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence

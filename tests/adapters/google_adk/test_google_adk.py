@@ -1,7 +1,5 @@
 """The plugin of Google's Agent Development Kit, in runs of its runner."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

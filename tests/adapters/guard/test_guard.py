@@ -1,7 +1,5 @@
 """What adapters share, under the conformance suite without any framework."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

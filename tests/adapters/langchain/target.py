@@ -1,7 +1,5 @@
 """An agent of `create_agent` as a target: each turn is a run of it, with a model that makes one call."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version

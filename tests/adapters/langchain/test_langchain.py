@@ -1,7 +1,5 @@
 """LangChain and LangGraph in what users do with them: real agents and graphs, whose model is scripted."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What somebody with a LangGraph app does: two lines, a held call, a grant on the command line, and it runs once."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What `pdp scan app` and `pdp manifest import app` read of real tools."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from langchain_core.tools import InjectedToolArg, tool

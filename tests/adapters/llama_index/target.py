@@ -1,7 +1,5 @@
 """LlamaIndex as a target: runs of a `FunctionAgent` whose model follows a script."""
 
-from __future__ import annotations
-
 from asyncio import CancelledError
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """The adapter of LlamaIndex, in runs of its agents."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -3,8 +3,6 @@
 As a program, `target.py FOLDER`, it serves a world's tools over stdio.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The adapter of the MCP SDK, on its servers and clients."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

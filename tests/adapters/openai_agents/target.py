@@ -1,7 +1,5 @@
 """The OpenAI Agents SDK as a target: runs of an agent with a scripted model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """Runs of the OpenAI Agents SDK with scripted models; what is beside a tool's call is refused at start."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

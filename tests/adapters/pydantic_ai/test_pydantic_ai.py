@@ -1,7 +1,5 @@
 """Runs of Pydantic AI with scripted models; what is beside the toolsets is refused."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A process that goes on with a run which another one paused: python -m ... FOLDER, a world's, with `sessions`."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

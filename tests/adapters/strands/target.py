@@ -1,7 +1,5 @@
 """An agent of Strands under the conformance suite, with a model that proposes what the user's message says."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager

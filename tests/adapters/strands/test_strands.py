@@ -1,7 +1,5 @@
 """The plugin of Strands Agents, in runs of its agents."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

@@ -1,18 +1,14 @@
 """Files that were good, with one or two things wrong in them: in the text, or in the value that the text is of."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import yaml
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Choose = Callable[[int], int]
-    """Gives a number from 0 to below what it is asked for: of hypothesis in a test, of a generator elsewhere."""
+Choose = Callable[[int], int]
+"""Gives a number from 0 to below what it is asked for: of hypothesis in a test, of a generator elsewhere."""
 
 _INSERTED: Final = (
     b"<<<<<<< HEAD\n", b"\n=======\n", b">>>>>>> other\n", b"\xef\xbb\xbf", b"\t", b"\r\n", b"\r", b"\0", b"\xff\xfe",

@@ -1,27 +1,21 @@
 """Every kind of file that commands read, with something wrong in it: an exit code of the help, a place and a hint."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.cli.bad_input.malformed_files import broken_document, broken_lines, broken_text
+from tests.cli.bad_input.malformed_files import Choose, broken_document, broken_lines, broken_text
 from tests.support import ROOT
 from tests.support.command_line import Done, pdp, written
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.cli.bad_input.malformed_files import Choose
 
 _ASKED: Final = os.environ.get("PDP_FUZZ_EXAMPLES")
 EXAMPLES: Final = int(_ASKED or "8")

@@ -1,7 +1,5 @@
 """`pdp hook` as a person types it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`pdp approvals`: what waits for a person is listed, shown, decided on; and the application's next call runs once."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,19 +1,14 @@
 """`pdp approvals --service`: the same steps at a service that runs, by whom the token stands for."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.command_line import SESSION, pdp, written
 from tests.support.payments import wire
 from tests.support.service import APPROVER, RunningService, running_service
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.process
 

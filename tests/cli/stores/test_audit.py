@@ -1,7 +1,5 @@
 """A stream in a database: shown and verified by its URL, and what has the steps of people in it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import closing

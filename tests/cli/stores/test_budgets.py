@@ -1,7 +1,5 @@
 """`pdp budgets`: what calls of unknown outcome hold is listed and settled, and what that leaves of the limit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import closing

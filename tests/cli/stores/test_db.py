@@ -1,7 +1,5 @@
 """`pdp db`: tables made, brought up to date, cleaned; and what cannot be used is named."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import time

@@ -1,7 +1,5 @@
 """`pdp keys`: calls of which nobody knows what came are listed and settled, and what that means for the next call."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress

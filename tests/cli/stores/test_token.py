@@ -1,7 +1,5 @@
 """`pdp token`: what it makes counts in a service on the same store."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

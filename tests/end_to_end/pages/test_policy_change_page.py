@@ -1,7 +1,5 @@
 """docs/policy-change.md: each of its commands is run, in their order, and prints what the page shows."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -11,8 +11,6 @@ A page's fences are taken in their order, in one folder. The info string says wh
     ```text                  is nothing that runs
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

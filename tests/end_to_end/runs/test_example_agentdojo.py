@@ -1,7 +1,5 @@
 """The labelled tools of AgentDojo, without AgentDojo: what `scripts/protection` measures on its tasks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

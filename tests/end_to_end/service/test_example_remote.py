@@ -1,7 +1,5 @@
 """examples/remote as it is written: a wire waits, is granted from a terminal and made once, over two kills."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -1,20 +1,16 @@
 """A real HTTP server for a bundle repository: static files with ETag and Cache-Control, and with faults on demand."""
 
-from __future__ import annotations
-
 import hashlib
 import socket
 import threading
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 from tests.support import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 Fault = Literal["cut", "slow", "drip", "broken", "garbage", "endless", "moved"]
 

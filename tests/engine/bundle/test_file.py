@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gzip
 import io
 import json
@@ -7,7 +5,9 @@ import struct
 import tarfile
 import tracemalloc
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -25,10 +25,6 @@ from pdp.engine.bundle.file import (
 )
 from pdp.errors import BundleError
 from pdp.json import canonical, digest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 WASM = b"\0asm\x01\0\0\0"
 MODULES = {"authz/decision.rego": "package authz\n", "custom/mine/x.rego": "package custom.concerns.x\n# ä\n"}

@@ -1,7 +1,5 @@
 """An engine and OPA's own bundle plugin follow a channel's file: new bundles are swapped in, bad ones are not."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import json
@@ -9,7 +7,9 @@ import os
 import subprocess
 import tempfile
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,15 +21,9 @@ from pdp.engine.opa.engine import SidecarEngine
 from pdp.engine.protocol import PLAN, Engine
 from pdp.errors import BundleError, UsageError
 from pdp.workbench.bundles.publish import publish_bundle, roll_back
-from tests.engine.bundle.bundle_server import BundleServer, serving
+from tests.engine.bundle.bundle_server import BundleServer, Fault, serving
 from tests.support import PATIENCE, until
 from tests.support.bundle_releases import bundle, key, tiny
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.engine.bundle.bundle_server import Fault
 
 NEVER = 3600.0
 

@@ -1,17 +1,18 @@
 """Bundles that decide differently are swapped under load of eight callers: no decision is lost, none is mixed."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pdp.audit.chain import MemoryAudit
+from pdp.decision import Decision
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.bundle.follow import FollowingEngine
 from pdp.engine.bundle.trust import BundleTrust
@@ -19,12 +20,6 @@ from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.workbench.bundles.publish import publish_bundle
 from tests.support import PATIENCE
 from tests.support.bundle_releases import lax_file, strict_file, usual_file, wire_body
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from pdp.decision import Decision
 
 CALLERS = 8
 LAST = 4

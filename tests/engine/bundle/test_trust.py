@@ -1,16 +1,14 @@
 """Which bundles an engine takes: signed by a trusted key, and none that is older than one decided by before."""
 
-from __future__ import annotations
-
 import fcntl
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from pdp.audit.chain import MemoryAudit
+from pdp.audit.chain import AuditEvent, MemoryAudit
 from pdp.engine.bundle.file import read_bundle
 from pdp.engine.bundle.follow import FollowingEngine
 from pdp.engine.bundle.trust import BundleTrust, ReleaseFloorError, StaleBundleError
@@ -18,9 +16,6 @@ from pdp.errors import AuditError, BundleError
 from pdp.json import canonical
 from tests.support import PATIENCE
 from tests.support.bundle_releases import bundle, key, tiny
-
-if TYPE_CHECKING:
-    from pdp.audit.chain import AuditEvent
 
 
 def decided_by(packed: bytes, trust: BundleTrust, folder: Path) -> int | tuple[str, str] | None:

@@ -1,7 +1,5 @@
 """The sidecar engine against servers that do everything wrong. Against a real OPA: test_local_opa.py."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import gzip
@@ -10,10 +8,10 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from opa_client import AsyncOpaClient, OpaClient
@@ -36,9 +34,6 @@ from tests.support.hostile_opa import (
     result,
     self_signed,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 IS_OPA = "(check that OPA itself listens there)"
 TOKEN = "(letters, digits and -._~+/ with = at its end; look for blanks, line feeds and quotes)"  # noqa: S105

@@ -1,11 +1,10 @@
 """The status of an OPA, and engines that decide with a client of the application; against a real OPA."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -21,9 +20,6 @@ from tests.support import ROOT
 from tests.support.hostile_opa import ALLOW, HostileOpa, Peer, answering, http, result, self_signed
 from tests.support.payments import BUNDLE
 from tests.support.servers.opa import KINDS, opa_server, url_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAYMENTS = read_bundle(BUNDLE)
 POLICY = (ROOT / "tests/support/rego_sidecar/decision.rego").read_text()

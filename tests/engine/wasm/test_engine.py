@@ -1,11 +1,11 @@
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -23,10 +23,6 @@ from pdp.errors import (
 from pdp.json import canonical, digest
 from pdp.request import Entity, Request, RequestedAction
 from tests.support.probe_policy import body, by_hand, compile_probes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 NAMED, WITH_TOOLS = digest(canonical({})), digest(canonical({"tools": {}}))
 

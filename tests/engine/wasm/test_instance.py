@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import ctypes
 import gc
 import os
@@ -7,9 +5,10 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import wasmtime
@@ -26,10 +25,6 @@ from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeo
 from pdp.json import MAX_NUMBER, canonical
 from tests.support import PATIENCE, until
 from tests.support.probe_policy import DATA, PARTS, body, by_hand, compile_probes, decision, parsed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 MEBIBYTE = 1024 * 1024
 TICKS = 1000

@@ -1,17 +1,12 @@
 """Machine code of a policy, stored beside Python's byte code: used where it is whole, made again where it is not."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.process
 

@@ -1,7 +1,5 @@
 """An enforcement point whose tools run elsewhere, on each kind of store."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A tool with all that a call can use up (key, budget, approval, action), whose enforcement point is elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Calls that a remote enforcement point runs: begun with all that they need, and finished, on each kind of store."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -1,7 +1,5 @@
 """Remote calls where something is not as it was: the audit, the manifest, the process, the run, a handler."""
 
-from __future__ import annotations
-
 import time
 from contextlib import ExitStack
 from pathlib import Path

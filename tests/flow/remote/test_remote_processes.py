@@ -1,7 +1,5 @@
 """Remote calls between real processes, killed at any moment: what was approved runs once, and does run."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

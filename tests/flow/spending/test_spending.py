@@ -1,7 +1,5 @@
 """Cumulative limits through an enforcement point: shown, decided, reserved, and settled by what came of the call."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,10 +1,9 @@
 """Claude Code itself: what it does with the answers of its dialect, and where the registered line gives none."""
 
-from __future__ import annotations
-
 import json
 import shlex
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +11,6 @@ from pdp.hooks.call import Behaviour, HookAnswer, Moment, Output
 from pdp.hooks.dialects import DIALECTS
 from pdp.hooks.install.clients import CLIENTS
 from tests.support.claude_code import ToolResult, ToolUse, run_claude
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.process
 

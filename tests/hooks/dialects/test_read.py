@@ -1,7 +1,5 @@
 """What each client sends: the call in it, or an error that says what is wrong."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,9 +1,8 @@
 """What each client is told: whole outputs, of every behaviour in every moment."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,9 +11,6 @@ from hypothesis import strategies as st
 from pdp.hooks.call import Behaviour, HookAnswer, Moment, Output
 from pdp.hooks.dialects import DIALECTS
 from pdp.hooks.dialects.claude_code import http_body
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 ANSWERS = {
     Behaviour.PASS: HookAnswer(Behaviour.PASS),

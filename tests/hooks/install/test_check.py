@@ -1,7 +1,5 @@
 """The check, by the settings that count in a folder and by calls through the line that is registered."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

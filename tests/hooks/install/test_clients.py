@@ -1,7 +1,5 @@
 """What stands in each client's configuration, whole, and how the line in it ends."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

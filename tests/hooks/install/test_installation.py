@@ -1,7 +1,5 @@
 """What becomes of a client's file: whole files, before and after, whatever happens in between."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,7 +1,5 @@
 """The whole way, as docs/hooks.md tells it: installed, held, granted, run once, and everything undone."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

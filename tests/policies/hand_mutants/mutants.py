@@ -11,8 +11,6 @@ A file is a list of:
     verdicts: [BEFORE, AFTER]
 """
 
-from __future__ import annotations
-
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,25 +1,19 @@
 """The effect of changes of the baseline's policies, and the unit tests that notice them, each in one run of OPA."""
 
-from __future__ import annotations
-
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import orjson
 
 from pdp.json import canonical
 from pdp.workbench.opa.modules import baseline_policies_path, collect, write_texts
 from pdp.workbench.opa.program import run_opa
-from tests.policies.hand_mutants.mutants import baseline_modules, package_name
+from tests.policies.hand_mutants.mutants import HandMutant, baseline_modules, package_name
 from tests.policies.hand_mutants.witnesses import PROBE, PROBE_FILE
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.policies.hand_mutants.mutants import HandMutant
 
 _TIMEOUT: Final = 120.0
 _ROOTS: Final = ("manifests", "directory", "settings", "config")

@@ -1,10 +1,8 @@
 """A bundle diff never says of a back door that nothing loosens, whether or not a bundle has manifests."""
 
-from __future__ import annotations
-
 import shutil
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +12,6 @@ from pdp.workbench.diff.bundle_diff import bundle_diff
 from pdp.workbench.opa.modules import baseline_policies_path, write_texts
 from tests.policies.hand_mutants.mutants import BACK_DOORS, HandMutant, hand_mutants
 from tests.support.payments import effective
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.opa, pytest.mark.process]
 

@@ -1,16 +1,11 @@
 """Each change by hand has the effect that its file states, and the unit tests of the changed module notice it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.policies.hand_mutants.mutants import BACK_DOORS, WEAKENED, HandMutant, hand_mutants
 from tests.policies.hand_mutants.noticed import not_decided_as_stated, opens, run_unit_tests
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.opa, pytest.mark.process]
 

@@ -1,21 +1,15 @@
 """Forty rules get other names, and one of them an exemption: the difference of the bundles shows it, and it alone."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from pdp.workbench.bundles.build import compile_bundle
 from pdp.workbench.diff.bundle_diff import bundle_diff
+from pdp.workbench.diff.result import BundleDiff
 from pdp.workbench.opa.modules import baseline_policies_path
 from pdp.workbench.scenarios.files.suite import load_suite
 from tests.support.payments import EXAMPLE, effective
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pdp.workbench.diff.result import BundleDiff
 
 pytestmark = [pytest.mark.opa, pytest.mark.process]
 

@@ -1,7 +1,5 @@
 """What the witnesses of changes start from: six calls and a plan, each of them ALLOW."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Another process' half of a service: the same stores, opened by the test."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """The feed of approvals: every event once, in order, for readers anywhere; no look that nobody waits for."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Server-sent events of approvals, from a service that runs as a process of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

@@ -1,7 +1,5 @@
 """Races over one approval, between two services on one database, which decides; the stream says which won."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Approvals over HTTP: who sees them, who decides, and what waits for them."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from pathlib import Path

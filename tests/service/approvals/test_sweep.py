@@ -1,7 +1,5 @@
 """What a service does by itself: what is over is recorded as expired, and what fails is tried again."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

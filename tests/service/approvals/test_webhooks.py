@@ -1,7 +1,5 @@
 """Signed messages about approvals, as a receiver gets them."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hmac

@@ -1,7 +1,5 @@
 """A service whose policy knows a directory, and clients of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path

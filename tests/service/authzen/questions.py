@@ -1,7 +1,5 @@
 """Questions of AuthZEN clients about the payments example, and a directory of who and what there is."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

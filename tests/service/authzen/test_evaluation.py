@@ -1,7 +1,5 @@
 """One request and several, as AuthZEN 1.0 says (sections 5 to 7 and 10)."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

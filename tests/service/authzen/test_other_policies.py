@@ -1,7 +1,5 @@
 """Another policy than the baseline behind the endpoints: AuthZEN's Todo scenario."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Obligations of an ALLOW: who names them fulfils them, and nobody else is permitted."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Subject, resource and action search with pagination, and the metadata (AuthZEN 1.0, sections 8 and 9)."""
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

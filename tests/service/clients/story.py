@@ -1,7 +1,5 @@
 """One story, told with the generated Python client `decisions`: `python story.py URL TOKEN_OF_AN_ADMINISTRATOR`."""
 
-from __future__ import annotations
-
 import sys
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """The client that openapi-python-client makes of the document: its types hold, and one story runs with it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The types that openapi-typescript makes of the document: the usual calls compile, and mistakes do not."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

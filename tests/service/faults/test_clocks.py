@@ -3,8 +3,6 @@
 That a clock has stepped shows in records alone, whose times are then others than the clock's. So the tests move those.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Connections that send too much, too slowly, or no HTTP: each is refused or ended, and the service answers others."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Iterator

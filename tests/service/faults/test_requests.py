@@ -1,7 +1,5 @@
 """What is no request of an endpoint: malformed bodies, other methods, other paths, odd headers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An approval lets one call through, once, as it was asked: what is changed, said again or made up does not pass."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

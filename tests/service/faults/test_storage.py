@@ -1,7 +1,5 @@
 """A database that another process holds, or that cannot grow: bounded refusals, and afterwards all is as before."""
 
-from __future__ import annotations
-
 import resource
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Access tokens of an OpenID Connect provider: a real one over HTTP, whose keys and answers a test chooses."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

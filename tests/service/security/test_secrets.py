@@ -1,7 +1,5 @@
 """What a service process writes, stores and answers has no token in it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

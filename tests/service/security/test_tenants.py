@@ -1,7 +1,5 @@
 """What one tenant has, another neither sees nor changes: whoever tries, with every right in their own tenant."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """Access tokens: who holds one, what it is good for, how long; and the browser sessions made by them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

@@ -1,7 +1,5 @@
 """Approvals in a database: the same protocol as in memory, and used up together with an idempotency key."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress

@@ -1,7 +1,5 @@
 """The stream in a database: shared, whole or not there, and refused once it is not what was seen of it."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import subprocess

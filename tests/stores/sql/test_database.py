@@ -1,7 +1,5 @@
 """The database: opening it, bringing it up to date, and what goes wrong with it."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import stat

@@ -1,7 +1,5 @@
 """A person's machine: a home folder with nothing in it, a repository, and `pdp` as they type it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,23 +1,19 @@
 """Hooks as tests use them: a HOME with the starter's files, what a client starts, and the resident process."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pdp.hooks import ask
 from pdp.hooks.starter import starter_files
 from tests.support import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 
 class Answered(NamedTuple):

@@ -1,28 +1,22 @@
 """A gateway for tests, with servers of `server.py` behind it and a policy of one's own, or the drafted one."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import yaml
 from mcp.client.client import Client
 
-from pdp.gateway.config import read_gateway
+from pdp.gateway.config import GatewaySettings, read_gateway
 from pdp.gateway.pins import install, pins_difference, read_pinned, survey
 from pdp.gateway.server import open_gateway
 from pdp.stores.url import OpenStores
 from tests.support import PATIENCE, ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
-
-    from pdp.gateway.config import GatewaySettings
 
 SERVER = ROOT / "tests" / "support" / "mcp" / "server.py"
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}}

@@ -5,8 +5,6 @@ alone; `http`: it writes its URL into FOLDER/url; `instructions`; `start_waits`,
 that reaches it is a line of FOLDER/calls.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,13 +1,12 @@
 """Clients that wait for a person, how they reach a gateway, and that person, who grants beside it."""
 
-from __future__ import annotations
-
 import asyncio
 import getpass
 import socket
 import sys
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import mcp_types as types
 import uvicorn
@@ -24,14 +23,10 @@ from pdp.gateway.pending import TASKS
 from pdp.gateway.server import http_app
 from pdp.service.security.tokens import issue_token
 from pdp.service.settings import ServiceSettings
+from pdp.stores.approvals import Approval
 from pdp.stores.url import OpenStores
 from tests.support.command_line import environment
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-
-    from pdp.stores.approvals import Approval
-    from tests.support.mcp.gateway import World
+from tests.support.mcp.gateway import World
 
 PERSON = {"sub": getpass.getuser(), "azp": "terminal"}
 AGENT = {**PERSON, "azp": "an agent", "scope": "mcp.use", "act": {"sub": "agent:tests", "scopes": ["mcp.use"]}}

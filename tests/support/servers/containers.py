@@ -1,7 +1,5 @@
 """Whether Docker runs here, for the tests that start containers."""
 
-from __future__ import annotations
-
 import gc
 import warnings
 from functools import cache

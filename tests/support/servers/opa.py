@@ -1,13 +1,12 @@
 """A real OPA, as a process or as a container; tests put policies and data into it with opa-python-client."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from opa_client import OpaClient
@@ -15,10 +14,6 @@ from opa_client import OpaClient
 from pdp.workbench.opa.program import OPA_VERSION, needed_opa, opa_environment
 from tests.support import PATIENCE, ROOT, until
 from tests.support.servers.containers import no_docker
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 KINDS = ("process", pytest.param("docker", marks=pytest.mark.docker))
 

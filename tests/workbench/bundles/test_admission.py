@@ -1,12 +1,10 @@
 """The conventions of policies: what the checks object to, and where, at build and by command."""
 
-from __future__ import annotations
-
 import io
 import shutil
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,9 +13,6 @@ from pdp.errors import FileFaultsError, UsageError
 from pdp.workbench.bundles.build import compile_bundle
 from pdp.workbench.opa.modules import baseline_policies_path, collect
 from tests.support.payments import EXAMPLE
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 pytestmark = [pytest.mark.opa, pytest.mark.usefixtures("opa")]
 

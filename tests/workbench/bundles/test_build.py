@@ -1,13 +1,12 @@
-from __future__ import annotations
-
 import ast
 import json
 import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,9 +17,6 @@ from pdp.json import canonical, digest
 from pdp.workbench.bundles.build import compile_bundle, write_bundle
 from pdp.workbench.opa.modules import baseline_policies_path
 from tests.support import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.opa
 

@@ -1,9 +1,8 @@
 """What `pdp bundle inspect` shows of a bundle."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +12,6 @@ from pdp.json import canonical, digest
 from pdp.workbench.bundles.inspect import inspect_bundle
 from tests.support.bundle_releases import bundle, key, key_file, tiny
 from tests.support.command_line import pdp
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MANIFEST: dict[str, Any] = {
     "manifest_version": "2026.07.1",

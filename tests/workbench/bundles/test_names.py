@@ -1,24 +1,18 @@
 """What a user's concern may name: typos of the request, of the tools' contexts and arguments and of the data."""
 
-from __future__ import annotations
-
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
 from pdp.cli.commands.check import check
-from pdp.errors import FileFaultsError
+from pdp.errors import Fault, FileFaultsError
 from pdp.manifest.load import load_effective
 from pdp.workbench.bundles.build import compile_bundle
 from pdp.workbench.bundles.names import KnownNames
 from pdp.workbench.opa.modules import baseline_policies_path
 from tests.support.payments import EXAMPLE
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pdp.errors import Fault
 
 pytestmark = [pytest.mark.opa, pytest.mark.usefixtures("opa")]
 

@@ -1,15 +1,15 @@
 """A repository: changes that are whole or not made, releases that never change, and what is recorded of them."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import resource
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,10 +28,6 @@ from pdp.workbench.bundles.publish import (
 )
 from tests.support.bundle_releases import key, key_file, tiny
 from tests.support.command_line import pdp
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture

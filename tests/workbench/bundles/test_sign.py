@@ -1,7 +1,5 @@
 """Signatures: made by us and by OpenSSL's keys, believed by OPA, and never under anything else than what was signed."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import gzip
@@ -10,7 +8,9 @@ import os
 import random
 import resource
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -32,10 +32,6 @@ from pdp.workbench.bundles.sign import generate_key, load_signing_key, sign_bund
 from tests.support import payments
 from tests.support.bundle_releases import bundle, key, key_file
 from tests.support.command_line import pdp
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 SIGN = "sign it with `pdp bundle sign`, and verify it with the public half of that key"
 TAMPERED = "it was changed after it was signed: take it from its publisher again"

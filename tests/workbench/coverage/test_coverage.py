@@ -1,21 +1,17 @@
 """What scenarios reach, and what is missing."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
 
 from pdp.workbench.coverage.coverage import Coverage, measure
 from pdp.workbench.scenarios.files.suite import Suite, load_suite
+from pdp.workbench.scenarios.results import ScenarioResult
 from pdp.workbench.scenarios.running.engines import open_suite_engine
 from pdp.workbench.scenarios.running.runner import Runner
 from tests.support import ROOT
-
-if TYPE_CHECKING:
-    from pdp.workbench.scenarios.results import ScenarioResult
 
 MANIFEST = {
     "manifest_version": "1",

@@ -1,12 +1,12 @@
 """Two bundles compared: structure, known calls, and generated calls."""
 
-from __future__ import annotations
-
 import json
 import shutil
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -20,15 +20,10 @@ from pdp.workbench.diff.bundle_diff import bundle_diff
 from pdp.workbench.diff.generated import GeneratedCalls
 from pdp.workbench.diff.known import read_log
 from pdp.workbench.diff.policies import BundlePair, rule_changes
+from pdp.workbench.diff.result import BundleDiff
 from pdp.workbench.scenarios.files.suite import load_suite
 from tests.support import ROOT
 from tests.support.payments import BUNDLE, EXAMPLE, effective
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pdp.workbench.diff.result import BundleDiff
 
 pytestmark = pytest.mark.opa
 

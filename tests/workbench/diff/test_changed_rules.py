@@ -1,9 +1,8 @@
 """A changed rule is shown by a call, or reported: back doors, rules that were renamed, and what a reviewer reads."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +17,6 @@ from pdp.workbench.neighbours.vocabulary import Vocabulary
 from pdp.workbench.scenarios.files.suite import load_suite
 from tests.support.payments import BUNDLE, EXAMPLE
 from tests.workbench.diff.test_bundle_diff import CLEAR, SANCTIONS, compiled
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.opa, pytest.mark.process]
 

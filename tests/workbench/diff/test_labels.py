@@ -1,9 +1,9 @@
 """A label that loosens shows in the difference of two bundles, with a call that is decided otherwise."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -14,10 +14,6 @@ from pdp.manifest.model import Manifest
 from pdp.workbench.diff.generated import GeneratedCalls
 from pdp.workbench.diff.policies import BundlePair
 from tests.support.payments import BUNDLE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 pytestmark = pytest.mark.opa
 

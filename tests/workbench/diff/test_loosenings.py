@@ -1,10 +1,10 @@
 """What a bundle diff must not miss, and what an explanation of a difference holds for."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -12,10 +12,11 @@ import pytest
 from pdp.decision import Decision, Obligation, Reason, Verdict
 from pdp.engine.bundle.file import pack_bundle, read_bundle
 from pdp.workbench.diff.bundle_diff import bundle_diff
-from pdp.workbench.diff.comparison import change_of
+from pdp.workbench.diff.comparison import Difference, change_of
 from pdp.workbench.diff.generated import GeneratedCalls
 from pdp.workbench.diff.policies import BundlePair, rule_changes
 from pdp.workbench.diff.reports import text_lines, verdict
+from pdp.workbench.diff.result import BundleDiff
 from pdp.workbench.diff.structure import structure_of
 from pdp.workbench.gate.gate import NAMES, Gate, release_check
 from pdp.workbench.neighbours.values import at
@@ -23,13 +24,6 @@ from pdp.workbench.scenarios.files.suite import load_suite
 from tests.support.command_line import pdp
 from tests.support.payments import BUNDLE, EXAMPLE
 from tests.workbench.diff.test_bundle_diff import CLEAR, SANCTIONS, compiled, made, manifest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pdp.workbench.diff.comparison import Difference
-    from pdp.workbench.diff.result import BundleDiff
 
 pytestmark = pytest.mark.opa
 

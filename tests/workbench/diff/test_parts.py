@@ -1,10 +1,8 @@
 """The parts of a bundle diff by themselves: pairs of manifests, directions, data, and the reports."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,15 +14,11 @@ from pdp.workbench.diff.comparison import change_of
 from pdp.workbench.diff.manifests import Manifests
 from pdp.workbench.diff.policies import BundlePair
 from pdp.workbench.diff.reports import markdown, text_lines
+from pdp.workbench.diff.result import BundleDiff
 from pdp.workbench.diff.structure import data_changes
 from tests.support.command_line import pdp, written
 from tests.support.payments import BUNDLE
 from tests.workbench.diff.test_bundle_diff import made, manifest
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pdp.workbench.diff.result import BundleDiff
 
 HOSTILE = "<script>alert(1)</script> | `x` @all \u202e"
 

@@ -1,21 +1,16 @@
 """What a reviewer reads of a bundle diff: a sentence for each cause, the call that shows it, the text, the ids."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pdp.workbench.diff.bundle_diff import bundle_diff
 from pdp.workbench.diff.reports import markdown, text_lines
+from pdp.workbench.diff.result import BundleDiff
 from pdp.workbench.scenarios.files.suite import load_suite
 from tests.support.payments import BUNDLE, EXAMPLE
 from tests.workbench.diff.test_bundle_diff import CLEAR, SANCTIONS, compiled, line_of, made, manifest
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pdp.workbench.diff.result import BundleDiff
 
 pytestmark = pytest.mark.opa
 

@@ -1,10 +1,9 @@
 """`pdp explain`: a line for a person, the checks, the rules with what they saw."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,9 +15,6 @@ from tests.support import ROOT
 from tests.support.command_line import OPTIONS, Done, pdp, session_file, written
 from tests.support.payments import EXAMPLE, REMEDY, effective, session, wire
 from tests.support.scripted import Scripted, answer
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CHECKS = ["proposal", "manifest", "writes", "schema", "config", "invariants", "idempotency", "provenance", "request"]
 SANCTIONS = EXAMPLE / "policies/custom/concerns/sanctions/sanctions.rego"

@@ -1,7 +1,5 @@
 """For one request: which rules fired, and where each of the others stopped, with the values that it saw."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

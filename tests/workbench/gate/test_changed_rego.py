@@ -1,9 +1,8 @@
 """Rego that changed: at the gate its unit tests evaluate all of it, and scenarios notice each of its mutants."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +11,6 @@ from pdp.workbench.opa.modules import baseline_policies_path
 from tests.support.command_line import pdp, written
 from tests.support.scenario_files import READ, one
 from tests.support.scenario_files import project as scenario_project
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.opa
 

@@ -1,11 +1,10 @@
 """The release gate: every check with what makes it pass, and what makes it fail."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,9 +16,6 @@ from pdp.workbench.gate.gate import NAMES, read_explanations
 from tests.support import payments
 from tests.support.command_line import Done, pdp, written
 from tests.support.scenario_files import BIG, MANIFEST, NOTE, READ, SESSION
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PACK = "pack.tool.read_note"
 TOOLS: dict[str, Any] = {

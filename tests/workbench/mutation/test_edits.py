@@ -1,22 +1,17 @@
 """Rego broken in one place: each way of it on small modules, whole sets of what is changed and where."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pdp.workbench.mutation.edits import manifest_mutants, rego_mutants
+from pdp.workbench.mutation.mutant import RegoMutant
 from pdp.workbench.opa.edits import edits
 from pdp.workbench.opa.modules import Module
 from pdp.workbench.opa.syntax import Source, parse_modules
 from pdp.workbench.scenarios.files.suite import load_suite
-
-if TYPE_CHECKING:
-    from pdp.workbench.mutation.mutant import RegoMutant
 
 pytestmark = pytest.mark.opa
 

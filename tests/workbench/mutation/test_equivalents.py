@@ -1,10 +1,9 @@
 """What the marks of the baseline rest on: what a mark says cannot be loaded or built, is tried here."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,9 +14,6 @@ from pdp.errors import FileFaultsError, UsageError
 from pdp.manifest.load import load_effective
 from pdp.workbench.bundles.build import compile_bundle
 from tests.support import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SCENARIOS = ROOT / "tests/scenarios"
 TOOL: dict[str, Any] = {

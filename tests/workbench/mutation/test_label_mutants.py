@@ -1,17 +1,13 @@
 """Labels weakened: every kind of it, and that a scenario which reads before it sends notices each."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from pdp.workbench.mutation.edits import manifest_mutants
 from pdp.workbench.scenarios.files.suite import Suite, load_suite
 from pdp.workbench.scenarios.running.engines import open_suite_engine
 from pdp.workbench.scenarios.running.runner import Runner
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LABELS = ("result", "roles", "admits", "destructive", "flow")
 CODE = {"type": "string", "pattern": "^[A-Z]{2}[0-9]{4}$"}

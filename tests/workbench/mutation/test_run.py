@@ -1,30 +1,25 @@
 """Mutants put to the test: which survive a suite whose weakness is known, and what is proposed to kill them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
 
 from pdp.errors import FileFaultsError, UsageError
 from pdp.workbench.mutation.edits import rego_mutants
-from pdp.workbench.mutation.mutant import Fate
+from pdp.workbench.mutation.mutant import Fate, Judgement
+from pdp.workbench.mutation.run import MutationRun
 from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import load_suite, policy_modules
 from tests.support import PATIENCE, ROOT, until
 from tests.support.command_line import environment, pdp
 from tests.support.scenario_files import READ, one, project
 from tests.workbench.mutation.weak_project import CONDITION, MODULE, REGO, mutated, weak_project, wire
-
-if TYPE_CHECKING:
-    from pdp.workbench.mutation.mutant import Judgement
-    from pdp.workbench.mutation.run import MutationRun
 
 pytestmark = pytest.mark.opa
 

@@ -1,18 +1,14 @@
 """A small project whose scenarios are known to be weak in some places, for tests of mutation."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from pdp.workbench.mutation.equivalents import read_equivalents
 from pdp.workbench.mutation.run import MutationRun, mutate
 from pdp.workbench.opa.program import find_opa
 from pdp.workbench.scenarios.files.suite import load_suite
 from tests.support.scenario_files import one, project
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 MODULE = "custom/concerns/ceiling/ceiling.rego"
 REGO = """\

@@ -1,7 +1,5 @@
 """Arguments made from schemas."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,16 +1,15 @@
 """Requests near a request: whatever a rule is weakened to, one of them shows it."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from pdp.decision import Verdict
-from pdp.engine.bundle.file import read_bundle
+from pdp.engine.bundle.file import Bundle, read_bundle
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.json import canonical
 from pdp.workbench.diff.policies import BundlePair
@@ -24,11 +23,6 @@ from pdp.workbench.opa.modules import Module
 from pdp.workbench.opa.syntax import parse_modules
 from tests.support import ROOT
 from tests.support.payments import BUNDLE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pdp.engine.bundle.file import Bundle
 
 REQUEST: dict[str, Any] = {
     "subject": {"type": "user", "id": "u1", "properties": {"scopes": ["pay.send", "pay.see"], "limits": {"pay": 100}}},

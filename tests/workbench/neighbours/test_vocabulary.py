@@ -1,7 +1,5 @@
 """What policies read of a request, from their syntax trees."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

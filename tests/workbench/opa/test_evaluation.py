@@ -1,8 +1,8 @@
 """Many requests in one run of OPA: the same answers as the engine's, failures apart from each other, and lines."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -14,10 +14,6 @@ from pdp.errors import EngineTimeoutError, UsageError
 from pdp.json import canonical
 from pdp.workbench.opa.evaluation import Batch, Evaluator, Lines, canonical_answer
 from tests.support import generated_requests
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 pytestmark = pytest.mark.opa
 

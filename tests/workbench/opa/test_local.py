@@ -1,16 +1,14 @@
 """A real OPA, started by ourselves, and the sidecar engine asking it."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pytest
 
-from pdp.decision import GRANT
+from pdp.decision import GRANT, Decision
 from pdp.engine.bundle.file import Bundle
 from pdp.engine.opa.client import OpaClient, parse_address
 from pdp.engine.opa.engine import SidecarEngine
@@ -18,9 +16,6 @@ from pdp.errors import EngineError
 from pdp.json import canonical, digest
 from pdp.workbench.opa.local import OpaServer, local_opa
 from tests.support import ROOT, timely
-
-if TYPE_CHECKING:
-    from pdp.decision import Decision
 
 pytestmark = pytest.mark.opa
 

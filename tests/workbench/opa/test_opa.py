@@ -1,15 +1,13 @@
 """Finding and installing OPA: against a server of our own."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,12 +16,7 @@ from pdp.errors import UsageError
 from pdp.workbench.opa.install import OpaInstallError, install_opa, release_asset
 from pdp.workbench.opa.program import OPA_VERSION, cached_opa, find_opa, opa_version
 from tests.support import ROOT
-from tests.support.hostile_opa import HostileOpa, http
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.hostile_opa import Peer
+from tests.support.hostile_opa import HostileOpa, Peer, http
 
 PROGRAM = f"#!/bin/sh\necho Version: {OPA_VERSION}\n".encode()
 OTHER = b"#!/bin/sh\necho Version: 1.21.0\n"

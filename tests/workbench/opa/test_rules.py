@@ -1,7 +1,5 @@
 """Where rules stand, read without OPA: the baseline's whole list, and text that is anything but in order."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Faulty scenario files and policies through the command line: what is said, where, what to do; never a traceback."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

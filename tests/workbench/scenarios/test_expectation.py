@@ -1,7 +1,5 @@
 """The details and messages of reasons as expectations: when they hold, what a failure shows, and faults of a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

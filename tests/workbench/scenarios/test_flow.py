@@ -1,7 +1,5 @@
 """`expect: {flow: ...}`: what the ledger says of a call, and a run for each scenario."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

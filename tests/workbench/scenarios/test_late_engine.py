@@ -1,8 +1,7 @@
 """An engine that does not answer in time: an error of the run, and never a verdict, whatever a scenario expects."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +15,6 @@ from pdp.workbench.scenarios.files.suite import load_suite
 from pdp.workbench.scenarios.running.runner import Runner
 from tests.support.command_line import pdp, written
 from tests.support.scenario_files import READ, SESSION, loaded, one, project
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Late(Engine):

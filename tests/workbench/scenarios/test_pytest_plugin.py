@@ -1,7 +1,5 @@
 """The pytest plugin, as a user's own pytest runs it: found by its entry point."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

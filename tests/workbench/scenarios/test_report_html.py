@@ -1,7 +1,5 @@
 """The HTML report: what is in it, and that nothing of a run gets out of its place."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

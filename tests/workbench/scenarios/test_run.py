@@ -1,7 +1,5 @@
 """Scenarios through the enforcement point: steps, comparisons, and what a result says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Scenario files: what is loaded, and every fault with its place."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

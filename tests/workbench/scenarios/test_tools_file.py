@@ -1,7 +1,5 @@
 """A scenario's tools file: what it may state beside functions, which programs run, and what its actions are called."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

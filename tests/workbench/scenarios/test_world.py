@@ -1,7 +1,5 @@
 """Side-effect probes: tools run against a recorded world, and what they touch is compared with their effect class."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from shutil import which
 from typing import Any, Final

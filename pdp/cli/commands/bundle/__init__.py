@@ -5,8 +5,6 @@ diff        diff
 repository  publish, rollback, list
 """
 
-from __future__ import annotations
-
 from pdp.cli.commands.bundle.diff import diff
 from pdp.cli.commands.bundle.files import build, inspect, keygen, sign, verify
 from pdp.cli.commands.bundle.repository import listing, publish, rollback

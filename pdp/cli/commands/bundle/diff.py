@@ -1,7 +1,5 @@
 """`pdp bundle diff`: what a new bundle changes, in structure and in decisions."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,7 +1,5 @@
 """`pdp bundle build`, `inspect`, `keygen`, `sign`, `verify`: one bundle file; and public keys as commands have them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Annotated, Any

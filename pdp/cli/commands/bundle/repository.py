@@ -1,7 +1,5 @@
 """`pdp bundle publish`, `rollback` and `list`."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated

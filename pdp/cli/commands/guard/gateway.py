@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -17,12 +18,10 @@ from platformdirs import user_config_path
 from pdp.cli.options import AsJson, command_app, file_option
 from pdp.cli.output import complain, print_answer
 from pdp.errors import PdpError, UsageError
+from pdp.gateway.config import GatewaySettings
 from pdp.installed import extra
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pdp.gateway.config import GatewaySettings
     from pdp.service.settings import ServiceSettings
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")

@@ -1,7 +1,5 @@
 """`pdp hook`: the hooks of coding agents on this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated
 

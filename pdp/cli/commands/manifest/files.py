@@ -1,7 +1,5 @@
 """`pdp manifest`: a tool manifest as its author and as a model sees it; and the group of its commands."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal

@@ -1,7 +1,5 @@
 """`pdp scan` and `pdp manifest import`: what a server, a document, an application or a client exposes."""
 
-from __future__ import annotations
-
 from os.path import lexists
 from pathlib import Path
 from typing import Annotated, Final, Literal

@@ -1,7 +1,5 @@
 """`pdp approvals`: what people are asked to approve, and their decisions on it. The rules are those of `Approvals`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal

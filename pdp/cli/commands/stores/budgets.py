@@ -1,7 +1,5 @@
 """`pdp budgets`: what calls of unknown outcome hold of cumulative limits, and settling it."""
 
-from __future__ import annotations
-
 import time
 from typing import Annotated, Literal
 

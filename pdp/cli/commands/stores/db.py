@@ -1,7 +1,5 @@
 """`pdp db`: the database with idempotency keys, actions, approvals and runs of agents."""
 
-from __future__ import annotations
-
 import time
 
 from pdp.cli.commands.stores.named import DatabaseUrl, stores_named

@@ -1,7 +1,5 @@
 """`pdp keys`: idempotency keys whose outcome is unknown, and settling them."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import asdict
 from pathlib import Path

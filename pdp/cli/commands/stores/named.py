@@ -1,7 +1,5 @@
 """The stores that a command names, and its step recorded in a stream of events."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager

@@ -1,7 +1,5 @@
 """`pdp token`: access tokens of the decision service, made where they are stored."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """What Alembic runs to upgrade: on the connection, and within the transaction, of whoever asks for it."""
 
-from __future__ import annotations
-
 from alembic import context
 
 from pdp.stores.sql.tables import VERSIONS

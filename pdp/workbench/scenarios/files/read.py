@@ -4,8 +4,6 @@ A scenario with one step may be written without `steps`. It is read as if it had
 stand where the author wrote them.
 """
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar

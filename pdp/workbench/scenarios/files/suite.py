@@ -4,8 +4,6 @@ Sessions are laid over each other as RFC 7396 says (JSON Merge Patch): mappings 
 was there, and null takes it away.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

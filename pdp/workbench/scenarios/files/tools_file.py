@@ -1,7 +1,5 @@
 """The tools of a scenario file: Python functions that stand in for what the agent would call, new for each scenario."""
 
-from __future__ import annotations
-
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping

@@ -4,8 +4,6 @@ Names and values in the page come from scenarios, tools, models and bundles. The
 does not print is shown as escapes, and the page's own policy lets nothing run or load that is not ours.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """A run as JSON; the form is stable, and documented in docs/scenarios.md."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A run as JUnit's XML, which CI systems show: a test suite for each file and engine."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 from xml.etree import ElementTree as ET

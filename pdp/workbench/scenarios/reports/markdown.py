@@ -1,7 +1,5 @@
 """A run as Markdown for a pull request: what failed first, the rest folded away."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

@@ -1,7 +1,5 @@
 """What a person reads of scenarios: a summary, and of each that failed what was expected, what came, and why."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from collections.abc import Iterable, Iterator

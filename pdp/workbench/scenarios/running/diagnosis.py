@@ -1,7 +1,5 @@
 """Why a scenario failed: what fired, what should have and did not, or what stopped the call before the policy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The engine that a suite is run on, and the engine that records for one scenario."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

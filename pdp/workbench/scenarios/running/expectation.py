@@ -1,7 +1,5 @@
 """What was expected of a step, held against what came of it. Both sides are plain JSON."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Running the scenarios of a suite on an engine, through the enforcement point that applications use."""
 
-from __future__ import annotations
-
 import logging
 import re
 import sys

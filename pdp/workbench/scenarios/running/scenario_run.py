@@ -1,7 +1,5 @@
 """One run of one scenario: its steps, each held against what it expects."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Mapping
 from copy import deepcopy
 from dataclasses import replace

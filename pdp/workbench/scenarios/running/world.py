@@ -3,8 +3,6 @@
 Source: tool pattern library, 9.1 (side-effect probes) and 9.2 (what each effect class touches).
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

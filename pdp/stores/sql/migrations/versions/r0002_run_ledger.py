@@ -1,7 +1,5 @@
 """The run ledger: runs of agents, the values that results brought in, the key by which those are hashed; budgets."""
 
-from __future__ import annotations
-
 import secrets
 
 import sqlalchemy as sa

@@ -1,7 +1,5 @@
 """The decision service: calls that others run, the audit stream, access tokens, where webhooks stand."""
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 from alembic import op
 
