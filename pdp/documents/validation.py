@@ -62,6 +62,11 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return f"did you mean `{matches[0]}`?" if matches else None
 
 
+def looks_like(name: str, known: Iterable[str]) -> bool:
+    """Whether a name is likely one of the known ones, misspelt: `clearence`, `role` for `roles`."""
+    return bool(get_close_matches(name, list(known), 1, 0.8))
+
+
 def known_keys(model: type[BaseModel], path: Path) -> frozenset[str]:
     """Return the keys that `model` admits in the mapping at `path`; none where any key is admitted."""
     current: list[type[BaseModel]] = [model]

@@ -334,26 +334,24 @@ def argv_item(text: str) -> ArgvItem:
     return ArgvItem((*parts, literal + text[end:]), flag)
 
 
-def check_argv_item(text: str) -> str:
-    """Refuse an item that is no template, or lets the model write an option."""
+def _argv_item_text(text: str) -> str:
     if "\0" in text:
         raise FieldError("must not have a NUL character")
     item = argv_item(text)
     if item.flag is None and item.arguments and may_take_value(item.parts[0]):
-        raise FieldError(
-            "lets the model write an option", "state the whole option, as in `--mode={mode}` or `{deep:--deep}`"
-        )
+        hint = "state the whole option, as in `--mode={mode}` or `{deep:--deep}`"
+        raise FieldError("lets the model write an option", hint)
     return text
 
 
-def check_argv_program(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuse a command line whose first item has an argument in it, or is empty."""
-    names = argv_item(argv[0]).arguments
-    if names:
-        raise FieldError(
-            f"must begin with a program, not with argument {shown_name(names[0])}",
-            "the model chooses arguments, never a program",
-        )
+def _argv(argv: tuple[str, ...]) -> tuple[str, ...]:
+    if names := argv_item(argv[0]).arguments:
+        message = f"must begin with a program, not with argument {shown_name(names[0])}"
+        raise FieldError(message, "the model chooses arguments, never a program")
     if not argv[0].strip():
         raise FieldError("must begin with a program, and its first item is empty", "name the program: `[grep, ...]`")
     return argv
+
+
+Argv = Annotated[tuple[Annotated[Text, AfterValidator(_argv_item_text)], ...], AfterValidator(_argv)]
+"""The template of a command line. The model writes no option and no program in it."""

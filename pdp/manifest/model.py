@@ -29,6 +29,7 @@ from pdp.json import frozen
 from pdp.manifest.fields import (
     READ_CLASSES,
     ArgumentRole,
+    Argv,
     Clause,
     Duration,
     EffectClass,
@@ -48,8 +49,6 @@ from pdp.manifest.fields import (
     Text,
     Unit,
     Writes,
-    check_argv_item,
-    check_argv_program,
     matching,
 )
 from pdp.manifest.schema.references import self_contained
@@ -233,9 +232,7 @@ class Cli(Record):
     most.
     """
 
-    argv: Annotated[
-        tuple[Annotated[Text, AfterValidator(check_argv_item)], ...], AfterValidator(check_argv_program)
-    ] = Field(min_length=1)
+    argv: Argv = Field(min_length=1)
     env: tuple[Name, ...] = ()
     cwd: Text | None = None
     exit_codes: ExitCodes = ExitCodes()
