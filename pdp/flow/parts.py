@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.audit.chain import AuditLog
 from pdp.contract.compiled import CompiledManifest, CompiledTool
-from pdp.contract.functions import named_parameters
 from pdp.decision import Decision, Verdict
 from pdp.documents import nearest, shown_name
+from pdp.documents.arguments import named_parameters
 from pdp.engine.protocol import Engine
 from pdp.errors import UsageError
 from pdp.execution.runner import ToolRunner, is_asynchronous, unavailable

@@ -12,7 +12,7 @@ from pdp.documents import nearest, shown_name
 from pdp.documents.document import Path
 from pdp.documents.validation import Finding, looks_like
 from pdp.json import pointer_steps
-from pdp.manifest.expressions.expression import ANY
+from pdp.manifest.expressions.path import ANY
 from pdp.manifest.fields import SINKS, EffectClass, Integrity
 from pdp.manifest.model import Governable, ResultLabels, Tool
 from pdp.manifest.rules.paths import part_of

@@ -12,15 +12,9 @@ from typing import Any, Final
 from pdp.documents import nearest, shown_name
 from pdp.documents.document import Path
 from pdp.documents.validation import Finding, looks_like
-from pdp.manifest.expressions.expression import (
-    ANY,
-    SESSION_FIELDS,
-    Contained,
-    ExpressionError,
-    JsonPath,
-    compile_check,
-    compile_expression,
-)
+from pdp.manifest.expressions.cel import compile_check
+from pdp.manifest.expressions.expression import compile_expression
+from pdp.manifest.expressions.path import ANY, SESSION_FIELDS, Contained, ExpressionError, JsonPath
 from pdp.manifest.model import Correction, DeclaredTool, Governable
 from pdp.manifest.rules.rules import argument_findings
 from pdp.manifest.schema.compile import closed_schema, compile_schema
