@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.measuring import medians
-from pdp.contract.checks import check
 from pdp.contract.invariants import ToolInvariant
 from pdp.contract.plan import validate_plan
 from pdp.contract.registry.registry import Registry
 from pdp.contract.registry.tool_contract import ToolConfigParam, ToolContract
+from pdp.contract.request import check
 from pdp.manifest.model import Manifest
 from pdp.proposal import Proposal
 from pdp.session import Session

@@ -11,8 +11,8 @@ from time import thread_time
 from typing import Any
 
 from benchmarks.measuring import medians
-from pdp.contract.checks import check
 from pdp.contract.compiled import CompiledManifest
+from pdp.contract.request import check
 from pdp.json import MAX_VALUES
 from pdp.manifest.effective import effective_manifest
 from pdp.manifest.model import MAX_ARGUMENTS, Manifest

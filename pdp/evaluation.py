@@ -122,7 +122,7 @@ class Evaluation:
 
     @property
     def failed_check(self) -> str | None:
-        """The check before the policy that stopped the call, of `pdp.contract.checks.CHECKS`; None when none has."""
+        """The check before the policy that stopped the call, of `pdp.contract.request.CHECKS`; None when none has."""
         return self._decided.checked.check if isinstance(self._decided.checked, Rejected) else None
 
     @property

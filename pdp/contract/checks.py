@@ -1,8 +1,7 @@
-"""The checks that a proposal passes before the policy is asked, in their order.
+"""The checks that a proposal passes before the policy is asked; `pdp.contract.request` has their order.
 
-In the manifest · canonical writes · schema · config · invariants · idempotency key · provenance. The first that fails
-rejects the proposal with a fixed code, and the policy is not asked (tool registry document, enforcement hops 2 to 4;
-tool boundary document, normative requirements). What the invariants correct is what is decided on and what runs.
+A check gets what has passed so far and returns it, changed or not, or a rejection with a fixed code (tool registry
+document, enforcement hops 2 to 4; tool boundary document, normative requirements).
 """
 
 from __future__ import annotations
@@ -13,21 +12,13 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pdp.contract.compiled import CompiledManifest, CompiledTool
+from pdp.contract.compiled import CompiledTool
 from pdp.json import canonical, digest
 from pdp.proposal import Proposal, ProposalRejectedError, Rejection, RejectionCode
 from pdp.session import Session
 
 if TYPE_CHECKING:
     from pdp.contract.invariants import Invariants, Trip
-
-CHECKS: Final = (
-    "proposal", "manifest", "writes", "schema", "config", "invariants", "idempotency", "provenance", "request",
-)  # fmt: skip
-"""What a call passes before the policy is asked, in this order: it is read, checked, and made a request.
-
-`check` runs all but the first and the last; flow/decide.py names these two, and `config` when that raises.
-"""
 
 _log = logging.getLogger("pdp.contract")
 
@@ -60,7 +51,7 @@ class Rejected(NamedTuple):
     """A proposal that a check has stopped, with what was known of it by then; the policy is not asked.
 
     Attributes:
-        check: which one, of `CHECKS`.
+        check: which one, of `pdp.contract.request.CHECKS`.
         proposal: as the model made it, or as invariants corrected it; None when it could not be read.
         rejection: None when an invariant dropped the call from its plan, and when the decision that stands beside it
             says why: a DENY, as of a config that cannot be resolved.
@@ -77,75 +68,88 @@ class Rejected(NamedTuple):
     trips: tuple[Trip, ...] = ()
 
 
-def check(  # noqa: PLR0911 - a return for each check
-    proposal: Proposal,
-    session: Session,
-    manifest: CompiledManifest,
-    *,
-    before: Sequence[Any] | None = None,
-    key: str | None = None,
-) -> Checked | Rejected:
-    """Run the checks in their order, up to the first that fails.
+class Proposed(NamedTuple):
+    """What a check asks beside the proposal: the session, and for a plan the steps before the call (`check`)."""
 
-    What passed is `Checked.proposal`: whoever goes on with `proposal` instead goes on with what was not checked.
-    `before` are the steps of a plan that come before the call and go on, `[{tool, arguments}]`; None: those before the
-    first step of the session's plan that is equal to the call. `key` is the idempotency key of a session without one.
-    ConfigError where the config cannot be resolved.
-    """
-    tool = manifest.tool(proposal.tool)
-    if tool is None:
-        reason = f"{proposal.tool[:128]!r} is not a tool of manifest {manifest.manifest.version}"
-        return Rejected("manifest", proposal, Rejection(RejectionCode.INVALID_TOOL_NAME, reason))
-    if tool.entry.writes == "canonical":
-        reason = f"{proposal.tool} writes canonical memory, and no model may call it: propose the change instead"
-        return Rejected("writes", proposal, Rejection(RejectionCode.DIRECT_CANONICAL_WRITE_FORBIDDEN, reason), tool)
-    if len(proposal.text) > tool.free_bytes or not tool.validator.is_valid(proposal.arguments):
-        # A source that names nothing is missing, whatever the schema says about it: see below.
-        empty = {name for name in tool.entry.provenance.required if not names_source(proposal.arguments.get(name))}
-        stated = {name: value for name, value in proposal.arguments.items() if name not in empty}
-        fault, details = schema_fault(tool, stated, len(proposal.text))
-        if fault is not None:
-            faulty = Rejection(RejectionCode.INVALID_PAYLOAD, fault, {"faults": details})
-            masked = _masked(faulty, tool, proposal.arguments)
-            return Rejected("schema", proposal, masked, tool, schema_valid=False)
-        unsourced = _unsourced(Checked(tool, proposal, None, MappingProxyType({})))
-        if unsourced and not tool.validator.is_valid(proposal.arguments):
-            return unsourced._replace(schema_valid=False, idempotency_missing=None)
-    config = tool.config.resolve(session.config, session.state) if tool.config else MappingProxyType(session.config)
-    passed = Checked(tool, proposal, session.idempotency_key or key or None, config)
-    if tool.invariants is not None:
-        corrected = _corrected(passed, tool.invariants, session, before)
-        if isinstance(corrected, Rejected):
-            return corrected
-        passed = corrected
-    if tool.entry.idempotency.required and passed.idempotency_key is None:
-        if not tool.derives_key:
-            reason = f"{proposal.tool} needs an idempotency key, and the session has none"
-            rejected = rejection_of("idempotency", passed, RejectionCode.INVALID_PAYLOAD, reason)
-            return rejected._replace(idempotency_missing=True)
-        derived = digest(canonical([tool.entry.name, passed.proposal.arguments]))
-        passed = passed._replace(idempotency_key=f"derived:{derived}")
-    return _unsourced(passed) or passed
+    session: Session
+    before: Sequence[Any] | None = None
 
 
-def _unsourced(checked: Checked) -> Rejected | None:
+def writes(checked: Checked, _: Proposed) -> Checked | Rejected:
+    """Reject a tool that writes canonical memory."""
+    if checked.tool.entry.writes != "canonical":
+        return checked
+    reason = f"{checked.proposal.tool} writes canonical memory, and no model may call it: propose the change instead"
+    rejection = Rejection(RejectionCode.DIRECT_CANONICAL_WRITE_FORBIDDEN, reason)
+    return Rejected("writes", checked.proposal, rejection, checked.tool)
+
+
+def schema(checked: Checked, _: Proposed) -> Checked | Rejected:
+    """Hold the arguments against the tool's schema."""
+    tool, proposal = checked.tool, checked.proposal
+    if len(proposal.text) <= tool.free_bytes and tool.validator.is_valid(proposal.arguments):
+        return checked
+    # A source that names nothing is missing, whatever the schema says about it: see `provenance`.
+    empty = {name for name in tool.entry.provenance.required if not names_source(proposal.arguments.get(name))}
+    stated = {name: value for name, value in proposal.arguments.items() if name not in empty}
+    fault, details = schema_fault(tool, stated, len(proposal.text))
+    if fault is not None:
+        faulty = Rejection(RejectionCode.INVALID_PAYLOAD, fault, {"faults": details})
+        return Rejected("schema", proposal, _masked(faulty, tool, proposal.arguments), tool, schema_valid=False)
+    unsourced = _unsourced(checked)
+    if unsourced is None or tool.validator.is_valid(proposal.arguments):
+        return checked
+    rejected = rejection_of("provenance", checked._replace(idempotency_key=None), unsourced)
+    return rejected._replace(schema_valid=False, idempotency_missing=None)
+
+
+def config(checked: Checked, proposed: Proposed) -> Checked:
+    """Resolve the tool's config. ConfigError: a value cannot be normalised."""
+    session, tool = proposed.session, checked.tool
+    resolved = tool.config.resolve(session.config, session.state) if tool.config else MappingProxyType(session.config)
+    return checked._replace(config=resolved)
+
+
+def invariants(checked: Checked, proposed: Proposed) -> Checked | Rejected:
+    """Correct, prune or reject the call by the tool's invariants."""
+    if checked.tool.invariants is None:
+        return checked
+    return _corrected(checked, checked.tool.invariants, proposed.session, proposed.before)
+
+
+def idempotency(checked: Checked, _: Proposed) -> Checked | Rejected:
+    """Derive a key that is required and absent, or reject the call."""
+    tool = checked.tool
+    if not tool.entry.idempotency.required or checked.idempotency_key is not None:
+        return checked
+    if not tool.derives_key:
+        reason = f"{checked.proposal.tool} needs an idempotency key, and the session has none"
+        rejection = Rejection(RejectionCode.INVALID_PAYLOAD, reason)
+        return rejection_of("idempotency", checked, rejection)._replace(idempotency_missing=True)
+    derived = digest(canonical([tool.entry.name, checked.proposal.arguments]))
+    return checked._replace(idempotency_key=f"derived:{derived}")
+
+
+def provenance(checked: Checked, _: Proposed) -> Checked | Rejection:
+    """Reject a call that names no source where its tool demands one."""
+    return _unsourced(checked) or checked
+
+
+def _unsourced(checked: Checked) -> Rejection | None:
     arguments, required = checked.proposal.arguments, checked.tool.entry.provenance.required
     missing = [name for name in required if not names_source(arguments.get(name))]
     if not missing:
         return None
     reason = f"{checked.tool.entry.name} has to name its sources: {', '.join(missing)}"
-    return rejection_of("provenance", checked, RejectionCode.MISSING_PROVENANCE, reason)
+    return Rejection(RejectionCode.MISSING_PROVENANCE, reason)
 
 
-def rejection_of(name: str, checked: Checked, code: RejectionCode, reason: str) -> Rejected:
-    """Return the rejection of a proposal by the check `name`, one of those after `invariants`.
-
-    The check of the key itself replaces `idempotency_missing`.
-    """
+def rejection_of(name: str, checked: Checked, rejection: Rejection) -> Rejected:
+    """Return the rejection of a call by the check `name`, one of those after `schema`."""
     return Rejected(
         name,
         checked.proposal,
-        _masked(Rejection(code, reason), checked.tool, checked.proposal.arguments),
+        _masked(rejection, checked.tool, checked.proposal.arguments),
         checked.tool,
         schema_valid=True,
         idempotency_missing=False,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.json import FrozenObject
 from pdp.manifest.effective import EffectiveManifest
-from pdp.manifest.expressions.expression import Expression, compile_expression
+from pdp.manifest.expressions.path import Expression
 from pdp.manifest.fields import EffectClass, Pattern, duration_seconds
 from pdp.manifest.model import MAX_ARGUMENTS, StateEffect, Tool
 from pdp.manifest.schema.compile import closed_schema, compile_schema
@@ -108,7 +108,11 @@ class CompiledTool:
 
 
 def _compiled(mapping: Mapping[str, Any] | None) -> dict[str, Expression]:
-    return {name: compile_expression(value) for name, value in (mapping or {}).items()}
+    if not mapping:
+        return {}
+    from pdp.manifest.expressions.expression import compile_expression  # noqa: PLC0415 - only tools with mappings
+
+    return {name: compile_expression(value) for name, value in mapping.items()}
 
 
 class CompiledManifest:

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import orjson
 
-from pdp.contract.functions import named_parameters
 from pdp.contract.registry.tool_contract import ToolConfigParam, plain_object
 from pdp.documents import nearest, shown_name
+from pdp.documents.arguments import named_parameters
 from pdp.errors import PdpError, UsageError
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.manifest.model import ConfigParameter, DeclaredTool, StateEffect

@@ -16,10 +16,11 @@ from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
-from pdp.contract.functions import end_coroutine
 from pdp.contract.sensitive import place_of
+from pdp.documents.arguments import end_coroutine
 from pdp.json import JsonValueError, canonical, check_json
-from pdp.manifest.expressions.expression import ExpressionError, Variables, compile_check
+from pdp.manifest.expressions.cel import compile_check
+from pdp.manifest.expressions.path import ExpressionError, Variables
 from pdp.manifest.model import Correction, Invariant
 from pdp.proposal import Proposal, Rejection, RejectionCode
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pdp.contract.checks import Checked, Rejected, check
+from pdp.contract.checks import Checked, Rejected
 from pdp.contract.invariants import Trip, respelt
+from pdp.contract.request import check
 from pdp.errors import UsageError
 from pdp.proposal import Proposal, ProposalRejectedError, Rejection, Status
 

@@ -3,7 +3,7 @@
 parse: `read_document`, the one way in for manifests, governance files, sessions, data files and scenarios; bounded
 arguments: what an application passes to a constructor, compared with its annotations; the end of what it opened
 document: a value with its places; faults that show their line
-validation: what a pydantic model finds wrong in a document, as faults with places
+validation: what rules and models find wrong in a file, as faults with places; what is left of a faulty record
 """
 
 from pdp.documents.document import Document, Part, shown_name, written_value

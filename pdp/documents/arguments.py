@@ -1,4 +1,4 @@
-"""What classes that an application makes have in common: checked arguments, a wrong one is one line; and an end."""
+"""What an application hands in: arguments of constructors, which are checked, and functions with their parameters."""
 
 import inspect
 import re
@@ -29,6 +29,9 @@ _SUCH_AS: Final = {
     "obligations": "{ID: ObligationHandler(...)}", "policies": '["policies/"]', "tools": "{NAME: FUNCTION}",
 }  # fmt: skip
 
+VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+"""The kinds of parameters that have no names to fill: `*args` and `**kwargs`."""
+
 
 class Closable:
     """What a `with` block closes at its end."""
@@ -53,6 +56,21 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
         return function(*args, **kwargs)
 
     return wrapped
+
+
+def named_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters that have names, in their order; none of a function that does not say."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []  # a function written in C may not say
+    return [parameter for parameter in parameters if parameter.kind not in VARIADIC]
+
+
+def end_coroutine(value: Any) -> None:
+    """Close what an asynchronous function returned where a plain one is expected: nobody awaits it."""
+    if inspect.iscoroutine(value):
+        value.close()
 
 
 def _check(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

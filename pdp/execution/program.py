@@ -20,16 +20,9 @@ from typing import Any, Final
 from pdp.errors import UsageError
 from pdp.execution.failures import ToolArgumentError, ToolError, ToolExitError, ToolResultError, ToolUnavailableError
 from pdp.json import JsonValueError, canonical, parse_json
+from pdp.manifest.fields import ArgvItem, argv_item, may_take_value
 from pdp.manifest.model import Tool
-from pdp.manifest.programs import (
-    OPTIONS_END,
-    SEARCH_PATH,
-    ArgvItem,
-    argv_item,
-    cli_findings,
-    may_take_value,
-    program_path,
-)
+from pdp.manifest.programs import OPTIONS_END, SEARCH_PATH, cli_findings, program_path
 
 TERM_SECONDS: Final = 1.0  # how long a program and what it started may take to end after SIGTERM; then SIGKILL
 

@@ -20,8 +20,8 @@ from copy import deepcopy
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from pdp.contract.functions import end_coroutine, named_parameters
 from pdp.contract.sensitive import Mask
+from pdp.documents.arguments import end_coroutine, named_parameters
 from pdp.execution.failures import ToolArgumentError, ToolResultError, ToolUnavailableError, failure_of, safe_text
 from pdp.json import JsonTooLargeError, JsonValueError, canonical, check_json
 from pdp.manifest.fields import duration_seconds

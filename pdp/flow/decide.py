@@ -10,9 +10,9 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pdp.audit.chain import recordable
-from pdp.contract.checks import Checked, Rejected, check, rejection_of
+from pdp.contract.checks import Checked, Rejected, rejection_of
 from pdp.contract.compiled import CompiledManifest
-from pdp.contract.mapping import MappingError, build_request
+from pdp.contract.request import MappingError, build_request, check
 from pdp.decision import Decision, Verdict, denied, new_id
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.errors import AuditError, StateError, UsageError
@@ -21,7 +21,7 @@ from pdp.flow.parts import Parts, Tools
 from pdp.flow.record import log_decision, record_decision
 from pdp.flow.stages import Asked, Decided, Prepared, Received, StoppedError, Unread
 from pdp.json import JsonValueError, canonical
-from pdp.manifest.expressions.expression import ExpressionError
+from pdp.manifest.expressions.path import ExpressionError
 from pdp.proposal import Proposal, ProposalRejectedError, Rejection, RejectionCode
 from pdp.request import bounded
 from pdp.session import Session
@@ -158,7 +158,7 @@ def prepare(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any
         body = bounded(canonical(request.as_json()))
         return Prepared(asked, checked, request, body, approval, flow, spendings)
     except (MappingError, ExpressionError) as error:
-        stopped = rejection_of("request", checked, RejectionCode.INVALID_PAYLOAD, error.message)
+        stopped = rejection_of("request", checked, Rejection(RejectionCode.INVALID_PAYLOAD, error.message))
         raise StoppedError(Decided(asked, stopped)) from error
     except (UsageError, JsonValueError) as error:
         _refuse(Decided(asked, checked, approval=approval), error)

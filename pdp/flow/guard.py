@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any
 
-from pdp.contract.functions import VARIADIC
+from pdp.documents.arguments import VARIADIC
 from pdp.errors import PdpError, UsageError
 from pdp.evaluation import Evaluation
 from pdp.execution.runner import is_asynchronous, set_within

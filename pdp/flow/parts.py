@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pdp.audit.chain import AuditLog
 from pdp.contract.compiled import CompiledManifest, CompiledTool
-from pdp.contract.functions import named_parameters
 from pdp.decision import Decision, Verdict
 from pdp.documents import nearest, shown_name
+from pdp.documents.arguments import named_parameters
 from pdp.engine.protocol import Engine
 from pdp.errors import UsageError
 from pdp.execution.runner import ToolRunner, is_asynchronous, unavailable
@@ -148,7 +148,7 @@ class Tools:
 
     def take(self, name: str, real: Mapping[str, Any]) -> list[str]:
         """Take the defaults in the real schema of a tool, to be decided on; return where it is not as declared."""
-        from pdp.manifest.schema.drift import drift, tool_defaults  # noqa: PLC0415 - only tools with defaults
+        from pdp.manifest.schema.differences import drift, tool_defaults  # noqa: PLC0415 - only tools with defaults
 
         declared = self._manifest.tools[name].schema_
         taken = tool_defaults(name, declared, real)

@@ -11,8 +11,8 @@ from typing import Any, Final
 from pdp.clock import to_seconds
 from pdp.contract.compiled import CompiledManifest, CompiledTool
 from pdp.contract.invariants import respelt
-from pdp.contract.mapping import call_digest
 from pdp.contract.plan import CheckedPlan, validate_plan
+from pdp.contract.request import call_digest
 from pdp.decision import Decision, Verdict, denied, new_id
 from pdp.engine.protocol import PLAN, REQUEST_INVALID
 from pdp.flow.drive import Question, Step
@@ -20,7 +20,7 @@ from pdp.flow.parts import Parts
 from pdp.flow.record import record_plan
 from pdp.flow.stages import Received, Unread
 from pdp.json import JsonValueError, canonical
-from pdp.manifest.expressions.expression import MISSING, Expression, ExpressionError
+from pdp.manifest.expressions.path import MISSING, Expression, ExpressionError
 from pdp.request import Entity, Request, bounded
 from pdp.session import Session
 

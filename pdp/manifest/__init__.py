@@ -3,7 +3,6 @@
 model: manifest, governance file, their entries, and the records that these are made of
 fields: the scalar types of fields: names, classes, durations, versions
 load: reads the files, every fault at once
-findings: what rules and models find, as faults of one file; what is left of a faulty record
 spellings: other shapes that load, and where the file has their parts
 effective: manifest and governance merged, the stricter holding; its digest
 exports: what a model may see of it

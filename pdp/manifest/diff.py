@@ -21,7 +21,7 @@ from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.exports import described
 from pdp.manifest.fields import EffectClass, FlowProfile, Integrity, Otherwise, RiskTier, Writes, duration_seconds
 from pdp.manifest.model import MAX_ARGUMENTS, Tool
-from pdp.manifest.rules.rules import mapped_values
+from pdp.manifest.rules.paths import mapped_values
 from pdp.manifest.schema.differences import Bump, SchemaChange, schema_changes
 
 

@@ -4,12 +4,12 @@ import re
 from datetime import timedelta
 from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, StrictStr, StringConstraints
 from semver import Version
 
-from pdp.documents import FieldError
+from pdp.documents import FieldError, shown_name
 
 
 class RiskTier(StrEnum):
@@ -284,3 +284,74 @@ Unit = Annotated[str, BeforeValidator(decimal_unit)]
 
 Duration = Annotated[StrictStr, AfterValidator(normal_duration)]
 """An ISO 8601 duration of weeks, days, hours, minutes, seconds, at most a hundred years; P1D is kept as PT24H."""
+
+
+_ARGV_TOKEN: Final = re.compile(
+    r"\{\{|\}\}|\{(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)(?::(?P<flag>-[^{}\s]*))?\}|(?P<brace>[{}])"
+)
+_ARGV_HINT: Final = "write `{argument}`, or `{argument:--flag}` as a whole item; a brace itself is `{{` or `}}`"
+
+
+class ArgvItem(NamedTuple):
+    """One item of a template: literal `parts` and names of arguments in turn, beginning and ending with a literal.
+
+    `flag` is what stands before the value of the one argument.
+    """
+
+    parts: tuple[str, ...]
+    flag: str | None = None
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of the arguments in it."""
+        return self.parts[1::2]
+
+
+def may_take_value(text: str) -> bool:
+    """Return whether an item is an option that may take its value from what follows it."""
+    return text.startswith("-") and "=" not in text
+
+
+def argv_item(text: str) -> ArgvItem:
+    """Read one item.
+
+    FieldError: a lone brace, or a flag that is not the whole item.
+    """
+    parts, flag, literal, end = [], None, "", 0
+    for token in _ARGV_TOKEN.finditer(text):
+        literal += text[end : token.start()]
+        end = token.end()
+        if token["brace"]:
+            raise FieldError(f"has a `{token['brace']}` that is not part of a placeholder", _ARGV_HINT)
+        if token["name"] is None:
+            literal += token[0][0]
+            continue
+        if token["flag"] and token[0] != text:
+            raise FieldError(f"has `{token[0]}` within an item", _ARGV_HINT)
+        flag = token["flag"]
+        parts += [literal, token["name"]]
+        literal = ""
+    return ArgvItem((*parts, literal + text[end:]), flag)
+
+
+def _argv_item_text(text: str) -> str:
+    if "\0" in text:
+        raise FieldError("must not have a NUL character")
+    item = argv_item(text)
+    if item.flag is None and item.arguments and may_take_value(item.parts[0]):
+        hint = "state the whole option, as in `--mode={mode}` or `{deep:--deep}`"
+        raise FieldError("lets the model write an option", hint)
+    return text
+
+
+def _argv(argv: tuple[str, ...]) -> tuple[str, ...]:
+    if names := argv_item(argv[0]).arguments:
+        message = f"must begin with a program, not with argument {shown_name(names[0])}"
+        raise FieldError(message, "the model chooses arguments, never a program")
+    if not argv[0].strip():
+        raise FieldError("must begin with a program, and its first item is empty", "name the program: `[grep, ...]`")
+    return argv
+
+
+Argv = Annotated[tuple[Annotated[Text, AfterValidator(_argv_item_text)], ...], AfterValidator(_argv)]
+"""The template of a command line. The model writes no option and no program in it."""

@@ -4,21 +4,19 @@
 """
 
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypedDict, Unpack
 
 from pdp.documents import nearest, shown_name
 from pdp.documents.document import Path
+from pdp.documents.validation import FaultyFile, Finding, looks_like
 from pdp.errors import Fault, FileFaultsError, UsageError
 from pdp.manifest.effective import EffectiveManifest, effective_manifest, effective_tool
 from pdp.manifest.fields import PATTERN_EFFECTS, Clause
-from pdp.manifest.findings import FaultyFile, Finding
-from pdp.manifest.model import ActionRules, DeclaredTool, Governance, Manifest, Ontology, Tool
-from pdp.manifest.programs import program_findings, program_path
+from pdp.manifest.model import ActionRules, DeclaredTool, Governable, Governance, Manifest, Ontology, Program, Tool
 from pdp.manifest.rules.forbidden import forbidden_findings, staged_commits
-from pdp.manifest.rules.paths import Roots, looks_like, path_roots
 from pdp.manifest.rules.rules import (
     entry_findings,
     form_findings,
@@ -28,7 +26,7 @@ from pdp.manifest.rules.rules import (
 )
 from pdp.manifest.schema.faults import read_schema
 from pdp.manifest.schema.references import LEADS_OUT
-from pdp.manifest.schema.shapes import shape_findings
+from pdp.manifest.schema.walk import argument_schemas
 from pdp.manifest.spellings import expanded_entry, expanded_rules, manifest_root, path_beside, written_path
 
 
@@ -64,7 +62,14 @@ def load_both(
     strict, warnings = options.get("strict", False), options.get("warnings")
     file = _ManifestFile(manifest, options.get("manifest_text"))
     rules = None if governance is None else _GovernanceFile(governance, options.get("governance_text"))
-    _check_entries(file, rules, programs=programs, doubtful=strict or warnings is not None)
+    doubtful = strict or warnings is not None
+    if doubtful:
+        from pdp.manifest.rules.lint import naming_doubts  # noqa: PLC0415 - authors ask
+
+        for entry in file.entries:
+            if entry.tool is not None:
+                file.add_findings(naming_doubts(entry.tool, entry.unusable, sound=entry.sound), entry.where)
+    _check_entries(file, rules, programs=programs, doubtful=doubtful)
     faults = [*file.faults, *(rules.faults if rules else ())]
     faulty = [replace(fault, warning=False) for fault in faults if strict or not fault.warning]
     if faulty:
@@ -94,13 +99,13 @@ class _Entry:
     """One tool entry as far as it could be read; `tool` is None when nothing of it can be used.
 
     `unusable` fields were faulty and are left out of it; `where` gives the path in the document for a path in the
-    entry; `roots` is what its expressions may read, None when its schema is faulty.
+    entry; `sound`: its schema has no fault.
     """
 
     tool: DeclaredTool | None
     unusable: frozenset[str]
     where: Callable[[Path], Path]
-    roots: Roots | None = None
+    sound: bool = False
 
 
 class _ManifestFile(FaultyFile):
@@ -176,6 +181,10 @@ class _ManifestFile(FaultyFile):
         known = all(entry.tool is not None and not {"name", "version"} & entry.unusable for entry in self.entries)
         agents = self._head.agents if self._head and known and not self._unusable else None
         self.add_findings(manifest_findings(tools, agents or (), self.ontology), self._where)
+        if any(tool.invariants for tool in tools.values()):
+            from pdp.manifest.rules.paths import plan_findings  # noqa: PLC0415 - only manifests with invariants
+
+            self.add_findings(plan_findings(tools), self._where)
 
 
 class _GovernanceFile(FaultyFile):
@@ -188,11 +197,8 @@ class _GovernanceFile(FaultyFile):
         head = {**root, "actions": {action: {} for action in actions}} if isinstance(records, dict) else root
         governance, _ = self.read(Governance, head, partial(written_path, root, ()), {"actions": {}})
         self._head = governance or Governance()
-        for name, program in self._head.programs.items():
-            try:
-                program_path(name, program)
-            except UsageError as error:
-                self.add_findings([Finding(("programs", name), error.message, error.hint)])
+        if self._head.programs:
+            self._check_programs(self._head.programs)
         for action, record in actions.items():
             expanded, findings = expanded_rules(record)
             where = self.within(action)
@@ -201,6 +207,16 @@ class _GovernanceFile(FaultyFile):
             if rules is not None:
                 self.actions[action] = rules
                 self.add_findings(governable_findings(rules, None), where)
+                self.add_findings(_mapping_findings(rules, None), where)
+
+    def _check_programs(self, programs: Mapping[str, Program]) -> None:
+        from pdp.manifest.programs import program_path  # noqa: PLC0415 - only where programs are listed
+
+        for name, program in programs.items():
+            try:
+                program_path(name, program)
+            except UsageError as error:
+                self.add_findings([Finding(("programs", name), error.message, error.hint)])
 
     def governance(self) -> Governance:
         """Return the governance file, as far as it has no faults."""
@@ -218,7 +234,6 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, p
     clauses = [clause for clause in whole.clauses if clause is not Clause.TYPED or not file.untyped]
     # What a faulty governance file lists is not known.
     programs = programs and (governance is None or all(fault.warning for fault in governance.faults))
-    mapped: set[str] = set()
     forms: dict[str, tuple[str, tuple[Any, ...]]] = {}
     staged = staged_commits(entry.tool for entry in file.entries if entry.tool is not None)
     sides = (*(entry.tool for entry in file.entries if entry.tool is not None), *actions.values())
@@ -228,12 +243,14 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, p
         if tool is None:
             continue
         rules = actions.get(tool.action)
-        mapped.add(tool.action)
-        if rules is not None and governance is not None and entry.roots is not None:
-            governance.add_findings(governable_findings(rules, entry.roots), governance.within(tool.action))
+        if rules is not None and governance is not None and entry.sound:
+            governance.add_findings(governable_findings(rules, tool), governance.within(tool.action))
+            governance.add_findings(_mapping_findings(rules, tool), governance.within(tool.action))
         if programs and tool.type == "cli" and tool.cli is not None:
+            from pdp.manifest.programs import program_findings  # noqa: PLC0415 - only manifests of such tools
+
             file.add_findings(program_findings(tool.cli, listed.get(tool.cli.argv[0])), entry.where)
-        sound, decided = entry.roots is not None, not entry.unusable & _DECIDING
+        sound, decided = entry.sound, not entry.unusable & _DECIDING
         stated = tool.risk_tier is not None or (rules is not None and rules.risk_tier is not None)
         effective = effective_tool(tool, whole.rules_of(tool.action))
         _check_labels(file, governance, entry, effective)
@@ -251,22 +268,29 @@ def _check_entries(file: _ManifestFile, governance: _GovernanceFile | None, *, p
                 governance.add_findings([finding], governance.within(tool.action))
             else:
                 file.add_findings([finding], entry.where)
-    if governance is not None and all(fault.warning for fault in (*file.faults, *governance.faults)):
-        governance.add_findings(
-            Finding(
-                ("actions", action),
-                f"action {shown_name(action)} belongs to no tool of the manifest",
-                nearest(action, mapped),
-                warning=not looks_like(action, mapped - actions.keys()),
-                key=True,
-            )
-            for action in actions
-            if action not in mapped
+    _check_unmapped(file, governance)
+
+
+def _check_unmapped(file: _ManifestFile, governance: _GovernanceFile | None) -> None:
+    """Find actions of the governance file that no tool has; where there are faults, some tool may have them."""
+    if governance is None or not all(fault.warning for fault in (*file.faults, *governance.faults)):
+        return
+    mapped = {entry.tool.action for entry in file.entries if entry.tool is not None}
+    governance.add_findings(
+        Finding(
+            ("actions", action),
+            f"action {shown_name(action)} belongs to no tool of the manifest",
+            nearest(action, mapped),
+            warning=not looks_like(action, mapped - governance.actions.keys()),
+            key=True,
         )
+        for action in governance.actions
+        if action not in mapped
+    )
 
 
 def _check_labels(file: _ManifestFile, governance: _GovernanceFile | None, entry: _Entry, effective: Tool) -> None:
-    if effective.result is None or entry.tool is None or entry.roots is None or "result_schema" in entry.unusable:
+    if effective.result is None or entry.tool is None or not entry.sound or "result_schema" in entry.unusable:
         return
     from pdp.manifest.rules.labels import label_findings  # noqa: PLC0415 - few manifests label results
 
@@ -312,14 +336,36 @@ def _read_entry(
             whole, faults = read_schema(stated, definitions, (field,), root_object=field == "schema", ontology=types)
             schemas["schema_" if field == "schema" else field] = whole
             sound = sound and all(fault.warning for fault in faults)
-            file.add_findings((one for one in faults if types is not None or LEADS_OUT not in one.message), where)
+            file.add_findings((one for one in faults if types is not None or one.rule != LEADS_OUT), where)
     if sound:
         tool = tool.model_copy(update=schemas)
     if tool.pattern and tool.effect_class is None and "effect_class" not in unusable:
         tool = tool.model_copy(update={"effect_class": PATTERN_EFFECTS[tool.pattern]})
-    roots = path_roots(tool) if sound else None
+    file.add_findings(tool_findings(tool, unusable, sound=sound), where)
+    file.add_findings(_special_findings(tool, unusable, sound=sound), where)
+    return _Entry(tool, unusable, where, sound)
+
+
+def _special_findings(tool: DeclaredTool, unusable: frozenset[str], *, sound: bool) -> Iterator[Finding]:
+    """Yield what is wrong with parts that few entries have; an enforcement point loads the rules of each on demand."""
+    if sound and tool.type == "cli" and tool.cli is not None:
+        from pdp.manifest.programs import argv_findings  # noqa: PLC0415
+
+        yield from argv_findings(tool.cli.argv, argument_schemas(tool.schema_))
     # An answer whose schema was faulty is left out, and may well have had the shape.
-    if sound and "result_schema" not in unusable:
-        file.add_findings(shape_findings(tool), where)
-    file.add_findings(tool_findings(tool, unusable, roots), where)
-    return _Entry(tool, unusable, where, roots)
+    if tool.pattern is not None and sound and "result_schema" not in unusable:
+        from pdp.manifest.schema.shapes import shape_findings  # noqa: PLC0415
+
+        yield from shape_findings(tool)
+    if tool.invariants:
+        from pdp.manifest.rules.paths import invariant_findings  # noqa: PLC0415
+
+        yield from invariant_findings(tool, sound=sound)
+    yield from _mapping_findings(tool, tool if sound else None)
+
+
+def _mapping_findings(rules: Governable, tool: DeclaredTool | None) -> Iterator[Finding]:
+    if rules.context or rules.resource:
+        from pdp.manifest.rules.paths import mapping_findings  # noqa: PLC0415 - only where there are mappings
+
+        yield from mapping_findings(rules, tool)

@@ -24,10 +24,12 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from pdp.documents import FieldError
+from pdp.documents.validation import FROM_FILE
 from pdp.json import frozen
 from pdp.manifest.fields import (
     READ_CLASSES,
     ArgumentRole,
+    Argv,
     Clause,
     Duration,
     EffectClass,
@@ -49,8 +51,6 @@ from pdp.manifest.fields import (
     Writes,
     matching,
 )
-from pdp.manifest.findings import FROM_FILE
-from pdp.manifest.programs import check_item, check_program
 from pdp.manifest.schema.references import self_contained
 from pdp.proposal import RejectionCode
 
@@ -232,9 +232,7 @@ class Cli(Record):
     most.
     """
 
-    argv: Annotated[tuple[Annotated[Text, AfterValidator(check_item)], ...], AfterValidator(check_program)] = Field(
-        min_length=1
-    )
+    argv: Argv = Field(min_length=1)
     env: tuple[Name, ...] = ()
     cwd: Text | None = None
     exit_codes: ExitCodes = ExitCodes()

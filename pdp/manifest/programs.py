@@ -8,73 +8,24 @@ without an argument are the manifest author's own text, and so is a command line
 Source: tool layer document, CLI tools ("never pass raw model output as shell arguments").
 """
 
-from __future__ import annotations
-
-import re
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final
 
-from pdp.documents import FieldError, shown_name
+from pdp.documents import shown_name
+from pdp.documents.validation import Finding
 from pdp.errors import UsageError
-from pdp.manifest.findings import Finding
+from pdp.manifest.fields import ArgvItem, argv_item
+from pdp.manifest.model import Cli, Program, Tool
 from pdp.manifest.schema.walk import argument_schemas
-
-if TYPE_CHECKING:
-    from pdp.manifest.model import Cli, Program, Tool
 
 SEARCH_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 """Where programs are looked for, and the `PATH` that they see."""
 
-_TOKEN: Final = re.compile(r"\{\{|\}\}|\{(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)(?::(?P<flag>-[^{}\s]*))?\}|(?P<brace>[{}])")
-_HINT: Final = "write `{argument}`, or `{argument:--flag}` as a whole item; a brace itself is `{{` or `}}`"
-
 OPTIONS_END: Final = "--"
 """The item after which programs read no more options."""
-
-
-class ArgvItem(NamedTuple):
-    """One item of a template: literal `parts` and names of arguments in turn, beginning and ending with a literal.
-
-    `flag` is what stands before the value of the one argument.
-    """
-
-    parts: tuple[str, ...]
-    flag: str | None = None
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """The names of the arguments in it."""
-        return self.parts[1::2]
-
-
-def may_take_value(text: str) -> bool:
-    """Return whether an item is an option that may take its value from what follows it."""
-    return text.startswith("-") and "=" not in text
-
-
-def argv_item(text: str) -> ArgvItem:
-    """Read one item.
-
-    FieldError: a lone brace, or a flag that is not the whole item.
-    """
-    parts, flag, literal, end = [], None, "", 0
-    for token in _TOKEN.finditer(text):
-        literal += text[end : token.start()]
-        end = token.end()
-        if token["brace"]:
-            raise FieldError(f"has a `{token['brace']}` that is not part of a placeholder", _HINT)
-        if token["name"] is None:
-            literal += token[0][0]
-            continue
-        if token["flag"] and token[0] != text:
-            raise FieldError(f"has `{token[0]}` within an item", _HINT)
-        flag = token["flag"]
-        parts += [literal, token["name"]]
-        literal = ""
-    return ArgvItem((*parts, literal + text[end:]), flag)
 
 
 def argv_findings(argv: Iterable[str], arguments: Mapping[str, Any]) -> Iterator[Finding]:
@@ -91,31 +42,6 @@ def argv_findings(argv: Iterable[str], arguments: Mapping[str, Any]) -> Iterator
         if name not in used:
             message = f"`cli.argv` does not use argument {shown_name(name)}"
             yield Finding(("cli", "argv"), message, f"add `{{{name}}}`, or drop the argument")
-
-
-def check_item(text: str) -> str:
-    """Refuse an item that is no template, or lets the model write an option."""
-    if "\0" in text:
-        raise FieldError("must not have a NUL character")
-    item = argv_item(text)
-    if item.flag is None and item.arguments and may_take_value(item.parts[0]):
-        raise FieldError(
-            "lets the model write an option", "state the whole option, as in `--mode={mode}` or `{deep:--deep}`"
-        )
-    return text
-
-
-def check_program(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuse a command line whose first item has an argument in it, or is empty."""
-    names = argv_item(argv[0]).arguments
-    if names:
-        raise FieldError(
-            f"must begin with a program, not with argument {shown_name(names[0])}",
-            "the model chooses arguments, never a program",
-        )
-    if not argv[0].strip():
-        raise FieldError("must begin with a program, and its first item is empty", "name the program: `[grep, ...]`")
-    return argv
 
 
 def cli_findings(tool: Tool) -> Iterator[Finding]:

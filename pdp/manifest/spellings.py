@@ -14,7 +14,7 @@ from pydantic.alias_generators import to_camel
 
 from pdp.documents import read_document
 from pdp.documents.document import Path
-from pdp.manifest.findings import Finding
+from pdp.documents.validation import Finding
 
 # Where a file may state a field of an entry instead; the first that is there.
 _SHORT_FORMS: Final[dict[str | int, tuple[tuple[str, ...], ...]]] = {

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.fields import READ_CLASSES, EffectClass, RiskTier
-from pdp.manifest.schema.drift import drift
+from pdp.manifest.schema.differences import drift
 from pdp.scan.exposed import Exposure
 
 _INSIDE: Final = (EffectClass.PURE, EffectClass.READ_INTERNAL, EffectClass.STAGE, EffectClass.COMMIT_LOW)

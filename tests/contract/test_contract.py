@@ -5,12 +5,12 @@ from typing import Any
 import orjson
 import pytest
 
-from pdp.contract.checks import Checked, Rejected, check
+from pdp.contract.checks import Checked, Rejected
 from pdp.contract.compiled import CompiledManifest
 from pdp.contract.invariants import Resolution, Trip
-from pdp.contract.mapping import MappingError, build_request, call_digest
+from pdp.contract.request import MappingError, build_request, call_digest, check
 from pdp.manifest.effective import effective_manifest
-from pdp.manifest.expressions.expression import ExpressionError
+from pdp.manifest.expressions.path import ExpressionError
 from pdp.manifest.fields import EffectClass
 from pdp.manifest.load import load_manifest
 from pdp.obligations.handlers import transformed

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pdp.contract.checks import Checked, check
+from pdp.contract.checks import Checked
 from pdp.contract.compiled import CompiledManifest
 from pdp.contract.invariants import DROP_STEP, Resolution, ToolInvariant, Trip
 from pdp.contract.plan import CheckedPlan, PlanStep, validate_plan
 from pdp.contract.registry.registry import Registry
 from pdp.contract.registry.tool_contract import ToolContract
+from pdp.contract.request import check
 from pdp.errors import UsageError
 from pdp.manifest.load import load_effective
 from pdp.proposal import Proposal, Rejection, RejectionCode, Status

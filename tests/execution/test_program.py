@@ -18,8 +18,8 @@ from pdp.execution.failures import ToolArgumentError
 from pdp.execution.program import CliTool
 from pdp.execution.runner import ToolRunner
 from pdp.manifest.effective import effective_tool
+from pdp.manifest.fields import argv_item
 from pdp.manifest.model import DeclaredTool, Program, Tool
-from pdp.manifest.programs import argv_item
 from pdp.proposal import Execution, Failure, FailureCode
 from tests.support import timely, until
 

@@ -8,8 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
-from pdp.contract.checks import Checked, check
+from pdp.contract.checks import Checked
 from pdp.contract.compiled import CompiledManifest
+from pdp.contract.request import check
 from pdp.decision import Decision, parse_findings
 from pdp.engine.bundle.file import Bundle, pack_bundle, read_bundle
 from pdp.engine.data import merged_data

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from pdp.contract.compiled import CompiledManifest
-from pdp.contract.functions import end_coroutine
 from pdp.contract.inputs import Inputs
 from pdp.contract.registry.entry import declared_tool
 from pdp.contract.registry.tool_contract import ToolContract
 from pdp.documents import nearest, shown_name
+from pdp.documents.arguments import end_coroutine
 from pdp.errors import UsageError
 from pdp.manifest.effective import EffectiveManifest, effective_manifest, effective_tool
 from pdp.manifest.exports import ExportFormat, described, export_tools

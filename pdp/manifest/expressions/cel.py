@@ -11,6 +11,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from itertools import takewhile
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ import orjson
 from pdp.errors import MissingExtraError
 from pdp.installed import extra
 from pdp.json import JsonValueError, check_json
-from pdp.manifest.expressions.expression import ANY, Contained, ExpressionError, JsonPath, Variables, check_offered
+from pdp.manifest.expressions.path import ANY, Contained, ExpressionError, JsonPath, Variables, check_offered
 
 MAX_LENGTH: Final = 1000
 MAX_ITEMS: Final = 100
@@ -35,6 +36,7 @@ _OF_JOINED_ITEM: Final = 8
 _FUNCTIONS: Final = frozenset(
     ("contains", "double", "duration", "endsWith", "int", "size", "startsWith", "string", "timestamp")
 )
+_CHECK_VARIABLES: Final = frozenset(("call", "config", "plan", "state"))
 _MAX_MESSAGE: Final = 200
 _PARSER_ERROR: Final = re.compile(r"<input>:\d+:(\d+): (?:Syntax error: )?(.*?)(?: expecting .*)?$", re.MULTILINE)
 _GAP: Final = r"(?:\s|//[^\n]*\n)*"
@@ -151,6 +153,15 @@ class CelProgram:
                 f"{self.text}: reads and joins more than {MAX_WORK} values",
                 hint="bound its lists and texts in the schema, or compute the value in the app",
             )
+
+
+@lru_cache(maxsize=1024)
+def compile_check(text: str) -> CelProgram:
+    """Compile the check of an invariant, CEL over `call` (the arguments), `state`, `config` and `plan`; without `$`.
+
+    ExpressionError: as of `CelProgram`.
+    """
+    return CelProgram(text, _CHECK_VARIABLES)
 
 
 def _paths(text: str) -> Iterator[JsonPath]:

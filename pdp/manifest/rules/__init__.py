@@ -1,8 +1,8 @@
 """What a well-formed manifest can still get wrong.
 
-* rules: an entry by itself, with its governance, and all entries together; what is likely a mistake is a warning.
-* paths: where the paths of expressions lead, in the argument schema and in the session.
-* forbidden: what is not a tool (`not_a_tool.*`).
+* rules: an entry by itself, with its governance, and all entries together.
+* paths: mappings and invariants, and where the paths of their expressions lead; loaded where an entry has some.
+* forbidden: what is not a tool (`not_a_tool.*`); texts: whether a schema bounds a text.
 * labels: paths of labels, and what must not be believed; loaded only where results are labelled.
-* lint: what can hardly be meant (impossible schemas, nobody to approve), and which contract clauses a tool meets.
+* lint: what can hardly be meant (names, impossible schemas, nobody to approve), and the clauses that a tool meets.
 """

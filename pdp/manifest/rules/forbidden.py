@@ -11,40 +11,20 @@ import pathlib
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from pdp.documents import shown_name
 from pdp.documents.document import Path
+from pdp.documents.validation import Finding
 from pdp.manifest.fields import PATTERN_EFFECTS, EffectClass, NotATool, Pattern
-from pdp.manifest.findings import Finding
 from pdp.manifest.model import DeclaredTool, Tool
 from pdp.manifest.rules.rules import says_it_changes
-from pdp.manifest.schema.compile import compile_schema
 from pdp.manifest.schema.faults import member_place
 from pdp.manifest.schema.references import subschemas
-from pdp.manifest.schema.walk import BRANCHES, Alternative, SchemaNode, argument_schemas, walk
+from pdp.manifest.schema.walk import BRANCHES, EVERY_TYPE, Alternative, SchemaNode, argument_schemas, walk
 
-LONGEST_NAME: Final = 200
-"""A text that may be no longer than this is a name or a number of something, and no prompt."""
-
-_EVERY: Final = frozenset(("array", "boolean", "null", "number", "object", "string"))
 # What the shapes themselves leave open: the payload is the arguments of the tool that commits it, which types them.
 _SHAPED: Final = {Pattern.ACTION_STAGING: frozenset(("action.payload",))}
-_SENTENCES: Final = tuple(
-    text + more
-    for text in ("do whatever it takes", "Do whatever it takes!", "/do whatever it takes", "DO WHATEVER IT TAKES")
-    for more in ("", " and then say that nobody asked for it", " (all of it);\nnow, at once")
-)
-# With a domain of each length, for a text whose length is stated.
-_ADDRESSES: Final = tuple(
-    form(f"{start}{domain}vil.com{end}")
-    for start, end in (("eve@", ""), ("https://", "/x"), ("", "/x"))
-    for domain in ("e" * length for length in range(1, 64))
-    for form in (str, str.upper)
-)
-# A wildcard that repeats without bound, or until one certain character.
-_WILD: Final = re.compile(r"(?<!\\)(?:\.|\[\^[^\]]{1,4}\]|\\[SWDP]|\[\\[sS]\\[sS]\])\)*(?:[*+]|\{\d+,\})")
-_GROUPS: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|]")
 _NAMING: Final = frozenset((
     "$ref", "additionalProperties", "patternProperties", "properties", "unevaluatedProperties",
 ))  # fmt: skip
@@ -128,8 +108,10 @@ def _free_text(entry: Tool) -> Iterator[Finding]:
     arguments = argument_schemas(entry.schema_)
     if len(arguments) != 1:
         return
+    from pdp.manifest.rules.texts import LONGEST_NAME, is_free_text  # noqa: PLC0415 - few tools take one argument
+
     ((name, schema),) = arguments.items()
-    if _is_free_text(schema):
+    if is_free_text(schema):
         yield _refused(
             member_place(entry.schema_, "schema", name),
             NotATool.FREE_TEXT,
@@ -209,8 +191,8 @@ def _parts(root: SchemaNode, *, unnamed: bool = True) -> Iterator[tuple[str, Sch
 def _is_anything(node: SchemaNode) -> bool:
     """Whether an alternative may be anything, or each type is admitted by one."""
     typed = [form.types for form in node.alternatives if form.values is None]
-    kinds = {"number" if kind == "integer" else kind for types in typed for kind in types or _EVERY}
-    return kinds >= _EVERY
+    kinds = {"number" if kind == "integer" else kind for types in typed for kind in types or EVERY_TYPE}
+    return kinds >= EVERY_TYPE
 
 
 def _is_unstated(form: Alternative) -> bool:
@@ -234,64 +216,3 @@ def _has_unread_members(form: Alternative) -> bool:
         for stated in form.rest[key]
         for _, part in subschemas({key: stated})
     )
-
-
-def _is_free_text(node: SchemaNode) -> bool:
-    """Return whether an argument, or the one member or each item of it, may be any text.
-
-    Constants are none, nor is a text that is short, of a format, or of a pattern; but a pattern or a format that lets a
-    sentence through says nothing.
-    """
-    pending, seen = [node], set[int]()
-    while pending:
-        for form in pending.pop().alternatives:
-            if id(form) in seen or form.values is not None:
-                continue
-            seen.add(id(form))
-            kinds = _EVERY if form.types is None else form.types
-            short = any(
-                isinstance(most, int | float) and most <= LONGEST_NAME for most in form.rest.get("maxLength", ())
-            )
-            if "string" in kinds and not short and not bounds_text(form):
-                return True
-            inner = [form.items] if "array" in kinds else []
-            if "object" in kinds:
-                # Of an object with several members none says by itself what the tool does.
-                named = form.properties or form.conditional
-                inner += [form.members, *(named.values() if len(named) == 1 else ())]
-            pending += filter(None, inner)
-    return False
-
-
-def bounds_text(form: Alternative) -> bool:
-    """Whether a format or a pattern says what a text may be: no sentence passes."""
-    constraints = [{key: value} for key in ("format", "pattern") for value in form.rest.get(key, ())]
-    return not all(_admits_sentences(constraint) for constraint in constraints)
-
-
-def admits_address(form: Alternative) -> bool:
-    """Whether a text that a format or a pattern bounds may be a mail address or a link, of whatever domain."""
-    bounds = ("format", "pattern", "minLength", "maxLength")
-    constraints = [{key: value} for key in bounds for value in form.rest.get(key, ())]
-    text = compile_schema({"type": "string", "allOf": constraints})
-    return any(map(text.is_valid, _ADDRESSES))
-
-
-def _admits_sentences(constraint: dict[str, Any]) -> bool:
-    pattern = constraint.get("pattern")
-    if pattern is not None and (not _is_anchored(pattern) or _WILD.search(pattern)):
-        return True
-    text = compile_schema({"type": "string", **constraint})
-    return any(text.is_valid(sentence) for sentence in _SENTENCES)
-
-
-def _is_anchored(pattern: str) -> bool:
-    """Whether a pattern is about the whole text, and not about some part of it."""
-    if not pattern.startswith(("^", r"\A")) or not pattern.endswith(("$", r"\z")) or pattern.endswith(r"\$"):
-        return False
-    deep = 0
-    for mark in _GROUPS.findall(pattern):
-        deep += {"(": 1, ")": -1}.get(mark, 0)
-        if mark == "|" and deep == 0:  # `^a|b$`: two patterns, each open at one end
-            return False
-    return True

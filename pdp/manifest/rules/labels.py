@@ -10,13 +10,13 @@ from typing import Final
 
 from pdp.documents import nearest, shown_name
 from pdp.documents.document import Path
+from pdp.documents.validation import Finding, looks_like
 from pdp.json import pointer_steps
-from pdp.manifest.expressions.expression import ANY
+from pdp.manifest.expressions.path import ANY
 from pdp.manifest.fields import SINKS, EffectClass, Integrity
-from pdp.manifest.findings import Finding
 from pdp.manifest.model import Governable, ResultLabels, Tool
-from pdp.manifest.rules.forbidden import admits_address, bounds_text
-from pdp.manifest.rules.paths import looks_like, part_of
+from pdp.manifest.rules.paths import part_of
+from pdp.manifest.rules.texts import admits_address, bounds_text
 from pdp.manifest.schema.walk import Alternative, SchemaNode, argument_schemas, walk
 
 Steps = tuple[str, ...]

@@ -3,24 +3,29 @@
 An enforcement point loads this only where its governance file demands clauses.
 """
 
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from typing import Any, Final
 
 from pdp.documents import shown_name
 from pdp.documents.document import Path
+from pdp.documents.validation import Finding
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.fields import READ_CLASSES, SUBJECT, UNIVERSAL_CLAUSES, Clause, EffectClass, RiskTier, Writes
-from pdp.manifest.findings import Finding
-from pdp.manifest.model import ActionRules, Ontology, Tool
+from pdp.manifest.model import ActionRules, DeclaredTool, Ontology, Tool
 from pdp.manifest.rules.labels import label_doubts
 from pdp.manifest.rules.rules import says_it_changes
 from pdp.manifest.schema.compile import closed_schema
 from pdp.manifest.schema.references import direct
-from pdp.manifest.schema.walk import BRANCHES, Alternative, SchemaNode, walk
+from pdp.manifest.schema.walk import BRANCHES, Alternative, SchemaNode, argument_schemas, walk
 
+_SNAKE_CASE: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)+")
+_WORD: Final = re.compile(r"[A-Za-z]+")
 _BOUNDS: Final = (
     (("integer", "number"), ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")),
     (("string",), ("minLength",), ("maxLength",)),
@@ -193,6 +198,44 @@ def doubts(tool: Tool, rules: ActionRules | None = None, *, sound: bool, labelle
     elif tool.approval.approvers == ():
         hint = "name a role, one that both files name where both state approvers"
         yield Finding(("approval",), "nobody can approve this: its approvers are none", hint, warning=True)
+
+
+@cache
+def _verbs() -> frozenset[str]:
+    return frozenset(files("pdp.manifest.rules").joinpath("verbs.txt").read_text("ascii").split())
+
+
+def _is_verb(word: str, description: str) -> bool:
+    """Whether a name's first word is a verb that is listed, or the one that its description has in the third person."""
+    match = _WORD.match(description)
+    return word in _verbs() or (match is not None and match[0].lower() in (f"{word}s", f"{word}es"))
+
+
+def naming_doubts(tool: DeclaredTool, unusable: frozenset[str], *, sound: bool) -> Iterator[Finding]:
+    """Yield what a model can hardly choose by in an entry as it is stated, as warnings; `sound`: its schema is."""
+    if "name" not in unusable:
+        amiss = None
+        if not _SNAKE_CASE.fullmatch(tool.name):
+            amiss = "is not snake_case of at least two words"
+        elif not _is_verb(tool.name.partition("_")[0], tool.description or ""):
+            amiss = "begins with no verb that is known"
+        if amiss:
+            hint = "write a verb first, such as search_web, and begin the description with it, as in `Searches the web`"
+            yield Finding(("name",), f"name {shown_name(tool.name)} {amiss}", hint, warning=True)
+    if tool.description is None and not {"description", "name"} & unusable:
+        yield Finding(
+            ("name",), f"tool {shown_name(tool.name)} has no description", "the model chooses tools by it", warning=True
+        )
+    for name, schema in (argument_schemas(tool.schema_) if sound else {}).items():
+        # A reference is described where it leads.
+        if not any(isinstance(part, bool) or part.keys() & {"$ref", "description"} for part in schema.parts):
+            yield Finding(
+                ("schema", "properties", name),
+                f"argument {shown_name(name)} of {shown_name(tool.name)} has no description",
+                "the model reads it to know what to put there",
+                warning=True,
+                key=True,
+            )
 
 
 def _impossible(root: SchemaNode, place: Path) -> Iterator[tuple[Path, str]]:

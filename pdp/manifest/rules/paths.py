@@ -1,21 +1,24 @@
-"""Where the paths of expressions lead: every step is held against the argument schema and against the session.
+"""What the expressions of an entry read: every path is held against the argument schema and against the session.
 
 What is open admits any name; what is closed admits what it names. A tool that declares `config`, or what it reads of
 the state, closes these. Claims are the token's own: one is refused only where it looks like a claim that is known.
+An enforcement point loads this only where an entry has mappings, invariants or labels.
 """
 
-from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from pdp.documents import nearest, shown_name
-from pdp.manifest.expressions.expression import ANY, SESSION_FIELDS, Contained, JsonPath
-from pdp.manifest.model import DeclaredTool
+from pdp.documents.document import Path
+from pdp.documents.validation import Finding, looks_like
+from pdp.manifest.expressions.cel import compile_check
+from pdp.manifest.expressions.expression import compile_expression
+from pdp.manifest.expressions.path import ANY, SESSION_FIELDS, Contained, ExpressionError, JsonPath
+from pdp.manifest.model import Correction, DeclaredTool, Governable
+from pdp.manifest.rules.rules import argument_findings
 from pdp.manifest.schema.compile import closed_schema, compile_schema
-from pdp.manifest.schema.walk import BRANCHES, Alternative, SchemaNode, walk
-
-Roots = dict[str, "SchemaNode"]
-"""What each variable of an expression may hold."""
+from pdp.manifest.schema.walk import BRANCHES, Alternative, SchemaNode, argument_schemas, walk
 
 _OPEN: Final = {"type": "object"}
 _TEXT: Final = {"type": "string"}
@@ -33,9 +36,101 @@ _CLAIMS: Final = {
     "act": {"$ref": "#/$defs/claims"},
 }
 _ANYTHING: Final = walk(True)
+_BARE_PATH: Final = re.compile(r"(?:arguments|session)(?:\.[A-Za-z_][A-Za-z0-9_]*|\[[^\]]*\])+")
+# What a check compares a step's `tool` with, on either side.
+_QUOTED: Final = re.compile(r"""(["'])([^"'\\\n]*)\1""")
+_STEP_TOOL: Final = re.compile(
+    r"""(["'][^"'\n]*["'])\s*[=!]=\s*\w[\w.]*(?:\[[^\]]*\])?\.tool\b|\.tool\s*(?:[=!]=\s*(["'][^"'\n]*["'])|in\s*(\[[^\]]*\]))"""
+)
+
+PROTECTED: Final = frozenset((
+    "act", "approval", "approvals", "approved", "approved_by", "approver", "approvers", "claims", "clearances",
+    "entitlements", "limits", "markings", "permissions", "roles", "scopes", "subject",
+))  # fmt: skip
+"""What says who the subject is, how data is marked, or who approved: never taken from arguments."""
 
 
-def path_roots(tool: DeclaredTool) -> Roots:
+def mapping_findings(rules: Governable, tool: DeclaredTool | None) -> Iterator[Finding]:
+    """Yield what is wrong with the mappings of `rules` for a tool; None: its schema is not known, or faulty."""
+    roots = None if tool is None else _roots(tool)
+    for path, value in mapped_values({"context": rules.context, "resource": rules.resource}, ()):
+        if isinstance(value, str) and _BARE_PATH.fullmatch(value):
+            hint = f"write `${value}`; as a text, `$'{value}'`"
+            yield Finding(path, f"{shown_name(value)} is a text here, and not what it names", hint)
+        try:
+            expression = compile_expression(value)
+        except ExpressionError as error:
+            yield Finding(path, error.message, error.hint)
+            continue
+        protected = [str(step) for step in path if step in PROTECTED]
+        if protected and expression.reads_arguments:
+            message = f"{shown_name(protected[-1])} is taken from the arguments, which the model writes"
+            yield Finding(path, message, "take it from the session: $session.facts… or $session.claims…")
+        yield from _path_findings(expression.paths, roots, path)
+
+
+def mapped_values(value: Any, at: Path) -> Iterator[tuple[Path, Any]]:
+    """Yield each value of a mapping that holds no others, with its place."""
+    if not isinstance(value, dict | list) or not value:
+        yield at, value
+        return
+    for step, part in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from mapped_values(part, (*at, step))
+
+
+def invariant_findings(tool: DeclaredTool, *, sound: bool) -> Iterator[Finding]:
+    """Yield what is wrong with the invariants of a tool; `sound`: its schema has no fault."""
+    roots = _roots(tool) if sound else None
+    for at, invariant in enumerate(tool.invariants):
+        place = ("invariants", at, "check")
+        try:
+            paths = compile_check(invariant.check).paths
+        except ExpressionError as error:
+            yield Finding(place, error.message, error.hint)
+        else:
+            yield from _path_findings(paths, roots, place)
+        for name in invariant.correct.set if roots and isinstance(invariant.correct, Correction) else ():
+            at_name = ("invariants", at, "correct", "set", name)
+            yield from argument_findings(name, argument_schemas(tool.schema_), at_name, key=True)
+
+
+def plan_findings(tools: Mapping[int, DeclaredTool]) -> Iterator[Finding]:
+    """Yield what invariants ask of a plan's steps that no tool here is, or takes; Python contracts may bring others."""
+    names = {tool.name for tool in tools.values()}
+    arguments = {name for tool in tools.values() for name in argument_schemas(tool.schema_)}
+    for at, tool in tools.items():
+        for position, invariant in enumerate(tool.invariants):
+            check = invariant.check
+            texts = {text[1] for asked in _STEP_TOOL.findall(check) for text in _QUOTED.findall("".join(asked))}
+            unknown = [(name, "a tool", names) for name in sorted(texts - names)]
+            read = _read_of_steps(check)
+            unknown += [(name, "an argument of a tool", arguments) for name in sorted(read - arguments)]
+            for name, kind, known in unknown:
+                yield Finding(
+                    ("tools", at, "invariants", position, "check"),
+                    f"{shown_name(name)}, asked of a step of the plan, is not {kind} here",
+                    nearest(name, known),
+                    warning=not looks_like(name, known),
+                )
+
+
+def _read_of_steps(check: str) -> set[str]:
+    """Return the arguments of a plan's steps that a check reads; none of one that is faulty."""
+    try:
+        paths = compile_check(check).paths
+    except ExpressionError:
+        return set()
+    read = [path.steps for path in paths if path.variable == "plan"]
+    return {str(name) for steps in read if steps[1:2] == ("arguments",) for name in steps[2:3] if isinstance(name, str)}
+
+
+def _path_findings(paths: Iterable[JsonPath], roots: Mapping[str, SchemaNode] | None, at: Path) -> Iterator[Finding]:
+    for path in sorted(paths if roots else (), key=str):
+        if roots and (problem := _misspelt(path, roots)):
+            yield Finding(at, *problem)
+
+
+def _roots(tool: DeclaredTool) -> dict[str, SchemaNode]:
     """Return what the expressions of an entry may read; its schema stands on its own and has no fault."""
     config = _named(parameter.key for parameter in tool.config)
     state = _named((*tool.state.reads, *(effect.key for effect in tool.state.effects)) if tool.state else ())
@@ -60,18 +155,13 @@ def path_roots(tool: DeclaredTool) -> Roots:
     }
 
 
-def looks_like(name: str, known: Iterable[str]) -> bool:
-    """Whether a name is likely one of the known ones, misspelt: `clearence`, `role` for `roles`."""
-    return bool(get_close_matches(name, list(known), 1, 0.8))
-
-
 def _named(names: Iterable[str]) -> dict[str, Any]:
     """Return the schema of an object with these members; without any it is open."""
     members = dict.fromkeys(names, True)
     return {"type": "object", "properties": members, "additionalProperties": not members}
 
 
-def misspelt(path: JsonPath, roots: Mapping[str, SchemaNode]) -> tuple[str, str] | None:
+def _misspelt(path: JsonPath, roots: Mapping[str, SchemaNode]) -> tuple[str, str] | None:
     """Return what is wrong with a path and what to do about it; None where it may lead to a value."""
     forms = roots[path.variable].alternatives
     for at, step in enumerate(path.steps):

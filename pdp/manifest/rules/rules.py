@@ -4,20 +4,14 @@ Each rule yields findings with paths relative to what it was given. `unusable` n
 have been left out: nothing is said about them twice.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from importlib.resources import files
 from typing import Any, Final
 
 from pdp.documents import nearest, shown_name
 from pdp.documents.document import Path
-from pdp.manifest.expressions.expression import ExpressionError, JsonPath, compile_check, compile_expression
+from pdp.documents.validation import Finding, looks_like
 from pdp.manifest.fields import READ_CLASSES, SUBJECT, EffectClass, Pattern, RiskTier, Writes
-from pdp.manifest.findings import Finding
-from pdp.manifest.model import AgentPins, Correction, DeclaredTool, Governable, Limit, Ontology, Tool
-from pdp.manifest.programs import argv_findings
-from pdp.manifest.rules.paths import Roots, looks_like, misspelt
+from pdp.manifest.model import AgentPins, DeclaredTool, Governable, Limit, Ontology, Tool
 from pdp.manifest.schema.walk import SchemaNode, argument_schemas
 
 PEP_CONTEXT: Final = frozenset((
@@ -26,36 +20,19 @@ PEP_CONTEXT: Final = frozenset((
 ))  # fmt: skip
 """What only the enforcement point writes into a request's context."""
 
-PROTECTED: Final = frozenset((
-    "act", "approval", "approvals", "approved", "approved_by", "approver", "approvers", "claims", "clearances",
-    "entitlements", "limits", "markings", "permissions", "roles", "scopes", "subject",
-))  # fmt: skip
-"""What says who the subject is, how data is marked, or who approved: never taken from arguments."""
-
 _COMMITS: Final = frozenset((EffectClass.COMMIT_LOW, EffectClass.COMMIT_HIGH))
 _CHANGES: Final = ("write", "external")
-_SNAKE_CASE: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)+")
-_WORD: Final = re.compile(r"[A-Za-z]+")
-_BARE_PATH: Final = re.compile(r"(?:arguments|session)(?:\.[A-Za-z_][A-Za-z0-9_]*|\[[^\]]*\])+")
-# What a check compares a step's `tool` with, on either side.
-_QUOTED: Final = re.compile(r"""(["'])([^"'\\\n]*)\1""")
-_STEP_TOOL: Final = re.compile(
-    r"""(["'][^"'\n]*["'])\s*[=!]=\s*\w[\w.]*(?:\[[^\]]*\])?\.tool\b|\.tool\s*(?:[=!]=\s*(["'][^"'\n]*["'])|in\s*(\[[^\]]*\]))"""
-)
 _NUMBERS: Final = frozenset(("integer", "number"))
 _STRING: Final = frozenset(("string",))
 
 
-def tool_findings(tool: DeclaredTool, unusable: frozenset[str], roots: Roots | None) -> Iterator[Finding]:
-    """Yield what is wrong with an entry as it is stated; `roots`: what its expressions may read, if known."""
-    arguments = None if roots is None else roots["arguments"].named()
-    yield from governable_findings(tool, roots)
+def tool_findings(tool: DeclaredTool, unusable: frozenset[str], *, sound: bool) -> Iterator[Finding]:
+    """Yield what is wrong with an entry as it is stated; `sound`: its schema has no fault."""
+    yield from governable_findings(tool, tool if sound else None)
     if tool.type == "cli" and tool.cli is None and "cli" not in unusable:
         yield Finding(("type",), "`type: cli` without `cli`", "state the program: `cli: {argv: [...]}`")
     if tool.type != "cli" and tool.cli is not None and "type" not in unusable:
         yield Finding(("cli",), "`cli` on a tool of another type", "write `type: cli`, or remove it", key=True)
-    if arguments is not None and tool.type == "cli" and tool.cli is not None:
-        yield from argv_findings(tool.cli.argv, arguments)
     if tool.approval is not None and SUBJECT in (tool.approval.approvers or ()):
         message = f"`{SUBJECT}` in a manifest: its author does not decide that people approve for their own agents"
         hint = "let the governance file name it, where the manifest names no approvers"
@@ -81,21 +58,21 @@ def tool_findings(tool: DeclaredTool, unusable: frozenset[str], roots: Roots | N
             "write `pattern: action-staging`, or remove it",
             key=True,
         )
-    yield from _invariant_findings(tool, roots)
+    yield from _repeated(("invariants",), "invariant", enumerate(item.id for item in tool.invariants), "id")
     yield from _repeated(("config",), "config parameter", enumerate(item.key for item in tool.config), "key")
     effects = tool.state.effects if tool.state else ()
     yield from _repeated(("state", "effects"), "state effect", enumerate(item.key for item in effects), "key")
-    yield from _warnings(tool, unusable, arguments)
 
 
-def governable_findings(rules: Governable, roots: Roots | None) -> Iterator[Finding]:
-    """Yield what is wrong with the fields that manifest and governance file share; `roots` as of `tool_findings`."""
+def governable_findings(rules: Governable, tool: DeclaredTool | None) -> Iterator[Finding]:
+    """Yield what is wrong with the fields that manifest and governance file share.
+
+    They are of `tool`; None: its schema is not known, or faulty.
+    """
     for name in (rules.context or {}).keys() & PEP_CONTEXT:
         yield Finding(
             ("context", name), f"context `{name}` is the enforcement point's own", "choose another name", key=True
         )
-    for path, value in mapped_values({"context": rules.context, "resource": rules.resource}, ()):
-        yield from _expression_findings(value, path, roots)
     limits = rules.limits or ()
     yield from _repeated(
         ("limits",), "limit", enumerate(f"{item.limit} on {item.argument or 'calls'}" for item in limits)
@@ -103,16 +80,16 @@ def governable_findings(rules: Governable, roots: Roots | None) -> Iterator[Find
     for at, limit in enumerate(limits):
         for fields, message, hint in _limit_faults(limit):
             yield Finding(("limits", at, *fields), f"limit {shown_name(limit.limit)} {message}", hint, key=bool(fields))
-    if roots is None:
+    if tool is None:
         return
-    arguments = roots["arguments"].named()
+    arguments = argument_schemas(tool.schema_)
     yield from _limited_findings(limits, arguments)
     for at, name in enumerate(rules.provenance.required if rules.provenance else ()):
-        yield from _argument_findings(name, arguments, ("provenance", "required", at))
+        yield from argument_findings(name, arguments, ("provenance", "required", at))
     for at, name in enumerate(rules.sensitive or ()):
-        yield from _argument_findings(name, arguments, ("sensitive", at))
+        yield from argument_findings(name, arguments, ("sensitive", at))
     for name in rules.roles or ():
-        yield from _argument_findings(name, arguments, ("roles", name), key=True)
+        yield from argument_findings(name, arguments, ("roles", name), key=True)
 
 
 def _limited_findings(limits: Sequence[Limit], arguments: Mapping[str, SchemaNode]) -> Iterator[Finding]:
@@ -124,7 +101,7 @@ def _limited_findings(limits: Sequence[Limit], arguments: Mapping[str, SchemaNod
         ):
             if name is None:
                 continue
-            yield from _argument_findings(name, arguments, ("limits", at, field))
+            yield from argument_findings(name, arguments, ("limits", at, field))
             schema = arguments.get(name)
             if schema is not None and schema.kinds is not None and not schema.kinds <= kinds:
                 fault = f"limit on argument {shown_name(name)}, which is not {noun}"
@@ -244,7 +221,6 @@ def manifest_findings(
                 f"pin {ontology.version}, or let another manifest have the tool",
             )
         yield from _commit_findings(tool, at, by_name)
-    yield from _plan_findings(tools)
     yield from _repeated(("agents",), "agent", enumerate(agent.id for agent in agents), "id")
     for at, agent in enumerate(agents):
         for name, version in agent.tools.items():
@@ -276,93 +252,10 @@ def _commit_findings(tool: DeclaredTool, position: int, by_name: Mapping[str, De
         yield Finding(("tools", position, "commits", at), f"{shown_name(name)} {message}", hint, warning=unknown)
 
 
-def _plan_findings(tools: Mapping[int, DeclaredTool]) -> Iterator[Finding]:
-    """Yield what invariants ask of a plan's steps that no tool here is, or takes; Python contracts may bring others."""
-    names = {tool.name for tool in tools.values()}
-    arguments = {name for tool in tools.values() for name in argument_schemas(tool.schema_)}
-    for at, tool in tools.items():
-        for position, invariant in enumerate(tool.invariants):
-            check = invariant.check
-            texts = {text[1] for asked in _STEP_TOOL.findall(check) for text in _QUOTED.findall("".join(asked))}
-            unknown = [(name, "a tool", names) for name in sorted(texts - names)]
-            read = _read_of_steps(check)
-            unknown += [(name, "an argument of a tool", arguments) for name in sorted(read - arguments)]
-            for name, kind, known in unknown:
-                yield Finding(
-                    ("tools", at, "invariants", position, "check"),
-                    f"{shown_name(name)}, asked of a step of the plan, is not {kind} here",
-                    nearest(name, known),
-                    warning=not looks_like(name, known),
-                )
-
-
-def _read_of_steps(check: str) -> set[str]:
-    """Return the arguments of a plan's steps that a check reads; none of one that is faulty."""
-    try:
-        paths = compile_check(check).paths
-    except ExpressionError:
-        return set()
-    read = [path.steps for path in paths if path.variable == "plan"]
-    return {str(name) for steps in read if steps[1:2] == ("arguments",) for name in steps[2:3] if isinstance(name, str)}
-
-
-def mapped_values(value: Any, at: Path) -> Iterator[tuple[Path, Any]]:
-    """Yield each value of a mapping that holds no others, with its place."""
-    if not isinstance(value, dict | list) or not value:
-        yield at, value
-        return
-    for step, part in value.items() if isinstance(value, dict) else enumerate(value):
-        yield from mapped_values(part, (*at, step))
-
-
-def _expression_findings(value: Any, path: Path, roots: Roots | None) -> Iterator[Finding]:
-    if isinstance(value, str) and _BARE_PATH.fullmatch(value):
-        hint = f"write `${value}`; as a text, `$'{value}'`"
-        yield Finding(path, f"{shown_name(value)} is a text here, and not what it names", hint)
-    try:
-        expression = compile_expression(value)
-    except ExpressionError as error:
-        yield Finding(path, error.message, error.hint)
-        return
-    protected = [str(step) for step in path if step in PROTECTED]
-    if protected and expression.reads_arguments:
-        yield Finding(
-            path,
-            f"{shown_name(protected[-1])} is taken from the arguments, which the model writes",
-            "take it from the session: $session.facts… or $session.claims…",
-        )
-    if roots is not None:
-        yield from _path_findings(expression.paths, roots, path)
-
-
-def _path_findings(paths: Iterable[JsonPath], roots: Roots, at: Path) -> Iterator[Finding]:
-    for path in sorted(paths, key=str):
-        problem = misspelt(path, roots)
-        if problem is not None:
-            yield Finding(at, *problem)
-
-
-def _invariant_findings(tool: DeclaredTool, roots: Roots | None) -> Iterator[Finding]:
-    yield from _repeated(("invariants",), "invariant", enumerate(item.id for item in tool.invariants), "id")
-    for at, invariant in enumerate(tool.invariants):
-        place = ("invariants", at, "check")
-        try:
-            paths = compile_check(invariant.check).paths
-        except ExpressionError as error:
-            yield Finding(place, error.message, error.hint)
-            paths = frozenset()
-        if roots is None:
-            continue
-        yield from _path_findings(paths, roots, place)
-        if isinstance(invariant.correct, Correction):
-            arguments = roots["arguments"].named()
-            for name in invariant.correct.set:
-                yield from _argument_findings(name, arguments, ("invariants", at, "correct", "set", name), key=True)
-
-
-def _argument_findings(
+def argument_findings(
     name: str, arguments: Mapping[str, SchemaNode], path: Path, *, key: bool = False
 ) -> Iterator[Finding]:
+    """Yield that the schema has no argument of a name, where that is so."""
     if name not in arguments:
         hint = nearest(name, arguments) or (f"its arguments: {', '.join(arguments)}" if arguments else "it has none")
         yield Finding(path, f"{shown_name(name)} is not an argument of the schema", hint, key=key)
@@ -379,42 +272,3 @@ def _repeated(base: Path, subject: str, names: Iterable[tuple[int, str]], *field
             message = f"{subject} {shown_name(name)} is stated twice, first as number {first[name] + 1}"
             yield Finding((*base, at, *field), message, f"rename or remove one{_NAMED if subject == 'tool' else ''}")
         first.setdefault(name, at)
-
-
-@cache
-def _verbs() -> frozenset[str]:
-    return frozenset(files("pdp.manifest.rules").joinpath("verbs.txt").read_text("ascii").split())
-
-
-def _is_verb(word: str, description: str) -> bool:
-    """Whether a name's first word is a verb that is listed, or the one that its description has in the third person."""
-    match = _WORD.match(description)
-    return word in _verbs() or (match is not None and match[0].lower() in (f"{word}s", f"{word}es"))
-
-
-def _warnings(
-    tool: DeclaredTool, unusable: frozenset[str], arguments: Mapping[str, SchemaNode] | None
-) -> Iterator[Finding]:
-    if "name" not in unusable:
-        amiss = None
-        if not _SNAKE_CASE.fullmatch(tool.name):
-            amiss = "is not snake_case of at least two words"
-        elif not _is_verb(tool.name.partition("_")[0], tool.description or ""):
-            amiss = "begins with no verb that is known"
-        if amiss:
-            hint = "write a verb first, such as search_web, and begin the description with it, as in `Searches the web`"
-            yield Finding(("name",), f"name {shown_name(tool.name)} {amiss}", hint, warning=True)
-    if tool.description is None and not {"description", "name"} & unusable:
-        yield Finding(
-            ("name",), f"tool {shown_name(tool.name)} has no description", "the model chooses tools by it", warning=True
-        )
-    for name, schema in (arguments or {}).items():
-        # A reference is described where it leads.
-        if not any(isinstance(part, bool) or part.keys() & {"$ref", "description"} for part in schema.parts):
-            yield Finding(
-                ("schema", "properties", name),
-                f"argument {shown_name(name)} of {shown_name(tool.name)} has no description",
-                "the model reads it to know what to put there",
-                warning=True,
-                key=True,
-            )

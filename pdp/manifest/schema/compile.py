@@ -5,13 +5,11 @@ linear-time engine without look-around and back-references, so that no argument 
 a number, so that neither "47500" nor true is one.
 """
 
-import re
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Final
 
-import orjson
-from jsonschema_rs import Draft202012Validator, ValidationError
+from jsonschema_rs import Draft202012Validator, RegexOptions, meta
 
 from pdp.documents.document import Path
 from pdp.errors import UsageError
@@ -24,16 +22,7 @@ _IN_PLACE: Final = ("$ref", "allOf", "anyOf", "dependentSchemas", "else", "if", 
 NOT_A_SCHEMA: Final = "write what draft 2020-12 of JSON Schema admits here"
 # Keywords whose schemas stay as they are: closing them would refuse what another branch names, or turn a negation.
 _APPLIED: Final = (*_IN_PLACE[1:], "contains", "not", "propertyNames")
-_INTO_BRANCH: Final = re.compile(r"/(anyOf|oneOf)/(\d+)")
-_LONGEST_MESSAGE: Final = 300
-# Every fault is listed where their messages have at most so many characters, and these beside what they quote: at most
-# the value and the schema.
-_MOST_MESSAGES: Final = 16_000_000
-_OF_MESSAGE: Final = 8_000
 _STATED: Final = ("additionalProperties", "unevaluatedProperties")
-_TYPES: Final = {
-    dict: "object", list: "array", str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null",
-}  # fmt: skip
 
 
 def closed_schema(schema: dict[str, Any]) -> dict[str, Any]:
@@ -94,10 +83,8 @@ class SchemaValidator:
     """
 
     def __init__(self, schema: dict[str, Any]) -> None:
-        import jsonschema_rs  # noqa: PLC0415  # not needed to import the package
-
         self._schema = schema
-        if not jsonschema_rs.meta.is_valid(schema):
+        if not meta.is_valid(schema):
             _validator(schema)  # which says why
         # A schema that costs too much is refused before the library reads it, which takes as long.
         self._cost = SchemaCost(schema)
@@ -123,85 +110,15 @@ class SchemaValidator:
             return [f"{name}: too much to check: the schema may take {cost} steps, at most {MAX_COST} are admitted"], []
         if self.is_valid(value):
             return [], []
-        errors = list(self._errors(value, cost))
-        lines = sorted(
-            f"{name}{_shortened(_path_text(error.instance_path))}: {_shortened(error.message)}" for error in errors
-        )
-        details = sorted(map(_detail, errors), key=orjson.dumps)
-        return lines or [f"{name}: is refused by the schema, and too large to say where"], details
+        from pdp.manifest.schema.explain import explained  # noqa: PLC0415 - only where a value does not pass
 
-    def _errors(self, value: Any, cost: int) -> Iterable[ValidationError]:
-        if cost * (_OF_MESSAGE + len(orjson.dumps(value)) + len(str(self._schema))) <= _MOST_MESSAGES:
-            return self._explaining.iter_errors(value)
-        # To say where takes as long as to look whether it passes.
-        return _first_error(self._explaining, value) if cost <= MAX_COST // 2 else ()
+        return explained(self._explaining, self._schema, value, name, cost)
 
     @cached_property
     def _explaining(self) -> Draft202012Validator:
-        return _validator(_with_one_branch(self._schema, self._cost.recursive))
+        from pdp.manifest.schema.explain import with_one_branch  # noqa: PLC0415 - as above
 
-
-def _detail(error: ValidationError) -> dict[str, Any]:
-    path, rule = list(error.instance_path), error.kind.name
-    expected: Any = error.kind.value
-    instance: Any = error.instance
-    if rule == "required":
-        path, expected, instance = [*path, expected], True, None
-    elif rule in _STATED:
-        name = min(expected)
-        path, expected, instance = [*path, name], False, instance[name]
-    elif rule == "unevaluatedItems":  # the library has the items there
-        expected = False
-    try:
-        expected = expected if len(orjson.dumps(expected)) <= _LONGEST_MESSAGE else None
-    except TypeError:  # errors of the branches, none of which fits
-        expected = None
-    at = _shortened(_path_text(path).removeprefix("."))
-    return {"argument": at, "rule": rule, "expected": expected, "found": _TYPES.get(type(instance), "other")}
-
-
-def _path_text(path: Iterable[str | int]) -> str:
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
-
-
-def _first_error(validator: Draft202012Validator, value: Any) -> list[ValidationError]:
-    import jsonschema_rs  # noqa: PLC0415  # not needed to import the package
-
-    try:
-        validator.validate(value)
-    except jsonschema_rs.ValidationError as error:
-        return [error]
-    return []
-
-
-def _shortened(message: str) -> str:
-    """Return a message with its end, which says what is wrong: its beginning quotes the value."""
-    message = message.replace(
-        "under any of the schemas listed in the 'oneOf'", "under exactly one schema of the 'oneOf'"
-    )
-    if len(message) <= _LONGEST_MESSAGE:
-        return message
-    return f"{message[: _LONGEST_MESSAGE // 2]} ... {message[5 - _LONGEST_MESSAGE // 2 :]}"
-
-
-def _with_one_branch(schema: Any, recursive: Container[int]) -> Any:
-    """Return a schema that admits the same, and says of its branches and what is recursive only that none fits.
-
-    The library lists every error of every branch, and those of their branches, before it reports the first one; and it
-    follows a recursive reference as often as it meets it. Of a condition it asks only whether it holds.
-    """
-    if not isinstance(schema, dict):
-        return schema
-    copy = with_parts(schema, lambda part, _: _with_one_branch(part, recursive))
-    for key in ("anyOf", "oneOf"):
-        if key in copy:
-            copy[key] = [{"if": {key: copy[key]}, "else": False}]
-    if "$ref" in copy:
-        copy["$ref"] = _INTO_BRANCH.sub(r"/\1/0/if/\1/\2", copy["$ref"])
-        if id(schema) in recursive:
-            condition = {"if": {"$ref": copy.pop("$ref")}, "else": False}
-            copy["allOf"] = [*copy.get("allOf", ()), {"anyOf": [condition]}]
-    return copy
+        return _validator(with_one_branch(self._schema, self._cost.recursive))
 
 
 def compile_schema(schema: dict[str, Any]) -> SchemaValidator:
@@ -216,15 +133,13 @@ def compile_schema(schema: dict[str, Any]) -> SchemaValidator:
 
 
 def _validator(schema: dict[str, Any]) -> Draft202012Validator:
-    import jsonschema_rs  # noqa: PLC0415  # not needed to import the package
-
     try:
-        return jsonschema_rs.Draft202012Validator(
+        return Draft202012Validator(
             schema,
             offline=True,
             validate_formats=True,
             ignore_unknown_formats=False,
-            pattern_options=jsonschema_rs.RegexOptions(size_limit=10_000_000, dfa_size_limit=10_000_000),
+            pattern_options=RegexOptions(size_limit=10_000_000, dfa_size_limit=10_000_000),
         )
     except (ValueError, TypeError) as error:
         raise UsageError(f"JSON Schema: {str(error).splitlines()[0]:.200}", hint=NOT_A_SCHEMA) from None

@@ -6,10 +6,12 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
+from jsonschema_rs import Draft202012Validator
+
 from pdp.documents import nearest
 from pdp.documents.document import Path
+from pdp.documents.validation import Finding
 from pdp.errors import UsageError
-from pdp.manifest.findings import Finding
 from pdp.manifest.schema.compile import NOT_A_SCHEMA, closed_schema, compile_schema
 from pdp.manifest.schema.references import SCHEMA_KEYS, SCHEMA_LISTS, SCHEMA_MAPS, self_contained, subschemas
 from pdp.manifest.schema.walk import walk
@@ -78,10 +80,8 @@ def read_schema(
 
 
 @cache
-def _meta_validator() -> Any:
-    import jsonschema_rs  # noqa: PLC0415  # not needed to import the package
-
-    return jsonschema_rs.Draft202012Validator({"$ref": DRAFT})
+def _meta_validator() -> Draft202012Validator:
+    return Draft202012Validator({"$ref": DRAFT})
 
 
 def _meta_findings(schema: Any, path: Path) -> Iterator[Finding]:

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from pdp.documents import nearest
 from pdp.documents.document import Path
+from pdp.documents.validation import Finding
 from pdp.json import pointer_steps
-from pdp.manifest.findings import Finding
 
 SCHEMA_LISTS: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 SCHEMA_MAPS: Final = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
@@ -23,7 +23,9 @@ SCHEMA_KEYS: Final = frozenset((
 ))  # fmt: skip
 """Where in a schema further schemas stand (JSON Schema 2020-12, core, 10 and 11)."""
 
-LEADS_OUT: Final = "$ref leads out of the file"
+LEADS_OUT: Final = "leads_out"
+"""The rule of a finding of a reference to another file, which an ontology may have."""
+
 SHARED_PREFIX: Final = "types_"
 _POINTER: Final = "#/$defs/"
 _TYPES_FILE: Final = "types.json"
@@ -158,9 +160,8 @@ class _Copies:
                 inside = _TYPES_FILE
             else:
                 hint = "refer to `#/$defs/NAME` of this file, to types.json#/$defs/NAME, or to a type of the `ontology`"
-                self.faults.append(
-                    Finding(place, f"{LEADS_OUT}: {reference:.80}", nearest(reference, ontology) or hint)
-                )
+                message = f"$ref leads out of the file: {reference:.80}"
+                self.faults.append(Finding(place, message, nearest(reference, ontology) or hint, rule=LEADS_OUT))
                 return reference
         name, known = reference.rpartition(_POINTER)[2], self._sources[inside]
         if name not in known:

@@ -12,8 +12,8 @@ from importlib.resources import files
 from typing import Any, Final
 
 from pdp.documents import shown_name
+from pdp.documents.validation import Finding
 from pdp.manifest.fields import Pattern
-from pdp.manifest.findings import Finding
 from pdp.manifest.model import DeclaredTool
 from pdp.manifest.schema.compile import SchemaValidator, compile_schema
 from pdp.manifest.schema.faults import member_place

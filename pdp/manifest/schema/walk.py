@@ -25,6 +25,7 @@ _DEEPEST: Final = 64
 BRANCHES: Final = frozenset(("$ref", "allOf", "anyOf", "oneOf"))
 """The keywords whose branches, where the walker has left them unread, stand in `Alternative.rest`."""
 
+EVERY_TYPE: Final = frozenset(("array", "boolean", "null", "number", "object", "string"))
 _READ: Final = BRANCHES | {"const", "enum", "properties", "required", "type"}
 _ANNOTATIONS: Final = frozenset((
     "$comment", "$defs", "$schema", "default", "definitions", "deprecated", "description", "examples", "readOnly",

@@ -8,13 +8,15 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from pdp.audit.chain import keyed_hash
-from pdp.contract.checks import Rejected, check
+from pdp.contract.checks import Rejected
 from pdp.contract.compiled import CompiledManifest
+from pdp.contract.request import check
 from pdp.decision import Decision, Verdict, denied, new_id
 from pdp.engine.protocol import DECISION, REQUEST_INVALID, Engine, parse_answer
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, PdpError, UndefinedDocumentError
 from pdp.json import canonical
-from pdp.manifest.expressions.expression import MISSING, Expression, Variables, compile_expression
+from pdp.manifest.expressions.expression import compile_expression
+from pdp.manifest.expressions.path import MISSING, Expression, Variables
 from pdp.manifest.model import Tool
 from pdp.pep import Pep
 from pdp.project.resources import engine_of_files

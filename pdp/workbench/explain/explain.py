@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from pdp.contract.checks import CHECKS
+from pdp.contract.request import CHECKS
 from pdp.contract.sensitive import Mask
 from pdp.decision import Reason
 from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError

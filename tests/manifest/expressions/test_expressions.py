@@ -11,14 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pdp.errors import FileFaultsError
-from pdp.manifest.expressions.expression import (
-    MISSING,
-    SESSION_FIELDS,
-    ExpressionError,
-    Variables,
-    compile_check,
-    compile_expression,
-)
+from pdp.manifest.expressions.cel import compile_check
+from pdp.manifest.expressions.expression import compile_expression
+from pdp.manifest.expressions.path import MISSING, SESSION_FIELDS, ExpressionError, Variables
 from pdp.manifest.load import load_manifest
 
 SESSION_OFFERS = (

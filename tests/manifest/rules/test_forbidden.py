@@ -11,7 +11,8 @@ from pdp.manifest.diff import manifest_diff
 from pdp.manifest.effective import effective_tool, made_of
 from pdp.manifest.load import load_effective, load_manifest
 from pdp.manifest.model import DeclaredTool
-from pdp.manifest.rules.forbidden import LONGEST_NAME, forbidden_findings, staged_commits
+from pdp.manifest.rules.forbidden import forbidden_findings, staged_commits
+from pdp.manifest.rules.texts import LONGEST_NAME
 from tests.support import ROOT
 
 FREE = {"type": "object", "properties": {"prompt": {"type": "string"}}}

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from pdp.documents import nearest, shown_name
 from pdp.documents.document import Path
+from pdp.documents.validation import FaultyFile, Finding, Model
 from pdp.errors import FileFaultsError, UsageError
-from pdp.manifest.findings import FaultyFile, Finding, Model
 from pdp.session import Session
 from pdp.workbench.scenarios.files.scenario import ACTIONS, Scenario, ScenarioSettings, Step
 

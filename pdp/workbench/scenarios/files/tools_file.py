@@ -7,8 +7,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Final
 
-from pdp.contract.functions import named_parameters
 from pdp.documents import read_bytes, shown_name
+from pdp.documents.arguments import named_parameters
 from pdp.errors import Fault, FileFaultsError, Place, UsageError
 from pdp.patterns.run import Deployment
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pdp.approvals.approvals import ApprovalRefusedError, Approvals
 from pdp.audit.chain import MemoryAudit
-from pdp.contract.mapping import call_digest
+from pdp.contract.request import call_digest
 from pdp.decision import Verdict, denied
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.errors import UsageError

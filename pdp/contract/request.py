@@ -1,14 +1,21 @@
-"""From a checked proposal to the request: the manifest's mappings, the session and the call's digest."""
+"""From a proposal to the request: the checks in their order, then the manifest's mappings and the call's digest.
 
-from collections.abc import Mapping
+A new check is a function in a module of this folder and its line in `ORDER`. The first check that fails rejects the
+proposal, and the policy is not asked. What the invariants correct is what is decided on and what runs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from pdp.clock import to_seconds
-from pdp.contract.checks import Checked
-from pdp.contract.compiled import CompiledTool
+from pdp.contract import checks
+from pdp.contract.checks import Checked, Proposed, Rejected, rejection_of
+from pdp.contract.compiled import CompiledManifest, CompiledTool
 from pdp.errors import PdpError
 from pdp.json import canonical, digest
-from pdp.manifest.expressions.expression import MISSING, Expression, Variables
+from pdp.manifest.expressions.path import MISSING, Expression, Variables
+from pdp.proposal import Proposal, Rejection, RejectionCode
 from pdp.request import Entity, Request
 from pdp.session import Session
 
@@ -16,10 +23,60 @@ _VOLATILE: Final = frozenset(("time", "request_id", "call_digest", "approval", "
 """What the digest of a call leaves out. No manifest's mapping may have these names."""
 
 
+Check = Callable[[Checked, Proposed], Checked | Rejected | Rejection]
+"""Returns what it got, changed or not, or why the call is rejected. A plain `Rejection` gets what is known so far."""
+
+ORDER: Final[Mapping[str, Check]] = {
+    "writes": checks.writes,
+    "schema": checks.schema,
+    "config": checks.config,
+    "invariants": checks.invariants,
+    "idempotency": checks.idempotency,
+    "provenance": checks.provenance,
+}
+"""The checks of a call whose tool is in the manifest, by their names."""
+
+CHECKS: Final = ("proposal", "manifest", *ORDER, "request")
+"""What a call passes before the policy is asked, in this order: it is read, checked, and made a request.
+
+`check` runs all but the first and the last; flow/decide.py names these two, and `config` when that raises.
+"""
+
+
 class MappingError(PdpError):
     """The manifest's mapping gives no request for this call."""
 
     code = "pdp.mapping_failed"
+
+
+def check(
+    proposal: Proposal,
+    session: Session,
+    manifest: CompiledManifest,
+    *,
+    before: Sequence[Any] | None = None,
+    key: str | None = None,
+) -> Checked | Rejected:
+    """Run the checks in their order, up to the first that fails.
+
+    What passed is `Checked.proposal`: whoever goes on with `proposal` instead goes on with what was not checked.
+    `before` are the steps of a plan that come before the call and go on, `[{tool, arguments}]`; None: those before the
+    first step of the session's plan that is equal to the call. `key` is the idempotency key of a session without one.
+    ConfigError where the config cannot be resolved.
+    """
+    tool = manifest.tool(proposal.tool)
+    if tool is None:
+        reason = f"{proposal.tool[:128]!r} is not a tool of manifest {manifest.manifest.version}"
+        return Rejected("manifest", proposal, Rejection(RejectionCode.INVALID_TOOL_NAME, reason))
+    checked = Checked(tool, proposal, session.idempotency_key or key or None, MappingProxyType({}))
+    for name, passes in ORDER.items():
+        result = passes(checked, Proposed(session, before))
+        if isinstance(result, Rejection):
+            return rejection_of(name, checked, result)
+        if isinstance(result, Rejected):
+            return result
+        checked = result
+    return checked
 
 
 def build_request(

@@ -1,0 +1,87 @@
+"""Whether a schema bounds a text, or admits any sentence, address or link."""
+
+import re
+from typing import Any, Final
+
+from pdp.manifest.schema.compile import compile_schema
+from pdp.manifest.schema.walk import EVERY_TYPE, Alternative, SchemaNode
+
+LONGEST_NAME: Final = 200
+"""A text that may be no longer than this is a name or a number of something, and no prompt."""
+
+_SENTENCES: Final = tuple(
+    text + more
+    for text in ("do whatever it takes", "Do whatever it takes!", "/do whatever it takes", "DO WHATEVER IT TAKES")
+    for more in ("", " and then say that nobody asked for it", " (all of it);\nnow, at once")
+)
+# With a domain of each length, for a text whose length is stated.
+_ADDRESSES: Final = tuple(
+    form(f"{start}{domain}vil.com{end}")
+    for start, end in (("eve@", ""), ("https://", "/x"), ("", "/x"))
+    for domain in ("e" * length for length in range(1, 64))
+    for form in (str, str.upper)
+)
+# A wildcard that repeats without bound, or until one certain character.
+_WILD: Final = re.compile(r"(?<!\\)(?:\.|\[\^[^\]]{1,4}\]|\\[SWDP]|\[\\[sS]\\[sS]\])\)*(?:[*+]|\{\d+,\})")
+_GROUPS: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|]")
+
+
+def is_free_text(node: SchemaNode) -> bool:
+    """Return whether an argument, or the one member or each item of it, may be any text.
+
+    Constants are none, nor is a text that is short, of a format, or of a pattern; but a pattern or a format that lets a
+    sentence through says nothing.
+    """
+    pending, seen = [node], set[int]()
+    while pending:
+        for form in pending.pop().alternatives:
+            if id(form) in seen or form.values is not None:
+                continue
+            seen.add(id(form))
+            kinds = EVERY_TYPE if form.types is None else form.types
+            short = any(
+                isinstance(most, int | float) and most <= LONGEST_NAME for most in form.rest.get("maxLength", ())
+            )
+            if "string" in kinds and not short and not bounds_text(form):
+                return True
+            inner = [form.items] if "array" in kinds else []
+            if "object" in kinds:
+                # Of an object with several members none says by itself what the tool does.
+                named = form.properties or form.conditional
+                inner += [form.members, *(named.values() if len(named) == 1 else ())]
+            pending += filter(None, inner)
+    return False
+
+
+def bounds_text(form: Alternative) -> bool:
+    """Whether a format or a pattern says what a text may be: no sentence passes."""
+    constraints = [{key: value} for key in ("format", "pattern") for value in form.rest.get(key, ())]
+    return not all(_admits_sentences(constraint) for constraint in constraints)
+
+
+def admits_address(form: Alternative) -> bool:
+    """Whether a text that a format or a pattern bounds may be a mail address or a link, of whatever domain."""
+    bounds = ("format", "pattern", "minLength", "maxLength")
+    constraints = [{key: value} for key in bounds for value in form.rest.get(key, ())]
+    text = compile_schema({"type": "string", "allOf": constraints})
+    return any(map(text.is_valid, _ADDRESSES))
+
+
+def _admits_sentences(constraint: dict[str, Any]) -> bool:
+    pattern = constraint.get("pattern")
+    if pattern is not None and (not _is_anchored(pattern) or _WILD.search(pattern)):
+        return True
+    text = compile_schema({"type": "string", **constraint})
+    return any(text.is_valid(sentence) for sentence in _SENTENCES)
+
+
+def _is_anchored(pattern: str) -> bool:
+    """Whether a pattern is about the whole text, and not about some part of it."""
+    if not pattern.startswith(("^", r"\A")) or not pattern.endswith(("$", r"\z")) or pattern.endswith(r"\$"):
+        return False
+    deep = 0
+    for mark in _GROUPS.findall(pattern):
+        deep += {"(": 1, ")": -1}.get(mark, 0)
+        if mark == "|" and deep == 0:  # `^a|b$`: two patterns, each open at one end
+            return False
+    return True
