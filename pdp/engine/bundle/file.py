@@ -12,8 +12,6 @@ The revision is a digest of all of these but itself, the release number and the 
 signature says who built the bundle. There is one container for each content, `pack_members`, and no other is read.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import struct
@@ -22,18 +20,15 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pdp.engine.bundle.signature import SIGNATURES, Signature, VerificationKey, claimed_signature, verify_signature
 from pdp.errors import BundleError
 from pdp.installed import packaged
 from pdp.json import MAX_NUMBER, JsonValueError, canonical, digest, parse_json
 
-if TYPE_CHECKING:
-    from pdp.engine.bundle.signature import Signature, VerificationKey
-
 FORMAT: Final = 1  # the layout above; a file of another one is refused
 MAX_BUNDLE: Final = 64 * 1024 * 1024  # largest bundle in bytes, packed as well as unpacked
-SIGNATURES: Final = ".signatures.json"  # the member that holds the signature
 REGO_ROOTS: Final = ("authz", "custom")  # where policies stand: ours, the user's
 
 DATA_ROOTS: Final = ("config", "directory", "manifests", "settings")
@@ -128,10 +123,6 @@ def read_bundle(source: Path | bytes, *, keys: Sequence[VerificationKey] | None 
 def _signature(files: dict[str, bytes], keys: Sequence[VerificationKey] | None) -> Signature | None:
     """Take the signature out of `files`, verified if there are keys."""
     content = files.pop(SIGNATURES, None)
-    if keys is None and content is None:
-        return None
-    from pdp.engine.bundle.signature import claimed_signature, verify_signature  # noqa: PLC0415 - few need it
-
     if keys is not None:
         return verify_signature(content, files, keys)
     return None if content is None else claimed_signature(content)[1]

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import weakref
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Final
@@ -26,8 +27,6 @@ with extra("sidecar"):
     import aiohttp
     from yarl import URL
 
-from collections.abc import AsyncGenerator
-
 _LARGE: Final = 1024 * 1024  # bytes; aiohttp warns of more that is not a file
 # The connections that the running exchange has taken.
 _taken: ContextVar[list[asyncio.Transport]] = ContextVar("_taken")
@@ -45,13 +44,18 @@ class Sessions:
         ] = weakref.WeakKeyDictionary()
 
     async def exchange(self, method: str, path: str, body: bytes | None, seconds: float) -> Answer:
-        """Send a request and return the answer; errors are those of `http.client`, or `MalformedAnswerError`."""
+        """Async variant of `OpaClient.exchange`. Waiting until a connection is free counts as well."""
         url = self._urls.get(path) or self._urls.setdefault(path, URL(self._base + path, encoded=True))
-        async with asyncio.timeout(seconds):
-            try:
-                return await self._attempt(method, url, body)
-            except (ConnectionResetError, BrokenPipeError):
-                return await self._attempt(method, url, body)
+        self._client.check_usable()
+        try:
+            async with asyncio.timeout(seconds):
+                try:
+                    return await self._attempt(method, url, body)
+                except (ConnectionResetError, BrokenPipeError):
+                    return await self._attempt(method, url, body)
+        except (OSError, MalformedAnswerError) as error:
+            self._client.check_usable()  # an exchange that breaks because the engine is closed is not OPA's fault
+            raise self._client.failure(error, seconds) from error
 
     def close(self) -> None:
         """Let each session be closed by its event loop, once that runs; loops that have ended have closed theirs."""

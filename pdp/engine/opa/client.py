@@ -1,4 +1,4 @@
-"""HTTP to one OPA: keep-alive connections of `http.client` for threads; `pdp.engine.opa.aio` has those for tasks.
+"""HTTP to one OPA for threads: keep-alive connections of `http.client`. `pdp.engine.opa.aio` has those for tasks.
 
 One deadline holds for the whole exchange, however slowly the answer arrives, and an answer is bounded. What was sent on
 a connection that breaks is sent once more, on a new one: a decision changes nothing in OPA.
@@ -17,12 +17,9 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError, MissingExtraError, UsageError
-
-if TYPE_CHECKING:
-    from pdp.engine.opa.aio import Sessions
+from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError, UsageError
 
 MAX_SOCKET_PATH: Final = 103  # longest path of a Unix socket that every system takes, in bytes
 
@@ -91,7 +88,7 @@ class MalformedAnswerError(Exception):
 
 @dataclass(eq=False, repr=False)  # not shown: the headers have the token
 class OpaClient:
-    """Sends requests to one OPA. Safe for threads and tasks; it belongs to the process that made it.
+    """Sends requests to one OPA. Safe for threads; it belongs to the process that made it.
 
     The options are those of `SidecarEngine`, checked before; with an `https` address there is `tls`.
     """
@@ -105,7 +102,6 @@ class OpaClient:
     def __post_init__(self) -> None:
         self.headers = {"Accept-Encoding": "identity", "Content-Type": "application/json", **self.headers}
         self._idle: deque[_Deadlined] = deque()
-        self._sessions: Sessions | None = None
         self._process = os.getpid()
         self._closed = False
 
@@ -120,44 +116,22 @@ class OpaClient:
             AnswerInvalidError: not HTTP, too large, or half an answer.
         """
         deadline = time.monotonic() + seconds
-        self._check_usable()
+        self.check_usable()
         try:
             try:
                 return self._attempt(self._idle_connection(), method, path, body, deadline)
             except (ConnectionResetError, BrokenPipeError):
                 return self._attempt(_Deadlined(self), method, path, body, deadline)
         except (OSError, HTTPException, MalformedAnswerError) as error:
-            raise self._failure(error, seconds) from error
-
-    async def aexchange(self, method: str, path: str, body: bytes | None, seconds: float) -> Answer:
-        """Async variant of `exchange`. Waiting until a connection is free counts as well."""
-        self._check_usable()
-        if self._sessions is None:
-            try:
-                from pdp.engine.opa.aio import Sessions  # noqa: PLC0415 - aiohttp takes 0.2 s
-            except MissingExtraError as error:
-                raise EngineError(error.message) from error
-            self._sessions = Sessions(self)
-        try:
-            return await self._sessions.exchange(method, path, body, seconds)
-        except (OSError, MalformedAnswerError) as error:
-            self._check_usable()  # what breaks while the engine is closed is not OPA's fault
-            raise self._failure(error, seconds) from error
+            raise self.failure(error, seconds) from error
 
     def close(self) -> None:
         """Close all connections; a thread's is closed when its request is done. Requests are refused from now on."""
         self._closed = True
         self._close_idle(0)
-        if self._sessions is not None and os.getpid() == self._process:
-            self._sessions.close()
 
-    async def aclose(self) -> None:
-        """Async variant of `close`."""
-        self.close()
-        if self._sessions is not None:
-            await self._sessions.aclose()
-
-    def _check_usable(self) -> None:
+    def check_usable(self) -> None:
+        """Raise EngineError once it is closed, and in a forked child."""
         if self._closed:
             raise EngineError(f"OPA at {self.address.url} was not asked: the engine is closed")
         if os.getpid() != self._process:
@@ -199,7 +173,8 @@ class OpaClient:
             while len(self._idle) > most:
                 self._idle.popleft().close()
 
-    def _failure(self, error: Exception, seconds: float) -> EngineError:
+    def failure(self, error: Exception, seconds: float) -> EngineError:
+        """Return the error of an exchange that had so many seconds as one of the engine."""
         name = f"OPA at {self.address.url}"
         if isinstance(error, TimeoutError):
             return EngineTimeoutError(

@@ -12,6 +12,7 @@ Whatever is not a decision is an error with a code of its own, and so a DENY:
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 import threading
@@ -25,12 +26,20 @@ from pdp.engine.data import directory_faults
 from pdp.engine.opa.client import Answer, OpaClient, parse_address
 from pdp.engine.opa.versions import version_fault
 from pdp.engine.protocol import DECISION, Engine, check_seconds, parse_answer
-from pdp.errors import AnswerInvalidError, EngineError, RequestRefusedError, UndefinedDocumentError, UsageError
+from pdp.errors import (
+    AnswerInvalidError,
+    EngineError,
+    MissingExtraError,
+    RequestRefusedError,
+    UndefinedDocumentError,
+    UsageError,
+)
 from pdp.json import MAX_BYTES, JsonValueError, canonical, has_unique_keys, parse_json
 
 if TYPE_CHECKING:
     from opa_client.base import BaseClient
 
+    from pdp.engine.opa.aio import Sessions
     from pdp.engine.opa.server import ServerClient
 
 TIMEOUT: Final = 1.0  # default time for one decision, in seconds
@@ -174,6 +183,8 @@ class SidecarEngine(Engine):
             headers=headers,
             tls=(tls or ssl.create_default_context()) if address.tls else None,
         )
+        self._tasks: Sessions | None = None
+        self._process = os.getpid()
         self._directory: Mapping[str, Any] = {}
         self._directory_ends = 0.0
         self._circuit = Circuit(failures=failures, pause=pause)
@@ -192,7 +203,7 @@ class SidecarEngine(Engine):
         """Async variant of `evaluate`."""
         content = self._content(body)
         try:
-            answer = await self._client.aexchange("POST", _PATH.format(document), content, self._timeout)
+            answer = await self._sessions().exchange("POST", _PATH.format(document), content, self._timeout)
         except EngineError as error:
             self._note(error)
             raise
@@ -218,7 +229,7 @@ class SidecarEngine(Engine):
     async def astatus(self) -> dict[str, Any]:
         """Return what OPA says about itself, as `pdp opa status --json` prints it; EngineError: no OPA answers."""
         content, decides_by, problems = self._content(_NOTHING), None, []
-        answer = await self._client.aexchange("POST", _PATH.format(DECISION), content, self._timeout)
+        answer = await self._sessions().exchange("POST", _PATH.format(DECISION), content, self._timeout)
         try:
             decision = parse_answer(self._document(DECISION, content, answer), _NOTHING)
             decides_by = {"revision": decision.bundle_revision, "release": decision.release}
@@ -240,10 +251,24 @@ class SidecarEngine(Engine):
     def close(self) -> None:
         """Close all connections; deciding afterwards is a DENY `engine.unavailable`."""
         self._client.close()
+        if self._tasks is not None and os.getpid() == self._process:
+            self._tasks.close()
 
     async def aclose(self) -> None:
         """Async variant of `close`, for use in a running event loop."""
-        await self._client.aclose()
+        self.close()
+        if self._tasks is not None:
+            await self._tasks.aclose()
+
+    def _sessions(self) -> Sessions:
+        self._client.check_usable()
+        if self._tasks is None:
+            try:
+                from pdp.engine.opa.aio import Sessions  # noqa: PLC0415 - aiohttp takes 0.2 s
+            except MissingExtraError as error:
+                raise EngineError(error.message) from error
+            self._tasks = Sessions(self._client)
+        return self._tasks
 
     def _content(self, body: bytes) -> bytes:
         if len(body) > MAX_BYTES:

@@ -6,19 +6,17 @@ Also reads the settings of an application's client, for an engine that decides w
 import asyncio
 import re
 import ssl
+from collections.abc import Awaitable
 from typing import Any, Final
 
 from pdp.engine.opa.aio import new_session
+from pdp.engine.opa.client import OpaClient
 from pdp.errors import UsageError
 from pdp.installed import extra
 
 with extra("sidecar"):
     from opa_client.base import BaseClient
     from opa_client.opa_async import AsyncOpaClient
-
-from collections.abc import Awaitable
-
-from pdp.engine.opa.client import OpaClient
 
 # Headers that HTTP framing or content negotiation needs are refused.
 _HEADER: Final = re.compile(
