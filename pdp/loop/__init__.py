@@ -3,3 +3,9 @@
 * agent_loop: `AgentLoop`
 * messages: what goes between a loop and a model
 """
+
+from pdp.loop.agent_loop import AgentLoop as AgentLoop
+from pdp.loop.messages import ModelRequest as ModelRequest
+from pdp.loop.messages import Role as Role
+from pdp.loop.messages import Turn as Turn
+from pdp.model_calls import ToolCall as ToolCall
