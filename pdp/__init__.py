@@ -1,10 +1,10 @@
-"""Policy decisions for the tool calls of AI agents: what nearly every application names; see README.md.
+"""Policy decisions for the tool calls of AI agents: the names that nearly every application uses.
 
-A name is imported when it is first used: `import pdp` is cheap.
+A name is imported when it is first used, so that `import pdp` is cheap. docs/api.md lists all public modules.
 """
 
-from __future__ import annotations
-
+import sys
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -70,17 +70,24 @@ _NAMES = {
     "pdp.stores.sql.database": ("Database",),
     "pdp.stores.sql.keys": ("SqlIdempotency",),
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names}
-__all__ = list(_HOMES)
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'pdp' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+def lazy(module: str, homes: dict[str, tuple[str, ...]]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a public module: it imports a name from its home when the name is first used."""
+    home_of = {name: home for home, names in homes.items() for name in names}
+
+    def named(name: str) -> Any:
+        if name not in home_of:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        value = getattr(import_module(home_of[name]), name)
+        setattr(sys.modules[module], name, value)
+        return value
+
+    return named
+
+
+__getattr__ = lazy(__name__, _NAMES)
+__all__ = [name for names in _NAMES.values() for name in names]
 
 
 def __dir__() -> list[str]:

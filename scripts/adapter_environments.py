@@ -124,8 +124,8 @@ def _said(name: str, stated: argparse.Namespace, words: list[str]) -> tuple[int,
             tests = [f"tests/adapters/{name}", "tests/adapters/test_suite.py"]
             which = f"{name} and not with_which_versions" if stated.newest else name
             own = ["pytest", "-q", "-k", which, *tests, *words]
-            if stated.table or stated.bench:
-                own = ["tests.conformance" if stated.table else "benchmarks.adapters", name]
+            if stated.table:
+                own = ["tests.conformance", name]
             environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
             done = subprocess.run(  # noqa: S603 - an environment of ours
                 [python, "-m", *own],
@@ -154,7 +154,6 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--newest", action="store_true", help="on the newest releases, also those that we do not admit")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--table", action="store_true", help="write rows of docs/enforcement-points.md, no tests")
-    instead.add_argument("--bench", action="store_true", help="measure what an adapter adds to a call, no tests")
     instead.add_argument(
         "--lock", action="store_true", help="resolve the extra anew, and write the lock file, no tests"
     )
@@ -166,8 +165,7 @@ def main(argv: list[str]) -> int:
     if stated.changed:
         named = chosen(ROOT, {name: files_of(name) for name in named}, stated.rotating)
     failed = 0
-    one = stated.table or stated.bench  # all of them write one table; or disturb each other
-    with ThreadPoolExecutor(1 if one else 2) as pool:
+    with ThreadPoolExecutor(1 if stated.table else 2) as pool:  # all of them write one table
         for done in as_completed([pool.submit(_said, name, stated, argv[end + 1 :]) for name in named]):
             code, text = done.result()
             print(text, flush=True)

@@ -1,4 +1,4 @@
-"""Which of several slow parts a run of CI tests: those that were changed lately, and a few that take turns."""
+"""Choose the adapters that a run of CI tests: those that changed lately, and a few by turns."""
 
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -16,22 +16,12 @@ def chosen(root: Path, files: Mapping[str, Sequence[str]], rotating: int) -> lis
     Without git, no part was changed, and the first ones are the others.
     """
     since = int(_git(root, "log", "-1", "--format=%ct") or 0) - _DAY
-    changed = touched(root, files, f"--since={since}")
-    begin = commits(root) * rotating % max(len(files), 1)
+    paths = {*_git(root, "log", f"--since={since}", "--format=", "--name-only", "--no-renames", "-z").split("\0")}
+    changed = {part for part, own in files.items() if any(_is_of(own, path) for path in paths)}
+    begin = int(_git(root, "rev-list", "--count", "HEAD") or 0) * rotating % max(len(files), 1)
     turn = [*list(files)[begin:], *list(files)[:begin]]
     others = [part for part in turn if part not in changed][:rotating]
     return [part for part in files if part in changed or part in others]
-
-
-def touched(root: Path, files: Mapping[str, Sequence[str]], which: str) -> set[str]:
-    """Return the parts that a commit touches, of those that an option of `git log` selects."""
-    paths = _git(root, "log", which, "--format=", "--name-only", "--no-renames", "-z").split("\0")
-    return {part for part, own in files.items() if any(_is_of(own, path) for path in {*paths})}
-
-
-def commits(root: Path) -> int:
-    """Return the number of commits up to HEAD; 0 without git."""
-    return int(_git(root, "rev-list", "--count", "HEAD") or 0)
 
 
 def _is_of(paths: Sequence[str], path: str) -> bool:

@@ -1,9 +1,12 @@
-"""Whether the tree is what docs/architecture.md says: small folders with a map, one subject a file, one name a thing.
+"""Check the tree against docs/architecture.md: small folders with a map, one subject a file, one name a thing.
+
+Documents, examples and the project that `pdp init` makes import public modules only (docs/api.md).
 
 Layers, and what the runtime may import, are import-linter's contracts in pyproject.toml. Run by `scripts/lint`.
 """
 
 import ast
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -15,6 +18,19 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 FILES_IN_A_FOLDER: Final = 12
 LINES_IN_A_FILE: Final = {"pdp": 500, "tests": 1000}
 EXPORTED_NAMES: Final = 30
+PUBLIC_MODULES: Final = (
+    "pdp", "pdp.adapters.*", "pdp.engines", "pdp.errors", "pdp.files", "pdp.loop", "pdp.testing", "pdp.tools",
+)  # fmt: skip
+"""The modules that others may import; docs/api.md says what each holds."""
+SHOWN: Final = (
+    "README.md",
+    "docs/*.md",
+    "deploy/**/*.md",
+    "examples/**/*.md",
+    "examples/**/*.py",
+    "pdp/cli/project/**/*.py",
+)
+"""Files whose code others copy."""
 _Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _DEFINITIONS: Final = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 EMPTY_NAMES: Final = frozenset({"utils", "util", "helpers", "helper", "common", "manager", "misc"})
@@ -28,12 +44,14 @@ def faults(root: Path) -> Iterator[str]:
     yield from _double_names(root)
     yield from _forgotten_steps(root)
     yield from _too_many_exports(root / "pdp/__init__.py")
+    yield from _private_imports(root)
 
 
 def _folder_faults(name: Path, folder: Path) -> Iterator[str]:
     files = sorted(file for file in folder.glob("*.py") if file.name != "__init__.py")
-    if len(files) > FILES_IN_A_FOLDER and name.name != "versions":
-        yield f"{name}: {len(files)} files, at most {FILES_IN_A_FOLDER}: one subject has become two"
+    counted = [file for file in files if f"{'.'.join(name.parts)}.{file.stem}" not in PUBLIC_MODULES]
+    if len(counted) > FILES_IN_A_FOLDER and name.name != "versions":
+        yield f"{name}: {len(counted)} files, at most {FILES_IN_A_FOLDER}: one subject has become two"
     for file in files:
         lines, most = len(file.read_text().splitlines()), LINES_IN_A_FILE[name.parts[0]]
         if lines > most:
@@ -108,6 +126,18 @@ def _too_many_exports(init: Path) -> Iterator[str]:
     }
     if len(names) > EXPORTED_NAMES:
         yield f"pdp/__init__.py: {len(names)} public names, at most {EXPORTED_NAMES}"
+
+
+def _private_imports(root: Path) -> Iterator[str]:
+    listed = set(re.findall(r"^\| `(pdp[\w.*]*)`", (root / "docs/api.md").read_text(), re.MULTILINE))
+    if differing := listed.symmetric_difference(PUBLIC_MODULES):
+        yield f"docs/api.md: its modules are not those of PUBLIC_MODULES: {', '.join(sorted(differing))}"
+    public = re.compile("|".join(name.replace(".", r"\.").replace("*", r"\w+") for name in PUBLIC_MODULES))
+    for file in sorted(file for pattern in SHOWN for file in root.glob(pattern)):
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            imported = re.match(r"\s*(?:from|import) (pdp(?:\.\w+)*)(?: import| as|$)", line)
+            if imported and not public.fullmatch(imported[1]):
+                yield f"{file.relative_to(root)}:{number}: {imported[1]} is not public, docs/api.md lists what is"
 
 
 if __name__ == "__main__":

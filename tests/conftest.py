@@ -7,8 +7,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from pdp.opa.program import OPA_VERSION, find_opa, opa_version
-from tests.support import ROOT, be_patient
-from tests.turns import not_due
+from tests.support import be_patient
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # What runs in a shell's background ignores interrupts, and hands that on to the programs that tests interrupt.
@@ -18,18 +17,6 @@ be_patient()
 # How long an example takes says something about the machine.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--by-turns", type=int, metavar="N", help="of tests/turns.py, run one test in N, and what changed")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    every = config.getoption("--by-turns")
-    if every:
-        left = not_due(items, every, ROOT)
-        items[:] = [item for item in items if item not in left]
-        config.hook.pytest_deselected(items=left)
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
 from pdp import Deployment
-from pdp.patterns.exceptions import NotFoundError, OutOfDistributionError
-from pdp.patterns.run import Pin, pinned
+from pdp.tools import NotFoundError, OutOfDistributionError, Pin, pinned
 
 DOCUMENTS = {"sub-7": "Warehouse in Izmir, brick, sum insured 400000 EUR."}
 REGISTER = {"ph-1": {"number": "ph-1", "name": "Deniz A.", "claims": 1}}

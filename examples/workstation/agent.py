@@ -10,11 +10,8 @@ import signal
 import sys
 from pathlib import Path
 
-from pdp import Pep
-from pdp.contract.registry.registry import Registry
-from pdp.errors import PdpError
-from pdp.loop.agent_loop import AgentLoop, ModelRequest, Role, Turn
-from pdp.model_calls import ToolCall
+from pdp import PdpError, Pep, Registry
+from pdp.loop import AgentLoop, ModelRequest, Role, ToolCall, Turn
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))

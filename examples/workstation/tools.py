@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from pdp.execution.failures import ToolArgumentError
+from pdp.tools import ToolArgumentError
 
 FILES: Final = Path(__file__).parent / "files"
 SIDES: Final = (4, 6, 8, 10, 12, 20)

@@ -1,1 +1,10 @@
-"""The agent loop of the tool layer document, and the messages between it and a model: agent_loop.py."""
+"""The agent loop of the tool layer document: a model uses the tools of an enforcement point until it answers in words.
+
+agent_loop: `AgentLoop`, and the messages between it and a model
+"""
+
+from pdp.loop.agent_loop import AgentLoop as AgentLoop
+from pdp.loop.agent_loop import ModelRequest as ModelRequest
+from pdp.loop.agent_loop import Role as Role
+from pdp.loop.agent_loop import Turn as Turn
+from pdp.model_calls import ToolCall as ToolCall

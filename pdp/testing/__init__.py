@@ -1,4 +1,11 @@
-"""What tests of enforcement points need.
+"""What tests of enforcement points need: one suite for every enforcement point.
 
-- conformance/: one suite for every way in: hooks, gateway, adapters
+- conformance/: the suite: its cases, its world, how it runs, the table of results
 """
+
+from pdp.testing.conformance.cases import CASES as CASES
+from pdp.testing.conformance.run import run as run
+from pdp.testing.conformance.table import row as row
+from pdp.testing.conformance.table import table as table
+from pdp.testing.conformance.target import Observed as Observed
+from pdp.testing.conformance.world import run_body as run_body

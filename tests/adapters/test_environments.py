@@ -130,7 +130,7 @@ def test_what_cannot_be_installed_leaves_nothing(lock: Path, tmp_path: Path) -> 
     assert list((tmp_path / "base").iterdir()) == []
 
 
-@pytest.mark.parametrize("option", ["--changed", "--newest", "--table", "--bench", "--lock", "--python"])
+@pytest.mark.parametrize("option", ["--changed", "--newest", "--table", "--lock", "--python"])
 def test_where_nothing_was_changed_nothing_is_done(
     option: str, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

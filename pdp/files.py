@@ -1,0 +1,24 @@
+"""Public names: functions that read manifests, audit streams and records. Each is imported when first used."""
+
+from typing import TYPE_CHECKING
+
+from pdp import lazy
+
+if TYPE_CHECKING:  # loaded when first used
+    from pdp.audit.chain import verify_chain as verify_chain
+    from pdp.hooks.home import default_home as default_home
+    from pdp.hooks.home import open_policy as open_policy
+    from pdp.ledger.words import origins as origins
+    from pdp.manifest.diff import manifest_diff as manifest_diff
+    from pdp.manifest.load import load_effective as load_effective
+
+__getattr__ = lazy(
+    __name__,
+    {
+        "pdp.audit.chain": ("verify_chain",),
+        "pdp.hooks.home": ("default_home", "open_policy"),
+        "pdp.ledger.words": ("origins",),
+        "pdp.manifest.diff": ("manifest_diff",),
+        "pdp.manifest.load": ("load_effective",),
+    },
+)
