@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from pydantic import BaseModel
 
-    from pdp.evaluation import Evaluation
+    from pdp.flow.evaluation import Evaluation
     from pdp.gateway.config import GatewaySettings
     from pdp.gateway.pending import Answer
     from pdp.service.security.principal import Authenticator

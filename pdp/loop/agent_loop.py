@@ -20,7 +20,7 @@ from pdp.contract.compiled import CompiledManifest
 from pdp.contract.sensitive import place_of
 from pdp.decision import new_id
 from pdp.errors import PdpError, StateError, UsageError
-from pdp.evaluation import Evaluation
+from pdp.flow.evaluation import Evaluation
 from pdp.flow.preview import Visibility
 from pdp.json import JsonValueError, canonical, digest
 from pdp.loop.messages import Message, Model, ModelRequest, Role, Turn, answer_of, tool_message

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from pdp.evaluation import Evaluation
+from pdp.flow.evaluation import Evaluation
 from pdp.json import MAX_VALUES, JsonValueError, parse_json
 from pdp.manifest.schema.compile import SchemaValidator
 from pdp.model_calls import ToolCall

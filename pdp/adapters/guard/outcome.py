@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from pdp.decision import Verdict
-from pdp.evaluation import Evaluation
+from pdp.flow.evaluation import Evaluation
 from pdp.stores.approvals import Approval, ApprovalState
 
 

@@ -9,7 +9,7 @@ from pdp.contract.checks import CHECKS
 from pdp.contract.sensitive import Mask
 from pdp.decision import Reason
 from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError
-from pdp.evaluation import Evaluation
+from pdp.flow.evaluation import Evaluation
 from pdp.json import canonical
 from pdp.workbench.explain.trace import Condition, RuleRun, trace
 from pdp.workbench.opa.modules import Module
