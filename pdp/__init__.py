@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pdp.engine.shadow import ShadowEngine as ShadowEngine
     from pdp.engine.wasm.engine import EmbeddedEngine as EmbeddedEngine
     from pdp.errors import PdpError as PdpError
-    from pdp.evaluation import Evaluation as Evaluation
     from pdp.execution.failures import ToolError as ToolError
     from pdp.execution.telemetry import Telemetry as Telemetry
+    from pdp.flow.evaluation import Evaluation as Evaluation
     from pdp.flow.guard import ToolDeniedError as ToolDeniedError
     from pdp.flow.guard import ToolFailedError as ToolFailedError
     from pdp.loop.agent_loop import AgentLoop as AgentLoop
@@ -56,7 +56,7 @@ _NAMES = {
     "pdp.engine.shadow": ("ShadowEngine",),
     "pdp.engine.wasm.engine": ("EmbeddedEngine",),
     "pdp.errors": ("PdpError",),
-    "pdp.evaluation": ("Evaluation",),
+    "pdp.flow.evaluation": ("Evaluation",),
     "pdp.execution.failures": ("ToolError",),
     "pdp.execution.telemetry": ("Telemetry",),
     "pdp.flow.guard": ("ToolDeniedError", "ToolFailedError"),

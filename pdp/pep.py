@@ -15,17 +15,16 @@ from pdp.contract.compiled import CompiledManifest
 from pdp.documents.arguments import Closable, checked
 from pdp.engine.protocol import Engine, EngineName
 from pdp.errors import UsageError
-from pdp.evaluation import Evaluation
 from pdp.flow.decide import decide
 from pdp.flow.drive import Step, adrive, drive
-from pdp.flow.execute import call
+from pdp.flow.evaluation import Evaluation
 from pdp.flow.parts import NewestRelease, Parts, Stores, Tools, obligations_of, observers_of
 from pdp.flow.stages import CallIds, Received
 from pdp.manifest.effective import EffectiveManifest
 from pdp.proposal import Execution
 from pdp.session import Session
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # only some calls load these
     from pdp.approvals.approvals import Approvals
     from pdp.client.pep import RemotePep
     from pdp.contract.registry.registry import Registry
@@ -323,11 +322,15 @@ class Pep(Closable):
 
         Arguments as in `decide`. What the tool returned is in `Evaluation.result`, a failure in `outcome.failure`.
         """
+        from pdp.flow.run import call  # noqa: PLC0415 - a decision alone needs no runner
+
         parts = self._parts
         return drive(call(_received(parts, to_run=True, **ids), proposal, session, parts), parts.engine)
 
     async def acall(self, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
         """Async variant of `call`."""
+        from pdp.flow.run import call  # noqa: PLC0415 - a decision alone needs no runner
+
         parts = self._parts
         return await adrive(call(_received(parts, to_run=True, **ids), proposal, session, parts), parts.engine)
 
@@ -368,15 +371,21 @@ class Pep(Closable):
         The action was committed, or has failed. It is compensated once, whatever the session's idempotency key.
 
         Raises:
-            UsageError: an action that cannot be compensated, or no session; see `pdp.flow.action.compensation`.
+            UsageError: an action that cannot be compensated, or no session; see `pdp.flow.run.compensate`.
         """
+        from pdp.flow.run import compensate  # noqa: PLC0415 - a decision alone needs no runner
+
         parts = self._parts
-        return drive(_compensate(parts, action_id, arguments, session, ids), parts.engine)
+        received = _received(parts, to_run=True, **ids)
+        return drive(compensate(received, action_id, arguments, session, parts), parts.engine)
 
     async def acompensate(self, action_id: str, arguments: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
         """Async variant of `compensate`."""
+        from pdp.flow.run import compensate  # noqa: PLC0415 - a decision alone needs no runner
+
         parts = self._parts
-        return await adrive(_compensate(parts, action_id, arguments, session, ids), parts.engine)
+        received = _received(parts, to_run=True, **ids)
+        return await adrive(compensate(received, action_id, arguments, session, parts), parts.engine)
 
     def plan(self, steps: Sequence[Any], session: Any) -> PlanEvaluation:
         """Check a whole plan before its first call: every step by its tool's rules, all of them by the policy.
@@ -465,16 +474,6 @@ def _received(
     call_id, step = recordable(tool_call_id), recordable(step_name)
     received = Received(parts.manifest.manifest, to_run, call_id, step, time.time(), time.perf_counter())
     return received._replace(hold=True) if hold else received
-
-
-def _compensate(
-    parts: Parts, action_id: str, arguments: Any, session: Any, ids: CallIds
-) -> Generator[Step, Any, Evaluation]:
-    from pdp.flow.action import compensation  # noqa: PLC0415 - only calls with effects
-
-    received = _received(parts, to_run=True, **ids)
-    compensating = yield from compensation(received, action_id, arguments, session, parts.stores)
-    return (yield from call(*compensating, parts))
 
 
 def _plan(parts: Parts, steps: Sequence[Any], session: Any) -> tuple[Generator[Step, Any, PlanEvaluation], Engine]:

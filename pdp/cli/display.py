@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from pdp.cli.output import tell
-from pdp.evaluation import Evaluation
+from pdp.flow.evaluation import Evaluation
 from pdp.json import canonical
 from pdp.workbench.reports.shown_file import printable
 

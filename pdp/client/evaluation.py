@@ -9,8 +9,8 @@ from pydantic import TypeAdapter, ValidationError
 from pdp.contract.checks import Rejected
 from pdp.decision import Decision, Verdict
 from pdp.errors import AnswerInvalidError
-from pdp.evaluation import Evaluation
-from pdp.flow.stages import Asked, Decided, Executed
+from pdp.flow.evaluation import Evaluation
+from pdp.flow.stages import Asked, Ended, Executed
 from pdp.json import JsonValueError, frozen
 from pdp.proposal import Execution, Proposal, Status
 from pdp.service.models.approvals import ApprovalBody
@@ -26,7 +26,7 @@ class RemoteEvaluation(Evaluation):
     `known`: what the call came to here, in the place of what the service knows; `error`: what the tool raised.
     """
 
-    __slots__ = ("failed_check", "trace", "trips")
+    __slots__ = ("action", "failed_check", "trace", "trips")
 
     def __init__(
         self,
@@ -44,24 +44,21 @@ class RemoteEvaluation(Evaluation):
             decision = Decision(answer.verdict, reasons, duties, *identity)
         proposal = asked.proposal if outcome.proposal is None else Proposal.read(outcome.proposal)
         received = asked.received._replace(transformed=outcome.status is Status.TRANSFORMED)
+        self.action = answer.action  # type: ignore[misc]
         self.failed_check = answer.failed_check  # type: ignore[misc]
         self.trips = answer.trips  # type: ignore[misc]
         self.trace = answer.trace  # type: ignore[misc]
-        decided = Decided(
+        ended = Ended(
             asked._replace(received=received, proposal=proposal),
             None if decision else Rejected(answer.failed_check or "", proposal, outcome.rejection),
             decision,
-            approval=answer.approval and answer.approval.record(),
-            action=answer.action,
+            answer.approval and answer.approval.record(),
         )
         if known is None and (answer.executed or answer.replayed or outcome.failure is not None):
             started, replayed = answer.executed, answer.replayed
             known = Execution(answer.result, outcome.failure, error, started=started, replayed=replayed)
-        executed = None
-        if known is not None:
-            found = answer.markings, answer.retrieval_snapshot
-            executed = Executed(decided, known, answer.action, *found, state=answer.state)
-        super().__init__(decided, executed)
+        found = answer.markings, answer.retrieval_snapshot
+        super().__init__(ended if known is None else Executed(ended, known, answer.action, *found, state=answer.state))
 
 
 def read_answer(answer: dict[str, Any], call_id: str, *, may_run: bool = False) -> ProposalAnswer:

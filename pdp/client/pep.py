@@ -1,5 +1,8 @@
 """An enforcement point whose decisions the service makes; its tools run here. See `Pep.remote`."""
 
+# `checked` reads the annotations as text.
+from __future__ import annotations
+
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
@@ -15,14 +18,14 @@ from pdp.client.evaluation import RemoteEvaluation, read_answer
 from pdp.decision import new_id
 from pdp.documents.arguments import Closable, checked
 from pdp.errors import AnswerInvalidError, EngineError, PdpError
-from pdp.evaluation import Evaluation
 from pdp.execution.runner import cut_short, unavailable, unknown
 from pdp.flow.decide import failed, read
 from pdp.flow.drive import CHECKPOINT, Step, ToolRun, Work, adrive, drive
+from pdp.flow.evaluation import Evaluation
 from pdp.flow.guard import guarded, session_in_use
 from pdp.flow.parts import Tools
 from pdp.flow.preview import Visibility
-from pdp.flow.stages import Asked, CallIds, Decided, Received, StoppedError, Unread, not_run, withheld
+from pdp.flow.stages import Asked, CallIds, Ended, Received, Unread, not_run, withheld
 from pdp.json import JsonValueError, check_json
 from pdp.manifest.effective import EffectiveManifest, made_of
 from pdp.manifest.fields import Pattern
@@ -139,9 +142,12 @@ class RemotePep(Closable):
     ) -> Generator[Step, Any, Evaluation]:
         names = recordable(ids.get("tool_call_id")), recordable(ids.get("step_name"))
         received = Received(self.manifest, to_run, *names, time.time(), time.perf_counter())
-        asked: Asked | Unread = Unread(received)
+        stage = Ended(Unread(received))
         try:
             asked = read(received, proposal, _with_claims(session), self._known[1])
+            if isinstance(asked, Ended):
+                return Evaluation(asked)
+            stage = Ended(asked)
             received, call = asked.received, asked.proposal
             known = self._refused(call.tool, call.arguments) if to_run else None
             body: Json = {
@@ -155,13 +161,11 @@ class RemotePep(Closable):
             answer = read_answer((yield self._service.propose(body)), body["id"], may_run=body["run"])
             if not answer.begun:
                 return RemoteEvaluation(asked, answer, known if answer.verdict == "ALLOW" else None)
-        except StoppedError as stopped:
-            return Evaluation(stopped.decided)
         except EngineError as error:
             _log.error("the service gave no decision, which is a DENY: %s", error)
-            return Evaluation(Decided(asked).denied(error.code, str(error)))
+            return Evaluation(stage.denied(error.code, str(error)))
         except Exception as error:  # noqa: BLE001 - whatever fails on the way is a DENY
-            return Evaluation(failed(Decided(asked), error))
+            return Evaluation(stage.denied(*failed(error)))
         return (yield from self._run(asked, answer))
 
     def _run(self, asked: Asked, answer: ProposalAnswer) -> Generator[Step, Any, Evaluation]:

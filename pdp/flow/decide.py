@@ -7,93 +7,96 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from pdp.audit.chain import recordable
 from pdp.contract.checks import Checked, Rejected, rejection_of
 from pdp.contract.compiled import CompiledManifest
 from pdp.contract.request import MappingError, build_request, check
-from pdp.decision import Decision, Verdict, denied, new_id
+from pdp.decision import Decision, Verdict, new_id
 from pdp.engine.protocol import REQUEST_INVALID
 from pdp.errors import AuditError, StateError, UsageError
-from pdp.flow.drive import Question, Step
-from pdp.flow.parts import Parts, Tools
+from pdp.flow.drive import Question, Step, Work
+from pdp.flow.parts import Parts, Stores, Tools
 from pdp.flow.record import log_decision, record_decision
-from pdp.flow.stages import Asked, Decided, Prepared, Received, StoppedError, Unread
+from pdp.flow.stages import Asked, Decided, Ended, Prepared, Received, Replaced, Unread
 from pdp.json import JsonValueError, canonical
 from pdp.manifest.expressions.path import ExpressionError
 from pdp.proposal import Proposal, ProposalRejectedError, Rejection, RejectionCode
 from pdp.request import bounded
 from pdp.session import Session
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # only some calls load these
     from pdp.contract.budgets import Spending
+    from pdp.ledger.summary import CallFlow
 
 _log = logging.getLogger("pdp.pep")
 
 INTERNAL_ERROR: Final = "pep.internal_error"
 
 
-def decide(received: Received, proposal: Any, session: Any, parts: Parts) -> Generator[Step, Any, Decided]:
+def decide(received: Received, proposal: Any, session: Any, parts: Parts) -> Generator[Step, Any, Decided | Ended]:
     """Decide a proposal, and record that.
 
     Where the policy puts another proposal in its place, that one goes through all stages as well, and once only.
     """
     decided = yield from _through_stages(received, proposal, session, parts)
-    if decided.replacement is not None:
-        recorded = yield from record_decision(decided, parts.audit, superseded=True)
+    if isinstance(decided, Replaced):
+        first, other = decided
+        recorded = yield from record_decision(first, parts.audit, superseded=True)
         if recorded.allowed:
-            asked = decided.asked
+            asked = first.asked
             again = asked.received._replace(transformed=True)
-            decided = yield from _through_stages(again, decided.replacement, asked.session, parts, asked.request_id)
+            # A second replacement is an obligation that cannot be fulfilled: a DENY.
+            second = yield from _through_stages(again, other, asked.session, parts, asked.request_id)
+            decided = second.decided if isinstance(second, Replaced) else second
         else:
             reason = "the decision on the proposal that was made could not be recorded"
-            decided = decided.denied(AuditError.code, reason)
+            decided = first.denied(AuditError.code, reason)
     decided = yield from record_decision(decided, parts.audit)
-    if decided.duties is not None and decided.duties.log_level is not None:
+    if isinstance(decided, Decided) and decided.duties is not None and decided.duties.log_level is not None:
         log_decision(decided, decided.duties.log_level)
     return decided
 
 
 def _through_stages(
     received: Received, proposal: Any, session: Any, parts: Parts, request_id: str | None = None
-) -> Generator[Step, Any, Decided]:
-    asked, checked, prepared, decided = None, None, None, None
+) -> Generator[Step, Any, Decided | Ended | Replaced]:
+    stage: Ended | Prepared | Decided = Ended(Unread(received))
     try:
         asked = read(received, proposal, session, parts.tools, request_id)
+        if isinstance(asked, Ended):
+            return asked
+        stage = Ended(asked)
         checked = check_call(asked, parts.manifest)
-        if isinstance(checked, Rejected):
-            return Decided(asked, checked)
+        if isinstance(checked, Ended):
+            return checked
+        stage = Ended(asked, checked)
         prepared = yield from prepare(asked, checked, parts)
+        if isinstance(prepared, Ended):
+            return prepared
+        stage = prepared
         decision: Decision = yield Question(prepared.body)
         decided = conclude(prepared, decision, parts)
-        opens = received.to_run or received.hold
-        if decision.verdict is Verdict.STEP_UP and opens and parts.approvals is not None:
-            from pdp.flow.reserve import open_approval  # noqa: PLC0415 - only where somebody may approve
+        if isinstance(decided, Decided):
+            stage = decided
+            opens = parts.approvals is not None and (received.to_run or received.hold)
+            if decision.verdict is Verdict.STEP_UP and opens:
+                from pdp.flow.reserve import open_approval  # noqa: PLC0415 - only where a person is asked
 
-            decided = yield from open_approval(decided, prepared, parts.approvals, parts.stores)
-    except StoppedError as stopped:
-        return stopped.decided
+                decided = yield from open_approval(decided, parts)
     except Exception as error:  # noqa: BLE001 - whatever fails on the way is a DENY
-        return failed(decided or _undecided(received, asked, checked, prepared), error)
+        return stage.denied(*failed(error))
     except BaseException:
         # The caller was cancelled or interrupted before it was decided; the attempt is recorded.
-        decided = decided or _undecided(received, asked, checked, prepared)
-        denied_call = decided.denied(INTERNAL_ERROR, "the caller was cancelled or interrupted")
-        yield from record_decision(denied_call, parts.audit)
+        yield from record_decision(stage.denied(INTERNAL_ERROR, "the caller was cancelled or interrupted"), parts.audit)
         raise
     return decided
 
 
-def _undecided(
-    received: Received, asked: Asked | None, checked: Checked | Rejected | None, prepared: Prepared | None
-) -> Decided:
-    approval = None if prepared is None else prepared.approval
-    return Decided(asked or Unread(received), checked, prepared=prepared, approval=approval)
-
-
-def read(received: Received, proposal: Any, session: Any, tools: Tools, request_id: str | None = None) -> Asked:
-    """Read proposal and session: bounded, and copies that nobody else can change; StoppedError if one is malformed.
+def read(received: Received, proposal: Any, session: Any, tools: Tools, request_id: str | None = None) -> Asked | Ended:
+    """Return proposal and session as read: bounded, and copies that nobody else can change; `Ended`: one is malformed.
 
     The proposal gets the defaults of the function that runs it.
     """
@@ -109,7 +112,7 @@ def read(received: Received, proposal: Any, session: Any, tools: Tools, request_
     try:
         own_session = Session.read(session)
     except (UsageError, JsonValueError) as error:
-        _refuse(Decided(Unread(received, tool_name=name)), error)
+        return Ended(Unread(received, tool_name=name)).denied(REQUEST_INVALID, str(error))
     request_id = request_id or own_session.request_id or new_id()
     if isinstance(proposed, Proposal):
         if own_session.plan and received.step_name is None:
@@ -118,29 +121,29 @@ def read(received: Received, proposal: Any, session: Any, tools: Tools, request_
             received = received._replace(step_name=recordable(planned_step(proposed, own_session.plan)))
         return Asked(received, own_session, request_id, proposed)
     rejected = Rejected("proposal", None, Rejection(proposed.rejection, proposed.message))
-    raise StoppedError(Decided(Unread(received, own_session, request_id, tool_name=name), rejected)) from proposed
+    return Ended(Unread(received, own_session, request_id, tool_name=name), rejected)
 
 
-def check_call(asked: Asked, manifest: CompiledManifest) -> Checked | Rejected:
-    """Run the checks of the contract; StoppedError if the tool's config cannot be resolved."""
+def check_call(asked: Asked, manifest: CompiledManifest) -> Checked | Ended:
+    """Run the checks of the contract; `Ended`: one rejects the proposal, or the tool's config cannot be resolved."""
     try:
-        return check(asked.proposal, asked.session, manifest)
+        checked = check(asked.proposal, asked.session, manifest)
     except UsageError as error:
         tool = manifest.tool(asked.proposal.tool)
-        _refuse(Decided(asked, Rejected("config", asked.proposal, None, tool, schema_valid=True)), error)
+        unresolved = Rejected("config", asked.proposal, None, tool, schema_valid=True)
+        return Ended(asked, unresolved).denied(REQUEST_INVALID, str(error))
+    return Ended(asked, checked) if isinstance(checked, Rejected) else checked
 
 
-def prepare(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any, Prepared]:
+def prepare(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any, Prepared | Ended]:
     """Make the request, with the approval that the store has for exactly this call.
 
-    StoppedError: there is no such request: a mapping fails, the claims name nobody, or it is too large.
+    `Ended`: there is no such request: a mapping fails, the claims name nobody, or it is too large.
     """
     approval, flow = None, None
     spendings: Sequence[Spending] = ()
     try:
         if parts.manifest.manifest.tracks_flow:
-            from pdp.flow.follow import call_flow  # noqa: PLC0415 - only where labels are in use
-
             flow = yield from call_flow(asked, checked, parts.stores)
         known = None if flow is None else (flow.digested, flow.context)
         request = build_request(checked, asked.session, request_id=asked.request_id, now=asked.received.now, flow=known)
@@ -159,18 +162,31 @@ def prepare(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any
         return Prepared(asked, checked, request, body, approval, flow, spendings)
     except (MappingError, ExpressionError) as error:
         stopped = rejection_of("request", checked, Rejection(RejectionCode.INVALID_PAYLOAD, error.message))
-        raise StoppedError(Decided(asked, stopped)) from error
+        return Ended(asked, stopped)
     except (UsageError, JsonValueError) as error:
-        _refuse(Decided(asked, checked, approval=approval), error)
+        return Ended(asked, checked, approval=approval).denied(REQUEST_INVALID, str(error))
 
 
-def conclude(prepared: Prepared, decision: Decision, parts: Parts) -> Decided:
+def call_flow(asked: Asked, checked: Checked, stores: Stores) -> Generator[Step, Any, CallFlow | None]:
+    """Return what the ledger says of a call; None where its session names no run.
+
+    StateError: the run has expired, or the ledger cannot be read.
+    """
+    session, ledger = asked.session, stores.ledger
+    if not session.run_id:
+        return None
+    work = partial(checked.tool.tracker.call_flow, checked.proposal.arguments, session, ledger, asked.received.now)
+    flow: CallFlow = yield Work(work, blocking=ledger.blocking)
+    return flow
+
+
+def conclude(prepared: Prepared, decision: Decision, parts: Parts) -> Decided | Replaced:
     """Hold the decision against what only the enforcement point knows: the release floor, who fulfils obligations."""
     if decision.verdict is not Verdict.ALLOW:
         from pdp.flow.reasons import explained  # noqa: PLC0415 - only where a call is not allowed
 
         decision = explained(decision, prepared.asked.session.claims, prepared.request, parts.ignored_claims)
-    decided = Decided(prepared.asked, prepared.checked, decision, prepared, approval=prepared.approval)
+    decided = Decided(prepared, decision, approval=prepared.approval)
     if parts.newest.is_stale(decision):
         return decided.denied("bundle.stale", f"release {decision.release} decided, and a later one has decided before")
     if not decision.obligations:
@@ -181,23 +197,19 @@ def conclude(prepared: Prepared, decision: Decision, parts: Parts) -> Decided:
         duties = parts.obligations().duties(decision, transformed=prepared.asked.received.transformed)
         decided = decided._replace(duties=duties)
         if duties.transform is not None:
-            return decided._replace(replacement=transformed(prepared.checked.proposal, duties.transform))
+            return Replaced(decided, transformed(prepared.checked.proposal, duties.transform))
     except ObligationError as error:
         return decided.denied(error.code, error.message)
     return decided
 
 
-def failed(decided: Decided, error: Exception) -> Decided:
-    """Return the call as an error ends it that no step expected: a DENY."""
+def failed(error: Exception) -> tuple[str, str]:
+    """Return code and message of the DENY that stands for an error that no step expected; it is logged."""
     from pdp.contract.sensitive import place_of  # noqa: PLC0415 - only where something fails
 
-    if isinstance(error, StateError) and error.code == "flow.expired":
-        return decided.denied(error.code, str(error))
-    _log.error("a decision failed, which is a DENY: %s", place_of(error))
-    if isinstance(error, StateError):
-        return decided.denied(error.code, str(error))
-    return decided.denied(INTERNAL_ERROR, "the enforcement point failed; its log says how")
-
-
-def _refuse(decided: Decided, error: Exception) -> NoReturn:
-    raise StoppedError(decided._replace(decision=denied(REQUEST_INVALID, str(error)))) from error
+    if not isinstance(error, StateError):
+        _log.error("a decision failed, which is a DENY: %s", place_of(error))
+        return INTERNAL_ERROR, "the enforcement point failed; its log says how"
+    if error.code != "flow.expired":
+        _log.error("a decision failed, which is a DENY: %s", place_of(error))
+    return error.code, str(error)

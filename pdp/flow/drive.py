@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from pdp.engine.protocol import DECISION, Engine
-from pdp.execution.runner import ToolRunner
+
+if TYPE_CHECKING:  # only a tool that runs loads it
+    from pdp.execution.runner import ToolRunner
 
 
 class Question(NamedTuple):
@@ -22,7 +24,7 @@ class Question(NamedTuple):
 class ToolRun(NamedTuple):
     """A tool that a flow wants to have run; what comes back is an `Execution`."""
 
-    runner: ToolRunner
+    runner: "ToolRunner"
     arguments: dict[str, Any]
 
 

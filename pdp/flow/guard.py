@@ -9,8 +9,8 @@ from typing import Any
 
 from pdp.documents.arguments import VARIADIC
 from pdp.errors import PdpError, UsageError
-from pdp.evaluation import Evaluation
 from pdp.execution.runner import is_asynchronous, set_within
+from pdp.flow.evaluation import Evaluation
 from pdp.flow.parts import Tools
 from pdp.manifest.effective import EffectiveManifest
 from pdp.session import Session

@@ -16,17 +16,17 @@ from pdp.documents import nearest, shown_name
 from pdp.documents.arguments import named_parameters
 from pdp.engine.protocol import Engine
 from pdp.errors import UsageError
-from pdp.execution.runner import ToolRunner, is_asynchronous, unavailable
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.model import Tool
 from pdp.manifest.schema.walk import argument_schemas
-from pdp.proposal import Execution, Proposal
+from pdp.proposal import Proposal
 from pdp.session import Session
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # only some calls load these
     from pdp.approvals.approvals import Approvals
     from pdp.contract.registry.registry import Registry
     from pdp.execution.events import Observer
+    from pdp.execution.runner import ToolRunner
     from pdp.execution.telemetry import Telemetry
     from pdp.ledger.ledger import LedgerStore
     from pdp.obligations.handlers import ObligationHandler, Obligations
@@ -183,18 +183,14 @@ class Tools:
             return runner
         if function is None and entry.type != "cli":
             return None
+        from pdp.execution.runner import ToolRunner  # noqa: PLC0415 - only a tool that runs
+
         runner = self._runners[name] = ToolRunner(entry, function)
         return runner
 
-    def refused(self, tool: CompiledTool, runner: ToolRunner | None, arguments: Mapping[str, Any]) -> Execution | None:
-        """Return the failure of a call that cannot be run, before anything is used up for it; None: run it."""
-        name = tool.entry.name
-        if runner is None and not tool.stages_actions:
-            return unavailable(name)
-        lacking = self._registry.lacking(name) if self._registry is not None else ""
-        if lacking:
-            return unavailable(name, lacking)
-        return runner.refused(arguments) if runner is not None else None
+    def lacking(self, name: str) -> str:
+        """Return why the registry's function for the tool cannot run now; empty where it can."""
+        return "" if self._registry is None else self._registry.lacking(name)
 
     def inputs(self, tool: CompiledTool, session: Session, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the tool's function gets of state and config, by parameter."""
@@ -286,6 +282,10 @@ def obligations_of(handlers: Mapping[str, ObligationHandler] | None) -> Obligati
 def observers_of(observers: Iterable[Any]) -> tuple[Observer, ...]:
     """Return the application's observers; UsageError where one is not a plain function, and would never run."""
     functions = tuple(observers)
+    if not functions:
+        return ()
+    from pdp.execution.runner import is_asynchronous  # noqa: PLC0415 - only applications with observers
+
     for observer in functions:
         if not callable(observer) or is_asynchronous(observer):
             raise UsageError(

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pdp.audit.chain import AuditEvent, AuditLog, recordable
 from pdp.clock import to_milliseconds
@@ -15,7 +15,7 @@ from pdp.contract.sensitive import without_arguments
 from pdp.decision import Decision, Verdict, denied
 from pdp.errors import AuditError
 from pdp.flow.drive import Step, Work
-from pdp.flow.stages import Decided, Executed, Unread
+from pdp.flow.stages import Decided, Ended, Executed, Unread
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.proposal import Status
 from pdp.request import Request
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pdp.contract.plan import CheckedPlan
 
 _log = logging.getLogger("pdp.pep")
+
+T = TypeVar("T", Decided, Ended, Decided | Ended)
 
 _MOST_SOURCES: Final = 1_000  # digests in the event of one call; `arguments_digest` is of them all
 
@@ -34,7 +36,7 @@ _OF_DISPATCH: Final = (
 _OF_RESULT: Final = ("error_code", "outcome", "replayed", "result_digest", "retrieval_snapshot")
 
 
-def record_decision(decided: Decided, log: AuditLog, *, superseded: bool = False) -> Generator[Step, Any, Decided]:
+def record_decision(decided: T, log: AuditLog, *, superseded: bool = False) -> Generator[Step, Any, T]:
     """Record a proposal that was decided or rejected, before anything runs; if that fails, return it denied.
 
     `superseded`: another proposal takes its place, and this one will not run.
@@ -92,7 +94,7 @@ def _write(event: AuditEvent, log: AuditLog) -> Generator[Step, Any, None]:
         yield Work(waiting, blocking=True)
 
 
-def telemetry_attributes(result: Decided | Executed, log: AuditLog) -> dict[str, Any]:
+def telemetry_attributes(result: Ended | Decided | Executed, log: AuditLog) -> dict[str, Any]:
     """Return the attributes of the dispatch span of a call that has been decided, or of the result's span."""
     if isinstance(result, Executed):
         event = _result_event(result, log)
@@ -105,16 +107,15 @@ def telemetry_attributes(result: Decided | Executed, log: AuditLog) -> dict[str,
 
 def log_decision(decided: Decided, level: int) -> None:
     """Log the decision at the level that an obligation names. What was proposed is not in the line."""
-    decision, tool = decided.decision, decided.tool
-    if decision is not None and tool is not None:
-        codes = ", ".join(decision.codes)
-        _log.log(level, "%s for %s: %s (decision %s)", decision.verdict, tool.entry.name, codes, decision.decision_id)
+    decision, name = decided.decision, decided.tool.entry.name
+    codes = ", ".join(decision.codes)
+    _log.log(level, "%s for %s: %s (decision %s)", decision.verdict, name, codes, decision.decision_id)
 
 
-def _decision_event(decided: Decided, log: AuditLog, *, superseded: bool = False) -> AuditEvent:
-    event = _event(decided, log, "dispatch", decided.asked.received.now)
-    # Without it, a call that was only asked about would look like one whose end nobody recorded.
+def _decision_event(decided: Decided | Ended, log: AuditLog, *, superseded: bool = False) -> AuditEvent:
     received = decided.asked.received
+    event = _event(decided, log, "dispatch", received.now)
+    # Without it, a call that was only asked about would look like one whose end nobody recorded.
     executes = received.to_run and received.staged is None and not superseded and not decided.pruned
     event["outcome"] = None if executes else "not_executed"
     status = Status.TRANSFORMED if superseded else decided.status
@@ -124,16 +125,17 @@ def _decision_event(decided: Decided, log: AuditLog, *, superseded: bool = False
     if decided.decision is not None:
         event["verdict"] = decided.decision.verdict
         event["codes"] = decided.decision.codes
-    if decided.prepared is not None and decided.prepared.spendings:
-        event["spent"] = _spent(decided.prepared.request)
-    if decided.prepared is not None and decided.prepared.flow is not None:
-        event["flow"] = _flow(decided.prepared.flow.context, decided.decision)
+    if isinstance(decided, Decided):
+        if decided.prepared.spendings:
+            event["spent"] = _spent(decided.prepared.request)
+        if decided.prepared.flow is not None:
+            event["flow"] = _flow(decided.prepared.flow.context, decided.decision)
     return event
 
 
-def _flow(context: Mapping[str, Any], decision: Decision | None) -> dict[str, Any]:
+def _flow(context: Mapping[str, Any], decision: Decision) -> dict[str, Any]:
     """Return the labels of a run and of the call's arguments, and the codes of findings that decide nothing."""
-    duties = () if decision is None else decision.obligations
+    duties = decision.obligations
     noted = {code for duty in duties if duty.id == "note" for code in duty.parameters["codes"] if isinstance(code, str)}
     # Sorted, as the log writes them.
     return {
@@ -152,13 +154,13 @@ def _plan_events(plan: CheckedPlan, decision: Decision, asked: Unread, log: Audi
     now = asked.received.now
     for step in plan.steps:
         received = asked.received._replace(step_name=recordable(step.name))
-        planned = Decided(asked._replace(received=received), step.checked)
+        planned = Ended(asked._replace(received=received), step.checked)
         event = _event(planned, log, "planned", now)
         event["status"], event["outcome"] = step.status, "not_executed"
         if step.rejection is not None:
             event["rejection"], event["reason"] = step.rejection.code, _reason(planned, step.rejection.reason)
         yield event
-    decided = Decided(asked, decision=decision)
+    decided = Ended(asked, decision=decision)
     event = _decision_event(decided, log)
     event["type"], event["arguments_digest"] = "plan.decided", log.digest(canonical(plan.plan))
     if not plan.valid:
@@ -197,7 +199,7 @@ def _spent(request: Request) -> list[dict[str, str | None]]:
     ]
 
 
-def _event(decided: Decided, log: AuditLog, phase: str, now: float) -> AuditEvent:
+def _event(decided: Decided | Ended, log: AuditLog, phase: str, now: float) -> AuditEvent:
     asked, checked, decision = decided.asked, decided.checked, decided.decision
     proposal, tool = (asked.proposal, None) if checked is None else (checked.proposal, checked.tool)
     event: AuditEvent = {
@@ -237,7 +239,7 @@ def _event(decided: Decided, log: AuditLog, phase: str, now: float) -> AuditEven
     return event
 
 
-def _reason(decided: Decided, reason: str) -> str | None:
+def _reason(decided: Decided | Ended, reason: str) -> str | None:
     """Return why a check or the enforcement point itself has stopped a call, with nothing in it of what was proposed.
 
     None where a policy has: its codes say why, and its messages may quote anything.

@@ -8,25 +8,37 @@ Budgets (cumulative limits) come before both: a call that others leave nothing f
 and has used nothing up.
 """
 
-import logging
+from __future__ import annotations
+
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, NamedTuple, assert_never
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
 from pdp.approvals.approvals import ApprovalRefusedError, Approvals
 from pdp.clock import to_seconds
-from pdp.contract.budgets import Spending, Take
+from pdp.contract.budgets import MOST, Spending, Spent, Take, spendings
 from pdp.contract.checks import Checked
 from pdp.contract.compiled import CompiledTool
 from pdp.decision import new_id
 from pdp.flow.drive import Pause, Step, Work
 from pdp.flow.parts import Parts, Stores
-from pdp.flow.stages import Asked, Decided, OverspentError, Prepared, Ready, StoppedError, not_run
-from pdp.proposal import Execution
+from pdp.flow.stages import (
+    Asked,
+    CallDeniedError,
+    Decided,
+    Known,
+    OverspentError,
+    Prepared,
+    Reserved,
+    arguments_of,
+    not_run,
+)
+from pdp.json import JsonValueError, canonical
 from pdp.request import Request
+from pdp.stores.actions import Action, ActionState, ActionStateError, ActionStore
 from pdp.stores.approvals import Approval, ApprovalState, Transaction
 from pdp.stores.keys import (
     LASTING,
@@ -41,7 +53,9 @@ from pdp.stores.keys import (
     Unknown,
 )
 
-_log = logging.getLogger("pdp.pep")
+if TYPE_CHECKING:  # only some calls load these
+    from pdp.patterns.enforcement import HeldCall
+    from pdp.patterns.run import Run
 
 Consume = Callable[[Transaction | None], object]
 """What uses up an approval within a transaction."""
@@ -107,23 +121,22 @@ def _used(asked: Asked, checked: Checked, call_digest: str, approvals: Approvals
     return approval
 
 
-def open_approval(
-    decided: Decided, prepared: Prepared, approvals: Approvals, stores: Stores
-) -> Generator[Step, Decided, Decided]:
+def open_approval(decided: Decided, parts: Parts) -> Generator[Step, Decided, Decided]:
     """Open the approval that the policy asks for, or find the one that is pending; stage the action that it is for.
 
     AuditError: it could not be recorded, and is not opened; StoreError: the action cannot be staged.
     """
-    from pdp.flow.action import staged_action  # noqa: PLC0415 - only calls that a person is asked about
+    prepared, stores, approvals = decided.prepared, parts.stores, parts.approvals
+    if approvals is None:
+        return decided
 
     def open_or_find() -> Decided:
-        codes = decided.decision.codes if decided.decision else ()
         approval = approvals.open(
             prepared.body,
-            prepared.checked.tool.entry,
-            codes,
-            stage=partial(staged_action, decided, prepared, stores),
-            decision_id=decided.decision.decision_id if decided.decision else None,
+            decided.tool.entry,
+            decided.decision.codes,
+            stage=partial(_staged_action, decided, stores),
+            decision_id=decided.decision.decision_id,
             claims=prepared.asked.session.claims,
             proposer=prepared.asked.received.proposer,
         )
@@ -131,6 +144,82 @@ def open_approval(
         return decided._replace(approval=approval, action=action)
 
     return (yield Work(open_or_find, approvals.blocking or stores.blocking or stores.reads_sources))
+
+
+def _staged_action(decided: Decided, stores: Stores) -> Action | None:
+    """Return the action that a person is asked about: the one staged in the call's run, or one of the call's own.
+
+    None when the call has no effects. As long as nobody has decided on it, the same call finds the same action again,
+    and another call another one.
+    """
+    prepared = decided.prepared
+    if not decided.tool.has_action:
+        return None
+    staged = prepared.asked.received.staged
+    if staged is not None and staged.payload_digest == prepared.checked.proposal.digest:
+        return staged  # and no call's yet: one with another key may still commit it, and then needs its own approval
+    if prepared.asked.session.run_id is not None:
+        in_run = _staged_in_run(prepared, stores.actions, stores.run_of(prepared.asked.session))
+        if in_run is not None:
+            return in_run
+    action = _stage(decided, stores.actions, prepared.call_digest)
+    return action if action.state is ActionState.STAGED else _stage(decided, stores.actions)
+
+
+def approved_action(decided: Decided, actions: ActionStore, run: Run, call_id: str | None = None) -> Action:
+    """Return the call's action, approved: by the approval that lets it through, or by the policy alone.
+
+    No two calls get the same one: an action belongs to one approval, and of all that move a staged one, one succeeds.
+    `call_id`: the same call that goes on after a crash gets the same one again.
+
+    StoreError: that cannot be stored; ActionStateError: it was denied, or another call or approval has it.
+    """
+    prepared, approval = decided.prepared, decided.approval
+    if approval is not None and approval.action_id is not None:
+        action = actions.get(approval.action_id)
+        if action is not None:
+            if action.state is not ActionState.APPROVED:
+                return actions.move(action, ActionState.APPROVED, approval_id=approval.id)
+            if action.approval_id != approval.id:
+                raise ActionStateError(f"action {action.id} was approved by another approval than the call's")
+            return action
+    approval_id = approval.id if approval is not None else None
+    in_run = _staged_in_run(prepared, actions, run)
+    if approval is None and prepared.checked.tool.commits_staged:
+        if in_run is None:
+            raise ActionStateError(
+                f"the action staged for {decided.tool_name} was committed or denied, or is another call's"
+            )
+        return actions.move(in_run, ActionState.APPROVED)
+    if in_run is not None:
+        # Another call of this run may have been quicker: then this one is an effect of its own.
+        with suppress(ActionStateError):
+            return actions.move(in_run, ActionState.APPROVED, approval_id=approval_id)
+    action = _stage(decided, actions, None if call_id is None else f"call:{call_id}")
+    if call_id is not None and action.state is ActionState.APPROVED:
+        return action
+    return actions.move(action, ActionState.APPROVED, approval_id=approval_id)
+
+
+def _stage(decided: Decided, actions: ActionStore, key: str | None = None) -> Action:
+    prepared = decided.prepared
+    action = Action.staged(
+        kind=decided.tool_name,
+        target="/".join(prepared.resource),
+        payload_digest=prepared.checked.proposal.digest,
+        decision_id=decided.decision.decision_id,
+        idempotency_key=key,
+        now=prepared.asked.received.now,
+    )
+    return actions.stage(action, prepared.asked.session.caller)
+
+
+def _staged_in_run(prepared: Prepared, actions: ActionStore, run: Run) -> Action | None:
+    """The action that its caller has staged in the run, if nothing has become of it yet; it is this call's then."""
+    proposal = prepared.checked.proposal
+    action_id = run.bind_staged(proposal.tool, proposal.digest, prepared.call_digest)
+    action = None if action_id is None else actions.get(action_id)
+    return action if action is not None and action.state is ActionState.STAGED else None
 
 
 class Together(NamedTuple):
@@ -146,34 +235,35 @@ class Together(NamedTuple):
     take: Callable[[Consume, Transaction | None], object]
 
 
-def reserve(ready: Ready, parts: Parts, together: Together | None = None) -> Generator[Step, Any, Ready]:
-    """Reserve the call's key and use up its approval; what an earlier call with the key came to is known of it then.
+def reserve(
+    reserved: Reserved, parts: Parts, together: Together | None = None
+) -> Generator[Step, Any, Reserved | Known]:
+    """Reserve the call's key and use up its approval; `Known`: what an earlier call with the key came to.
 
-    StoppedError: the approval does not hold any more, or the key stands for other arguments; StateError: a store or the
-    audit cannot be used.
+    CallDeniedError: the approval does not hold any more, or the key stands for other arguments; StateError: a store or
+    the audit cannot be used.
     """
-    decided, prepared = ready.decided, ready.prepared
+    prepared = reserved.prepared
     uses_approval = prepared.approval is not None and parts.approvals is not None and parts.approvals.blocking
     blocking = parts.stores.keys.blocking or uses_approval or together is not None
     try:
         begun, used = yield from _waiting(partial(_take, prepared, parts, together), blocking=blocking)
     except ApprovalRefusedError as error:
-        raise StoppedError(decided.denied("approvals.invalid", error.message)) from error
-    reserved = ready._replace(decided=decided._replace(approval=used))
+        raise CallDeniedError("approvals.invalid", error.message) from error
+    reserved = reserved._replace(decided=reserved.decided._replace(approval=used))
     match begun:
         case None:
             return reserved
         case Fresh(record):
             return reserved._replace(key=record)
         case Stored(execution, _):
-            return reserved._replace(known=execution._replace(replayed=True))
+            return Known(reserved, execution._replace(replayed=True))
         case Conflict():
-            raise StoppedError(decided.denied("idempotency.conflict", _CONFLICT))
+            raise CallDeniedError("idempotency.conflict", _CONFLICT)
         case Running():
-            return reserved._replace(known=not_run(_RUNNING, "unknown"))
+            return Known(reserved, not_run(_RUNNING, "unknown"))
         case Unknown(execution, _):
-            known = execution._replace(replayed=True) if execution else not_run(_LOST, "unknown")
-            return reserved._replace(known=known)
+            return Known(reserved, execution._replace(replayed=True) if execution else not_run(_LOST, "unknown"))
         case _:
             assert_never(begun)
 
@@ -229,34 +319,6 @@ def _waiting(
         wait = min(2 * wait, _LONGEST_WAIT)
 
 
-def free(ready: Ready, stores: Stores, execution: Execution) -> Generator[Step, Any, None]:
-    """Store for the reserved key what the run came to, and let what is reserved of budgets be spent.
-
-    Where nothing was done, the key is free and the budgets have it back; a sum of which nobody knows stays as it is.
-    """
-    tool, key, reservation = ready.prepared.checked.tool, ready.key, ready.reservation
-    effect = execution.failure.details.get("effect") if execution.failure else "done"
-
-    def finish() -> None:
-        try:
-            if key is not None:
-                stores.keys.finish(key, execution, now=time.time(), effects=tool.entry.has_effects)
-        except Exception:  # noqa: BLE001 - whatever it was, the tool has run
-            _log.critical("a tool ran and its idempotency key could not be finished: it stays taken", exc_info=True)
-        try:
-            if reservation is None:
-                return
-            if not execution.started or effect == "none":
-                stores.budgets.release(reservation)
-            elif effect == "done" or not tool.entry.has_effects:
-                stores.budgets.commit(reservation)
-        except Exception:  # noqa: BLE001 - likewise
-            _log.critical("a call is over, and what it has reserved could not be settled: it counts", exc_info=True)
-
-    waits = (key is not None and stores.keys.blocking) or (reservation is not None and stores.budgets.blocking)
-    yield Work(finish, waits)
-
-
 def read_spent(
     asked: Asked, checked: Checked, request: Request, stores: Stores
 ) -> Generator[Step, tuple[Sequence[Spending], Request], tuple[Sequence[Spending], Request]]:
@@ -264,8 +326,6 @@ def read_spent(
 
     Where its idempotency key is known already, it takes nothing: its tool will not run again.
     """
-    from pdp.contract.budgets import Spent, spendings  # noqa: PLC0415 - only tools with cumulative limits
-
     key = key_of(asked, checked)
 
     def read() -> tuple[Sequence[Spending], Request]:
@@ -282,55 +342,50 @@ def read_spent(
     return (yield Work(read, stores.budgets.blocking or stores.blocking))
 
 
-def reserve_budgets(ready: Ready, parts: Parts) -> Generator[Step, Any, Ready]:
+def reserve_budgets(reserved: Reserved, parts: Parts) -> Generator[Step, Any, Reserved]:
     """Reserve what the call takes of its budgets, up to the caps that the policy has allowed.
 
-    OverspentError: others were quicker, and it is not there any more; StoppedError: the policy allows the call, and not
-    what it takes; StoreError: the store cannot be used.
+    OverspentError: others were quicker, and it is not there any more; CallDeniedError: the policy allows the call, and
+    not what it takes; StoreError: the store cannot be used.
     """
-    decision = ready.decided.decision
     # Whoever has to settle it finds the call by its decision in the audit.
-    reservation = new_id() if decision is None else decision.decision_id
-    take_all = taking(ready.decided, ready.prepared, parts.stores, reservation)
+    reservation = reserved.decided.decision.decision_id
+    take_all = taking(reserved.decided, parts.stores, reservation)
     if take_all is None:
-        return ready
+        return reserved
     yield Work(partial(take_all, None), parts.stores.budgets.blocking)
-    return ready._replace(reservation=reservation)
+    return reserved._replace(budgets=reservation)
 
 
-def taking(
-    decided: Decided, prepared: Prepared, stores: Stores, reservation: str
-) -> Callable[[Transaction | None], None] | None:
+def taking(decided: Decided, stores: Stores, reservation: str) -> Callable[[Transaction | None], None] | None:
     """Return what reserves a call's budgets, within a transaction; None where it takes nothing of any.
 
     Errors as of `reserve_budgets`.
     """
+    prepared = decided.prepared
     takes = [_capped(spending, decided) for spending in prepared.spendings]
     takes = [take for take in takes if take.amount]
 
     def take_all(transaction: Transaction | None) -> None:
         now, until = _now(prepared.asked, time.time()), time.time() + lasting(prepared.checked.tool)
         if not stores.budgets.reserve(reservation, takes, now=now, running_until=until, within=transaction):
-            raise OverspentError(prepared)
+            raise OverspentError
 
     return take_all if takes else None
 
 
 def _capped(spending: Spending, decided: Decided) -> Take:
     """Return what a call takes, with the lowest cap of the policy's obligations for it; null there is none."""
-    from pdp.contract.budgets import MOST  # noqa: PLC0415 - only tools with cumulative limits
-
     take = spending.take
-    duties = decided.decision.obligations if decided.decision else ()
     caps = [
         duty.parameters["cap"]
-        for duty in duties
+        for duty in decided.decision.obligations
         if duty.id == "reserve" and duty.parameters["limit"] == spending.limit and take is not None
         and duty.parameters["amount"] == spending.number(take.amount)
     ]  # fmt: skip
     if take is None or not caps:
         reason = f"the policy allows the call, and reserves nothing of {spending.limit} for it"
-        raise StoppedError(decided.denied("obligations.unfulfillable", reason))
+        raise CallDeniedError("obligations.unfulfillable", reason)
     return take._replace(cap=min(MOST if cap is None else spending.units(cap) for cap in caps))
 
 
@@ -340,3 +395,63 @@ def _now(asked: Asked, now: float | None = None) -> float:
     if stated is not None:
         return datetime.fromisoformat(stated).timestamp()
     return asked.received.now if now is None else now
+
+
+def hold(decided: Decided, parts: Parts) -> Generator[Step, Any, HeldCall]:
+    """Open the run that the call belongs to, and hold the call to the rules of its pattern; StateError if it cannot."""
+    from pdp.patterns.enforcement import HeldCall  # noqa: PLC0415 - only calls that a pattern or a run has rules for
+    from pdp.patterns.rule import CallFacts  # noqa: PLC0415 - likewise
+
+    prepared, stores = decided.prepared, parts.stores
+    run = yield Work(lambda: stores.run_of(prepared.asked.session), blocking=stores.reads_sources)
+    arguments = arguments_of(prepared.checked.proposal)
+    facts = CallFacts(
+        caller=prepared.asked.session.caller,
+        idempotency_key=prepared.checked.idempotency_key,
+        decision_id=decided.decision.decision_id,
+        markings=decided.markings,
+        clearances=_clearances(prepared.asked.session.claims),
+        resource=prepared.resource,
+        approved=prepared.approval is not None,
+        now=prepared.asked.received.now,
+        time=prepared.request.context["time"],
+        inputs=_inputs(prepared),
+    )
+    return HeldCall(prepared.checked.tool.entry, arguments, run, facts, stores.actions, parts.approvals)
+
+
+def _clearances(claims: Mapping[str, Any]) -> frozenset[str]:
+    """Return what subject and acting agents are all cleared for. An agent that states no clearances narrows nothing."""
+    # The policy has checked the shape of the claims: it allowed the call.
+    held = frozenset(claims.get("clearances") or ())
+    agent = claims.get("act")
+    while isinstance(agent, dict):
+        if "clearances" in agent:
+            held &= frozenset(agent["clearances"] or ())
+        agent = agent.get("act")
+    return held
+
+
+def _inputs(prepared: Prepared) -> bytes:
+    tool, session = prepared.checked.tool, prepared.asked.session
+    if tool.entry.pattern is None:
+        return b""
+    state = {key: session.state[key] for key in tool.reads if key in session.state}
+    try:
+        return canonical({"config": dict(prepared.checked.config), "state": state})
+    except JsonValueError:
+        # A normalizer may make any object of a config: what cannot be compared is like nothing else.
+        return new_id().encode()
+
+
+def endorse(prepared: Prepared, stores: Stores) -> Generator[Step, None, None]:
+    """Write what the approval of a call endorses, before its tool runs; StateError if it cannot be written."""
+    flow = prepared.flow
+    if flow is None or prepared.approval is None:
+        return
+    endorsed = prepared.checked.tool.tracker.endorsed(flow, prepared.call_id)
+    if endorsed:
+        from pdp.ledger.ledger import RunLabels  # noqa: PLC0415 - only where labels are in use
+
+        ledger, now = stores.ledger, prepared.asked.received.now
+        yield Work(lambda: ledger.write(flow.run, RunLabels(), endorsed, now), blocking=ledger.blocking)

@@ -1,10 +1,10 @@
 """The stages of one call: a frozen record for each that it has passed.
 
-    Received -> Asked -> Checked -> Prepared -> Decided -> Ready -> Executed -> Evaluation
+    Received -> Asked -> Prepared -> Decided -> Reserved -> Ready -> Executed
 
-Each stage takes the record before it and returns its own; none writes into another's. A call that is stopped before its
-decision goes straight to `Decided`: as `Unread` where session or proposal are malformed, as `Rejected` by a check
-(pdp/contract/checks.py). One that is not allowed ends there.
+Each stage takes the record before it and returns its own. A call that ends before its decision becomes `Ended`: its
+session or proposal is malformed, a check rejects it (pdp/contract/checks.py), or no request can be made of it. A call
+that is not allowed stays `Decided`. `Known` takes the place of `Ready` where the outcome is known without the tool.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import orjson
 from pdp.contract.checks import Checked, Rejected
 from pdp.contract.compiled import CompiledTool
 from pdp.decision import Decision, Verdict, denied
-from pdp.execution.runner import ToolRunner
+from pdp.errors import PdpError
 from pdp.manifest.effective import EffectiveManifest
 from pdp.proposal import Execution, Failure, FailureCode, Proposal, Rejection, RejectionCode, Status
 from pdp.request import Request
 from pdp.session import Session
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # only some calls load these
     from pdp.contract.budgets import Spending
     from pdp.ledger.summary import CallFlow
     from pdp.model_calls import ToolCall
@@ -118,30 +118,33 @@ class Prepared(NamedTuple):
         return digest
 
     @property
+    def call_id(self) -> str:
+        """The call's name in the ledger: the model's id of it, or else the request's."""
+        return self.asked.received.tool_call_id or self.asked.request_id
+
+    @property
     def resource(self) -> tuple[str, str]:
         """Type and id of the resource."""
         return self.request.resource[:2]
 
+    def denied(self, code: str, message: str) -> Decided:
+        """Return the call with a DENY, without a policy's decision."""
+        return Decided(self, denied(code, message), approval=self.approval)
 
-class Decided(NamedTuple):
-    """A call that has been decided, or was stopped on its way there.
+
+class Ended(NamedTuple):
+    """A call that ends before its decision. A call that a service decides is one as well: the rest of it is there.
 
     Attributes:
+        checked: how far the checks went; None: none has run.
         decision: None when a check rejected or pruned the proposal.
-        duties: the decision's obligations, with those who fulfil them; None when it has none.
-        approval: the one that lets the call through, or that a person has still to grant; of a staging, for the commit.
-        action: the action of a call with effects.
-        replacement: the proposal that the policy wants decided in the place of this one.
+        approval: the one that would have let the call through.
     """
 
     asked: Asked | Unread
     checked: Checked | Rejected | None = None
     decision: Decision | None = None
-    prepared: Prepared | None = None
-    duties: Duties | None = None
     approval: Approval | None = None
-    action: Action | None = None
-    replacement: Proposal | None = None
 
     @property
     def allowed(self) -> bool:
@@ -152,8 +155,7 @@ class Decided(NamedTuple):
     def status(self) -> Status:
         """What became of the proposal; transformed: another one may run in its place, or none as it was pruned."""
         if self.allowed:
-            corrected = self.checked is not None and self.checked.trips
-            return Status.TRANSFORMED if self.asked.received.transformed or corrected else Status.ACCEPTED
+            return Status.TRANSFORMED if self.asked.received.transformed else Status.ACCEPTED
         return Status.TRANSFORMED if self.pruned else Status.REJECTED
 
     @property
@@ -161,10 +163,7 @@ class Decided(NamedTuple):
         """Why the call is rejected, by a check or by a verdict; None where it is not."""
         if self.decision is None:
             return self.checked.rejection if isinstance(self.checked, Rejected) else None
-        if self.allowed:
-            return None
-        why = "; ".join(reason.text for reason in self.decision.reasons)
-        return Rejection(RejectionCode.POLICY_VIOLATION, f"{self.decision.verdict}: {why}")
+        return _rejection(self.decision)
 
     @property
     def pruned(self) -> bool:
@@ -178,7 +177,7 @@ class Decided(NamedTuple):
 
     @property
     def proposal(self) -> Proposal | None:
-        """What was decided on, or would have been."""
+        """What would have been decided on."""
         return self.checked.proposal if self.checked is not None else self.asked.proposal
 
     @property
@@ -188,55 +187,145 @@ class Decided(NamedTuple):
         name = proposal.tool if proposal else self.asked.tool_name if isinstance(self.asked, Unread) else ""
         return name[:_NAME_LENGTH]
 
-    def denied(self, code: str, message: str) -> Decided:
+    def denied(self, code: str, message: str) -> Ended:
         """Return the call with a DENY in the place of whatever was decided."""
         return self._replace(decision=denied(code, message))
 
 
-class StoppedError(Exception):
-    """A step ends the call with nothing run; `decided` says how."""
+class Decided(NamedTuple):
+    """A call that has been decided.
 
-    def __init__(self, decided: Decided) -> None:
-        super().__init__()
-        self.decided = decided
+    Attributes:
+        duties: the decision's obligations, with those who fulfil them; None when it has none.
+        approval: the one that lets the call through, or that a person has still to grant; of a staging, for the commit.
+        action: the action of a call with effects that waits for a person.
+    """
+
+    prepared: Prepared
+    decision: Decision
+    duties: Duties | None = None
+    approval: Approval | None = None
+    action: Action | None = None
+
+    @property
+    def asked(self) -> Asked:
+        """The call as it was read."""
+        return self.prepared.asked
+
+    @property
+    def checked(self) -> Checked:
+        """The call as it passed the checks."""
+        return self.prepared.checked
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the tool may run."""
+        return self.decision.verdict is Verdict.ALLOW
+
+    @property
+    def status(self) -> Status:
+        """What became of the proposal; transformed: another one than the proposed may run in its place."""
+        if self.decision.verdict is not Verdict.ALLOW:
+            return Status.REJECTED
+        prepared = self.prepared
+        changed = prepared.asked.received.transformed or prepared.checked.trips
+        return Status.TRANSFORMED if changed else Status.ACCEPTED
+
+    @property
+    def rejection(self) -> Rejection | None:
+        """Why the call is rejected; None where it is not."""
+        return _rejection(self.decision)
+
+    @property
+    def pruned(self) -> bool:
+        """Whether an invariant dropped the call: never of one that was decided."""
+        return False
+
+    @property
+    def tool(self) -> CompiledTool:
+        """The compiled entry."""
+        return self.prepared.checked.tool
+
+    @property
+    def proposal(self) -> Proposal:
+        """What was decided on."""
+        return self.prepared.checked.proposal
+
+    @property
+    def markings(self) -> frozenset[str]:
+        """The markings that the result carries by the policy (obligation `mark_result`)."""
+        duties = (duty for duty in self.decision.obligations if duty.id == "mark_result")
+        return frozenset(name for duty in duties for name in duty.parameters["markings"])
+
+    @property
+    def tool_name(self) -> str:
+        """The tool's name."""
+        return self.prepared.checked.proposal.tool[:_NAME_LENGTH]
+
+    def denied(self, code: str, message: str) -> Decided:
+        """Return the call with a DENY in the place of what was decided."""
+        return self._replace(decision=denied(code, message))
+
+
+class Replaced(NamedTuple):
+    """A call that the policy allows with another proposal, which goes through all stages in its place."""
+
+    decided: Decided
+    proposal: Proposal
+
+
+class CallDeniedError(PdpError):
+    """An allowed call may not run after all; `code` and message are those of the DENY."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code  # type: ignore[misc]
 
 
 class OverspentError(Exception):
     """What a call was allowed to spend is not there any more: it has to be decided again, with the new sum."""
 
-    def __init__(self, prepared: Prepared) -> None:
-        super().__init__()
-        self.prepared = prepared
 
-
-class Ready(NamedTuple):
-    """A call that has all that its run needs.
+class Reserved(NamedTuple):
+    """An allowed call with what is reserved for it, to be settled or released.
 
     Attributes:
-        decided: the call as it was decided, its approval as its use leaves it.
-        runner: what runs the tool; None for a staging without a function.
+        held: the rules of pattern and run that the call is held to; None: it has none.
         key: the record of the reserved idempotency key; None when none is reserved.
-        reservation: the id of what it has reserved of its budgets; None when it takes nothing of any.
-        action: the action that it commits; None without one.
-        known: what the call comes to without its tool, such as what is known of an earlier call with the same key;
-            None: the tool runs.
+        budgets: the id of what it has reserved of its budgets; None when it takes nothing of any.
     """
 
     decided: Decided
-    prepared: Prepared
-    runner: ToolRunner | None = None
     held: HeldCall | None = None
     key: KeyRecord | None = None
-    reservation: str | None = None
+    budgets: str | None = None
+
+    @property
+    def prepared(self) -> Prepared:
+        """The call as it was put to the policy."""
+        return self.decided.prepared
+
+
+class Known(NamedTuple):
+    """A call whose outcome is known without its tool, such as that of an earlier call with the same key."""
+
+    reserved: Reserved
+    execution: Execution
+    action: None = None
+
+
+class Ready(NamedTuple):
+    """A call that has all that its run needs: the function's arguments, and the action that it commits, if any."""
+
+    reserved: Reserved
+    arguments: Mapping[str, Any]
     action: Action | None = None
-    arguments: Mapping[str, Any] = _NOTHING
-    known: Execution | None = None
 
 
 class Executed(NamedTuple):
     """A call whose tool ran, or should have, with what its caller gets of the result; see `Evaluation`."""
 
-    decided: Decided
+    decided: Decided | Ended
     execution: Execution
     action: Action | None = None
     markings: frozenset[str] = frozenset()
@@ -245,16 +334,17 @@ class Executed(NamedTuple):
     state: dict[str, Any] | None = None
 
 
+def _rejection(decision: Decision) -> Rejection | None:
+    if decision.verdict is Verdict.ALLOW:
+        return None
+    why = "; ".join(reason.text for reason in decision.reasons)
+    return Rejection(RejectionCode.POLICY_VIOLATION, f"{decision.verdict}: {why}")
+
+
 def arguments_of(proposal: Proposal) -> dict[str, Any]:
     """Return the decided arguments, as a copy that shares nothing with what anybody else holds."""
     arguments: dict[str, Any] = orjson.loads(proposal.text)
     return arguments
-
-
-def result_markings(decided: Decided) -> frozenset[str]:
-    """Return the markings that the result carries by the policy (obligation `mark_result`)."""
-    obligations = decided.decision.obligations if decided.decision else ()
-    return frozenset(name for duty in obligations if duty.id == "mark_result" for name in duty.parameters["markings"])
 
 
 def not_run(message: str, effect: str = "none") -> Execution:

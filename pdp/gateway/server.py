@@ -32,8 +32,8 @@ from starlette.routing import Mount
 from pdp import __version__
 from pdp.decision import Verdict
 from pdp.errors import UsageError
-from pdp.evaluation import Evaluation
 from pdp.execution.failures import ToolError
+from pdp.flow.evaluation import Evaluation
 from pdp.flow.preview import Visibility
 from pdp.gateway.config import GatewaySettings
 from pdp.gateway.methods import GET_PROMPT, NEW, READ_RESOURCE

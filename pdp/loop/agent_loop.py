@@ -22,7 +22,7 @@ from pdp.contract.compiled import CompiledManifest
 from pdp.contract.sensitive import place_of
 from pdp.decision import new_id
 from pdp.errors import PdpError, StateError, UsageError
-from pdp.evaluation import Evaluation
+from pdp.flow.evaluation import Evaluation
 from pdp.flow.preview import Visibility
 from pdp.json import MAX_VALUES, JsonValueError, canonical, digest, parse_json
 from pdp.manifest.exports import ExportFormat

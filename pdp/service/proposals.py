@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from pdp.decision import new_id
 from pdp.flow.preview import PlanEvaluation
-from pdp.flow.remote.answer import as_answer
+from pdp.flow.remote.calls import as_answer
 from pdp.flow.stages import CallIds
 from pdp.json import JsonValueError, canonical, digest, thawed
 from pdp.manifest.exports import export_tools

@@ -16,7 +16,7 @@ from pdp import Pep
 from pdp.client.client import Client
 from pdp.client.pep import RemotePep
 from pdp.errors import EngineError
-from pdp.evaluation import Evaluation
+from pdp.flow.evaluation import Evaluation
 from pdp.json import thawed
 from pdp.manifest.effective import made_of
 from pdp.manifest.model import Tool

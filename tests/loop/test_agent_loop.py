@@ -14,7 +14,7 @@ from pdp import Approvals, EmbeddedEngine, Pep, Verdict
 from pdp.contract.registry.registry import Registry
 from pdp.contract.registry.tool_contract import ToolContract, ToolStateEffect, ToolStateRead
 from pdp.errors import UsageError
-from pdp.evaluation import Evaluation
+from pdp.flow.evaluation import Evaluation
 from pdp.loop.agent_loop import (
     AgentLoop,
     Finished,

@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 from pdp.decision import Verdict
 from pdp.documents.arguments import checked
 from pdp.errors import UsageError
-from pdp.evaluation import Evaluation
 from pdp.execution.failures import ToolUnavailableError
 from pdp.execution.runner import set_within
+from pdp.flow.evaluation import Evaluation
 from pdp.flow.preview import Visibility
 from pdp.json import canonical, digest
 from pdp.manifest.effective import EffectiveManifest

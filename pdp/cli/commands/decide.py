@@ -11,7 +11,7 @@ from pdp.cli.display import print_evaluation
 from pdp.cli.files import needed, open_audit, project_with, read_proposal, read_rules, read_session
 from pdp.cli.output import print_answer
 from pdp.decision import Verdict
-from pdp.evaluation import Evaluation
+from pdp.flow.evaluation import Evaluation
 from pdp.pep import Pep
 from pdp.project.file import engine_of_project
 

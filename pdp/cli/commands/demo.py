@@ -18,7 +18,7 @@ from pdp.cli.files import read_session
 from pdp.cli.options import AsJson, OpaUrl, command_app
 from pdp.cli.output import print_answer
 from pdp.engine.protocol import EngineName
-from pdp.evaluation import Evaluation
+from pdp.flow.evaluation import Evaluation
 from pdp.installed import packaged
 from pdp.pep import Pep
 

@@ -13,14 +13,15 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import orjson
+
 from pdp.errors import StateError, StoreError, UsageError
 from pdp.execution.runner import ToolRunner, unknown
 from pdp.flow.decide import decide
 from pdp.flow.drive import Pause, Step, Work
-from pdp.flow.execute import call_decided, complete
+from pdp.flow.evaluation import Evaluation
 from pdp.flow.parts import Parts
 from pdp.flow.record import write_result
-from pdp.flow.remote.answer import begun, ended
 from pdp.flow.remote.stored import (
     PROCESS,
     RECORD,
@@ -32,7 +33,19 @@ from pdp.flow.remote.stored import (
     with_reserved,
 )
 from pdp.flow.reserve import PATIENCE, Consume, Together, lasting, reserve, taking
-from pdp.flow.stages import Decided, Executed, Ready, Received, StoppedError, not_run
+from pdp.flow.run import complete, run_call
+from pdp.flow.stages import (
+    CallDeniedError,
+    Decided,
+    Ended,
+    Executed,
+    Known,
+    Prepared,
+    Ready,
+    Received,
+    Reserved,
+    not_run,
+)
 from pdp.json import canonical, digest
 from pdp.patterns.run import LIFETIME, RunClosedError
 from pdp.proposal import Execution
@@ -44,6 +57,10 @@ if TYPE_CHECKING:
 
 HELD: Final = 10.0  # seconds for which a process has a call that it works on, before another one goes on with it
 KEPT: Final = 7 * 86_400.0  # seconds for which a call that is over is known
+_SHOWN: Final = (
+    "action", "codes", "executed", "failed_check", "markings", "replayed", "result", "retrieval_snapshot", "state",
+    "trips",
+)  # fmt: skip
 _WAIT: Final = 0.05
 _NOT_HERE: Final = "what the run remembers is in another process, or gone with it: go on under another run_id"
 _UNREPORTED: Final = "nobody knows whether the tool has run: no result was reported in time"
@@ -64,29 +81,29 @@ def begin(
 
     CallConflictError: the id stands for another call; StoreError: a store cannot be used.
     """
-    run, end = RemoteRun(call, parts), time.monotonic() + PATIENCE
+    runner, end = RemoteRunner(call, parts), time.monotonic() + PATIENCE
     while True:
-        row = yield from run.look()
+        row = yield from runner.look()
         if row is not None and call != (row.id, row.owner, row.request_digest):
             raise CallConflictError(f"the id {call.id} stands for another call", hint="take a new id")
         if row is None:
             decided = yield from decide(received, proposal, session, parts)
         elif row.state is not CallState.BEGUN:
             return (yield from _standing(row, parts))
-        elif not (yield from run.holds(row)):
+        elif not (yield from runner.holds(row)):
             yield _pause(end)
             continue
         else:
-            decided = (yield from restored(row, parts)).decided
-        result = yield from call_decided(decided, parts, run)
-        if run.row is None:
+            decided = (yield from restored(row, parts)).reserved.decided
+        result = yield from run_call(decided, parts, runner)
+        if runner.row is None:
             # Another request with this id may have been quicker.
-            if not decided.allowed or (yield from run.look()) is None:
+            if not decided.allowed or (yield from runner.look()) is None:
                 return ended(call.id, result)
-        elif run.ready is not None:
-            return begun(run.row, run.ready)
-        elif run.row.answer is not None or (
-            yield from run.moves(state=CallState.FINISHED, answer=ended(call.id, result))
+        elif runner.ready is not None:
+            return begun(runner.row, runner.ready)
+        elif runner.row.answer is not None or (
+            yield from runner.moves(state=CallState.FINISHED, answer=ended(call.id, result))
         ):
             return ended(call.id, result)
 
@@ -98,9 +115,9 @@ def finish(call: CallName, execution: Execution, parts: Parts) -> Generator[Step
     it has another result, or was not begun; StoreError, AuditError: it is not stored yet, and has to be sent again.
     """
     reported = digest(canonical([execution.result, execution.failure and asdict(execution.failure), execution.started]))
-    run, end = RemoteRun(call, parts), time.monotonic() + PATIENCE
+    runner, end = RemoteRunner(call, parts), time.monotonic() + PATIENCE
     while True:
-        row = yield from run.look()
+        row = yield from runner.look()
         if row is None or row.owner != call.owner:
             raise UnknownCallError(f"the caller has begun no call {call.id:.128}")
         if row.state is CallState.BEGUN or row.result_digest not in (None, reported):
@@ -109,19 +126,19 @@ def finish(call: CallName, execution: Execution, parts: Parts) -> Generator[Step
             if row.answer is None or row.result_digest is None:
                 raise CallConflictError(f"call {call.id} ended before its tool could run")
             return row.answer
-        if (yield from run.holds(row, state=CallState.REPORTED, result_digest=reported)):
+        if (yield from runner.holds(row, state=CallState.REPORTED, result_digest=reported)):
             break
         yield _pause(end)
     try:
-        ready, fault = yield from ready_to_complete(run.held_row, parts)
-        runner = ToolRunner(ready.prepared.checked.tool.entry, _elsewhere)
-        believed = runner.believed(execution, ready.prepared.checked.proposal.arguments)
+        ready, fault = yield from ready_to_complete(runner.held_row, parts)
+        decided = ready.reserved.decided
+        believed = ToolRunner(decided.tool.entry, _elsewhere).believed(execution, decided.proposal.arguments)
         executed = yield from complete(ready, believed, parts, fault)
     except BaseException:
-        yield from run.moves(held_until=0.0)
+        yield from runner.moves(held_until=0.0)
         raise
     answer = ended(call.id, executed)
-    yield from run.moves(state=CallState.FINISHED, answer=answer)
+    yield from runner.moves(state=CallState.FINISHED, answer=answer)
     return answer
 
 
@@ -132,28 +149,30 @@ def sweep(now: float, parts: Parts) -> Generator[Step, Any, int]:
     """
     calls, count = _calls_of(parts), 0
     for row in (yield Work(lambda: calls.overdue(now), blocking=True)):
-        run = RemoteRun(CallName(row.id, row.owner, row.request_digest), parts)
-        if not (yield from run.holds(row)):
+        runner = RemoteRunner(CallName(row.id, row.owner, row.request_digest), parts)
+        if not (yield from runner.holds(row)):
             continue
         try:
-            decided = (yield from restored(row, parts)).decided
+            decided: Decided | Ended = (yield from restored(row, parts)).reserved.decided
         except CallConflictError:
-            decided = Decided(asked_of(row, parts))
+            decided = Ended(asked_of(row, parts))
         yield from write_result(Executed(decided, unknown(_UNREPORTED)), parts.audit)
-        yield from run.moves(state=CallState.UNKNOWN, held_until=0.0, result_digest=None)
+        yield from runner.moves(state=CallState.UNKNOWN, held_until=0.0, result_digest=None)
         count += 1
     yield Work(lambda: calls.prune(now - KEPT), blocking=True)
     return count
 
 
-class RemoteRun:
+class RemoteRunner:
     """The run of one call elsewhere, as this process holds it.
 
     `row` is what this process has stored of it last; None: it holds nothing. `ready`: the caller may run it.
     """
 
+    tool = None
+
     def __init__(self, call: CallName, parts: Parts) -> None:
-        self.call_id = call.id
+        self.token = call.id
         self.row: RemoteCall | None = None
         self.ready: Ready | None = None
         self._call, self._parts = call, parts
@@ -163,13 +182,13 @@ class RemoteRun:
     def held_row(self) -> RemoteCall:
         """What this process holds; StoreError where another one has taken it."""
         if self.row is None:
-            raise StoreError(f"call {self.call_id}: another process goes on with it", hint="try again")
+            raise StoreError(f"call {self.token}: another process goes on with it", hint="try again")
         return self.row
 
     def look(self) -> Generator[Step, Any, RemoteCall | None]:
         """Return the call as it is stored."""
         self.row = self.ready = None
-        row: RemoteCall | None = yield Work(partial(self._calls.get, self.call_id), blocking=True)
+        row: RemoteCall | None = yield Work(partial(self._calls.get, self.token), blocking=True)
         return row
 
     def holds(self, row: RemoteCall, **changes: Any) -> Generator[Step, Any, bool]:
@@ -188,26 +207,39 @@ class RemoteRun:
         self.row = new if done else None
         return done
 
-    def reserve(self, ready: Ready) -> Generator[Step, Any, Ready]:
+    def refusal(self, prepared: Prepared) -> Execution | None:  # noqa: ARG002
+        """Leave it to the caller whether its tool can run."""
+        return None
+
+    def inputs(self, prepared: Prepared) -> dict[str, Any]:  # noqa: ARG002
+        """Give no inputs: the caller's function has its own."""
+        return {}
+
+    def reserve_budgets(self, reserved: Reserved) -> Generator[Step, Any, Reserved]:
+        """Reserve nothing yet: `reserve` does, in one transaction."""
+        return reserved
+        yield
+
+    def reserve(self, reserved: Reserved) -> Generator[Step, Any, Reserved | Known]:
         """Reserve what the call needs, and store it, in one step; or go on with what was reserved before."""
         if self.row is not None:
-            return (yield from with_reserved(ready, self.row, self._parts))
-        yield from self._check_run(ready)
-        prepared, stores = ready.prepared, self._parts.stores
-        take_budgets = taking(ready.decided, prepared, stores, self.call_id)
-        record = RECORD.dump_python(record_of(ready, has_reserved=take_budgets is not None), mode="json")
+            return (yield from with_reserved(reserved, self.row, self._parts))
+        yield from self._check_run(reserved)
+        decided, stores = reserved.decided, self._parts.stores
+        take_budgets = taking(decided, stores, self.token)
+        record = RECORD.dump_python(record_of(decided, has_reserved=take_budgets is not None), mode="json")
         now = time.time()
         row = RemoteCall(
             *self._call,
             state=CallState.BEGUN,
-            running_until=now + lasting(prepared.checked.tool),
+            running_until=now + lasting(decided.tool),
             held_until=now + HELD,
             record=record,
         )
-        taken = StoppedError(ready.decided.denied("calls.begun", "another request has begun the call with this id"))
+        taken = CallDeniedError("calls.begun", "another request has begun the call with this id")
 
         def check() -> None:
-            if self._calls.get(self.call_id) is not None:
+            if self._calls.get(self.token) is not None:
                 raise taken
 
         def take(consume: Consume, transaction: Transaction | None) -> None:
@@ -217,15 +249,16 @@ class RemoteRun:
             if not self._calls.add(row, within=transaction):
                 raise taken
 
-        ready = yield from reserve(ready, self._parts, Together(self.call_id, check, self._calls.transaction, take))
-        if ready.known is not None:
-            return ready
+        together = Together(self.token, check, self._calls.transaction, take)
+        result = yield from reserve(reserved, self._parts, together)
+        if isinstance(result, Known):
+            return result
         self.row = row
-        return ready if take_budgets is None else ready._replace(reservation=self.call_id)
+        return result if take_budgets is None else result._replace(budgets=self.token)
 
-    def _check_run(self, ready: Ready) -> Generator[Step, Any, None]:
-        """Check that what the call's run remembers is here, where its pattern needs that; StoppedError: it is not."""
-        held = ready.held
+    def _check_run(self, reserved: Reserved) -> Generator[Step, Any, None]:
+        """Check that what the call's run remembers is here, where its pattern needs it; CallDeniedError: it is not."""
+        held = reserved.held
         if held is None or held.run.run_id is None or not (held.entry.pattern or held.facts.markings):
             return
         name = digest(canonical([held.facts.caller, held.run.run_id]))
@@ -239,23 +272,56 @@ class RemoteRun:
             return stored is not None and stored.owner == PROCESS
 
         if not (yield Work(is_here, blocking=True)):
-            raise StoppedError(ready.decided.denied(RunClosedError.code, _NOT_HERE))
+            raise CallDeniedError(RunClosedError.code, _NOT_HERE)
 
-    def gives_back(self, result: Decided) -> Generator[Step, Any, bool]:
-        """Store that the call ends here, before anybody can take again what it has reserved."""
+    def may_release(self, denied: Decided | None) -> Generator[Step, Any, bool]:
+        """Store that the call ends here, before others can take what it has reserved; a cancelled one may go on."""
         if self.row is None:
             return True
-        return (yield from self.moves(state=CallState.FINISHED, answer=ended(self.call_id, result)))
-
-    def runs(self, ready: Ready) -> Generator[Step, Any, bool]:
-        """Let the caller run the call, unless there is nothing to run."""
-        if ready.known is not None or ready.prepared.checked.tool.stages_actions:
+        if denied is None:
             return False
-        task = None if ready.held is None else ready.held.task
-        record = replace(RECORD.validate_python(self.held_row.record), action=ready.action, task=task)
+        return (yield from self.moves(state=CallState.FINISHED, answer=ended(self.token, denied)))
+
+    def hand_over(self, ready: Ready | Known) -> Generator[Step, Any, bool]:
+        """Let the caller run the call, unless there is nothing to run."""
+        if isinstance(ready, Known) or ready.reserved.decided.tool.stages_actions:
+            return False
+        held = ready.reserved.held
+        record = RECORD.validate_python(self.held_row.record)
+        record = replace(record, action=ready.action, task=None if held is None else held.task)
         yield from self.moves(state=CallState.READY, held_until=0.0, record=RECORD.dump_python(record, mode="json"))
         self.ready = ready
         return True
+
+
+def ended(call_id: str, result: Ended | Decided | Executed) -> dict[str, Any]:
+    """Return the answer to a call that the other one does not run, or has run."""
+    return as_answer(Evaluation(result)) | {"id": call_id}
+
+
+def begun(row: RemoteCall, ready: Ready) -> dict[str, Any]:
+    """Return the answer to a call that the other one runs now."""
+    decided = ready.reserved.decided
+    return ended(row.id, decided._replace(action=ready.action)) | {
+        "begun": True,
+        "answer": None,  # there is nothing yet for the model to see
+        "arguments": orjson.loads(decided.proposal.text),
+        "running_until": row.running_until,
+        "manifest_digest": decided.asked.received.manifest.digest,
+    }
+
+
+def as_answer(evaluation: Evaluation) -> dict[str, Any]:
+    """Return what a remote enforcement point is told of a call, plain JSON."""
+    approval, answer = evaluation.approval, evaluation.answer
+    shown = {
+        **evaluation.as_json(),
+        **{name: getattr(evaluation, name) for name in _SHOWN},
+        "begun": False,
+        "approval": approval and approval.as_json(),
+        "answer": {"text": answer.text, "is_error": answer.is_error},
+    }
+    return dict(orjson.loads(orjson.dumps(shown)))
 
 
 def _calls_of(parts: Parts) -> SqlRemoteCalls:
@@ -281,4 +347,4 @@ def _standing(row: RemoteCall, parts: Parts) -> Generator[Step, Any, dict[str, A
     ready = yield from restored(row, parts)
     if row.state is CallState.READY and time.time() < row.running_until:
         return begun(row, ready)
-    return ended(row.id, Executed(ready.decided, not_run(_UNREPORTED, "unknown"), ready.action))
+    return ended(row.id, Executed(ready.reserved.decided, not_run(_UNREPORTED, "unknown"), ready.action))

@@ -13,11 +13,12 @@ from pdp.contract.checks import Checked
 from pdp.contract.invariants import Trip
 from pdp.decision import Decision, new_id
 from pdp.errors import StateError, StoreError
+from pdp.flow.decide import call_flow
 from pdp.flow.drive import Step, Work
-from pdp.flow.execute import hold_to_pattern
 from pdp.flow.parts import Parts
 from pdp.flow.reserve import key_of
-from pdp.flow.stages import Asked, Decided, Prepared, Ready, Received, StoppedError
+from pdp.flow.run import hold_to_pattern
+from pdp.flow.stages import Asked, CallDeniedError, Decided, Prepared, Ready, Received, Reserved
 from pdp.json import canonical
 from pdp.proposal import Proposal
 from pdp.request import Entity, Request, RequestedAction
@@ -61,11 +62,10 @@ class CallRecord:
 RECORD: Final = TypeAdapter(CallRecord)
 
 
-def record_of(ready: Ready, *, has_reserved: bool) -> CallRecord:
+def record_of(decided: Decided, *, has_reserved: bool) -> CallRecord:
     """Return what is stored of an allowed call; `has_reserved`: of budgets, under the call's id."""
-    prepared, decision = ready.prepared, ready.decided.decision
+    prepared = decided.prepared
     asked, checked = prepared.asked, prepared.checked
-    assert decision is not None  # noqa: S101 - it was allowed
     return CallRecord(
         process=PROCESS,
         proposal=checked.proposal.as_proposed(),
@@ -76,7 +76,7 @@ def record_of(ready: Ready, *, has_reserved: bool) -> CallRecord:
         config=orjson.loads(canonical(dict(checked.config))),
         trips=checked.trips,
         body=prepared.body.decode(),
-        decision=decision,
+        decision=decided.decision,
         approval=None if prepared.approval is None else prepared.approval.id,
         has_reserved=has_reserved,
     )
@@ -112,42 +112,45 @@ def restored(row: RemoteCall, parts: Parts) -> Generator[Step, Any, Ready]:
     duties = (
         parts.obligations().duties(decision, transformed=asked.received.transformed) if decision.obligations else None
     )
-    decided = Decided(asked, checked, decision, prepared, duties, approval)
-    return Ready(decided, prepared, action=record.action, arguments=proposal.arguments)
+    return Ready(Reserved(Decided(prepared, decision, duties, approval)), proposal.arguments, record.action)
 
 
-def with_reserved(ready: Ready, row: RemoteCall, parts: Parts) -> Generator[Step, Any, Ready]:
-    """Return a call with the key and the budgets that were reserved for it before; StoppedError: no longer."""
-    key, keys = key_of(ready.prepared.asked, ready.prepared.checked), parts.stores.keys
-    ready = ready._replace(reservation=row.id if row.record["has_reserved"] else None)
+def with_reserved(reserved: Reserved, row: RemoteCall, parts: Parts) -> Generator[Step, Any, Reserved]:
+    """Return a call with the key and budgets that were reserved for it before; CallDeniedError: no longer."""
+    key, keys = key_of(reserved.prepared.asked, reserved.prepared.checked), parts.stores.keys
+    reserved = with_budgets(reserved, row)
     if key is None:
-        return ready
+        return reserved
     record = yield Work(partial(keys.read, key.id), keys.blocking)
     if record is None or record.token != row.id or record.state is not KeyState.STARTED:
-        raise StoppedError(ready.decided.denied("calls.given_back", _GIVEN_BACK))
-    return ready._replace(key=record)
+        raise CallDeniedError("calls.given_back", _GIVEN_BACK)
+    return reserved._replace(key=record)
+
+
+def with_budgets(reserved: Reserved, row: RemoteCall) -> Reserved:
+    """Return a call with the budgets that were reserved for it before, under the call's id."""
+    return reserved._replace(budgets=row.id if row.record["has_reserved"] else None)
 
 
 def ready_to_complete(row: RemoteCall, parts: Parts) -> Generator[Step, Any, tuple[Ready, str | None]]:
     """Return a call with all that its completion needs, and why its result is withheld, if it is."""
     ready = yield from restored(row, parts)
+    decided, fault = ready.reserved.decided, None
     try:
-        ready = yield from with_reserved(ready, row, parts)
-    except StoppedError:
-        ready = ready._replace(reservation=row.id if row.record["has_reserved"] else None)
+        reserved = yield from with_reserved(ready.reserved, row, parts)
+    except CallDeniedError:
+        reserved = with_budgets(ready.reserved, row)
     try:
-        held = yield from hold_to_pattern(ready.decided, ready.prepared, parts)
+        held = yield from hold_to_pattern(decided, parts)
         if parts.manifest.manifest.tracks_flow:
-            from pdp.flow.follow import call_flow  # noqa: PLC0415 - only where labels are in use
-
-            flow = yield from call_flow(ready.prepared.asked, ready.prepared.checked, parts.stores)
-            ready = ready._replace(prepared=ready.prepared._replace(flow=flow))
+            flow = yield from call_flow(decided.asked, decided.checked, parts.stores)
+            reserved = reserved._replace(decided=decided._replace(prepared=decided.prepared._replace(flow=flow)))
     except StoreError:
         raise
     except StateError as error:
-        return ready, f"the tool ran, and its result is withheld: {error.message}"
-    if held is None:
-        return ready, None
-    held.task = row.record["task"] or {}
-    in_other = held.entry.pattern is not None and held.run.run_id is not None and row.record["process"] != PROCESS
-    return ready._replace(held=held), OTHER_PROCESS if in_other else None
+        return ready._replace(reserved=reserved), f"the tool ran, and its result is withheld: {error.message}"
+    if held is not None:
+        held.task = row.record["task"] or {}
+        if held.entry.pattern is not None and held.run.run_id is not None and row.record["process"] != PROCESS:
+            fault = OTHER_PROCESS
+    return ready._replace(reserved=reserved._replace(held=held)), fault

@@ -9,7 +9,7 @@ from pdp.contract.request import CHECKS
 from pdp.contract.sensitive import Mask
 from pdp.decision import Reason
 from pdp.errors import AnswerInvalidError, EngineError, EngineTimeoutError
-from pdp.evaluation import Evaluation
+from pdp.flow.evaluation import Evaluation
 from pdp.json import canonical
 from pdp.opa.modules import Module
 from pdp.opa.rules import RuleSite, rule_sites, sites_by_code

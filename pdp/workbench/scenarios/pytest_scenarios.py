@@ -13,7 +13,7 @@ import pytest
 from pdp.approvals.approvals import Approvals
 from pdp.engine.protocol import Engine, EngineName, check_seconds
 from pdp.errors import PdpError, UsageError
-from pdp.evaluation import Evaluation
+from pdp.flow.evaluation import Evaluation
 from pdp.opa.local import OpaServer, local_opa
 from pdp.opa.program import needed_opa
 from pdp.pep import Pep

@@ -8,7 +8,7 @@ from typing import Any
 
 from pdp.decision import Decision
 from pdp.errors import Place
-from pdp.evaluation import Evaluation
+from pdp.flow.evaluation import Evaluation
 from pdp.json import canonical
 from pdp.workbench.scenarios.files.suite import Suite
 

@@ -9,7 +9,7 @@ import orjson
 
 from pdp.contract.plan import PlanStep
 from pdp.decision import Decision
-from pdp.evaluation import Evaluation
+from pdp.flow.evaluation import Evaluation
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.proposal import RejectionCode, Status
 from pdp.stores.approvals import Approval

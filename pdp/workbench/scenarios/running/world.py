@@ -12,8 +12,8 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
 
-from pdp.evaluation import Evaluation
 from pdp.execution.events import ToolEvent
+from pdp.flow.evaluation import Evaluation
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.fields import EffectClass, Pattern
 from pdp.manifest.programs import program_path

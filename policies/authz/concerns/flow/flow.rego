@@ -69,14 +69,20 @@ _balanced := [
 	"value_untrusted",
 ]
 
+# Each of them takes a run that has read what a stranger wrote. It is asked once: other runs pay for nothing more.
+_findings contains finding if {
+	flow.tainted
+	some finding in _suspicions
+}
+
 # METADATA
 # title: Target untrusted
 # description: What the call is aimed at was chosen by nobody whose word counts.
 # custom:
 #   code: flow.target_untrusted
 #   remedy: Name the target in your own words, or approve it.
-_findings contains reason.new(rego.metadata.rule(), _of(target)) if {
-	_tainted_write
+_suspicions contains reason.new(rego.metadata.rule(), _of(target)) if {
+	flow.writes
 	some target in flow.targets
 	not flow.known(target)
 }
@@ -87,8 +93,8 @@ _findings contains reason.new(rego.metadata.rule(), _of(target)) if {
 # custom:
 #   code: flow.value_untrusted
 #   remedy: State the value in your own words, or approve it.
-_findings contains reason.new(rego.metadata.rule(), _of(argument)) if {
-	_tainted_write
+_suspicions contains reason.new(rego.metadata.rule(), _of(argument)) if {
+	flow.writes
 	some argument in (flow.values | flow.addresses)
 	not flow.known(argument)
 	not _worked_out(argument)
@@ -112,8 +118,7 @@ _worked_out(argument) if {
 # custom:
 #   code: flow.address_untrusted
 #   remedy: Name the address in your own words, or approve it.
-_findings contains reason.new(rego.metadata.rule(), _of(address)) if {
-	flow.tainted
+_suspicions contains reason.new(rego.metadata.rule(), _of(address)) if {
 	not flow.writes
 	some address in flow.addresses
 	not flow.composed(address)
@@ -126,8 +131,7 @@ _findings contains reason.new(rego.metadata.rule(), _of(address)) if {
 # custom:
 #   code: flow.address_composed
 #   remedy: Name the whole address in your own words, or approve it.
-_findings contains reason.new(rego.metadata.rule(), _of(address)) if {
-	flow.tainted
+_suspicions contains reason.new(rego.metadata.rule(), _of(address)) if {
 	some address in flow.addresses
 	flow.composed(address)
 }
@@ -138,8 +142,8 @@ _findings contains reason.new(rego.metadata.rule(), _of(address)) if {
 # custom:
 #   code: flow.link_untrusted
 #   remedy: Leave it out, name it in your own words, or approve it.
-_findings contains reason.new(rego.metadata.rule(), _of(object.union(argument, link))) if {
-	_tainted_write
+_suspicions contains reason.new(rego.metadata.rule(), _of(object.union(argument, link))) if {
+	flow.writes
 	some argument in flow.arguments
 	some link in argument.links
 	not flow.stated(link)
@@ -151,8 +155,7 @@ _findings contains reason.new(rego.metadata.rule(), _of(object.union(argument, l
 # custom:
 #   code: flow.egress
 #   remedy: Name the destination in your own words, or approve it.
-_findings contains reason.new(rego.metadata.rule(), object.union(_of(sink), {"markings": sort(flow.leaking)})) if {
-	flow.tainted
+_suspicions contains reason.new(rego.metadata.rule(), object.union(_of(sink), {"markings": sort(flow.leaking)})) if {
 	count(flow.leaking) > 0
 	some sink in flow.sinks
 	not flow.stated(sink)
@@ -164,8 +167,8 @@ _findings contains reason.new(rego.metadata.rule(), object.union(_of(sink), {"ma
 # custom:
 #   code: flow.destructive
 #   remedy: Ask for it and name what is to go in your own words, or approve it.
-_findings contains reason.new(rego.metadata.rule(), {}) if {
-	_tainted_write
+_suspicions contains reason.new(rego.metadata.rule(), {}) if {
+	flow.writes
 	manifest.entry.destructive
 	not _asked_for
 }
@@ -190,8 +193,8 @@ _asked_for if {
 # custom:
 #   code: flow.aimless
 #   remedy: Ask for it in your own words, or approve it.
-_findings contains reason.new(rego.metadata.rule(), {}) if {
-	_tainted_write
+_suspicions contains reason.new(rego.metadata.rule(), {}) if {
+	flow.writes
 	count(flow.targets | flow.addresses) == 0
 	not flow.anchored
 }
@@ -202,8 +205,8 @@ _findings contains reason.new(rego.metadata.rule(), {}) if {
 # custom:
 #   code: flow.not_anchored
 #   remedy: Ask for it in your own words, or approve it.
-_findings contains reason.new(rego.metadata.rule(), {}) if {
-	_tainted_write
+_suspicions contains reason.new(rego.metadata.rule(), {}) if {
+	flow.writes
 	not input.context.flow.anchored
 }
 
@@ -213,16 +216,11 @@ _findings contains reason.new(rego.metadata.rule(), {}) if {
 # custom:
 #   code: flow.off_plan
 #   remedy: Plan the call before, or approve it.
-_findings contains reason.new(rego.metadata.rule(), {}) if {
-	_tainted_write
+_suspicions contains reason.new(rego.metadata.rule(), {}) if {
+	flow.writes
 	plan := input.context.flow.plan
 	is_array(plan)
 	not input.action.properties.tool in plan
-}
-
-_tainted_write if {
-	flow.tainted
-	flow.writes
 }
 
 _of(argument) := {"argument": argument.path, "role": argument.role, "sources": argument.sources, "from": argument.from}

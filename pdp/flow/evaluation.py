@@ -10,11 +10,11 @@ import orjson
 from pdp.contract.checks import Rejected
 from pdp.decision import Decision, Obligation, Reason, Verdict
 from pdp.errors import UsageError
-from pdp.flow.stages import Decided, Executed
+from pdp.flow.stages import Decided, Ended, Executed
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.proposal import Outcome, Trace
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # only some calls load these
     from pdp.contract.invariants import Trip
     from pdp.model_calls import CallForm, ToolCall
     from pdp.stores.actions import Action
@@ -34,9 +34,9 @@ class Evaluation:
 
     __slots__ = ("_decided", "_executed")
 
-    def __init__(self, decided: Decided, executed: Executed | None = None) -> None:
-        self._decided = decided
-        self._executed = executed
+    def __init__(self, result: Ended | Decided | Executed) -> None:
+        self._executed = result if isinstance(result, Executed) else None
+        self._decided = result.decided if isinstance(result, Executed) else result
 
     def __repr__(self) -> str:
         why = f", {self.answer.text!r:.500}" if self.pruned or self.outcome.rejection or self.outcome.failure else ""
@@ -75,8 +75,8 @@ class Evaluation:
     @property
     def request(self) -> dict[str, Any] | None:
         """What the policy was asked, as plain JSON and a copy; None when it was not asked."""
-        prepared = self._decided.prepared
-        request: dict[str, Any] | None = orjson.loads(prepared.body) if prepared else None
+        decided = self._decided
+        request: dict[str, Any] | None = orjson.loads(decided.prepared.body) if isinstance(decided, Decided) else None
         return request
 
     @property
@@ -133,7 +133,9 @@ class Evaluation:
     @property
     def action(self) -> Action | None:
         """The action of a call with effects, as it was left: staged by a STEP_UP, committed or failed by its run."""
-        return self._executed.action if self._executed else self._decided.action
+        if self._executed is not None:
+            return self._executed.action
+        return self._decided.action if isinstance(self._decided, Decided) else None
 
     @property
     def state(self) -> dict[str, Any] | None:
