@@ -265,7 +265,7 @@ RULES = st.lists(st.tuples(CHECKS, CORRECTIONS), min_size=1, max_size=4).map(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(RULES, ARGUMENTS)
 def test_corrections_stay_within_what_is_declared_repeat_and_come_to_rest(
     rules: list[Invariant], arguments: Any
@@ -282,7 +282,7 @@ def test_corrections_stay_within_what_is_declared_repeat_and_come_to_rest(
         assert outcome(applied(compiled, result.arguments)) == (result.arguments, None, False, [])
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(ARGUMENTS, st.sets(st.sampled_from(sorted(NAMES))), st.dictionaries(st.sampled_from("abcd"), VALUES))
 def test_a_corrector_in_python_never_leaves_what_it_declares(before: Any, declared: set[str], given_back: Any) -> None:
     invariant = python(lambda call, *_: call == given_back, lambda *_: (given_back, True), corrects=sorted(declared))
