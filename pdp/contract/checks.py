@@ -17,7 +17,7 @@ from pdp.json import canonical, digest
 from pdp.proposal import Proposal, ProposalRejectedError, Rejection, RejectionCode
 from pdp.session import Session
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # loaded only for tools that have them
     from pdp.contract.invariants import Invariants, Trip
 
 _log = logging.getLogger("pdp.contract")

@@ -409,7 +409,7 @@ def test_merging_never_loosens_and_twice_changes_nothing(manifest: dict[str, Any
 
 
 @given(_FIELDS, _FIELDS)
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_sides_can_be_exchanged_save_for_the_mappings_and_roles(
     manifest: dict[str, Any], governance: dict[str, Any]
 ) -> None:
