@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import rfc8785
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdp.json import MAX_BYTES, MAX_DEPTH, JsonTooLargeError, JsonValueError, canonical, check_json, digest, parse_json
@@ -25,6 +25,7 @@ _json: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(_json)
+@settings(max_examples=60)
 def test_canonical_is_rfc_8785(value: Any) -> None:
     check_json(value)
 

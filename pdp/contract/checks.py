@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pdp.contract.compiled import CompiledTool
@@ -17,7 +16,7 @@ from pdp.json import canonical, digest
 from pdp.proposal import Proposal, ProposalRejectedError, Rejection, RejectionCode
 from pdp.session import Session
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # loaded only for tools that have them
     from pdp.contract.invariants import Invariants, Trip
 
 _log = logging.getLogger("pdp.contract")
@@ -104,10 +103,11 @@ def schema(checked: Checked, _: Proposed) -> Checked | Rejected:
 
 
 def config(checked: Checked, proposed: Proposed) -> Checked:
-    """Resolve the tool's config. ConfigError: a value cannot be normalised."""
-    session, tool = proposed.session, checked.tool
-    resolved = tool.config.resolve(session.config, session.state) if tool.config else MappingProxyType(session.config)
-    return checked._replace(config=resolved)
+    """Resolve the config that the tool declares. ConfigError: a value cannot be normalised."""
+    declared = checked.tool.config
+    if declared is None:
+        return checked
+    return checked._replace(config=declared.resolve(proposed.session.config, proposed.session.state))
 
 
 def invariants(checked: Checked, proposed: Proposed) -> Checked | Rejected:
@@ -136,8 +136,10 @@ def provenance(checked: Checked, _: Proposed) -> Checked | Rejection:
 
 
 def _unsourced(checked: Checked) -> Rejection | None:
-    arguments, required = checked.proposal.arguments, checked.tool.entry.provenance.required
-    missing = [name for name in required if not names_source(arguments.get(name))]
+    required = checked.tool.entry.provenance.required
+    if not required:
+        return None
+    missing = [name for name in required if not names_source(checked.proposal.arguments.get(name))]
     if not missing:
         return None
     reason = f"{checked.tool.entry.name} has to name its sources: {', '.join(missing)}"

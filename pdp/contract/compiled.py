@@ -16,7 +16,7 @@ from pdp.manifest.schema.references import property_names
 from pdp.manifest.schema.walk import argument_schemas
 from pdp.request import RequestedAction
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # loaded only for tools that have them
     from pdp.contract.inputs import Config, StateFields
     from pdp.contract.invariants import Invariants
     from pdp.contract.registry.tool_contract import ToolContract

@@ -4,24 +4,19 @@ Source: tool contract document, "A real example". What is checked here are the r
 are a planning policy, which stands in the policy's data (policies/authz/planning).
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pdp.contract.checks import Checked, Rejected
+from pdp.contract.compiled import CompiledManifest
 from pdp.contract.invariants import Trip, respelt
 from pdp.contract.request import check
 from pdp.errors import UsageError
 from pdp.proposal import Proposal, ProposalRejectedError, Rejection, Status
+from pdp.session import Session
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from pdp.contract.compiled import CompiledManifest
-    from pdp.session import Session
-
-    Filled = Callable[[Proposal], Proposal]
+Filled = Callable[[Proposal], Proposal]
 
 MAX_STEPS: Final = 100  # most steps of a plan: an invariant may look at each of those before it
 

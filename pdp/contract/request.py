@@ -68,9 +68,12 @@ def check(
     if tool is None:
         reason = f"{proposal.tool[:128]!r} is not a tool of manifest {manifest.manifest.version}"
         return Rejected("manifest", proposal, Rejection(RejectionCode.INVALID_TOOL_NAME, reason))
-    checked = Checked(tool, proposal, session.idempotency_key or key or None, MappingProxyType({}))
+    checked = Checked(tool, proposal, session.idempotency_key or key or None, MappingProxyType(session.config))
+    proposed = Proposed(session, before)
     for name, passes in ORDER.items():
-        result = passes(checked, Proposed(session, before))
+        result = passes(checked, proposed)
+        if result is checked:
+            continue
         if isinstance(result, Rejection):
             return rejection_of(name, checked, result)
         if isinstance(result, Rejected):

@@ -3,8 +3,6 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pdp.contract.inputs import Config, ConfigError, StateEffectError, StateFields, state_after
 from pdp.contract.registry.tool_contract import ToolConfigParam, plain_object
@@ -41,20 +39,9 @@ def test_normalizers_in_python() -> None:
 
     assert dict(config.resolve({"n": 4}, {"ids": "c"})) == {"ids": ["c"], "n": 4}
     assert dict(config.resolve({}, {})) == {"ids": ["a", "b"], "n": 3}
-
-
-def test_a_normalizer_that_raises_is_the_deployments_fault() -> None:
-    config = Config([ToolConfigParam("n", None, int)])
-
-    assert config.resolve({"n": "7"}, {})["n"] == 7
     with pytest.raises(ConfigError, match=r"^config n: the normalizer raised ValueError$"):
-        config.resolve({"n": "seven"}, {})
-
-
-def test_a_normalizer_gives_json() -> None:
-    with pytest.raises(
-        ConfigError, match=r"^config n: the normalizer's result is not JSON: value: set is not a type of JSON$"
-    ):
+        Config([ToolConfigParam("n", None, int)]).resolve({"n": "seven"}, {})
+    with pytest.raises(ConfigError, match=r"^config n: the normalizer's result is not JSON: value: set is not a type"):
         Config([ToolConfigParam("n", [1], set)])
 
 
@@ -66,14 +53,6 @@ def test_nobody_can_change_what_another_call_gets() -> None:
     assert config.resolve({}, {})["sources"] == ["a"]
     with pytest.raises(TypeError):
         given_to_one["sources"] = []  # type: ignore[index]
-
-
-@settings(max_examples=100)
-@given(st.text(max_size=8), st.text(max_size=8))
-def test_normalising_is_idempotent(configured: str, state: str) -> None:
-    once = Config([MODE]).resolve({"mode": configured}, {"mode": state})
-
-    assert Config([MODE]).resolve(once, {}) == once
 
 
 def effect(merge: str = "replace", type_: str = "object", **fields: Any) -> StateEffect:
@@ -153,18 +132,20 @@ def test_a_turn_clears_what_tools_write_and_do_not_preserve() -> None:
     }  # fmt: skip
 
 
-def test_tools_agree_on_what_is_preserved() -> None:
+@pytest.mark.parametrize(
+    ("effects", "message"),
+    [
+        ({"a": [{"key": "k"}], "b": [{"key": "k", "preserve_across_turns": True}]},
+         "state field `k`: a and b disagree on preserve_across_turns (state the same in both)"),
+        ({"a": [{"prompt_template_var": "V"}], "b": [{"key": "other", "prompt_template_var": "V"}]},
+         "prompt variable `V`: a puts `k` there, and b `other` (give one of them another name)"),
+    ],
+)  # fmt: skip
+def test_tools_agree_on_the_state(effects: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        fields(a=[{"key": "k"}], b=[{"key": "k", "preserve_across_turns": True}])
+        fields(**effects)
 
-    assert str(caught.value) == "state field `k`: a and b disagree on preserve_across_turns (state the same in both)"
-
-
-def test_a_place_in_the_prompt_has_one_field() -> None:
-    with pytest.raises(UsageError) as caught:
-        fields(a=[{"prompt_template_var": "V"}], b=[{"key": "other", "prompt_template_var": "V"}])
-
-    assert str(caught.value) == ("prompt variable `V`: a puts `k` there, and b `other` (give one of them another name)")
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
@@ -178,20 +159,4 @@ def test_what_a_prompt_shows_of_a_field(value: Any, shown: str) -> None:
     state_fields = fields(a=[{"prompt_template_var": "V"}, {"key": "secret", "prompt_template_var": "OTHER"}])
     state = {} if value == "absent" else {"k": value, "secret": "s"}
 
-    assert state_fields.render_prompt("<{{V}}> <{{ V }}>", state) == f"<{shown}> <{shown}>"
-
-
-def test_places_of_others_stay() -> None:
-    assert fields(a=[{"prompt_template_var": "V"}]).render_prompt("{{W}} {V} {{v}}", {"k": 1}) == "{{W}} {V} {{v}}"
-
-
-JSON = st.dictionaries(st.sampled_from("abk"), st.lists(st.integers(-9, 9), max_size=3), max_size=3)
-
-
-@settings(max_examples=100)
-@given(JSON, JSON)
-def test_only_declared_keys_change(before: dict[str, Any], result: dict[str, Any]) -> None:
-    assert state_after(before, [effect("append", "array")], result) == {
-        **before,
-        **({"k": before.get("k", []) + result["k"]} if "k" in result else {}),
-    }
+    assert state_fields.render_prompt("<{{V}}> <{{ V }}> {{W}} {v}", state) == f"<{shown}> <{shown}> {{{{W}}}} {{v}}"

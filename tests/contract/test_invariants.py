@@ -1,6 +1,7 @@
 """Invariants: correct, prune, reject; and that corrections stay within what is declared, come to rest and repeat."""
 
 import gc
+import json
 import warnings
 from typing import Any
 
@@ -84,12 +85,6 @@ def test_of_a_manifest(rules: list[Invariant], arguments: Any, expected: Any) ->
     assert outcome(applied(Invariants(rules, arguments=NAMES), arguments)) == expected
 
 
-def test_what_holds_is_handed_on_as_the_same_object() -> None:
-    arguments = {"a": 1, "b": 1}
-
-    assert applied(Invariants([A_IS_ONE, B_IS_A]), arguments).arguments is arguments
-
-
 def test_rules_that_undo_each_other_reject() -> None:
     up = cel(id="UP", check="call.a == 1", correct={"set": {"a": 1}})
     down = cel(id="DOWN", check="call.a == 2", correct={"set": {"a": 2}})
@@ -157,29 +152,22 @@ def test_of_a_contract_in_python(invariant: ToolInvariant, expected: Any) -> Non
 
 
 def test_functions_get_copies() -> None:
+    seen: list[Any] = []
+
     def spoiling(call: dict[str, Any], state: Any, config: Any) -> bool:
+        seen.append(json.dumps([call, state, config]))
         call["list"].append(1)
         state["list"].append(1)
         config["list"].append(1)
         return True
 
-    arguments, about = {"list": [0]}, InvariantContext({"list": [0]}, {"list": [0]}, lambda _: [])
-    result = applied(of_python(python(spoiling), python(spoiling, id="Q")), arguments, about=about)
+    arguments, about = {"list": [0]}, InvariantContext({"list": [0]}, {"list": [0]}, lambda call: [dict(call)])
+    rules = of_python(python(spoiling), python(spoiling, id="Q"))
+    result = applied(rules, arguments, about=about)
 
+    assert result.arguments is arguments
     assert (fault(result), arguments, about.state, about.config) == (None, {"list": [0]}, {"list": [0]}, {"list": [0]})
-
-
-def test_functions_see_state_config_and_the_plan() -> None:
-    seen: list[Any] = []
-
-    def looking(call: dict[str, Any], state: Any, config: Any) -> bool:
-        seen.append((call, state, config))
-        return True
-
-    about = InvariantContext({"s": 1, "plan": "of the application"}, {"k": 2}, lambda call: [{"arguments": call}])
-    applied(of_python(python(looking)), {"a": 1}, about=about)
-
-    assert seen == [({"a": 1}, {"s": 1, "plan": [{"arguments": {"a": 1}}]}, {"k": 2})]
+    assert seen == ['[{"list": [0]}, {"list": [0], "plan": [{"list": [0]}]}, {"list": [0]}]'] * 2
 
 
 @pytest.mark.parametrize(
@@ -210,12 +198,8 @@ def test_validate_lists_every_violation() -> None:
 
     assert rules.validate({"a": 2}, {}, {}) == ["R: the rule", "BAD: its check raised LookupError"]
     assert contract(python(is_one)).validate({"a": 1}, {}, {}) == []
-
-
-def test_validate_leaves_the_plan_in_the_state_alone() -> None:
-    rules = contract(python(lambda call, state, config: state["plan"] == [1] and config["k"] == 2))
-
-    assert rules.validate({}, {"plan": [1]}, {"k": 2}) == []
+    looking = contract(python(lambda call, state, config: state["plan"] == [1] and config["k"] == 2))
+    assert looking.validate({}, {"plan": [1]}, {"k": 2}) == []
 
 
 TWICE, NAMELESS = "is stated twice (remove one)", "has no id or no rule (the model reads the rule, the log has the id)"
@@ -265,7 +249,7 @@ RULES = st.lists(st.tuples(CHECKS, CORRECTIONS), min_size=1, max_size=4).map(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(RULES, ARGUMENTS)
 def test_corrections_stay_within_what_is_declared_repeat_and_come_to_rest(
     rules: list[Invariant], arguments: Any
@@ -282,7 +266,7 @@ def test_corrections_stay_within_what_is_declared_repeat_and_come_to_rest(
         assert outcome(applied(compiled, result.arguments)) == (result.arguments, None, False, [])
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(ARGUMENTS, st.sets(st.sampled_from(sorted(NAMES))), st.dictionaries(st.sampled_from("abcd"), VALUES))
 def test_a_corrector_in_python_never_leaves_what_it_declares(before: Any, declared: set[str], given_back: Any) -> None:
     invariant = python(lambda call, *_: call == given_back, lambda *_: (given_back, True), corrects=sorted(declared))

@@ -211,7 +211,7 @@ STEPS = st.builds(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(st.lists(STEPS, max_size=5))
 def test_settled_plans_stay_and_both_declarations_agree(steps: list[Any]) -> None:
     result = checked(*steps)

@@ -74,7 +74,7 @@ def whole(decision: Decision) -> bytes:
 def test_both_engines_decide_plans_the_same(engines: tuple[Engine, Engine]) -> None:
     embedded, sidecar = engines
     seen: Counter[str] = Counter()
-    for plan in plans(600):
+    for plan in plans(250):
         body = canonical(plan)
         ours = embedded.decide_body(body, PLAN)
 
@@ -85,7 +85,7 @@ def test_both_engines_decide_plans_the_same(engines: tuple[Engine, Engine]) -> N
         "ALLOW", "DENY", "planning.acceptable", "planning.missing", "planning.out_of_order", "planning.request_invalid",
         "planning.too_many",
     }  # fmt: skip
-    assert min(seen.values()) >= 20
+    assert min(seen.values()) >= 8
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["embedded", "sidecar"])

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import typer
 
-from pdp import Pep, Session
 from pdp.cli.commands.manifest.files import diff as command
 from pdp.manifest.diff import Direction, ManifestDiff, manifest_diff
 from pdp.manifest.effective import effective_manifest
@@ -299,6 +298,12 @@ def test_what_loosens_one_way_tightens_the_other(strict: Any, lax: Any, field: s
 @pytest.mark.parametrize(
     ("old", "new", "changes"),
     [
+        ({"markings": ["a"]}, {"markings": ["a", "b"]},
+         [("markings", LOOSENS, "added b: data so marked may be touched"),
+          ("markings", TIGHTENS, "added b: data of unknown markings needs clearance for it")]),
+        ({"markings": ["a", "b"]}, {"markings": ["a"]},
+         [("markings", LOOSENS, "removed b: data of unknown markings no longer needs clearance for it"),
+          ("markings", TIGHTENS, "removed b: data so marked may no longer be touched")]),
         ({}, {"purposes": ["a"]}, [("purposes", TIGHTENS, "restricted")]),
         ({"purposes": []}, {}, [("purposes", LOOSENS, "no longer restricted")]),
         ({"scopes": ["a"]}, {"scopes": ["b"]}, [("scopes", LOOSENS, "removed a"), ("scopes", TIGHTENS, "added b")]),
@@ -335,25 +340,6 @@ def test_what_changes_of_governance_do(old: Any, new: Any, changes: Any) -> None
     assert [[(one.name, one.direction, one.what) for one in each.governance] for each in found] == (
         [] if changes is None else [changes]
     )
-
-
-MARKED_MORE = [
-    ("markings", LOOSENS, "added b: data so marked may be touched"),
-    ("markings", TIGHTENS, "added b: data of unknown markings needs clearance for it"),
-]
-MARKED_LESS = [
-    ("markings", LOOSENS, "removed b: data of unknown markings no longer needs clearance for it"),
-    ("markings", TIGHTENS, "removed b: data so marked may no longer be touched"),
-]
-# Who is cleared for what, how the data is marked (None: unknown), and whether a tool with markings a and b, and one
-# with a alone, are allowed.
-MARKED_CALLS: list[tuple[list[str], list[str] | None, bool, bool]] = [
-    (["a"], None, False, True),
-    (["a", "b"], ["b"], True, False),
-    (["a", "b"], None, True, True),
-    (["a"], ["a"], True, True),
-    ([], [], True, True),
-]
 
 
 @pytest.mark.parametrize(
@@ -395,35 +381,6 @@ def test_of_long_expressions_the_part_is_shown_that_differs() -> None:
     assert [change.line for change in difference.governance] == [
         "context.k: …29 || session.facts.screened -> …29 || session.facts.trusted"
     ]
-
-
-def test_markings_are_what_may_be_touched_and_what_clears_for_the_unknown(tmp_path: Path) -> None:
-    """The diff says of either change what real decisions show: it lets through some more, and some less."""
-    marked, less = (
-        tool(markings=names, resource={"type": "bill", "id": "7", "markings": "$session.facts.markings"})
-        for names in (["a", "b"], ["a"])
-    )
-    for old, new, expected in ((marked, less, MARKED_LESS), (less, marked, MARKED_MORE)):
-        (found,) = differing(old, new).tools
-        assert [(one.name, one.direction, one.what) for one in found.governance] == expected
-    assert [allowed(tmp_path, marked), allowed(tmp_path, less)] == [
-        [one for _, _, one, _ in MARKED_CALLS],
-        [one for _, _, _, one in MARKED_CALLS],
-    ]
-
-
-def allowed(folder: Path, entry: dict[str, Any]) -> list[bool]:
-    """Which of the calls the baseline's policy lets through; what it denies, it denies for markings alone."""
-    pep = Pep.from_files(str(written(folder, "manifest.json", entry)))
-    found = []
-    for cleared, markings, _, _ in MARKED_CALLS:
-        claims = {"sub": "ann", "emts": {"bills.pay": True}, "clearances": cleared}
-        session = Session(claims=claims, facts={} if markings is None else {"markings": markings})
-        decided = pep.decide({"tool": entry["name"], "arguments": {"amount": 5}}, session)
-        assert decided.allowed or set(decided.codes) <= {"markings.not_cleared", "markings.not_allowed"}
-        found.append(decided.allowed)
-    pep.engine.close()
-    return found
 
 
 @pytest.mark.parametrize(

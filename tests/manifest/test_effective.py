@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pdp.errors import UsageError
 from pdp.json import canonical, digest
+from pdp.manifest.diff import Direction, entry_changes
 from pdp.manifest.effective import effective_manifest, effective_tool, merged_fields
 from pdp.manifest.fields import (
     ArgumentRole,
@@ -20,10 +21,9 @@ from pdp.manifest.fields import (
     Otherwise,
     RiskTier,
     Writes,
-    duration_seconds,
 )
 from pdp.manifest.load import load_effective, load_manifest
-from pdp.manifest.model import ActionRules, DeclaredTool, FlowRules, Governance, Manifest, ResultLabels, Tool
+from pdp.manifest.model import ActionRules, DeclaredTool, Governance, Manifest
 from tests.support import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -286,6 +286,10 @@ def test_order_spelling_defaults_and_repetition_do_not_change_the_digest() -> No
     }  # fmt: skip
 
     assert digest_of(FULL) == digest_of(other)
+    assert len({digest_of(FULL), digest_of(FULL, manifest_version="2"), digest_of(FULL, agents=[])}) == 3
+    manifest = load_manifest(EXAMPLES / "payments" / "manifest.json")
+    turned = manifest.model_copy(update={"tools": tuple(reversed(manifest.tools))})
+    assert effective_manifest(manifest).digest == effective_manifest(turned).digest
 
 
 def test_yaml_json_and_camel_case_have_the_same_digest() -> None:
@@ -320,19 +324,6 @@ def test_every_change_changes_the_digest(field: str, value: Any) -> None:
     changed = {name: one for name, one in {**FULL, field: value}.items() if one is not None}
 
     assert digest_of(changed) != digest_of(FULL)
-
-
-def test_version_and_pins_change_the_digest() -> None:
-    digests = {digest_of(FULL), digest_of(FULL, manifest_version="2"), digest_of(FULL, agents=[])}
-
-    assert len(digests) == 3
-
-
-def test_the_order_of_tools_does_not_change_the_digest() -> None:
-    manifest = load_manifest(EXAMPLES / "payments" / "manifest.json")
-    turned = manifest.model_copy(update={"tools": tuple(reversed(manifest.tools))})
-
-    assert effective_manifest(manifest).digest == effective_manifest(turned).digest
 
 
 # The stricter holds: properties
@@ -393,101 +384,32 @@ _FIELDS = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-def _at_least(order: Any, strict: Any, loose: Any) -> bool:
-    ranks = list(order)
-    return loose is None or (strict is not None and ranks.index(strict) >= ranks.index(loose))
+# A marking that is gone loosens and tightens at once; governance has the last word in mappings and roles; and whether
+# fewer parties are stricter depends on what is believed of the rest.
+_EITHER_WAY = ("context", "idempotency.key", "markings", "resource", "result.parties", "roles")
 
 
-def _contains(whole: tuple[Any, ...] | None, part: tuple[Any, ...] | None) -> bool:
-    return part is None or (whole is not None and set(whole) >= set(part))
-
-
-def _within(part: tuple[Any, ...] | None, whole: tuple[Any, ...] | None) -> bool:
-    return whole is None or (part is not None and set(part) <= set(whole))
-
-
-def _labels(strict: ResultLabels | None, stated: ResultLabels | None) -> dict[str, bool]:
-    if stated is None:
-        return {}
-    assert strict is not None
-    lists = ("trusted", "parties", "names", "created")
-    return {
-        "integrity": _at_least(Integrity, strict.integrity, stated.integrity),
-        "markings": _contains(strict.markings, stated.markings),
-        **{name: _within(getattr(strict, name), getattr(stated, name)) for name in lists},
-    }
-
-
-def _rules(strict: FlowRules | None, stated: FlowRules | None) -> dict[str, bool]:
-    if stated is None:
-        return {}
-    assert strict is not None
-    return {
-        "profile": _at_least(FlowProfile, strict.profile, stated.profile),
-        "rules": _contains(strict.rules, stated.rules),
-        "otherwise": _at_least(Otherwise, strict.otherwise, stated.otherwise),
-    }
-
-
-def looser_fields(strict: Tool, stated: ActionRules | DeclaredTool) -> set[str]:
-    """Return the fields in which an effective entry is looser than one side states."""
-    ours, theirs = strict.approval, stated.approval
-    keeps = {
-        "effect_class": _at_least(EffectClass, strict.effect_class, stated.effect_class),
-        "risk_tier": _at_least(RiskTier, strict.risk_tier, stated.risk_tier),
-        "writes": _at_least(Writes, strict.writes, stated.writes),
-        "scopes": _contains(strict.scopes, stated.scopes),
-        "limits": _contains(strict.limits, stated.limits),
-        "sensitive": _contains(strict.sensitive, stated.sensitive),
-        "max_bytes": stated.max_bytes is None or (strict.max_bytes or 0) <= stated.max_bytes,
-        "provenance": _contains(strict.provenance.required, stated.provenance.required if stated.provenance else None),
-        "markings": _within(strict.markings, stated.markings),
-        "purposes": _within(strict.purposes, stated.purposes),
-        "idempotency": strict.idempotency.required or not (stated.idempotency and stated.idempotency.required),
-        "ttl": not (stated.idempotency and stated.idempotency.ttl)
-        or duration_seconds(strict.idempotency.ttl or "PT0S") >= duration_seconds(stated.idempotency.ttl),
-        "approvers": theirs is None or _within(ours.approvers, theirs.approvers),
-        "quorum": theirs is None or ours.quorum >= (theirs.quorum or 1),
-        "expires": not (theirs and theirs.expires)
-        or duration_seconds(ours.expires) <= duration_seconds(theirs.expires),
-        "unless_within_limits": not (theirs and theirs.unless_within_limits is False) or not ours.unless_within_limits,
-        "admits": _within(strict.admits, stated.admits),
-        "destructive": strict.destructive or not stated.destructive,
-        **{f"result.{name}": stricter for name, stricter in _labels(strict.result, stated.result).items()},
-        **{f"flow.{name}": stricter for name, stricter in _rules(strict.flow, stated.flow).items()},
-        "resource": _within(tuple(stated.resource or ()), tuple(strict.resource or ())),
-        "context": _within(tuple(stated.context or ()), tuple(strict.context or ())),
-    }
-    return {name for name, kept in keeps.items() if not kept}
+def _states(fields: dict[str, Any], name: str) -> bool:
+    """Whether a side states a field of a change, such as `approval.quorum`."""
+    field, _, inner = name.partition(".")
+    return field in fields and (not inner or not isinstance(fields[field], dict) or inner in fields[field])
 
 
 @given(_FIELDS, _FIELDS)
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_merging_never_loosens_and_twice_changes_nothing(manifest: dict[str, Any], governance: dict[str, Any]) -> None:
     tool, rules = declared(**manifest), ActionRules.model_validate(governance)
     effective = effective_tool(tool, rules)
-
-    assert looser_fields(effective, tool) == set()
-    assert looser_fields(effective, rules) == set()
+    for stated, side in ((manifest, effective_tool(tool, None)), (governance, effective_tool(declared(), rules))):
+        before, after = (one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in (side, effective))
+        changes = entry_changes("pay_bill", before, after)
+        loosened = {change.name for change in changes if change.direction is Direction.LOOSENS}
+        assert [name for name in loosened if _states(stated, name) and not name.startswith(_EITHER_WAY)] == []
     assert effective_tool(effective, rules) == effective
 
 
 @given(_FIELDS, _FIELDS)
-@settings(max_examples=40)
-def test_a_field_that_one_side_states_holds_as_stated(manifest: dict[str, Any], governance: dict[str, Any]) -> None:
-    tool, rules = declared(**manifest), ActionRules.model_validate(governance)
-    alone = {**merged_fields(tool, None), **merged_fields(declared(), rules)}
-    one_sided = set(manifest) ^ set(governance)
-    left = merged_fields(tool, None)
-    together = merged_fields(tool, rules)
-
-    assert {name: together[name] for name in one_sided} == {
-        name: left[name] if name in manifest else alone[name] for name in one_sided
-    }
-
-
-@given(_FIELDS, _FIELDS)
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_sides_can_be_exchanged_save_for_the_mappings_and_roles(
     manifest: dict[str, Any], governance: dict[str, Any]
 ) -> None:

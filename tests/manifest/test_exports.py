@@ -3,8 +3,7 @@
 import json
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import pytest
 
 from pdp.manifest.effective import effective_manifest
 from pdp.manifest.exports import ExportFormat, export_tools
@@ -110,46 +109,31 @@ def test_rules_that_the_description_lacks_are_appended() -> None:
     assert "description" not in exported("mcp")
 
 
-_MARK = "governance-only"
-_TERMS = st.lists(st.integers(0, 9).map(lambda number: f"{_MARK}.{number}"), max_size=3)
-_GOVERNED = st.fixed_dictionaries(
-    {},
-    optional={
-        "effect_class": st.sampled_from(["pure", "stage", "commit-high"]),
-        "risk_tier": st.sampled_from(["low", "high"]),
-        "scopes": _TERMS, "markings": _TERMS, "purposes": _TERMS,
-        "idempotency": st.just({"required": True, "key": "derive(args)", "ttl": "PT13H"}),
-        "limits": st.just([{"limit": f"{_MARK}.limit", "argument": "query"}]),
-        "resource": st.just({"type": _MARK, "id": _MARK}), "context": st.just({_MARK: "$arguments.query"}),
-        "approval": st.just({"approvers": [_MARK], "quorum": 2, "expires": "PT13H"}),
-        "provenance": st.just({"required": ["query"]}), "writes": st.just("proposal"), "sensitive": st.just(["query"]),
-    },
-)  # fmt: skip
-_DECLARED_ONLY = st.fixed_dictionaries(
-    {},
-    optional={
-        "id": st.just(_MARK), "version": st.just("13.13.13"), "pdp_action": st.just(_MARK), "type": st.just("cli"),
-        "ontology_pin": st.just(_MARK), "compensation": st.just(_MARK), "timeout": st.just("PT13H"),
-        "eval_pack": st.just(_MARK), "sla": st.just({"p50": "13ms"}), "safety": st.just({"requires": [_MARK]}),
-        "release": st.just({"gate": "passed", "drift": "ok", "deprecation": _MARK}),
-        "config": st.just([{"key": _MARK}]), "state": st.just({"reads": [_MARK]}),
-        "result_schema": st.just({"description": _MARK}), "cli": st.just({"argv": [_MARK]}),
-    },
-)  # fmt: skip
+MARK = "governance-only"
+GOVERNED: dict[str, Any] = {
+    "effect_class": "commit-high", "risk_tier": "high", "scopes": [MARK], "markings": [MARK], "purposes": [MARK],
+    "idempotency": {"required": True, "ttl": "PT13H"}, "limits": [{"limit": MARK, "argument": "query"}],
+    "resource": {"type": MARK, "id": MARK}, "context": {MARK: "$arguments.query"},
+    "approval": {"approvers": [MARK], "quorum": 2, "expires": "PT13H"}, "provenance": {"required": ["query"]},
+    "writes": "proposal", "sensitive": ["query"],
+}  # fmt: skip
+STATED: dict[str, Any] = {
+    "id": MARK, "version": "13.13.13", "pdp_action": MARK, "type": "cli", "ontology_pin": MARK, "compensation": MARK,
+    "timeout": "PT13H", "eval_pack": MARK, "sla": {"p50": "13ms"}, "safety": {"requires": [MARK]},
+    "release": {"gate": "passed", "drift": "ok", "deprecation": MARK}, "config": [{"key": MARK}],
+    "state": {"reads": [MARK]}, "result_schema": {"description": MARK}, "cli": {"argv": [MARK]},
+}  # fmt: skip
 
 
-@given(_GOVERNED, _DECLARED_ONLY, _GOVERNED, st.sampled_from(list(ExportFormat)))
-@settings(max_examples=60)
-def test_nothing_of_governance_ever_shows(
-    governable: dict[str, Any], other: dict[str, Any], rules: dict[str, Any], form: ExportFormat
-) -> None:
-    schema = {"type": "object", "properties": {"query": {"type": "string"}}}
-    bare = declared(description="Search.", schema=schema)
-    tool = declared(description="Search.", schema=schema, **governable, **other)
+@pytest.mark.parametrize("form", ExportFormat)
+@pytest.mark.parametrize(("stated", "rules"), [(STATED | GOVERNED, {}), (STATED, GOVERNED), (GOVERNED, GOVERNED)])
+def test_nothing_of_governance_ever_shows(form: ExportFormat, stated: dict[str, Any], rules: dict[str, Any]) -> None:
+    own = {"description": "Search.", "schema": {"type": "object", "properties": {"query": {"type": "string"}}}}
+    tool = declared(**own, **stated)
     governance = Governance(actions={tool.action: ActionRules.model_validate(rules)})
     effective = effective_manifest(Manifest(manifest_version="1", tools=(tool,)), governance)
     shown = export_tools(effective.tools.values(), form)
 
-    assert shown == export_tools([bare], form)
-    assert _MARK not in json.dumps(shown)
+    assert shown == export_tools([declared(**own)], form)
+    assert MARK not in json.dumps(shown)
     assert "13" not in json.dumps(shown)

@@ -110,9 +110,9 @@ class SchemaValidator:
             return [f"{name}: too much to check: the schema may take {cost} steps, at most {MAX_COST} are admitted"], []
         if self.is_valid(value):
             return [], []
-        from pdp.manifest.schema.explain import explained  # noqa: PLC0415 - only where a value does not pass
+        from pdp.manifest.schema.explain import value_faults  # noqa: PLC0415 - only where a value does not pass
 
-        return explained(self._explaining, self._schema, value, name, cost)
+        return value_faults(self._explaining, self._schema, value, name, cost)
 
     @cached_property
     def _explaining(self) -> Draft202012Validator:

@@ -192,10 +192,10 @@ def _letters(schema: Mapping[str, Any]) -> int:
 def _at_once(pattern: str) -> int:
     """Return at how many letters a regular expression may be at once, or more."""
     beginning = None if "|" in pattern else _BEGINNING.match(pattern)
-    return 1 + positions(pattern[beginning.end() :]) if beginning else _OF_PATTERN + positions(pattern)
+    return 1 + _positions(pattern[beginning.end() :]) if beginning else _OF_PATTERN + _positions(pattern)
 
 
-def positions(pattern: str) -> int:
+def _positions(pattern: str) -> int:
     """Return how many letters and classes a regular expression has, its counted repetitions written out."""
     sizes, last = [0], 0
     for match in _TOKEN.finditer(pattern):

@@ -22,7 +22,7 @@ _TYPES: Final = {
 }  # fmt: skip
 
 
-def explained(
+def value_faults(
     validator: Draft202012Validator, schema: Any, value: Any, name: str, cost: int
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """Return why a value does not pass, as of `SchemaValidator.explained`.

@@ -17,10 +17,7 @@ from pdp.errors import UsageError
 from pdp.flow.parts import Tools
 from pdp.manifest.load import load_effective
 from pdp.manifest.model import Governance, Manifest
-from tests.support import ROOT
 from tests.support.payments import EXAMPLE
-
-CLINICAL = ROOT / "examples/clinical/manifest.yaml"
 
 
 def contract(name: str = "search_web", **fields: Any) -> ToolContract:
@@ -349,11 +346,3 @@ def test_a_function_that_asks_for_what_nobody_gives(function: Any, message: str)
         registry.bind("search_web", function)
 
     assert (str(caught.value), registry.function("search_web")) == (message, None)
-
-
-def test_the_state_through_a_turn() -> None:
-    fields = Registry.from_files(CLINICAL).compiled.state
-    state = {"user": 1, "evidence": [{"id": 1}], "last_query": "r"}
-
-    assert fields.render_prompt("{{EVIDENCE}} / {{LAST_QUERY}}", state) == '[{"id":1}] / r'
-    assert fields.at_turn_start(state) == {"user": 1, "evidence": [{"id": 1}]}

@@ -284,7 +284,7 @@ _WORDS = st.sampled_from(
 
 @given(st.lists(_WORDS, max_size=25).map("".join))
 @example("arguments[")
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_any_text_is_compiled_or_refused_and_evaluates_or_fails(text: str) -> None:
     inputs = {"a": 1, "l": [1, "2", {"a": []}], "s": "t"}
     with suppress(ExpressionError):

@@ -122,7 +122,7 @@ def test_a_value_passes_the_translation_exactly_where_it_passes_the_original(uri
     names = st.sampled_from((*NAMES, "list", "object", "a/b"))
     outcomes = set[bool]()
 
-    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
     @given(schemas(uri), st.lists(st.dictionaries(names, values), min_size=4, max_size=12))
     def compare(schema: Json, arguments: list[Json]) -> None:
         try:

@@ -134,14 +134,6 @@ def test_a_doubt_is_shown_where_the_part_stands(tmp_path: Path) -> None:
     assert [one.place.line for one in warnings if one.message.startswith("no value fits")] == [10]
 
 
-def test_a_faulty_schema_has_its_fault_and_no_doubt(tmp_path: Path) -> None:
-    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": "5", "maximum": 3}}}
-    with pytest.raises(FileFaultsError) as caught:
-        doubts(tmp_path, [tool(schema=schema)])
-
-    assert [fault.message for fault in caught.value.faults] == ['not a JSON Schema: "5" is not of type "number"']
-
-
 NOBODY = "nobody can approve this: its approvers are none"
 DROPPED = "`$subject` is without effect: the manifest names approvers, and who approves is named by both"
 

@@ -177,21 +177,3 @@ def test_a_step_of_the_plan_is_of_a_tool_that_is_there(check: str, name: str, ki
 )
 def test_what_an_invariant_may_read_is_what_the_entry_declares(check: str, more: dict[str, Any]) -> None:
     assert faults({"invariants": [{"id": "A", "rule": "r", "check": check}], **more}) == []
-
-
-def test_the_fault_shows_its_place() -> None:
-    text = b"""manifest_version: '1'
-tools:
-  - name: pay_bill
-    schema: {type: object, properties: {amount: {type: number}}}
-    context: {amount: $arguments.amuont}
-"""
-    with pytest.raises(FileFaultsError) as caught:
-        load_both("m.yaml", None, manifest_text=text)
-
-    assert str(caught.value) == (
-        "m.yaml:5:23: `arguments.amuont` leads to nothing that is declared\n"
-        "        context: {amount: $arguments.amuont}\n"
-        "                          ^\n"
-        "    hint: did you mean `amount`?"
-    )

@@ -7,7 +7,7 @@ import pytest
 
 from pdp.errors import UsageError
 from pdp.manifest.schema.compile import closed_schema, compile_schema
-from pdp.manifest.schema.cost import MAX_COST, SchemaCost, positions
+from pdp.manifest.schema.cost import MAX_COST, SchemaCost
 
 BRANCHES = [{"type": "object", "properties": {"a": {"const": at}}, "required": ["a"]} for at in range(60)]
 UUID = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
@@ -115,7 +115,7 @@ def test_a_large_value_is_checked_where_little_looks_at_it(schema: dict[str, Any
         cycle(2_000),
         {"$ref": "#"},
         {"anyOf": [{"$ref": "#"}, {"type": "string"}]},
-        {"properties": {"a": {"anyOf": [{"allOf": BRANCHES}] * 70}}},
+        {"properties": {"a": {"anyOf": [{"allOf": BRANCHES}] * 30}}},
     ],
 )
 def test_a_schema_that_looks_too_often_at_one_value_is_refused_at_load(schema: dict[str, Any]) -> None:
@@ -189,17 +189,6 @@ def test_references_into_branches_lead_where_they_led() -> None:
     assert compile_schema(schema).lines({"a": {}, "b": "x"}, "arguments") == [
         'arguments.b: "x" is not of type "integer"'
     ]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "size"),
-    [
-        ("^[a-z]{3,64}$", 64), (r"^[A-Z]{2}\d{2}[A-Z0-9]{11,30}$", 34), ("(a{99}){99}", 9801), (r"^\S(.*\S)?$", 3),
-        (r"[\]a]b", 2), (r"(?:ab|c){3}", 9), (r"\p{L}{4,}", 4), ("a{,2}", 5), ("", 0), (")a(", 2),
-    ],
-)  # fmt: skip
-def test_positions_of_a_pattern(pattern: str, size: int) -> None:
-    assert positions(pattern) == size
 
 
 def test_free_bytes_are_free() -> None:

@@ -153,7 +153,7 @@ _NAMES_A = {"properties": {"a": {"const": 1}}}
 @example({"items": {"type": "integer"}, "allOf": [{"prefixItems": [{"enum": [1]}]}]}, [1, 2])
 @example({"unevaluatedItems": False, "allOf": [{"items": {"type": "string"}}]}, ["a"])
 @example({"unevaluatedItems": False, "contains": {"type": "string"}}, ["a"])
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_what_a_validator_admits_the_walker_admits(schema: Any, value: Any) -> None:
     whole = {"allOf": [schema], "$defs": {"d": {"type": "object", "properties": {"a": {"type": "string"}}}}}
     if compile_schema(whole).is_valid(value):
