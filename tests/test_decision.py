@@ -197,15 +197,3 @@ async def test_a_request_that_is_not_json_never_reaches_the_engine(context: dict
     for decision in (engine.decide(request(**context)), await engine.adecide(request(**context))):
         assert (decision.verdict, decision.codes) == (Verdict.DENY, ("decision.request_invalid",))
     assert engine.bodies == []
-
-
-async def test_batches_keep_their_order_and_each_stands_alone() -> None:
-    answers = (answer(), EngineError("down"), answer(verdict="DENY"))
-    requests = [request(n=number) for number in range(3)]
-    engine, other = Answering(*answers), Answering(*answers)
-
-    for decisions in (engine.decide_batch(requests), await other.adecide_batch(requests)):
-        assert [decision.verdict for decision in decisions] == [Verdict.ALLOW, Verdict.DENY, Verdict.DENY]
-        assert [decision.codes for decision in decisions] == [(GRANT,), ("engine.unavailable",), ("x.y",)]
-    assert engine.bodies == other.bodies == [each.canonical() for each in requests]
-    assert len({decision.decision_id for decision in decisions}) == 3

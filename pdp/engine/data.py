@@ -102,10 +102,7 @@ def merged_data(
 
 
 def directory_faults(directory: Any) -> Iterator[tuple[tuple[str, ...], str, str | None]]:
-    """Yield what is wrong with `subjects` and `resources`, `{type: {id: {property: value}}}`: where, what, what to do.
-
-    Whatever else a directory holds, the policy checks.
-    """
+    """Yield the faults of `subjects` and `resources` (`{type: {id: {property: value}}}`): path, message, hint."""
     stated = directory if type(directory) is dict else {}
     places: list[tuple[tuple[str, ...], Any]] = [
         ((kind,), stated[kind]) for kind in ("subjects", "resources") if kind in stated

@@ -1,13 +1,11 @@
-"""What every engine does: decide requests, one or many, and answer a DENY with a stable code whenever it cannot.
+"""What every engine does: decide a request, and answer a DENY with a stable code whenever it cannot.
 
-An engine has a `name` and implements `evaluate`, and `aevaluate` where it waits for something: canonical bytes in, a
-document of the policy as JSON out, an `EngineError` or `BundleError` for everything else. The rest is the same for all
-and stands here.
+An engine has a `name` and implements `evaluate`, and `aevaluate` where it waits: canonical bytes in, a document of the
+policy as JSON out, an `EngineError` or `BundleError` for everything else.
 """
 
-import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, Literal, Self, get_args
 
 import orjson
@@ -31,7 +29,6 @@ FINDINGS: Final = "authz/findings"  # everything that fired, whichever verdict w
 PLAN: Final = "authz/plan"  # whether a whole plan is acceptable, in the form of a decision
 
 _GRANTS: Final = {DECISION: GRANT, PLAN: "planning.acceptable"}
-_BATCH: Final = 16
 
 
 def check_seconds(name: str, value: object, *, most: float = 3600) -> None:
@@ -86,14 +83,11 @@ class Engine(Closable, ABC):
         return self.evaluate(body, document)
 
     async def adirectory(self) -> Mapping[str, Any]:
-        """Return the data `directory` that it decides by: who and what is known; EngineError where it cannot be asked.
-
-        An engine that does not say has none.
-        """
+        """Return the data `directory` that it decides by, empty where it does not say; EngineError: no answer."""
         return {}
 
     async def ahealthy(self) -> bool:
-        """Return whether the engine says that it is ready; an engine in the process always is."""
+        """Return whether the engine is ready."""
         return True
 
     def close(self) -> None:
@@ -140,21 +134,3 @@ class Engine(Closable, ABC):
             return parse_answer(await self.aevaluate(body, document), body, document)
         except (EngineError, BundleError) as error:
             return denied(error.code, error.message)
-
-    def decide_batch(self, requests: Sequence[Request]) -> list[Decision]:
-        """Decide many requests; the decisions stand in the requests' order, each on its own."""
-        return [self.decide(request) for request in requests]
-
-    async def adecide_batch(self, requests: Sequence[Request]) -> list[Decision]:
-        """Decide many requests, some at a time; the decisions stand in the requests' order.
-
-        Other tasks run in between, and no request spends its time-out on waiting for the others.
-        """
-        room = asyncio.Semaphore(_BATCH)
-
-        async def decide(request: Request) -> Decision:
-            async with room:
-                await asyncio.sleep(0)
-                return await self.adecide(request)
-
-        return await asyncio.gather(*map(decide, requests))

@@ -128,11 +128,7 @@ class ShadowEngine(Engine):
             return ShadowCounts(**self._tally)
 
     def close(self) -> None:
-        """Close both engines; deciding afterwards is a DENY `engine.unavailable`, and `counts` stay.
-
-        The shadow gets `closing` seconds for what still waits, however often this is called. One that is slower is left
-        to its thread.
-        """
+        """Close both engines, the shadow after at most `closing` seconds in all; `counts` stay."""
         try:
             self.engine.close()
         finally:

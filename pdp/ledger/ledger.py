@@ -181,7 +181,6 @@ class MemoryLedger:
         self._values = 0
 
     def read(self, run: str, ids: Collection[str], now: float) -> RunView:
-        """Return what is known of a run."""
         with self._lock:
             known = self._used(run, now)
             if known is None:
@@ -190,7 +189,6 @@ class MemoryLedger:
             return RunView(known.labels, {name: sources[name] for name in ids if name in sources})
 
     def write(self, run: str, labels: RunLabels, sources: Mapping[str, Origin], now: float) -> None:
-        """Add labels and sources to a run."""
         with self._lock:
             known = self._used(run, now)
             if known is None:
@@ -222,14 +220,12 @@ class MemoryLedger:
         return known
 
     def end(self, run: str) -> None:
-        """Forget a run."""
         with self._lock:
             self._over.pop(run, None)
             known = self._runs.pop(run, None)
             self._values -= 0 if known is None else len(known.sources)
 
     def prune(self, now: float) -> int:
-        """Forget what runs that have expired knew, and return of how many."""
         with self._lock:
             count = 0
             while self._runs and next(iter(self._runs.values())).used_at + LIFETIME <= now:

@@ -21,13 +21,12 @@ from pdp.errors import UsageError
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
 from pdp.project.resources import engine_of_files
+from pdp.stores.url import with_file_in
 
 PROJECT_FILE: Final = "pdp.yaml"
 PROJECT_VARIABLE: Final = "PDP_PROJECT"
 """Names the project file, instead of looking for one; when it is empty, there is none."""
 APPROVER_FILE: Final = "approver.yaml"  # the session to grant by, beside the project file of a person's own agents
-
-_SQLITE: Final = "sqlite:///"
 
 
 def _path(value: Any, info: ValidationInfo) -> Path:
@@ -40,10 +39,7 @@ def _path(value: Any, info: ValidationInfo) -> Path:
 
 def _store(value: Any, info: ValidationInfo) -> Any:
     """Return the URL of a store; a file's path in it is relative to the project file's folder, as all paths are."""
-    path = value.removeprefix(_SQLITE) if isinstance(value, str) else ""
-    if not path or path in (value, ":memory:"):
-        return value
-    return _SQLITE + str(Path(info.context or ".").absolute() / path)
+    return with_file_in(Path(info.context or "."), value) if isinstance(value, str) else value
 
 
 ProjectPath = Annotated[Path, BeforeValidator(_path)]

@@ -115,7 +115,7 @@ def open_stores(url: str, owned: ExitStack) -> OpenStores:
     """
     from pdp.stores.url import OpenStores  # noqa: PLC0415 - only applications with a store
 
-    stores = OpenStores(url, upgrade=url.startswith("sqlite"))
+    stores = OpenStores(url, upgrade=None)
     owned.callback(stores.close)
     return stores
 
@@ -124,5 +124,6 @@ def stores_of_pep(stores: OpenStores) -> dict[str, Any]:
     """Return the stores of an enforcement point by their parameters of `Pep`."""
     from pdp.approvals.approvals import Approvals  # noqa: PLC0415 - only applications with a store
 
-    names = ("keys", "actions", "ledger", "budgets", "remote_calls")
-    return {name: getattr(stores, name) for name in names} | {"approvals": Approvals(stores.approvals)}
+    names = ("keys", "actions", "approvals", "ledger", "budgets", "remote_calls")
+    opened = {name: getattr(stores, name) for name in names if name in vars(stores)}
+    return opened | ({"approvals": Approvals(opened["approvals"])} if "approvals" in opened else {})

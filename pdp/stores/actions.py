@@ -112,8 +112,6 @@ class ActionStateError(StateError):
 class ActionStore(ABC):
     """A store of actions. Safe to share between threads; each method is one atomic step, and raises StoreError.
 
-    A store has its own `add`, `get`, `list` and `replace`; what staging and moving mean stands here once.
-
     `blocking`: whether its methods wait for a disk or a network, so that an event loop should not call them itself.
     """
 

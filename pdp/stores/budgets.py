@@ -129,7 +129,6 @@ class MemoryBudgets:
         self._reserved: dict[str, Sequence[str]] = {}
 
     def spent(self, take: Take, now: float) -> Spent:
-        """Return what the budget of `take` holds."""
         with self._lock:
             budget = self._budgets.get(take.budget)
             if budget is None:
@@ -171,7 +170,6 @@ class MemoryBudgets:
             return True
 
     def commit(self, reservation_id: str, *, unknown_at: float | None = None) -> bool:
-        """Let what is reserved be spent."""
         with self._lock:
             held = [(budget, budget.amounts[reservation_id]) for budget in self._of(reservation_id)]
             held = [(budget, amount) for budget, amount in held if unknown_at is None or amount.is_unknown(unknown_at)]
@@ -180,14 +178,12 @@ class MemoryBudgets:
             return bool(held)
 
     def release(self, reservation_id: str) -> None:
-        """Give back what is reserved."""
         with self._lock:
             for budget in self._of(reservation_id):
                 budget.used -= budget.amounts.pop(reservation_id).reservation.amount
             self._reserved.pop(reservation_id, None)
 
     def unknown(self, now: float) -> Sequence[OpenReservation]:
-        """Return what is neither committed nor released, and whose tool cannot run any more."""
         with self._lock:
             return [
                 amount.reservation
@@ -197,7 +193,6 @@ class MemoryBudgets:
             ]
 
     def prune(self, now: float) -> int:
-        """Forget the budgets whose amounts all ended more than `GRACE` seconds ago, and return how many."""
         return self._prune(now, GRACE)
 
     def _prune(self, now: float, grace: float) -> int:

@@ -212,8 +212,6 @@ class KeyRows(Protocol):
 class IdempotencyStore(ABC):
     """A store of keys. Safe to share between threads; each method is one atomic step, and raises StoreError.
 
-    A store has its own `read`, `unknown`, `transaction` and `prune`; what they mean for a key stands here once.
-
     `blocking`: whether its methods wait for a disk or a network, so that an event loop should not call them itself.
     Times are seconds since 1970 of the clock on the wall, not the session's.
     """
@@ -287,10 +285,9 @@ class IdempotencyStore(ABC):
         return Fresh(record)
 
     def finish(self, record: KeyRecord, execution: Execution, *, now: float, effects: bool = True) -> None:
-        """Store the outcome of the run that began with `record`, or free the key where it is known to have no effect.
+        """Store the outcome of the run that began with `record`, or free the key if the run had no effect.
 
-        This works after `lasting` is over, too: nobody else got the key meanwhile. `effects`: whether the tool can have
-        any; without, a failure always frees the key.
+        `effects`: whether the tool can have any; without, a failure always frees the key.
 
         NotBegunError: no such run was begun, or it is finished.
         """

@@ -38,17 +38,14 @@ class MemoryIdempotency(IdempotencyStore):
         self._rows = _MemoryKeyRows()
 
     def read(self, key_id: str) -> KeyRecord | None:
-        """Return a record."""
         return self._rows.get(key_id)
 
     def unknown(self, now: float) -> Sequence[KeyRecord]:
-        """Return the records that a person may settle."""
         with self._lock:
             return [record for record in self._rows.records.values() if record.settleable(now)]
 
     @contextmanager
     def transaction(self) -> Iterator[KeyRows]:
-        """Return the records, locked. On an exception, a key that was added is free again."""
         with self._lock:
             self._rows.added = None
             try:
@@ -59,7 +56,6 @@ class MemoryIdempotency(IdempotencyStore):
                 raise
 
     def prune(self, now: float) -> int:
-        """Delete the results whose time to live is over, and return how many."""
         with self._lock:
             return self._rows.prune(now)
 
@@ -170,7 +166,6 @@ class MemoryActions(_MemoryRecords[Action], ActionStore):
         raise StoreFullError(f"{CAPACITY} actions are in memory", hint="store them in a database")
 
     def list(self, *, state: ActionState | None = None) -> Sequence[Action]:
-        """Return the actions in the order of being staged."""
         with self._lock:
             return [action for action in self._records.values() if state is None or action.state is state]
 
@@ -183,7 +178,6 @@ class MemoryApprovals(_MemoryRecords[Approval]):
         self._by_call: dict[str, list[str]] = {}
 
     def add(self, approval: Approval) -> Approval:
-        """Add a pending approval, or return the pending one of the same call."""
         with self._lock:
             for stored in self._of(approval.call_digest):
                 if stored.state is ApprovalState.PENDING:
@@ -197,7 +191,6 @@ class MemoryApprovals(_MemoryRecords[Approval]):
     def list(
         self, *, call_digest: str | None = None, state: ApprovalState | None = None, subject: str | None = None
     ) -> Sequence[Approval]:
-        """Return the approvals in the order of being added."""
         with self._lock:
             approvals = list(self._records.values()) if call_digest is None else self._of(call_digest)
         return [each for each in approvals if state in (None, each.state) and subject in (None, each.subject)]

@@ -1,9 +1,8 @@
 """Approvals: who may grant, that each counts once, and that nothing counts which was not recorded."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +21,6 @@ from pdp.session import Person
 from pdp.stores.actions import Action
 from pdp.stores.approvals import ApprovalState, Grant, Transaction
 from pdp.stores.memory import MemoryApprovals
-from pdp.stores.sql.database import Database
-from pdp.stores.sql.records import SqlApprovals
 from tests.support import PATIENCE, payments
 from tests.support.payments import session, wire
 from tests.support.scripted import Scripted, until_approved
@@ -137,22 +134,12 @@ def test_a_clock_that_goes_back_revives_nothing() -> None:
     assert opened(approvals).id != granted.id
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def bounded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Approvals]:
-    if request.param == "memory":
-        yield Approvals()
-        return
-    with Database.open(f"sqlite:///{tmp_path}/pdp.db", upgrade=True) as database:
-        yield Approvals(SqlApprovals(database))
-
-
 def variant(number: int, run: str | None = "run-1", sub: str = 'officer "1"%_', time: str = OPENED) -> bytes:
     return body(purpose=str(number), run_id=run, claims=claims(sub=sub), time=time)
 
 
-def test_calls_at_once_do_not_open_more_approvals_than_there_is_room_for(
-    bounded: Approvals, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_at_once_do_not_open_more_approvals_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounded = Approvals()
     monkeypatch.setattr(approvals_module, "MOST_OF_A_RUN", 1)
 
     def stage() -> None:
@@ -165,9 +152,8 @@ def test_calls_at_once_do_not_open_more_approvals_than_there_is_room_for(
 
 
 @pytest.mark.parametrize("run", ["run-1", None])
-def test_variants_of_a_call_do_not_open_approvals_without_end(
-    bounded: Approvals, monkeypatch: pytest.MonkeyPatch, run: str | None
-) -> None:
+def test_variants_of_a_call_do_not_open_approvals_without_end(monkeypatch: pytest.MonkeyPatch, run: str | None) -> None:
+    bounded = Approvals()
     monkeypatch.setattr(approvals_module, "MOST_OF_A_RUN", 3)
     monkeypatch.setattr(approvals_module, "MOST_OF_A_SUBJECT", 5)
     first = [opened(bounded, variant(number, run)) for number in range(3)]
@@ -852,5 +838,5 @@ class ApprovalMachine(RuleBasedStateMachine):
         assert len(self.approvals.list(state=ApprovalState.PENDING)) <= 1
 
 
-ApprovalMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
+ApprovalMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=20)
 TestApprovalMachine = ApprovalMachine.TestCase

@@ -6,20 +6,17 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from pdp import Approvals, MemoryAudit, Pep, ShadowEngine
+from pdp import Approvals, Pep, ShadowEngine
 from pdp.decision import GRANT, Decision
-from pdp.engine.opa.engine import SidecarEngine
 from pdp.engine.protocol import DECISION, FINDINGS, PLAN, Engine
 from pdp.engine.shadow import ShadowCounts, ShadowDifference
 from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, UsageError
-from pdp.opa.local import local_opa
 from tests.support import PATIENCE, payments
 from tests.support.bundle_releases import lax, scenario_requests, strict, wire_body
 from tests.support.scripted import Scripted, answer, duty, until_approved
@@ -365,69 +362,18 @@ def test_counts_are_exact_under_sixteen_threads() -> None:
     assert len(reported) == 800
 
 
-# Other engines on either side
-
-
-@pytest.mark.opa
-def test_a_sidecar_as_shadow(opa: Path) -> None:
-    bodies, plans = scenario_requests()
-    with local_opa(opa, bundle=lax()) as running:
-        sidecar = SidecarEngine(running.url, token=running.token, timeout=PATIENCE)
-        for engine in (beside := shadowed(usual(), sidecar), within := shadowed(usual(), loose())):
-            with engine:
-                for body in bodies:
-                    engine.evaluate(body)
-                for plan in plans:
-                    engine.evaluate(plan, PLAN)
-    assert beside.counts() == within.counts()
-    assert beside.counts().differing >= 2
-
-
-def test_a_shadow_may_have_a_shadow() -> None:
-    inner = shadowed(usual(), loose())
-    with shadowed(inner, EmbeddedEngine(strict())) as engine:
-        assert engine.decide_body(wire_body(20000, "hit")).codes == ("sanctions.not_clear",)
-    assert (engine.counts(), inner.counts()) == (ShadowCounts(differing=1), ShadowCounts(differing=1))
-
-
 # Enforcement points
 
 
 def test_an_approval_is_used_once_and_the_shadow_uses_none() -> None:
-    def story(engine: Engine) -> tuple[list[Any], list[Any], list[Any]]:
-        wires: list[Any] = []
-
-        def initiate_wire(**arguments: Any) -> dict[str, Any]:
-            wires.append(arguments)
-            return {"wire_id": f"wire-{len(wires)}"}
-
-        approvals = Approvals()
-        pep = Pep(payments.effective(), engine, approvals=approvals, tools={"initiate_wire": initiate_wire})
+    wires: list[Any] = []
+    approvals, soon = Approvals(), "2026-07-01T10:05:00Z"
+    with shadowed(Scripted(until_approved), Scripted(until_approved)) as engine:
+        tools = {"initiate_wire": lambda **arguments: wires.append(arguments)}
+        pep = Pep(payments.effective(), engine, approvals=approvals, tools=tools)
         asked = pep.call(payments.wire(), payments.session()).approval
         assert asked is not None
-        boss = {"sub": "boss", "roles": ["payments.approver"]}
-        approvals.grant(asked.id, boss, "2026-07-01T10:05:00Z")
-        evaluations = [pep.call(payments.wire(), payments.session(time="2026-07-01T10:05:00Z")) for _ in range(2)]
-        assert isinstance(pep.audit, MemoryAudit)
-        names = ("type", "verdict", "codes", "outcome", "bundle_revision")
-        return (
-            wires,
-            [(done.verdict, done.executed, done.result) for done in evaluations],
-            [tuple(event[name] for name in names) for event in pep.audit.events],
-        )
+        approvals.grant(asked.id, {"sub": "boss", "roles": ["payments.approver"]}, soon)
+        executed = [pep.call(payments.wire(), payments.session(time=soon)).executed for _ in range(2)]
 
-    bare = Scripted(until_approved)
-    alone = story(bare)
-    shadow = Scripted(until_approved)
-    with shadowed(Scripted(until_approved), shadow) as engine:
-        beside = story(engine)
-
-    assert (beside, engine.counts()) == (alone, ShadowCounts(same=3))
-    assert alone[0] == [payments.ARGUMENTS]
-    strip = ("id", "call_digest")
-    assert [_without(asked, strip) for asked in shadow.asked] == [_without(asked, strip) for asked in bare.asked]
-
-
-def _without(request: dict[str, Any], names: tuple[str, ...]) -> Any:
-    approval = request["context"]["approval"]
-    return request["action"], approval and {name: value for name, value in approval.items() if name not in names}
+    assert (executed, wires, engine.counts()) == ([True, False], [payments.ARGUMENTS], ShadowCounts(same=3))

@@ -1,6 +1,5 @@
 """Staged actions: one for a key, and only the states that may follow; the same in memory and in a database."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -16,7 +15,7 @@ from pdp.stores.memory import MemoryActions
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.records import SqlActions
 from tests.support import at_once
-from tests.support.postgres import DATABASES, empty_database, new_store
+from tests.support.postgres import made_database
 
 NOW = 1_782_900_000.25
 STAGED = {
@@ -27,12 +26,6 @@ LEGAL = {
     ("staged", "approved"), ("staged", "denied"), ("approved", "committed"), ("approved", "failed"),
     ("approved", "denied"), ("committed", "compensated"), ("failed", "compensated"),
 }  # fmt: skip
-
-
-@pytest.fixture(params=["memory", *DATABASES])
-def actions(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ActionStore]:
-    with new_store(request.param, tmp_path, MemoryActions, SqlActions) as store:
-        yield store
 
 
 def stage(actions: ActionStore, owner: str = "https://id officer-123", **changes: Any) -> Action:
@@ -193,7 +186,7 @@ def test_a_full_memory_forgets_the_oldest_of_yesterday_that_is_not_being_committ
 
 @pytest.mark.parametrize("record", ["nonsense", "{}"])
 def test_an_action_that_somebody_spoilt_is_an_error(tmp_path: Path, record: str) -> None:
-    with Database.open(empty_database("sqlite", tmp_path), upgrade=True) as store:
+    with Database.open(made_database("sqlite", tmp_path)) as store:
         actions = SqlActions(store)
         action = stage(actions)
         with store.write() as connection:

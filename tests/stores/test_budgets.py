@@ -1,8 +1,6 @@
-"""Budgets: what every store does with them; tests/stores/test_budgets_processes.py has real processes."""
+"""Budgets: what every store does with them; tests/stores/test_processes.py has real processes."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -10,19 +8,11 @@ from pdp.contract.budgets import MOST, RUN_SECONDS, Spent, Take, Window
 from pdp.errors import StoreError, StoreFullError
 from pdp.stores import budgets as module
 from pdp.stores.budgets import GRACE, BudgetStore, MemoryBudgets, OpenReservation
-from pdp.stores.sql.budgets import SqlBudgets
-from tests.support.postgres import DATABASES, new_store
 
 DAY = 86_400.0
 MIDNIGHT = 1_782_864_000.0  # 2026-07-01T00:00:00Z, a Wednesday
 NOON = MIDNIGHT + DAY / 2
 SLIDING, CALENDAR = Window(3600.0), Window(DAY, calendar=True)
-
-
-@pytest.fixture(params=["memory", *DATABASES])
-def budgets(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BudgetStore]:
-    with new_store(request.param, tmp_path, MemoryBudgets, SqlBudgets) as store:
-        yield store
 
 
 def take(

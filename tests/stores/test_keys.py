@@ -3,7 +3,6 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,18 +33,12 @@ from pdp.stores.memory import MemoryIdempotency
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 from tests.support import PATIENCE, at_once, payments
-from tests.support.postgres import DATABASES, empty_database, new_store
+from tests.support.postgres import made_database
 
 NOW = 1_782_900_000.0
 KEY = IdempotencyKey("https://id", "officer-123", "initiate_wire", "2", "idm-4a2b")
 ARGUMENTS, OTHERS = "sha256:a", "sha256:b"
 FAILED = FailureCode.TOOL_EXECUTION_FAILED
-
-
-@pytest.fixture(params=["memory", *DATABASES])
-def keys(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IdempotencyStore]:
-    with new_store(request.param, tmp_path, MemoryIdempotency, SqlIdempotency) as store:
-        yield store
 
 
 def begin(
@@ -372,7 +365,7 @@ def test_a_store_that_is_full_takes_a_key_as_soon_as_one_has_expired(monkeypatch
     "outcome", ["nonsense", "[]", "{}", '{"failure": {"code": "X", "message": "", "details": {}}}']
 )
 def test_a_result_that_somebody_spoilt_is_an_error_and_runs_nothing(tmp_path: Path, outcome: str) -> None:
-    with Database.open(empty_database("sqlite", tmp_path), upgrade=True) as store:
+    with Database.open(made_database("sqlite", tmp_path)) as store:
         keys = SqlIdempotency(store)
         keys.finish(begun(keys), Execution(), now=NOW)
         with store.write() as connection:

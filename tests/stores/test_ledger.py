@@ -1,9 +1,8 @@
 """The ledger of runs: what it remembers, the same in memory, in SQLite and in PostgreSQL."""
 
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +26,6 @@ from pdp.ledger.ledger import (
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.ledger import SqlLedger
 from tests.support import PATIENCE, at_once, be_patient
-from tests.support.postgres import DATABASES, empty_database, new_store
 
 NOW = 1_782_900_000.0
 RUN, OTHER = "run-1", "run-2"
@@ -35,18 +33,6 @@ STRANGER = Origin("untrusted", "read_page", "call-1")
 DIRECTORY = Origin("trusted", "get_contact", "call-2")
 PAGE = RunLabels(frozenset({"read_page"}), frozenset({"account"}))
 NOTHING = RunView(RunLabels(), {})
-
-
-@pytest.fixture(params=DATABASES)
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    with Database.open(empty_database(request.param, tmp_path), upgrade=True) as opened:
-        yield opened
-
-
-@pytest.fixture(params=["memory", *DATABASES])
-def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LedgerStore]:
-    with new_store(request.param, tmp_path, MemoryLedger, SqlLedger) as store:
-        yield store
 
 
 def write(

@@ -12,22 +12,25 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
+from pdp.ledger.ledger import MemoryLedger
+from pdp.stores.budgets import MemoryBudgets
+from pdp.stores.memory import MemoryActions, MemoryApprovals, MemoryIdempotency
 from pdp.stores.sql.database import Database
+from pdp.stores.url import STORES, OpenStores
 from tests.support import PATIENCE
 from tests.support.servers.containers import no_docker
-
-DATABASES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.process))
 
 # Without waiting for the disk: the data is worth nothing after the tests.
 _OPTIONS = ("-c", "fsync=off", "-c", "shared_buffers=16MB", "-c", "max_connections=200")
@@ -37,11 +40,15 @@ _numbers = count()
 
 def fresh_database() -> str:
     """Return the URL of a new, empty database."""
+    return _created()
+
+
+def _created(template: str = "template1") -> str:
     url = make_url(server())
     name = f"test_{os.getpid()}_{next(_numbers)}"
     engine = create_engine(url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
+        connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template}"))
     engine.dispose()
     return url.set(database=name).render_as_string(hide_password=False)
 
@@ -141,23 +148,45 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
+SERVERS = {"postgresql": fresh_database}
+"""What makes an empty store of a scheme of `pdp.stores.url.STORES` that is no file, and returns its URL."""
+
+SCHEMES = [pytest.param(name, marks=[pytest.mark.process] if name in SERVERS else []) for name in STORES]
+DATABASES = [each for each in SCHEMES if STORES[str(each.values[0])].opener.startswith("pdp.stores.sql.")]
+
+
 def empty_database(kind: str, folder: Path) -> str:
-    """Return the URL of a new, empty database of one of `DATABASES`; a SQLite file goes to `folder`."""
-    return fresh_database() if kind == "postgresql" else f"sqlite:///{folder / 'store.db'}"
+    """Return the URL of a new, empty store of one of `SCHEMES`; a file goes to `folder`."""
+    return SERVERS[kind]() if kind in SERVERS else f"{kind}:///{folder / 'store.db'}"
 
 
 def made_database(kind: str, folder: Path) -> str:
-    """Return the URL of a new database, with our tables in it."""
+    """Return the URL of a new database with our tables in it, copied from one that was upgraded once."""
+    if kind == "postgresql":
+        return _created(str(make_url(_upgraded(kind)).database))
+    url = empty_database(kind, folder)
+    if kind == "sqlite":
+        shutil.copy(str(make_url(_upgraded(kind)).database), str(make_url(url).database))
+    return url
+
+
+@cache
+def _upgraded(kind: str) -> str:
+    folder = Path(tempfile.mkdtemp(prefix="pdp-made-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     url = empty_database(kind, folder)
     Database.open(url, upgrade=True).close()
     return url
 
 
 @contextmanager
-def new_store(kind: str, folder: Path, memory: Callable[[], Any], sql: Callable[[Database], Any]) -> Iterator[Any]:
-    """Open a store: in memory, or in a new database of one of `DATABASES`."""
+def new_stores(kind: str, folder: Path) -> Iterator[Any]:
+    """Open the stores of one scheme, or those in memory."""
     if kind == "memory":
-        yield memory()
+        yield SimpleNamespace(
+            keys=MemoryIdempotency(), actions=MemoryActions(), approvals=MemoryApprovals(), budgets=MemoryBudgets(),
+            ledger=MemoryLedger(),
+        )  # fmt: skip
         return
-    with Database.open(empty_database(kind, folder), upgrade=True) as opened:
-        yield sql(opened)
+    with closing(OpenStores(made_database(kind, folder), upgrade=True)) as opened:
+        yield opened

@@ -161,15 +161,15 @@ class FollowingEngine(Engine):
         return self._loaded[0]
 
     def health(self) -> BundleHealth:
-        """Return how the engine stands to its source."""
+        """Return the state of the engine against its source."""
         bundle, error, age = self.bundle, self._error, self._age()
         state: Literal["current", "behind", "stale"] = "current" if error is None else "behind"
         return BundleHealth(state if age <= self._max_age else "stale", bundle.revision, bundle.release, age, error)
 
     def refresh(self) -> BundleHealth:
-        """Look at the source now, and return how the engine stands to it then; EngineError in a forked child.
+        """Look at the source now and return the health; a fault of the source is in it, and not raised.
 
-        What is wrong with the source is not raised.
+        EngineError: in a forked child.
         """
         if os.getpid() != self._process:
             raise EngineError("the engine was opened before the process was forked", hint="open it after the fork")

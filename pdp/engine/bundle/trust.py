@@ -35,7 +35,7 @@ class StaleBundleError(BundleError):
 
 
 class ReleaseFloorError(BundleError):
-    """Which release was the newest is not known, or cannot be written: no bundle is taken until it is mended."""
+    """The file with the newest release cannot be read or written; no bundle is taken until it is repaired."""
 
 
 class BundleTrust:
@@ -63,10 +63,7 @@ class BundleTrust:
         self._newest: tuple[int, str] | None = None
 
     def newest(self) -> tuple[int, str] | None:
-        """Return release and revision of the newest bundle that was decided by, or None when there was none yet.
-
-        ReleaseFloorError where the file is damaged or cannot be read: it is never taken for an empty one.
-        """
+        """Return release and revision of the newest bundle so far, or None; ReleaseFloorError: its file is damaged."""
         return self._newest if self._floor is None else _read(self._floor)
 
     def admit(self, content: bytes) -> Bundle:

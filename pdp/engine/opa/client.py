@@ -45,10 +45,7 @@ _TLS_RECORD: Final = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to connect to: the `path` of a Unix socket (then the host is "localhost" and the port 0), or TCP.
-
-    The `url` is for messages. It holds no secret, as URLs with user or password are refused.
-    """
+    """Where to connect to: TCP, or the `path` of a Unix socket (host "localhost", port 0). `url` is for messages."""
 
     url: str
     path: str | None
@@ -58,10 +55,7 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """Read `http://HOST:PORT` or `https://HOST:PORT`, the port being 80 or 443 if absent, or `unix:///PATH`.
-
-    UsageError: anything else: also a path, a query, or a user and password behind the host.
-    """
+    """Read `http://HOST[:PORT]`, `https://HOST[:PORT]` or `unix:///PATH`; UsageError for anything else."""
     if "@" in url.partition("://")[2].partition("/")[0]:
         raise UsageError("OPA's address holds a user or a password", hint="give a token instead")
     if parts := _URL.fullmatch(url):

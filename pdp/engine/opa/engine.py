@@ -65,13 +65,10 @@ _NULL: Final = b'{"input":null}'  # OPA warns that the input is missing, and dec
 
 
 class Circuit:
-    """Spares callers the time-out of an OPA that is down: each would wait for its own.
+    """A circuit breaker: spares callers the time-out of an OPA that is down. Safe for threads and tasks.
 
-    Closed until `failures` calls in a row have failed; then open, with one trial per `pause`, in seconds, until one
-    succeeds. `reason` is why the last failed call failed.
-
-    Holds no state about calls under way: whoever was admitted and then cancelled owes it nothing. Safe for threads and
-    tasks.
+    It opens when `failures` calls in a row have failed, and then admits one trial per `pause` seconds until one
+    succeeds. `reason` is why the last failed call failed. A call that is cancelled need not report.
     """
 
     def __init__(
@@ -86,7 +83,7 @@ class Circuit:
         self.reason = ""
 
     def admits(self) -> bool:
-        """Whether a call may be made now. While the circuit is open, True once per pause: that call is the trial."""
+        """Return whether a call may be made now; while the circuit is open, True once per pause."""
         if self._failed < self._limit:
             return True
         with self._lock:
@@ -285,8 +282,7 @@ class SidecarEngine(Engine):
             )
         return b'{"input":%b}' % body
 
-    # A policy that fails on some request is no reason to leave OPA alone: else whoever sends such a request could make
-    # everybody's decisions fail.
+    # A policy that fails on one request does not open the circuit: else its sender could make all decisions fail.
     def _note(self, error: EngineError) -> None:
         if isinstance(error, AnswerInvalidError):
             self._circuit.succeeded()

@@ -7,8 +7,8 @@
 * audit: the stream of events
 * ledger: runs of agents, and where their values came from
 * budgets: the sums of cumulative limits
-* webhooks: how far each webhook has come
-* tokens: access tokens of the service
+* tokens: what the service alone stores: access tokens, and how far each webhook has come
+* opened: the stores of one database together
 """
 
 from pdp.installed import extra

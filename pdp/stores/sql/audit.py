@@ -59,10 +59,10 @@ _EMPTY: Final = _End(-1, GENESIS, None)
 
 
 class SqlAudit(AuditLog):
-    """A stream in a database, open until `close`. What is recorded is committed: as `Database.write`, not `durable`.
+    """A stream in a database, open until `close`. Events are committed as by `Database.write`, not `durable`.
 
-    One thread writes for all others of its process, and waits as `Database` does. An event that cannot be written is
-    not in the stream, unless the AuditError says that it may be: the database failed while it committed.
+    One thread writes for all others of its process. An event that cannot be written is not in the stream, unless the
+    AuditError says that it may be: the database failed while it committed.
     """
 
     may_wait = True

@@ -55,7 +55,6 @@ class SqlBudgets(DatabaseStore):
     """Budgets in a database; a `BudgetStore`."""
 
     def spent(self, take: Take, now: float) -> Spent:
-        """Return what the budget of `take` holds."""
         with self._database.read() as connection:
             row = connection.execute(_SPENT, {"budget": take.budget, "now": now}).first()
         # PostgreSQL's sums are decimals.
@@ -70,7 +69,6 @@ class SqlBudgets(DatabaseStore):
         running_until: float,
         within: Transaction | None = None,
     ) -> bool:
-        """Take all of `takes`, or nothing where one passes its cap or has another currency."""
         try:
             with self._database.joined(within) as connection:
                 for take in sorted(takes):
@@ -82,14 +80,12 @@ class SqlBudgets(DatabaseStore):
         return True
 
     def commit(self, reservation_id: str, *, unknown_at: float | None = None) -> bool:
-        """Let what is reserved be spent."""
         spent = update(reservations).filter_by(id=reservation_id).values(running_until=None)
         spent = spent if unknown_at is None else spent.where(reservations.c.running_until <= unknown_at)
         with self._database.write() as connection:
             return connection.execute(spent).rowcount > 0
 
     def release(self, reservation_id: str) -> None:
-        """Give back what is reserved."""
         its_budgets = select(reservations.c.budget).filter_by(id=reservation_id)
         locked = select(budgets.c.id).where(budgets.c.id.in_(its_budgets)).order_by(budgets.c.id).with_for_update()
         returning = (reservations.c.budget, reservations.c.amount)
@@ -100,14 +96,12 @@ class SqlBudgets(DatabaseStore):
                 connection.execute(update(budgets).filter_by(id=budget).values(used=budgets.c.used - amount))
 
     def unknown(self, now: float) -> Sequence[OpenReservation]:
-        """Return what is neither committed nor released, and whose tool cannot run any more."""
         columns = (reservations.c.id, reservations.c.names, reservations.c.amount)
         query = select(*columns).where(reservations.c.running_until <= now).order_by(reservations.c.running_until)
         with self._database.read() as connection:
             return [OpenReservation(*row) for row in connection.execute(query)]
 
     def prune(self, now: float) -> int:
-        """Forget the budgets whose amounts all ended more than `GRACE` seconds ago, and return how many."""
         with self._database.write() as connection:
             count = connection.execute(delete(budgets).where(budgets.c.ends <= now - GRACE)).rowcount
             connection.execute(delete(reservations).where(reservations.c.budget.not_in(select(budgets.c.id))))

@@ -24,12 +24,10 @@ class SqlIdempotency(DatabaseStore, IdempotencyStore):
     """Keys in a database. Their results are in it in plain JSON: who reads the database reads them."""
 
     def read(self, key_id: str) -> KeyRecord | None:
-        """Return a record as it is committed."""
         with self._database.read() as connection:
             return _record(connection.execute(_BY_ID, {"id": key_id}))
 
     def unknown(self, now: float) -> Sequence[KeyRecord]:
-        """Return the records that a person may settle, in the order of being begun."""
         over = (table.c.state == KeyState.STARTED) & (table.c.running_until <= now)
         query = select(table).where((table.c.state == KeyState.UNKNOWN) | over).order_by(table.c.started_at)
         with self._database.read() as connection:
@@ -37,12 +35,10 @@ class SqlIdempotency(DatabaseStore, IdempotencyStore):
 
     @contextmanager
     def transaction(self) -> Iterator[KeyRows]:
-        """Return a transaction of the database."""
         with self._database.write() as connection:
             yield _SqlKeyRows(connection)
 
     def prune(self, now: float) -> int:
-        """Delete the results whose time to live is over, and return how many."""
         expired = (table.c.state == KeyState.FINISHED) & (table.c.expires_at <= now)
         with self._database.write() as connection:
             return connection.execute(delete(table).where(expired)).rowcount

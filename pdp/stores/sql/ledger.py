@@ -85,7 +85,6 @@ class SqlLedger(DatabaseStore):
 
     @cached_property
     def key(self) -> bytes:
-        """What ids are hashed with, as the migration made it."""
         with self._database.read() as connection:
             secret: str | None = connection.execute(select(ledger_key.c.secret)).scalar()
         if secret is None:
@@ -93,7 +92,6 @@ class SqlLedger(DatabaseStore):
         return bytes.fromhex(secret)
 
     def read(self, run: str, ids: Collection[str], now: float) -> RunView:
-        """Return what is known of a run."""
         with self._database.read() as connection:
             rows = connection.execute(self._statements.read, {"run": run, "json": _json(list(ids))}).all()
         if not rows:
@@ -105,7 +103,6 @@ class SqlLedger(DatabaseStore):
         return RunView(labels, {row.value: Origin(*orjson.loads(row.origin)) for row in rows if row.value is not None})
 
     def write(self, run: str, labels: RunLabels, sources: Mapping[str, Origin], now: float) -> None:
-        """Add labels and sources to a run."""
         origins = {origin: _json(origin) for origin in set(sources.values())}
         text = _json({name: origins[origin] for name, origin in sources.items()})
         # What a power failure takes of the rest says where a value came from; what the run carries is still known.
@@ -128,7 +125,6 @@ class SqlLedger(DatabaseStore):
                 connection.execute(_PUT, {"run": row.seq, **state})
 
     def end(self, run: str) -> None:
-        """Forget a run."""
         with self._database.write(durable=False) as connection:
             row = connection.execute(_RUN, {"run": run}).first()
             if row is not None:
@@ -136,7 +132,6 @@ class SqlLedger(DatabaseStore):
                 connection.execute(delete(runs).where(runs.c.seq == row.seq))
 
     def prune(self, now: float) -> int:
-        """Forget what runs that have expired knew, and return of how many."""
         count = 0
         while True:
             with self._database.write() as connection:

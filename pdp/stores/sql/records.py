@@ -93,11 +93,9 @@ class SqlActions(_SqlRecords[Action], ActionStore):
     _adapter = TypeAdapter(Action)
 
     def add(self, action: Action, key_id: str) -> Action:
-        """Store a new action, or return the stored one with this key."""
         return self._add(action, {"key_id": key_id}, key_id=key_id)
 
     def list(self, *, state: ActionState | None = None) -> Sequence[Action]:
-        """Return the actions in the order of being staged."""
         return self._all(state=state)
 
 
@@ -108,7 +106,6 @@ class SqlApprovals(_SqlRecords[Approval]):
     _adapter = TypeAdapter(Approval)
 
     def add(self, approval: Approval) -> Approval:
-        """Add a pending approval, or return the pending one of the same call."""
         call = approval.call_digest
         # The index `pdp_approvals_one_pending` is what keeps a second one out.
         return self._add(approval, {"call_digest": call, "state": ApprovalState.PENDING}, call_digest=call)

@@ -1,4 +1,4 @@
-"""Access tokens of the service in a database: digests of them, and what they are good for."""
+"""What the service alone stores in a database: digests of access tokens, and how far each webhook has come."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy import delete, select, update
 
 from pdp.clock import to_seconds
 from pdp.stores.sql.database import DatabaseStore
-from pdp.stores.sql.tables import insert_if_absent
+from pdp.stores.sql.tables import insert_if_absent, webhooks
 from pdp.stores.sql.tables import tokens as table
 
 _IN_JSON = ("name", "scopes", "claims", "created_at")
@@ -94,3 +94,27 @@ def _of_row(row: Mapping[Any, Any]) -> TokenRecord:
     fields = dict(row)
     whole = orjson.loads(fields.pop("record"))
     return TokenRecord(**{**fields, **whole, "scopes": tuple(whole["scopes"])})
+
+
+class SqlWebhooks(DatabaseStore):
+    """Webhooks by their ids. Times are seconds since 1970."""
+
+    def hold(self, webhook_id: str, held: float, until: float, now: float, first: int) -> int | None:
+        """Hold a webhook `until` a time, and return the number of the last event that was sent.
+
+        None: another process holds it. `held`: until when the caller holds it, or a time that is over; `first`: the
+        number for a webhook that is new.
+        """
+        with self._database.write(durable=False) as connection:
+            insert_if_absent(connection, webhooks, {"id": webhook_id, "seq": first, "held_until": 0.0})
+            row = connection.execute(select(webhooks).filter_by(id=webhook_id).with_for_update()).one()
+            if row.held_until > now and row.held_until != held:
+                return None
+            connection.execute(update(webhooks).filter_by(id=webhook_id).values(held_until=until))
+            return int(row.seq)
+
+    def advance(self, webhook_id: str, held: float, seq: int) -> bool:
+        """Note the number of the last event that was sent, and return whether the caller still holds the webhook."""
+        with self._database.write(durable=False) as connection:
+            done = connection.execute(update(webhooks).filter_by(id=webhook_id, held_until=held).values(seq=seq))
+            return done.rowcount == 1

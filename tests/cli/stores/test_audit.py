@@ -35,7 +35,7 @@ def stores(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenStores]:
 
 
 def write(stores: OpenStores, count: int, key: str | None = None) -> None:
-    with closing(stores.open_audit(key and key.encode())) as log:  # type: ignore[arg-type]
+    with closing(stores.open_audit(key and key.encode())) as log:
         for number in range(count):
             log.append({"time": "t", "type": "x", "tool_name": str(number)})
 

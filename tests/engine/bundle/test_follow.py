@@ -480,29 +480,3 @@ def test_a_real_opa_follows_the_channel_by_itself(
         assert becomes(engine, 3)
         released(folder, bundle(4, signed="two"))
         assert becomes(engine, 4), "while keys are rotated, either signs"
-
-
-@pytest.mark.opa
-def test_a_real_opa_takes_nothing_bad_and_outlives_its_server(
-    opa: Path, folder: Path, tmp_path: Path, server: BundleServer
-) -> None:
-    path = "/channels/stable.tar.gz"
-    with polling_opa(opa, server, tmp_path) as engine:
-        assert becomes(engine, 1)
-        released(folder, bundle(2, signed="three"))
-        assert server.wait_for(path, 200, times=2)
-        strange = decided_by(engine)
-        released(folder, bundle(3))
-        server.fault = "cut"
-        assert server.wait_for(path, 200, times=2)
-        cut = decided_by(engine)
-        server.fault = "slow"
-        assert server.wait_until_slow()
-        slow = decided_by(engine)
-        server.kill()
-        away = decided_by(engine)
-        server.fault = None
-        server.start()
-
-        assert (strange, cut, slow, away) == (1, 1, 1, 1)
-        assert becomes(engine, 3)

@@ -103,16 +103,6 @@ def check(callers: list[Caller]) -> None:
     assert set(seen) == set(range(1, LAST + 1)), seen
 
 
-def test_each_release_decides_in_its_own_way() -> None:
-    verdicts = {
-        release: tuple(expected()[release, body]["verdict"] for body in BODIES) for release in range(1, LAST + 1)
-    }
-    usual, lax, strict = (
-        ("ALLOW", "STEP_UP", "DENY", "DENY"), ("ALLOW", "STEP_UP", "ALLOW", "DENY"), ("DENY",) * 4,
-    )  # fmt: skip
-    assert verdicts == {1: usual, 2: lax, 3: strict, 4: usual}
-
-
 def test_threads(tmp_path: Path) -> None:
     folder = tmp_path / "repository"
     expected()
@@ -141,28 +131,4 @@ def test_threads(tmp_path: Path) -> None:
             assert seen[release].wait(PATIENCE)
         for thread in threads:
             thread.join(PATIENCE)
-    check(callers)
-
-
-async def test_tasks(tmp_path: Path) -> None:
-    folder = tmp_path / "repository"
-    expected()
-    put(folder, 1)
-    seen = {release: asyncio.Event() for release in range(LAST + 1)}
-    callers = [Caller(seen) for _ in range(CALLERS)]
-
-    async def call(caller: Caller) -> None:
-        while not caller.done:
-            body = caller.next_body()
-            caller.take(body, await engine.adecide_body(body))
-            await asyncio.sleep(0)
-
-    async with following(folder) as engine:
-        tasks = [asyncio.create_task(call(caller)) for caller in callers]
-        for release in range(2, LAST + 1):
-            # In a thread, so that decisions go on while the next bundle is fetched, checked and compiled.
-            await asyncio.to_thread(put, folder, release)
-            assert (await asyncio.to_thread(engine.refresh)).release == release
-            await asyncio.wait_for(seen[release].wait(), PATIENCE)
-        await asyncio.gather(*tasks)
     check(callers)

@@ -11,11 +11,8 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
-from opa_client import AsyncOpaClient, OpaClient
-from opa_client.base import BaseClient
 
 from pdp.decision import GRANT, Decision, Reason, Verdict
 from pdp.engine.opa.client import Address, parse_address
@@ -44,30 +41,14 @@ POLICY = "(check the policy at the place that is named, if any, and that OPA its
 Decide = Callable[..., Decision]
 
 
-GIVEN: dict[str, type[BaseClient]] = {}
-"""The class of the client that `sidecar` gives to engines, if any."""
-
-
-@pytest.fixture(params=["sync", "async", "sync, client", "async, client"])
-def decide(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Decide]:
-    """Decides synchronously, or in one event loop; by an engine with a URL, or with a client of opa-python-client."""
-    is_sync = request.param.startswith("sync")
-    if "client" in request.param:
-        monkeypatch.setitem(GIVEN, "client", OpaClient if is_sync else AsyncOpaClient)
-    if is_sync:
+@pytest.fixture(params=["sync", "async"])
+def decide(request: pytest.FixtureRequest) -> Iterator[Decide]:
+    """Decides synchronously, or in one event loop."""
+    if request.param == "sync":
         yield lambda engine, body=b"{}": engine.decide_body(body)
         return
     with asyncio.Runner() as runner:
         yield lambda engine, body=b"{}": runner.run(engine.adecide_body(body))
-
-
-def sidecar(url: str, *, token: str | None = None, **options: Any) -> SidecarEngine:
-    """An engine for a URL; for one that is no Unix socket with a client, in the tests that want it."""
-    address = parse_address(url)
-    if not GIVEN or address.path is not None:
-        return SidecarEngine(url, token=token, **options)
-    client = GIVEN["client"](address.host, address.port, ssl=address.tls, token=token)
-    return SidecarEngine(client=client, **options)
 
 
 def outcome(decision: Decision) -> tuple[str, list[tuple[str, str]]]:
@@ -97,7 +78,7 @@ def document(document: bytes) -> bytes:
     ],
 )  # fmt: skip
 def test_a_decision_is_a_decision(decide: Decide, response: bytes) -> None:
-    with HostileOpa(answering(response)) as opa, sidecar(opa.url) as engine:
+    with HostileOpa(answering(response)) as opa, SidecarEngine(opa.url) as engine:
         assert outcome(decide(engine)) == ALLOWED
 
 
@@ -161,7 +142,7 @@ def test_a_decision_is_a_decision(decide: Decide, response: bytes) -> None:
 def test_anything_else_is_a_deny_with_a_code_that_says_what_and_where(
     decide: Decide, response: bytes, code: str, message: str
 ) -> None:
-    with HostileOpa(answering_once(response)) as opa, sidecar(opa.url) as engine:
+    with HostileOpa(answering_once(response)) as opa, SidecarEngine(opa.url) as engine:
         decision = decide(engine)
 
     hint = " (load the bundle into it, and look into its log)" if message.endswith("authz/decision") else ""
@@ -191,7 +172,7 @@ def test_anything_else_is_a_deny_with_a_code_that_says_what_and_where(
     ],
 )  # fmt: skip
 def test_what_is_not_a_whole_answer_in_http_is_a_deny(decide: Decide, response: bytes) -> None:
-    with HostileOpa(answering_once(response)) as opa, sidecar(opa.url) as engine:
+    with HostileOpa(answering_once(response)) as opa, SidecarEngine(opa.url) as engine:
         decision = decide(engine)
 
     assert (decision.verdict, decision.codes) == ("DENY", ("engine.answer_invalid",))
@@ -203,7 +184,7 @@ def test_the_request_is_what_opa_documents(decide: Decide, tmp_path: Path) -> No
     body = '{"a":"é","n":1.5}'.encode()
     with (
         HostileOpa(answering(result(ALLOW)), tmp_path / "opa.sock") as opa,
-        sidecar(opa.url, token="s3cret-._~+/=") as engine,  # noqa: S106 - a token made up
+        SidecarEngine(opa.url, token="s3cret-._~+/=") as engine,  # noqa: S106 - a token made up
     ):
         decide(engine, body)
 
@@ -232,7 +213,7 @@ def test_the_request_is_what_opa_documents(decide: Decide, tmp_path: Path) -> No
     ids=["closes the envelope itself", "too large"],
 )  # fmt: skip
 def test_an_invalid_request_is_not_sent(decide: Decide, body: bytes, message: str) -> None:
-    with HostileOpa(answering(result(ALLOW))) as opa, sidecar(opa.url) as engine:
+    with HostileOpa(answering(result(ALLOW))) as opa, SidecarEngine(opa.url) as engine:
         decision = decide(engine, body)
 
     assert (outcome(decision), opa.requests) == (("DENY", [("decision.request_invalid", message)]), [])
@@ -240,7 +221,7 @@ def test_an_invalid_request_is_not_sent(decide: Decide, body: bytes, message: st
 
 def test_a_large_request_and_answer_pass(decide: Decide) -> None:
     body = b'"' + b"x" * (MAX_BYTES - 2) + b'"'
-    with HostileOpa(answering(result(document(b'{"echo":%b}' % body)))) as opa, sidecar(opa.url) as engine:
+    with HostileOpa(answering(result(document(b'{"echo":%b}' % body)))) as opa, SidecarEngine(opa.url) as engine:
         decision = decide(engine, body)
 
     assert decision.reasons == (
@@ -262,7 +243,7 @@ def stated(version: str) -> bytes:
 
 @pytest.mark.parametrize("version", ["1.22.4", "1.22.10", "1.23.0", "2.0.0", "1.22.4+vendor"])
 def test_a_good_opa_decides(decide: Decide, version: str) -> None:
-    with HostileOpa(answering(stated(version))) as opa, sidecar(opa.url) as engine:
+    with HostileOpa(answering(stated(version))) as opa, SidecarEngine(opa.url) as engine:
         assert outcome(decide(engine)) == ALLOWED
 
 
@@ -281,7 +262,7 @@ def test_a_bad_opa_is_not_ready_whatever_is_accepted(
 ) -> None:
     with (
         HostileOpa(answering(stated(version))) as opa,
-        sidecar(opa.url, accept_unknown_opa=accepts_unknown) as engine,
+        SidecarEngine(opa.url, accept_unknown_opa=accepts_unknown) as engine,
     ):
         decision = decide(engine)
 
@@ -306,8 +287,8 @@ def test_an_opa_of_an_unknown_version_is_not_ready_unless_that_is_accepted(
 ) -> None:
     with (
         HostileOpa(answering(response)) as opa,
-        sidecar(opa.url) as engine,
-        sidecar(opa.url, accept_unknown_opa=True) as accepting,
+        SidecarEngine(opa.url) as engine,
+        SidecarEngine(opa.url, accept_unknown_opa=True) as accepting,
     ):
         found = [outcome(decide(engine)), outcome(decide(accepting))]
 
@@ -316,14 +297,14 @@ def test_an_opa_of_an_unknown_version_is_not_ready_unless_that_is_accepted(
 
 def test_another_opa_behind_the_same_url_is_seen_at_its_first_answer(decide: Decide) -> None:
     answers = answering(*(stated(version) for version in ("1.22.4", "1.22.0", "1.22.4")))
-    with HostileOpa(answers) as opa, sidecar(opa.url) as engine:
+    with HostileOpa(answers) as opa, SidecarEngine(opa.url) as engine:
         found = [decide(engine).verdict for _ in range(3)]
 
         assert (found, opa.connections) == (["ALLOW", "DENY", "ALLOW"], 1)
 
 
 def test_a_bad_opa_is_left_alone_after_some_answers(decide: Decide) -> None:
-    with HostileOpa(answering(stated("1.22.0"))) as opa, sidecar(opa.url, failures=2, pause=3600) as engine:
+    with HostileOpa(answering(stated("1.22.0"))) as opa, SidecarEngine(opa.url, failures=2, pause=3600) as engine:
         codes = {decide(engine).codes for _ in range(4)}
 
         assert (codes, len(opa.requests)) == ({("engine.unavailable",)}, 2)
@@ -331,7 +312,7 @@ def test_a_bad_opa_is_left_alone_after_some_answers(decide: Decide) -> None:
 
 def test_an_answer_to_another_request_is_invalid(decide: Decide) -> None:
     mixed_up = ALLOW[:-1] + b',"request_id":"one"}'
-    with HostileOpa(answering(result(mixed_up))) as opa, sidecar(opa.url) as engine:
+    with HostileOpa(answering(result(mixed_up))) as opa, SidecarEngine(opa.url) as engine:
         found = [decide(engine, b'{"context":{"request_id":"%b"}}' % name) for name in (b"one", b"two")]
 
     assert [(each.verdict, each.codes) for each in found] == [
@@ -354,14 +335,14 @@ def test_an_answer_to_another_request_is_invalid(decide: Decide) -> None:
 def test_a_connection_is_kept_as_long_as_the_server_does(
     decide: Decide, behave: Callable[[Peer], None], connections: int
 ) -> None:
-    with HostileOpa(behave) as opa, sidecar(opa.url) as engine:
+    with HostileOpa(behave) as opa, SidecarEngine(opa.url) as engine:
         decisions = [outcome(decide(engine)) for _ in range(3)]
 
     assert (decisions, opa.connections, len(opa.requests)) == ([ALLOWED] * 3, connections, 3)
 
 
 def test_one_engine_serves_threads_and_loops_in_turn() -> None:
-    with HostileOpa(answering(result(ALLOW))) as opa, sidecar(opa.url) as engine:
+    with HostileOpa(answering(result(ALLOW))) as opa, SidecarEngine(opa.url) as engine:
         found = [asyncio.run(engine.adecide_body(b"{}")), engine.decide_body(b"{}")]
         thread = threading.Thread(target=lambda: found.append(asyncio.run(engine.adecide_body(b"{}"))))
         thread.start()
@@ -384,7 +365,7 @@ def test_a_connection_that_fails_while_it_is_asked_is_tried_once_more(decide: De
         else:
             answering(result(ALLOW))(peer)
 
-    with HostileOpa(behave) as opa, sidecar(opa.url) as engine:
+    with HostileOpa(behave) as opa, SidecarEngine(opa.url) as engine:
         found = [outcome(decide(engine)) for _ in range(2)]
 
     assert (found, opa.connections, len(opa.requests)) == ([ALLOWED] * 2, 2, 3)
@@ -394,7 +375,7 @@ def test_it_is_tried_once_more_and_no_further(decide: Decide) -> None:
     def behave(peer: Peer) -> None:
         peer.request()
 
-    with HostileOpa(behave) as opa, sidecar(opa.url) as engine:
+    with HostileOpa(behave) as opa, SidecarEngine(opa.url) as engine:
         decision = decide(engine)
 
     message = f"OPA at {opa.url} cannot be reached: the connection was closed without an answer"
@@ -414,7 +395,7 @@ def test_an_answer_that_nobody_asked_for_answers_nothing(decide: Decide, tmp_pat
             sent.set()
         peer.wait_until_closed()
 
-    with HostileOpa(behave, tmp_path / "opa.sock") as opa, sidecar(opa.url) as engine:
+    with HostileOpa(behave, tmp_path / "opa.sock") as opa, SidecarEngine(opa.url) as engine:
         first = decide(engine)
         asked_twice.set()
         sent.wait(PATIENCE)
@@ -429,7 +410,7 @@ async def test_an_answer_that_nobody_asked_for_answers_nothing_once_the_loop_has
             peer.send(result(document(b'{"of":"%d"}' % peer.number)))
             peer.send(result(document(b'{"of":"nobody"}')))
 
-    with HostileOpa(behave, tmp_path / "opa.sock") as opa, sidecar(opa.url) as engine:
+    with HostileOpa(behave, tmp_path / "opa.sock") as opa, SidecarEngine(opa.url) as engine:
         found = []
         for _ in range(3):
             found.append((await engine.adecide_body(b"{}")).reasons[0].details.get("of"))
@@ -450,7 +431,7 @@ async def test_an_answer_that_nobody_asked_for_answers_nothing_once_the_loop_has
 def test_where_nobody_listens_engines_are_unavailable(decide: Decide, place: str, reason: str, tmp_path: Path) -> None:
     with HostileOpa(answering(result(ALLOW)), None if place == "TCP" else tmp_path / "opa.sock") as opa:
         url = opa.url if place == "TCP" else place.format(tmp_path)
-    with sidecar(url) as engine:
+    with SidecarEngine(url) as engine:
         decision = decide(engine)
 
     assert decision.codes == ("engine.unavailable",)
@@ -492,7 +473,7 @@ def drip(peer: Peer) -> None:
 
 @pytest.mark.parametrize("behave", [hang, hang_midway, drip])
 def test_an_answer_that_takes_too_long_is_a_timeout(decide: Decide, behave: Callable[[Peer], None]) -> None:
-    with HostileOpa(behave) as opa, sidecar(opa.url, timeout=0.1) as engine:
+    with HostileOpa(behave) as opa, SidecarEngine(opa.url, timeout=0.1) as engine:
         decision = decide(engine)
 
         assert outcome(decision) == ("DENY", [("engine.timeout", f"OPA at {opa.url} did not answer within 0.1 s")])
@@ -524,7 +505,7 @@ async def test_a_cancelled_decision_leaves_nothing_behind() -> None:
         peer.send(result(document(b'{"of":"%d"}' % peer.number)))
         peer.wait_until_closed()
 
-    with HostileOpa(behave) as opa, sidecar(opa.url) as engine:
+    with HostileOpa(behave) as opa, SidecarEngine(opa.url) as engine:
         task = asyncio.create_task(engine.adecide_body(b"{}"))
         await asked.wait()
         task.cancel()
@@ -538,12 +519,8 @@ async def test_a_cancelled_decision_leaves_nothing_behind() -> None:
 # --- many at a time
 
 
-def patient(opa: HostileOpa, connections: int) -> SidecarEngine:
-    return sidecar(opa.url, connections=connections)
-
-
 async def test_tasks_share_a_bounded_number_of_connections() -> None:
-    with HostileOpa(answering(result(ALLOW))) as opa, patient(opa, connections=4) as engine:
+    with HostileOpa(answering(result(ALLOW))) as opa, SidecarEngine(opa.url, connections=4) as engine:
         decisions = await asyncio.gather(*(engine.adecide_body(b"{}") for _ in range(200)))
 
         assert ([outcome(decision) for decision in decisions], opa.connections) == ([ALLOWED] * 200, 4)
@@ -557,7 +534,7 @@ def test_threads_leave_a_bounded_number_of_connections_behind() -> None:
             all_ask.wait(PATIENCE)
             peer.send(result(ALLOW))
 
-    with HostileOpa(behave) as opa, patient(opa, connections=2) as engine:
+    with HostileOpa(behave) as opa, SidecarEngine(opa.url, connections=2) as engine:
         for connections in (4, 6):  # two of the first four are used again
             with ThreadPoolExecutor(4) as threads:
                 decisions = list(threads.map(engine.decide_body, [b"{}"] * 4))
@@ -572,7 +549,7 @@ def test_after_failures_in_a_row_opa_is_left_alone(decide: Decide) -> None:
         peer.request()
         peer.send(http(b"", status=b"503 X"))
 
-    with HostileOpa(behave) as opa, sidecar(opa.url, failures=3, pause=3600) as engine:
+    with HostileOpa(behave) as opa, SidecarEngine(opa.url, failures=3, pause=3600) as engine:
         found = [outcome(decide(engine)) for _ in range(5)]
 
     not_ready = f"OPA at {opa.url} is not ready (503): nothing"
@@ -599,7 +576,7 @@ def test_opa_is_asked_again_after_the_pause(decide: Decide, tmp_path: Path) -> N
     "response", [http(b"{%b}" % GOOD), http(b"", status=b"500 X"), http(b"", status=b"401 X"), b"junk\r\n\r\n"]
 )
 def test_a_request_that_opa_cannot_decide_does_not_open_the_circuit(decide: Decide, response: bytes) -> None:
-    with HostileOpa(answering_once(response)) as opa, sidecar(opa.url, failures=2, pause=3600) as engine:
+    with HostileOpa(answering_once(response)) as opa, SidecarEngine(opa.url, failures=2, pause=3600) as engine:
         for _ in range(5):
             decide(engine)
 
@@ -611,7 +588,7 @@ def test_a_request_that_opa_cannot_decide_does_not_open_the_circuit(decide: Deci
 
 def test_a_closed_engine_denies(decide: Decide) -> None:
     with HostileOpa(answering(result(ALLOW))) as opa:
-        with sidecar(opa.url) as engine:
+        with SidecarEngine(opa.url) as engine:
             decide(engine)
         decision = decide(engine)
 
@@ -694,7 +671,7 @@ def test_tls_with_a_certificate_that_is_trusted(decide: Decide, certificate: Pat
     much = result(document(b'{"a":"%b"}' % (b"x" * 300_000)))
     with (
         HostileOpa(answering(result(ALLOW), much), certificate=certificate) as opa,
-        sidecar(opa.url, tls=trusting(certificate)) as engine,
+        SidecarEngine(opa.url, tls=trusting(certificate)) as engine,
     ):
         found = [decide(engine) for _ in range(3)]
 
@@ -708,8 +685,8 @@ def test_an_opa_that_asks_for_a_certificate_gets_ours(decide: Decide, certificat
     context.load_cert_chain(certificate)
     with (
         HostileOpa(answering(result(ALLOW)), certificate=certificate, clients=certificate) as opa,
-        sidecar(opa.url, tls=context) as ours,
-        sidecar(opa.url, tls=trusting(certificate)) as without,
+        SidecarEngine(opa.url, tls=context) as ours,
+        SidecarEngine(opa.url, tls=trusting(certificate)) as without,
     ):
         found = [decide(engine) for engine in (ours, without)]
 
@@ -740,7 +717,7 @@ def test_tls_that_fails(
     with HostileOpa(behave, certificate=certificate if served else None) as opa:
         url = opa.url if served else opa.url.replace("http", "https")
         patience = 0.05 if behave is Peer.wait_until_closed else PATIENCE
-        with sidecar(url, tls=trusting(certificate) if trusted else None, connect_timeout=patience) as engine:
+        with SidecarEngine(url, tls=trusting(certificate) if trusted else None, connect_timeout=patience) as engine:
             decision = decide(engine)
         # The errors refer to each other, and to the engine: what they hold has to be closed before it is collected.
         del engine
@@ -752,7 +729,7 @@ def test_tls_that_fails(
 
 def test_proxies_of_the_environment_are_not_asked(decide: Decide, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://nowhere.invalid")
-    with HostileOpa(answering(result(ALLOW))) as opa, sidecar(opa.url) as engine:
+    with HostileOpa(answering(result(ALLOW))) as opa, SidecarEngine(opa.url) as engine:
         assert outcome(decide(engine)) == ALLOWED
 
 

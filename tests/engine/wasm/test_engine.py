@@ -1,4 +1,3 @@
-import asyncio
 import json
 import os
 import subprocess
@@ -101,23 +100,6 @@ def test_the_document_is_returned_as_the_policy_wrote_it(engine: EmbeddedEngine)
         "tricky": '},{"result":',
         "nested": [{"result": [{}]}],
     }
-
-
-@pytest.mark.opa
-async def test_a_batch_lets_other_tasks_run(engine: EmbeddedEngine) -> None:
-    steps = 0
-
-    async def count_steps() -> None:
-        nonlocal steps
-        while True:
-            steps += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count_steps())
-    await engine.adecide_batch([request("echo")] * 160)
-    counting.cancel()
-
-    assert steps >= 10
 
 
 @pytest.mark.opa

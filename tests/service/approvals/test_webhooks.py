@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from pdp.service.approvals.webhooks import WebhookError, checked_addresses
 from pdp.service.settings import WebhookSettings
 from pdp.stores.sql.database import Database
-from pdp.stores.sql.webhooks import SqlWebhooks
+from pdp.stores.sql.tokens import SqlWebhooks
 from tests.service.approvals.test_routes import opened
 from tests.support import PATIENCE, until
 from tests.support.postgres import DATABASES, empty_database

@@ -1,7 +1,7 @@
 """Approvals in a database: the same protocol as in memory, and used up together with an idempotency key."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -19,32 +19,18 @@ from pdp.manifest.model import EffectiveApproval
 from pdp.session import Person
 from pdp.stores.approvals import ApprovalState, ApprovalStore, Grant, Transaction
 from pdp.stores.keys import ApprovalUse, Begun, Fresh, IdempotencyKey, Running
-from pdp.stores.memory import MemoryApprovals
 from pdp.stores.sql.audit import SqlAudit
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.keys import SqlIdempotency
 from pdp.stores.sql.records import SqlApprovals
 from tests.support import at_once, payments
 from tests.support.payments import session, wire
-from tests.support.postgres import DATABASES, empty_database, new_store
 from tests.support.scripted import Scripted, until_approved
 
 NOW, SOON = "2026-07-01T10:00:00Z", "2026-07-01T10:05:00Z"
 BOSS = {"sub": "boss", "iss": "https://id", "roles": ["payments.approver"]}
 EFFECTIVE = payments.effective()
 KEY = IdempotencyKey("", "officer-123", "initiate_wire", "2", "idm-4a2b")
-
-
-@pytest.fixture(params=DATABASES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    with Database.open(empty_database(request.param, tmp_path), upgrade=True) as opened:
-        yield opened
-
-
-@pytest.fixture(params=["memory", *DATABASES])
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ApprovalStore]:
-    with new_store(request.param, tmp_path, MemoryApprovals, SqlApprovals) as store:
-        yield store
 
 
 def approval(**changes: Any) -> Approval:
@@ -61,7 +47,7 @@ def granted(approvals: Approvals) -> Approval:
     return approvals.grant(new.id, BOSS, SOON)
 
 
-def test_an_approval_comes_back_as_it_was(kept: ApprovalStore) -> None:
+def test_an_approval_comes_back_as_it_was(approvals: ApprovalStore) -> None:
     pending = approval()
     whole = replace(
         pending,
@@ -77,29 +63,29 @@ def test_an_approval_comes_back_as_it_was(kept: ApprovalStore) -> None:
     )
     second = replace(pending, id="another", call_digest="sha256:another")
     for each in (pending, second):
-        assert kept.add(each) == each
-    assert kept.replace(second, whole)
+        assert approvals.add(each) == each
+    assert approvals.replace(second, whole)
 
-    assert [kept.get(pending.id), kept.get("another")] == [pending, whole]
+    assert [approvals.get(pending.id), approvals.get("another")] == [pending, whole]
     for other in ("none", "", pending.id + "\x00", "\ud800"):
-        assert kept.get(other) is None
-    assert kept.list() == [pending, whole]
-    assert kept.list(call_digest=whole.call_digest, state=ApprovalState.DENIED) == [whole]
-    assert kept.list(call_digest="sha256:none") == []
-    assert kept.list(state=ApprovalState.GRANTED) == []
+        assert approvals.get(other) is None
+    assert approvals.list() == [pending, whole]
+    assert approvals.list(call_digest=whole.call_digest, state=ApprovalState.DENIED) == [whole]
+    assert approvals.list(call_digest="sha256:none") == []
+    assert approvals.list(state=ApprovalState.GRANTED) == []
 
 
-def test_a_call_has_one_pending_approval(kept: ApprovalStore) -> None:
-    first = kept.add(approval())
+def test_a_call_has_one_pending_approval(approvals: ApprovalStore) -> None:
+    first = approvals.add(approval())
 
-    assert kept.add(replace(first, id="another")) == first
-    assert kept.replace(first, replace(first, state=ApprovalState.EXPIRED))
-    assert kept.add(replace(first, id="another")).id == "another"
-    assert [(each.id, each.state) for each in kept.list()] == [(first.id, "expired"), ("another", "pending")]
+    assert approvals.add(replace(first, id="another")) == first
+    assert approvals.replace(first, replace(first, state=ApprovalState.EXPIRED))
+    assert approvals.add(replace(first, id="another")).id == "another"
+    assert [(each.id, each.state) for each in approvals.list()] == [(first.id, "expired"), ("another", "pending")]
 
 
-def test_approvals_are_listed_page_by_page(store: Database) -> None:
-    kept = SqlApprovals(store)
+def test_approvals_are_listed_page_by_page(database: Database) -> None:
+    approvals = SqlApprovals(database)
     first = approval()
     odd = 'officer "1"%_'
     subjects = [odd, odd.upper(), odd, "another", odd]
@@ -108,38 +94,39 @@ def test_approvals_are_listed_page_by_page(store: Database) -> None:
         for number, subject in enumerate(subjects)
     ]
     for each in stored:
-        kept.add(each)
+        approvals.add(each)
 
-    assert kept.list(after="a1", limit=2) == stored[2:4]
-    assert kept.list(subject=odd, limit=2) == [stored[0], stored[2]]
-    assert kept.list(subject=odd, after="a2", limit=2) == [stored[4]]
-    assert kept.list(subject=odd.upper(), limit=1) == [stored[1]]
-    assert kept.list(run_id="run-1", tool="initiate_wire", state=ApprovalState.PENDING) == [stored[1], stored[3]]
-    assert kept.list(run_id=None, tool="another") == kept.list(after="a4") == kept.list(after="none") == []
+    assert approvals.list(after="a1", limit=2) == stored[2:4]
+    assert approvals.list(subject=odd, limit=2) == [stored[0], stored[2]]
+    assert approvals.list(subject=odd, after="a2", limit=2) == [stored[4]]
+    assert approvals.list(subject=odd.upper(), limit=1) == [stored[1]]
+    assert approvals.list(run_id="run-1", tool="initiate_wire", state=ApprovalState.PENDING) == [stored[1], stored[3]]
+    assert approvals.list(run_id=None, tool="another") == []
+    assert approvals.list(after="a4") == approvals.list(after="none") == []
 
 
-def test_only_what_is_as_it_was_is_replaced(kept: ApprovalStore) -> None:
-    first = kept.add(approval())
+def test_only_what_is_as_it_was_is_replaced(approvals: ApprovalStore) -> None:
+    first = approvals.add(approval())
     once = replace(first, grants=(Grant(None, "boss", ("r",), NOW),))
 
-    assert kept.replace(first, once)
-    assert not kept.replace(first, replace(first, state=ApprovalState.GRANTED))
-    assert not kept.replace(replace(first, id="another"), once)
-    assert kept.list() == [once]
+    assert approvals.replace(first, once)
+    assert not approvals.replace(first, replace(first, state=ApprovalState.GRANTED))
+    assert not approvals.replace(replace(first, id="another"), once)
+    assert approvals.list() == [once]
 
 
-def test_of_all_that_add_one_adds(kept: ApprovalStore) -> None:
+def test_of_all_that_add_one_adds(approvals: ApprovalStore) -> None:
     first = approval()
-    added = at_once([partial(kept.add, replace(first, id=str(number))) for number in range(20)])
+    added = at_once([partial(approvals.add, replace(first, id=str(number))) for number in range(20)])
 
-    assert added == list(kept.list()) * 20
+    assert added == list(approvals.list()) * 20
 
 
-def test_approvals_survive_a_restart(store: Database) -> None:
-    first = granted(Approvals(SqlApprovals(store)))
-    store.close()
+def test_approvals_survive_a_restart(database: Database) -> None:
+    first = granted(Approvals(SqlApprovals(database)))
+    database.close()
 
-    approvals = Approvals(SqlApprovals(store))
+    approvals = Approvals(SqlApprovals(database))
     assert approvals.usable(first.call_digest, SOON) == first
     used = approvals.consume(first, SOON)
     assert used == replace(first, state=ApprovalState.CONSUMED, closed_at=SOON)
@@ -147,7 +134,7 @@ def test_approvals_survive_a_restart(store: Database) -> None:
         approvals.consume(first, SOON)
 
 
-def begin(store: Database, approvals: SqlApprovals, old: Approval, key: str = "idm-4a2b") -> Begun | None:
+def begin(database: Database, approvals: SqlApprovals, old: Approval, key: str = "idm-4a2b") -> Begun | None:
     """Begin a key with an approval; None: it was used before."""
     new = replace(old, state=ApprovalState.CONSUMED, closed_at=SOON)
 
@@ -157,27 +144,27 @@ def begin(store: Database, approvals: SqlApprovals, old: Approval, key: str = "i
 
     with suppress(LookupError):
         use = ApprovalUse(old.id, consume)
-        return SqlIdempotency(store).begin(KEY._replace(key=key), "sha256:a", ttl=None, now=0.0, approval=use)
+        return SqlIdempotency(database).begin(KEY._replace(key=key), "sha256:a", ttl=None, now=0.0, approval=use)
     return None
 
 
-def test_approval_and_key_are_used_in_one_transaction(store: Database) -> None:
-    approvals = SqlApprovals(store)
+def test_approval_and_key_are_used_in_one_transaction(database: Database) -> None:
+    approvals = SqlApprovals(database)
     first = granted(Approvals(approvals))
 
-    assert isinstance(begin(store, approvals, first), Fresh)
+    assert isinstance(begin(database, approvals, first), Fresh)
     assert approvals.list() == [replace(first, state=ApprovalState.CONSUMED, closed_at=SOON)]
     # Used up, so it lets no other key in; and the same key is not let in again.
-    assert begin(store, approvals, first, "idm-2") is None
-    assert begin(store, approvals, first) == Running(first.id)
-    assert SqlIdempotency(store).look(KEY._replace(key="idm-2"), "sha256:a", 0.0) is None
+    assert begin(database, approvals, first, "idm-2") is None
+    assert begin(database, approvals, first) == Running(first.id)
+    assert SqlIdempotency(database).look(KEY._replace(key="idm-2"), "sha256:a", 0.0) is None
 
 
-def test_an_approval_that_is_over_as_it_is_used_is_recorded_and_uses_nothing_up(store: Database) -> None:
-    with closing(SqlAudit(store)) as audit:
-        approvals = Approvals(SqlApprovals(store), audit)
+def test_an_approval_that_is_over_as_it_is_used_is_recorded_and_uses_nothing_up(database: Database) -> None:
+    with closing(SqlAudit(database)) as audit:
+        approvals = Approvals(SqlApprovals(database), audit)
         first = approvals.store.add(approval())
-        granted, keys = approvals.grant(first.id, BOSS, SOON), SqlIdempotency(store)
+        granted, keys = approvals.grant(first.id, BOSS, SOON), SqlIdempotency(database)
 
         def step(consume: Callable[[Transaction | None], object]) -> Begun:
             return keys.begin(KEY, "sha256:a", ttl=None, now=0.0, approval=ApprovalUse(granted.id, consume))
@@ -191,16 +178,16 @@ def test_an_approval_that_is_over_as_it_is_used_is_recorded_and_uses_nothing_up(
         assert keys.look(KEY, "sha256:a", 0.0) is None
 
 
-def test_of_all_keys_that_want_one_approval_one_gets_it(store: Database) -> None:
-    approvals = SqlApprovals(store)
+def test_of_all_keys_that_want_one_approval_one_gets_it(database: Database) -> None:
+    approvals = SqlApprovals(database)
     first = granted(Approvals(approvals))
-    begun = at_once([partial(begin, store, approvals, first, str(number)) for number in range(10)])
+    begun = at_once([partial(begin, database, approvals, first, str(number)) for number in range(10)])
 
     assert Counter(type(answer).__name__ for answer in begun) == {"Fresh": 1, "NoneType": 9}
 
 
-def test_a_transaction_of_another_database_is_not_used(store: Database, tmp_path: Path) -> None:
-    approvals = SqlApprovals(store)
+def test_a_transaction_of_another_database_is_not_used(database: Database, tmp_path: Path) -> None:
+    approvals = SqlApprovals(database)
     first = granted(Approvals(approvals))
 
     with Database.open(f"sqlite:///{tmp_path / 'other.db'}", upgrade=True) as other:
@@ -209,17 +196,17 @@ def test_a_transaction_of_another_database_is_not_used(store: Database, tmp_path
 
 
 @pytest.mark.parametrize("record", ["nonsense", "{}"])
-def test_an_approval_that_somebody_spoilt_is_an_error(store: Database, record: str) -> None:
-    approvals = SqlApprovals(store)
+def test_an_approval_that_somebody_spoilt_is_an_error(database: Database, record: str) -> None:
+    approvals = SqlApprovals(database)
     first = granted(Approvals(approvals))
-    with store.write() as connection:
+    with database.write() as connection:
         connection.execute(text("UPDATE pdp_approvals SET record = :record"), {"record": record})
 
     for step in (
         lambda: approvals.get(first.id),
         approvals.list,
         lambda: approvals.replace(first, first),
-        lambda: begin(store, approvals, first),
+        lambda: begin(database, approvals, first),
     ):
         with pytest.raises(StoreError) as caught:
             step()

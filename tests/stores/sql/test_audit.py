@@ -23,7 +23,7 @@ from pdp.stores.sql.keys import SqlIdempotency
 from pdp.stores.sql.records import SqlActions, SqlApprovals
 from tests.support import PATIENCE, at_once, payments, recorded_by_killed, until
 from tests.support.payments import session, wire
-from tests.support.postgres import DATABASES, empty_database
+from tests.support.postgres import DATABASES, made_database
 from tests.support.scripted import Scripted, until_approved
 
 KEY = b"k" * 32
@@ -37,12 +37,12 @@ def happened(number: int = 0, **fields: object) -> AuditEvent:
 
 @pytest.fixture(params=DATABASES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return empty_database(request.param, tmp_path)
+    return made_database(request.param, tmp_path)
 
 
 @pytest.fixture
 def database(url: str) -> Iterator[Database]:
-    with Database.open(url, upgrade=True) as opened:
+    with Database.open(url) as opened:
         yield opened
 
 
@@ -242,7 +242,7 @@ async def test_events_that_belong_together_are_recorded_all_or_none(opened: Open
 
 
 async def test_in_sqlite_the_event_loop_writes_and_leaves_the_disk_to_the_thread(tmp_path: Path) -> None:
-    with Database.open(empty_database("sqlite", tmp_path), upgrade=True) as database:
+    with Database.open(made_database("sqlite", tmp_path)) as database:
         log = SqlAudit(database, KEY)
         done = commits(database)
         for number in range(3000):
@@ -342,7 +342,6 @@ def test_an_event_within_a_transaction(database: Database, opened: Opened) -> No
 def test_a_stream_that_is_held_is_a_failure_after_a_while(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Database.open(url, upgrade=True).close()
     if url.startswith("sqlite"):
         monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.05)
         words = "database is locked"
@@ -370,7 +369,7 @@ def test_a_stream_that_is_held_is_a_failure_after_a_while(
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    with Database.open(empty_database("sqlite", tmp_path), upgrade=True) as database:
+    with Database.open(made_database("sqlite", tmp_path)) as database:
         log = SqlAudit(database, KEY)
         with database.write_at_once() as cursor:
             assert cursor is not None
@@ -399,7 +398,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_a_commit_of_which_nobody_knows_is_said_to_be_in_doubt(tmp_path: Path) -> None:
-    with Database.open(empty_database("postgresql", tmp_path), upgrade=True) as database:
+    with Database.open(made_database("postgresql", tmp_path)) as database:
         log = SqlAudit(database, KEY)
         log.append(happened())
 

@@ -17,12 +17,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 
 from pdp.errors import MissingExtraError, PdpError, StoreError, StoreSchemaError, UsageError
-from pdp.stores.keys import Fresh, IdempotencyKey
 from pdp.stores.sql import database as database_module
 from pdp.stores.sql import tables
-from pdp.stores.sql.budgets import SqlBudgets
 from pdp.stores.sql.database import Database, read_url
-from pdp.stores.sql.keys import SqlIdempotency
 from pdp.stores.sql.tables import SCHEMA, revision_of
 from tests.support import PATIENCE, at_once
 from tests.support.postgres import DATABASES, empty_database, server
@@ -418,17 +415,3 @@ def test_a_transaction_within_one_is_refused_with_sqlite(tmp_path: Path, monkeyp
         with opened.write():
             assert told(opened.write().__enter__)[0] is StoreError
         assert add_action(opened) == "added"
-
-
-def test_older_tables_are_upgraded_and_lose_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A database of the release before has no budgets, and keeps the keys that it has."""
-    key = IdempotencyKey("", "ann", "send_wire", "1", "k")
-    with monkeypatch.context() as patched:
-        patched.setattr(tables, "SCHEMA", "0001")
-        with Database.open(url, upgrade=True) as opened:
-            begun = SqlIdempotency(opened).begin(key, "sha256:a", ttl=None, now=0.0)
-    assert "its tables are of revision 0001" in told(lambda: Database.open(url))[1]
-    with Database.open(url, upgrade=True) as opened:
-        assert isinstance(begun, Fresh)
-        assert SqlIdempotency(opened).read(key.id) == begun.record
-        assert SqlBudgets(opened).prune(0.0) == 0
