@@ -119,7 +119,7 @@ def test_tests_of_rego_are_no_rules() -> None:
 _PIECES = st.sampled_from([*HOURS.splitlines(keepends=True), "{", "}", "`", '"', "\\", "#", "\t", "\x00", "\u2028"])
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.lists(_PIECES | st.text(max_size=20), max_size=30).map("".join))
 def test_whatever_the_text_it_is_read(text: str) -> None:
     lines = text.count("\n") + 1

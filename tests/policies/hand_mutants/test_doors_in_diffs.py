@@ -50,11 +50,12 @@ def test_a_back_door_fails_the_gate(
     base = tmp_path_factory.getbasetemp() / "unchanged"
     old, new = unchanged(base, opa), built(tmp_path, opa, door.modules)
 
-    for without, changed in ((old, new), (with_manifest(old), with_manifest(new))):
-        diff = bundle_diff(without, changed, most=CALLS, solved=False)
+    # Every second one in bundles that have a manifest.
+    bundles = (old, new) if DOORS.index(door) % 2 else (with_manifest(old), with_manifest(new))
+    diff = bundle_diff(*bundles, most=CALLS, solved=False)
 
-        assert diff.fails("loosening")
-        assert diff.loosenings() or diff.not_shown
+    assert diff.fails("loosening")
+    assert diff.loosenings() or diff.not_shown
 
 
 def test_without_calls_each_change_is_not_shown(
