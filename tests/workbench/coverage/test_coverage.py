@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pdp.workbench.coverage.coverage import Coverage, measure
+from pdp.workbench.coverage import Coverage, measure
 from pdp.workbench.scenarios.files.suite import Suite, load_suite
 from pdp.workbench.scenarios.results import ScenarioResult
 from pdp.workbench.scenarios.running.engines import open_suite_engine
