@@ -19,7 +19,7 @@ from typing import Final
 
 from pdp.cli.output import TRACEBACK, brief_log, complain
 from pdp.errors import BundleError, EngineTimeoutError, FileFaultsError, PdpError, UsageError
-from pdp.workbench.reports.shown_file import printable
+from pdp.workbench.shown_file import printable
 
 INTERRUPTED: Final = 130
 """What shells call a process that was interrupted (128 + SIGINT)."""

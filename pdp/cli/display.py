@@ -11,7 +11,7 @@ import typer
 from pdp.cli.output import tell
 from pdp.flow.evaluation import Evaluation
 from pdp.json import canonical
-from pdp.workbench.reports.shown_file import printable
+from pdp.workbench.shown_file import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress

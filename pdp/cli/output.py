@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pdp.errors import Fault, PdpError, UsageError
-from pdp.workbench.reports.shown_file import printable
+from pdp.workbench.shown_file import printable
 
 
 def tell(text: str) -> None:

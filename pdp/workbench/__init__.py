@@ -5,14 +5,14 @@ What compiles or reads a bundle raises BundleError as well, and what asks an eng
 there is more to say.
 
 engines     names and time limits of the engines that scenarios run on
+shown_file  how files, lines and texts are shown in reports
 rego_edits  edits that break a module of Rego in one place each
 rego_forms  rules of two policies without what has no meaning, names among it
 bundles     a folder: sign, publish and inspect bundles
-reports     a folder: what reports share
 explain     a folder: why a call is decided as it is
 scenarios   a folder: scenarios read, run and reported; the pytest plugin
 neighbours  a folder: requests near a request that is known
-coverage    a folder: what scenarios reach
+coverage    what scenarios reach
 doctor      what cannot work in a project
 mutation    a folder: what no scenario would notice
 diff        a folder: what a new bundle changes

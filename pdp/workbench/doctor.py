@@ -13,7 +13,7 @@ from pdp.manifest.fields import EffectClass, RiskTier
 from pdp.manifest.load import load_effective
 from pdp.manifest.model import Tool
 from pdp.manifest.rules.lint import doubts
-from pdp.workbench.coverage.coverage import measure
+from pdp.workbench.coverage import measure
 from pdp.workbench.neighbours.values import JsonPath, as_dict, texts
 from pdp.workbench.scenarios.files.suite import Suite, place_of_field
 from pdp.workbench.scenarios.results import SuiteResult

@@ -7,6 +7,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pdp.cli.commands.check import check, expected_codes
 from pdp.errors import FileFaultsError, UsageError
@@ -107,113 +108,13 @@ def test_a_concern_as_the_guide_shows_it(tmp_path: Path) -> None:
 # What is not: one fault of each check, whole
 
 
-GUARD = "hint: ask first, earlier in the same body: `is_string(input.context.desk)`"
-
-FAULTS = {
-    "package_metadata": (
-        CLEAN[CLEAN.index("package") :],
-        """\
-desk.rego:1:1: the concern custom.concerns.desk has no title and no description in its package's METADATA
-    package custom.concerns.desk
-    ^
-    hint: write a comment above `package` that begins with `# METADATA`, with `# title:` and `# description:`""",
-    ),
-    "rule_metadata": (
-        PACKAGE + "deny contains reason.new({}, {}) if input.context.a\n",
-        """\
-desk.rego:8:1: `deny` has no title and no description and no custom.code in its METADATA
-    deny contains reason.new({}, {}) if input.context.a
-    ^
-    hint: write a comment above it that begins with `# METADATA`, with title, description and custom.code: desk.<finding>""",  # noqa: E501 - one line of output
-    ),
-    "code_form": (
-        CLEAN.replace("desk.closed", "hours.closed"),
-        """\
-desk.rego:13:1: the code `hours.closed` is not `desk.<finding>` in small letters, digits and `_`
-    deny contains reason.new(rego.metadata.rule(), {}) if {
-    ^
-    hint: a code begins with the name of its concern, and is never renamed once it was released""",
-    ),
-    "code_unique": (
-        CLEAN + "\n" + DENY.replace("BODY", "input.context.a"),
-        """\
-desk.rego:22:1: the code `desk.closed` is that of another rule already, at desk.rego:13
-    deny contains reason.new(rego.metadata.rule(), {}) if {
-    ^
-    hint: give it a code of its own, or put the alternatives of one finding into a helper rule""",
-    ),
-    "reason_form": (
-        PACKAGE.replace("import data.authz.lib.reason\n\n", "")
-        + DENY.replace("reason.new(rego.metadata.rule(), {})", '"closed"').replace("BODY", "input.context.a"),
-        """\
-desk.rego:11:15: this is no reason, as an element of `deny` must be
-    deny contains "closed" if {
-                  ^
-    hint: write `deny contains reason.new(rego.metadata.rule(), {…}) if { … }`, with `import data.authz.lib.reason`""",
-    ),
-    "builtin_names": (
-        CLEAN + "\ngt(a, b) if a == b\n",
-        """\
-desk.rego:17:1: `gt` is the name of a builtin, which this would replace in the whole package
-    gt(a, b) if a == b
-    ^
-    hint: give it another name""",
-    ),
-    "comparisons": (
-        PACKAGE + DENY.replace("BODY", "input.context.amount <= 25000"),
-        """\
-desk.rego:14:2: `<=` compares values of any type: `input.context.amount` may be no number
-     input.context.amount <= 25000
-     ^
-    hint: use `number.at_most(a, b)` of `data.authz.lib.number`, and a function under `not` for the opposite""",
-    ),
-    "negations": (
-        PACKAGE + DENY.replace("BODY", '"pii" in input.context.a\n\tnot "open" in input.context.desk'),
-        """\
-desk.rego:4:1: `not` without `import rego.v2`: where an attribute in it is absent, the rule says nothing
-    package custom.concerns.desk
-    ^
-    hint: add the line `import rego.v2` below the package""",
-    ),
-    "engine_dependent": (
-        PACKAGE + DENY.replace("BODY", "input.context.arguments.amount == 2 * 0.1"),
-        """\
-desk.rego:14:36: the result of `*` depends on the engine: `0.1` is no whole number
-     input.context.arguments.amount == 2 * 0.1
-                                       ^
-    hint: use `number.product([a, b])` of `data.authz.lib.number`, or ask first, earlier in the same body: \
-`number.whole(x)`""",
-    ),
-    "mixed_members": (
-        PACKAGE + DENY.replace("BODY", 'input.context.desk in {"open", input.resource.id}'),
-        """\
-desk.rego:14:24: OPA 1.21.0 to 1.22.0 do not find `input.resource.id` here, beside a constant, and the rule says nothing
-     input.context.desk in {"open", input.resource.id}
-                           ^
-    hint: name the collection: `choices := {…}`, then `… in choices`""",
-    ),
-    "known_names": (
-        PACKAGE + DENY.replace("BODY", 'object.get(input.action, "nme", "") == ""'),
-        """\
-desk.rego:14:2: `input.action.nme` leads to nothing that is there
-     object.get(input.action, "nme", "") == ""
-     ^
-    hint: known there: name, properties""",
-    ),
-    "partial_builtins": (
-        PACKAGE + DENY.replace("BODY", 'startswith(input.context.desk, "closed")'),
-        f"""\
-desk.rego:14:2: `startswith` fails where `input.context.desk` is no string
-     startswith(input.context.desk, "closed")
-     ^
-    {GUARD}""",
-    ),
-}
+CONVENTIONS = yaml.safe_load(Path(__file__).with_name("conventions.yaml").read_text())
 
 
-@pytest.mark.parametrize(("text", "expected"), FAULTS.values(), ids=FAULTS)
-def test_each_check_by_command_and_at_build(opa: Path, tmp_path: Path, text: str, expected: str) -> None:
-    policies = desk(tmp_path, text)
+@pytest.mark.parametrize("name", CONVENTIONS)
+def test_each_check_by_command_and_at_build(opa: Path, tmp_path: Path, name: str) -> None:
+    concern, expected = CONVENTIONS[name].values()
+    policies = desk(tmp_path, concern)
     by_command = complaint(tmp_path, [policies], [scenarios(tmp_path)])
     with pytest.raises(FileFaultsError) as refused:
         compile_bundle(policies=[baseline_policies_path(), policies], release=1, opa=opa)
@@ -222,14 +123,9 @@ def test_each_check_by_command_and_at_build(opa: Path, tmp_path: Path, text: str
     assert str(refused.value).replace(f"{policies}/custom/concerns/desk/", "") == by_command
 
 
-def test_there_is_a_check_for_each_of_these() -> None:
-    rules = baseline_policies_path() / "checks/rules"
-
-    assert {folder.name for folder in rules.iterdir()} == {*FAULTS, "tested", "proven"}
-
-
 def test_a_check_is_one_folder_with_one_package_and_its_tests() -> None:
     for folder in (baseline_policies_path() / "checks/rules").iterdir():
+        assert folder.name in {*CONVENTIONS, "tested", "proven"}, "show it in conventions.yaml"
         assert {file.name for file in folder.iterdir()} == {f"{folder.name}.rego", f"{folder.name}_test.rego"}
         assert f"\npackage checks.rules.{folder.name}\n" in (folder / f"{folder.name}.rego").read_text()
 

@@ -11,54 +11,7 @@ from hypothesis import strategies as st
 from pdp.opa.modules import Module, baseline_policies_path, collect
 from pdp.opa.rules import RuleSite, rule_sites, sites_by_code
 
-HOURS = """\
-# METADATA
-# title: Hours
-package custom.concerns.hours
-
-import data.authz.lib.reason
-
-# METADATA
-# title: Desk closed
-# description: |
-#   The desk
-#   is closed.
-# custom:
-#   code: hours.closed
-#   unreached: |
-#     nobody
-#     calls
-step_up contains reason.new(rego.metadata.rule(), {"text": "} # {"}) if {
-	not _open # a comment {
-}
-
-_open if input.context.desk == "open"
-
-deny contains {"code": "hours.bare"} if input.context.bare
-
-# METADATA
-# title: [broken
-# custom: : :
-allow contains _made if true
-
-# METADATA
-# custom:
-#   code: hours.made
-_made := 1
-
-# METADATA
-# custom: {code: hours.logged}
-obligations contains {
-	"id": "log_level",
-	"on": "ALLOW",
-} if {
-	input.context.x
-} else := 3 if input.y
-
-# METADATA
-# custom: {code: hours.found}
-_findings contains reason.new(rego.metadata.rule(), {}) if input.z
-"""
+HOURS = Path(__file__).with_name("hours.rego").read_text()
 
 
 def of(text: str, path: str = "custom/concerns/hours/hours.rego") -> tuple[RuleSite, ...]:
@@ -119,7 +72,7 @@ def test_tests_of_rego_are_no_rules() -> None:
 _PIECES = st.sampled_from([*HOURS.splitlines(keepends=True), "{", "}", "`", '"', "\\", "#", "\t", "\x00", "\u2028"])
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.lists(_PIECES | st.text(max_size=20), max_size=30).map("".join))
 def test_whatever_the_text_it_is_read(text: str) -> None:
     lines = text.count("\n") + 1

@@ -248,7 +248,7 @@ def compare(engines: Engines, engine: Engine, says: Any, chosen: list[int]) -> C
     return seen
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(says=said, chosen=st.lists(st.integers(0, len(ALL) - 1), min_size=1, max_size=12))
 def test_a_custom_concern_opens_nothing(engines: Engines, says: Any, chosen: list[int]) -> None:
     with engines.with_probe(says) as engine:

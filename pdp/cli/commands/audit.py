@@ -17,7 +17,7 @@ from pdp.cli.options import AsJson, command_app, file_argument, file_option
 from pdp.cli.output import print_answer, tell
 from pdp.errors import AuditError, UsageError
 from pdp.json import parse_json
-from pdp.workbench.reports.shown_file import printable
+from pdp.workbench.shown_file import printable
 
 app = command_app("Streams of audit events: show them, check them, and have them rotated.")
 

@@ -15,9 +15,9 @@ from pdp.errors import EngineError, Fault
 from pdp.project.file import PROJECT_FILE, chosen_project, read_project
 from pdp.workbench.doctor import problems
 from pdp.workbench.engines import ENGINE_TIMEOUT
-from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
 from pdp.workbench.scenarios.running.runner import run_suite
+from pdp.workbench.shown_file import shown_file
 
 app = command_app()
 

@@ -17,9 +17,9 @@ from pdp.opa.program import find_opa
 from pdp.pep import Pep
 from pdp.workbench.explain.explain import Explanation, explain
 from pdp.workbench.explain.trace import Condition, Seen
-from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import Suite, policy_modules
 from pdp.workbench.scenarios.running.engines import open_suite_engine, whole_data
+from pdp.workbench.shown_file import shown_file
 
 _LONGEST: Final = 200
 

@@ -14,8 +14,8 @@ from pdp.errors import UsageError
 from pdp.json import canonical
 from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.gate.gate import NAMES, Check, Gate, lines, read_explanations, release_check, summary
-from pdp.workbench.reports.shown_file import printable
 from pdp.workbench.scenarios.files.suite import find_suites, load_suites
+from pdp.workbench.shown_file import printable
 
 app = command_app("Check whether a bundle may be released.")
 

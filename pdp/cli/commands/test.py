@@ -15,17 +15,15 @@ from pdp.cli.output import print_json, tell, write_text
 from pdp.engine.protocol import EngineName
 from pdp.errors import UsageError
 from pdp.opa.program import find_opa
-from pdp.workbench.coverage.coverage import Coverage, measure
+from pdp.workbench.coverage import Coverage, measure
 from pdp.workbench.engines import ENGINE_TIMEOUT, engines_named
-from pdp.workbench.reports.shown_file import line_ranges, printable, shown_file
 from pdp.workbench.scenarios.files.suite import Suite, find_suites, load_suites
 from pdp.workbench.scenarios.reports.html import html_report
-from pdp.workbench.scenarios.reports.json import run_as_json
-from pdp.workbench.scenarios.reports.junit import junit_report
-from pdp.workbench.scenarios.reports.markdown import markdown_report
-from pdp.workbench.scenarios.reports.text import failure_text, summary_text
+from pdp.workbench.scenarios.reports.json import junit_report, run_as_json
+from pdp.workbench.scenarios.reports.text import failure_text, markdown_report, summary_text
 from pdp.workbench.scenarios.results import RunResult, ScenarioResult, SuiteResult
 from pdp.workbench.scenarios.running.runner import run_suite, selection
+from pdp.workbench.shown_file import line_ranges, printable, shown_file
 
 app = command_app()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from pdp.workbench.diff.result import BundleDiff, ReviewItem
-from pdp.workbench.reports.shown_file import markdown_code, markdown_text, printable
+from pdp.workbench.shown_file import markdown_code, markdown_text, printable
 
 _MOST: Final = 25
 """How many causes are shown on a terminal, and the rest counted."""

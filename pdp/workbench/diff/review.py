@@ -17,8 +17,8 @@ from pdp.workbench.diff.groups import Group, shortened, shown_value
 from pdp.workbench.diff.policies import BundlePair
 from pdp.workbench.diff.result import BundleDiff, ReviewItem
 from pdp.workbench.diff.structure import Structure
-from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import Suite, place_of_datum, place_of_field
+from pdp.workbench.shown_file import shown_file
 
 UNSEEN: Final = "unseen"
 _ORDER: Final = (Direction.LOOSENS, UNSEEN, Direction.UNCLEAR, Direction.TIGHTENS)

@@ -20,8 +20,8 @@ from pdp.opa.program import needed_opa, run_opa
 from pdp.workbench.mutation.equivalents import beside, read_equivalents
 from pdp.workbench.mutation.mutant import Fate
 from pdp.workbench.mutation.run import MutationRun, mutate
-from pdp.workbench.reports.shown_file import line_ranges, shown_file
 from pdp.workbench.scenarios.files.suite import Suite, find_suites, load_suites
+from pdp.workbench.shown_file import line_ranges, shown_file
 
 _TIMEOUT: Final = 300.0
 _FAILED: Final = ": FAIL"

@@ -23,7 +23,7 @@ from pdp.json import canonical
 from pdp.manifest.fields import Text
 from pdp.pep import Pep
 from pdp.proposal import Trace
-from pdp.workbench.coverage.coverage import measure
+from pdp.workbench.coverage import measure
 from pdp.workbench.diff.bundle_diff import GENERATED, bundle_diff
 from pdp.workbench.engines import ENGINE_TIMEOUT
 from pdp.workbench.gate.changed_rego import ChangedRego

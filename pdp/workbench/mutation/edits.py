@@ -23,8 +23,8 @@ from pdp.opa.tool import OpaTool
 from pdp.workbench.mutation.mutant import DataMutant, Identities, ManifestMutant, RegoMutant, difference, file_name
 from pdp.workbench.neighbours.values import GONE, JsonPath, as_dict, as_list, at, edited, is_number
 from pdp.workbench.rego_edits import edits
-from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import Suite, place_of_datum, place_of_field
+from pdp.workbench.shown_file import shown_file
 
 _DECISION: Final = "data.authz.decision"
 _LOWER: Final = {"high": "medium", "medium": "low"}

@@ -16,6 +16,8 @@ from tests.support.payments import effective
 pytestmark = [pytest.mark.opa, pytest.mark.process]
 
 DOORS = hand_mutants(*BACK_DOORS)
+"""Each third one is compared: a comparison takes many seconds, and `test_changed_rules` has a dozen in one bundle."""
+
 CALLS = 200
 
 
@@ -43,18 +45,19 @@ def with_manifest(bundle: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.name)
+@pytest.mark.parametrize("door", DOORS[::3], ids=lambda door: door.name)
 def test_a_back_door_fails_the_gate(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, opa: Path, door: HandMutant
 ) -> None:
     base = tmp_path_factory.getbasetemp() / "unchanged"
     old, new = unchanged(base, opa), built(tmp_path, opa, door.modules)
 
-    for without, changed in ((old, new), (with_manifest(old), with_manifest(new))):
-        diff = bundle_diff(without, changed, most=CALLS, solved=False)
+    # Every second one in bundles that have a manifest.
+    bundles = (old, new) if DOORS.index(door) % 2 else (with_manifest(old), with_manifest(new))
+    diff = bundle_diff(*bundles, most=CALLS, solved=False)
 
-        assert diff.fails("loosening")
-        assert diff.loosenings() or diff.not_shown
+    assert diff.fails("loosening")
+    assert diff.loosenings() or diff.not_shown
 
 
 def test_without_calls_each_change_is_not_shown(

@@ -10,7 +10,7 @@ from pdp.engine.bundle.file import pack_bundle, read_bundle
 from pdp.engine.bundle.signature import Signature
 from pdp.json import canonical, digest
 from pdp.workbench.bundles.inspect import inspect_bundle
-from tests.support.bundle_releases import bundle, key, key_file, tiny
+from tests.support.bundle_releases import bundle, key, key_file
 from tests.support.command_line import pdp
 
 MANIFEST: dict[str, Any] = {
@@ -95,13 +95,6 @@ def test_what_people_are_shown(tmp_path: Path) -> None:
         f"manifest 1\\x1b[31m  {name}",
         "  a\\nconcern fake: pure; no risk; no scope",
     ]
-
-
-def test_json_has_the_same_and_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "b"
-    file.write_bytes(tiny(4))
-
-    assert pdp("bundle", "inspect", file, "--json").json == {"file": str(file), **inspect_bundle(read_bundle(file))}
 
 
 def test_a_file_that_is_not_a_bundle(tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def test_no_flipped_byte_is_ever_loaded() -> None:
     assert loaded == []
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(st.binary(max_size=300))
 def test_no_random_text_is_a_signature(content: bytes) -> None:
     packed = members(PLAIN, _signatures_json=content)

@@ -1,108 +1,26 @@
 """What scenarios reach, and what is missing."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from pdp.workbench.coverage.coverage import Coverage, measure
+from pdp.workbench.coverage import Coverage, measure
 from pdp.workbench.scenarios.files.suite import Suite, load_suite
 from pdp.workbench.scenarios.results import ScenarioResult
 from pdp.workbench.scenarios.running.engines import open_suite_engine
 from pdp.workbench.scenarios.running.runner import Runner
 from tests.support import ROOT
 
-MANIFEST = {
-    "manifest_version": "1",
-    "tools": [
-        {"name": "read_note", "schema": {"type": "object"}, "risk_tier": "low", "scopes": ["notes"]},
-        {
-            "name": "send_note",
-            "schema": {
-                "type": "object",
-                "required": ["to", "count"],
-                "properties": {"to": {"type": "string", "format": "email"}, "count": {"type": "integer", "minimum": 3}},
-            },
-            "risk_tier": "low",
-            "scopes": ["notes"],
-        },
-    ],
-}
-CONCERN = """\
-# METADATA
-# title: Hours
-# description: When the desk is staffed.
-package custom.concerns.hours
-
-import data.authz.lib.reason
-
-# METADATA
-# title: Closed
-# description: The desk is closed.
-# custom:
-#   code: hours.closed
-deny contains reason.new(rego.metadata.rule(), {}) if {
-	input.action.name == "read_note"
-	input.context.purpose == "night"
-}
-
-# METADATA
-# title: Late
-# description: It is late.
-# custom:
-#   code: hours.late
-step_up contains reason.new(rego.metadata.rule(), {}) if {
-	input.action.name == "send_note"
-	input.context.purpose == "late"
-}
-
-# METADATA
-# title: Never
-# description: It cannot be.
-# custom:
-#   code: hours.never
-#   unreached: No request has this type.
-deny contains reason.new(rego.metadata.rule(), {}) if {
-	input.subject.type == "robot"
-}
-
-# METADATA
-# title: Logged
-# description: Every reading is logged.
-# custom:
-#   code: hours.logged
-obligations contains {"id": "log_level", "on": "ALLOW", "parameters": {"level": "info"}} if {
-	input.action.name == "read_note"
-}
-"""
+NOTES = Path(__file__).with_name("notes")
 READ = {"tool": "read_note", "arguments": {}}
-SCENARIOS = [
-    {"name": "read", "propose": READ, "expect": {"verdict": "ALLOW"}},
-    {"name": "at night", "session": {"purpose": "night"}, "propose": READ, "expect": {"codes": ["hours.closed"]}},
-    {
-        "name": "no tool",
-        "propose": {"tool": "rm", "arguments": {}},
-        "expect": {"rejection": "INVALID_TOOL_NAME"},
-    },
-    {
-        "name": "wrong arguments",
-        "propose": {"tool": "send_note", "arguments": {"to": 1}},
-        "expect": {"rejection": "INVALID_PAYLOAD"},
-    },
-    {
-        "name": "expected to be late, and it is not",
-        "session": {"purpose": "late"},
-        "propose": {"tool": "send_note", "arguments": {"to": "a@example.org", "count": 3}},
-        "expect": {"verdict": "ALLOW"},
-    },
-]
+SCENARIOS = yaml.safe_load((NOTES / "cases.yaml").read_text())
 
 
 def suite_in(folder: Path, scenarios: list[Any] | str) -> Suite:
-    (folder / "policies/custom/concerns/hours").mkdir(parents=True, exist_ok=True)
-    (folder / "policies/custom/concerns/hours/hours.rego").write_text(CONCERN)
-    (folder / "manifest.yaml").write_text(yaml.safe_dump(MANIFEST))
+    shutil.copytree(NOTES, folder, dirs_exist_ok=True)
     head = yaml.safe_dump(
         {
             "manifest": "manifest.yaml",

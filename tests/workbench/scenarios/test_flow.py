@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from pdp.errors import FileFaultsError
-from pdp.workbench.scenarios.files.suite import load_suite
 from pdp.workbench.scenarios.results import ScenarioResult
 from tests.ledger.assistant import EXAMPLE, MAIL, READ, SESSION, invite
 from tests.support.command_line import written
@@ -110,22 +108,3 @@ def test_a_scenario_is_one_run_and_knows_nothing_of_another(tmp_path: Path) -> N
     )  # fmt: skip
 
     assert [differing(result) for result in results] == [[], [], []]
-
-
-@pytest.mark.parametrize(
-    ("step", "message", "hint"),
-    [
-        ({"propose": READ, "expect": {"flow": {}}}, "must not be empty", None),
-        ({"propose": READ, "expect": {"flow": {"taint": True}}}, "has no field `taint`", "did you mean `tainted`?"),
-        ({"propose": READ, "expect": {"flow": {"arguments": ["/to"]}}}, "has `arguments` that are not a mapping", None),
-        ({"request": {}, "expect": {"flow": {"tainted": True}}}, "is nothing that can be expected of `request`",
-         None),
-    ],
-)  # fmt: skip
-def test_faults_of_an_expectation(tmp_path: Path, step: dict[str, Any], message: str, hint: str | None) -> None:
-    with pytest.raises(FileFaultsError) as caught:
-        load_suite(file_of(tmp_path, {"name": "it", **step}))
-
-    (fault,) = caught.value.faults
-    assert message in fault.message
-    assert hint is None or fault.hint == hint

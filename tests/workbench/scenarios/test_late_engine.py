@@ -5,16 +5,12 @@ from typing import Any
 
 import pytest
 
-from pdp.audit.chain import MemoryAudit
 from pdp.engine.protocol import DECISION, Engine
 from pdp.errors import EngineTimeoutError
-from pdp.manifest.load import load_effective
-from pdp.pep import Pep
-from pdp.workbench.engines import ENGINE_TIMEOUT, LATE
-from pdp.workbench.scenarios.files.suite import load_suite
+from pdp.workbench.engines import LATE
 from pdp.workbench.scenarios.running.runner import Runner
 from tests.support.command_line import pdp, written
-from tests.support.scenario_files import READ, SESSION, loaded, one, project
+from tests.support.scenario_files import READ, loaded, one, project
 
 
 class Late(Engine):
@@ -44,23 +40,6 @@ def test_a_late_engine_is_no_verdict(tmp_path: Path, scenario: Any) -> None:
         Runner(suite, Late()).run_all()
 
     assert caught.value.message == f"{suite.file}:1 it: no verdict: nothing came"
-
-
-def test_what_an_application_does_then_is_tested_with_a_stand_in(tmp_path: Path) -> None:
-    """What the page about testing shows: the enforcement point denies, and records it."""
-    project(tmp_path)
-    audit = MemoryAudit()
-    evaluation = Pep(load_effective(tmp_path / "manifest.json"), Late(), audit=audit).call(READ, SESSION)
-
-    assert (evaluation.verdict, evaluation.codes, evaluation.executed) == ("DENY", ("engine.timeout",), False)
-    assert [event["codes"] for event in audit.events] == [["engine.timeout"]]
-
-
-def test_the_time_is_the_same_for_whoever_loads_a_suite(tmp_path: Path) -> None:
-    file = project(tmp_path, one(propose=READ, expect={"verdict": "ALLOW"}))
-
-    assert load_suite(file).engine_timeout == ENGINE_TIMEOUT
-    assert load_suite(file, 3).engine_timeout == 3
 
 
 ENDLESS = """\

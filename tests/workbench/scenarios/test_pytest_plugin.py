@@ -172,11 +172,6 @@ def test_workers_share_them_and_both_engines_agree(project: pytest.Pytester) -> 
     assert sorted(names) == sorted(NAMES)
 
 
-def test_a_scenario_is_chosen_by_words_and_by_its_whole_name(project: pytest.Pytester) -> None:
-    pytest_run(project, "-k", "refund and not large").assert_outcomes(passed=2, deselected=8)
-    pytest_run(project, f"desk/scenarios.yaml::{NAMES[6]}").assert_outcomes(passed=1)
-
-
 def test_a_failure_is_shown_as_pdp_test_shows_it(project: pytest.Pytester) -> None:
     changed(project, "codes: [replies.recipient_not_allowed]", "codes: [scopes.missing]")
 

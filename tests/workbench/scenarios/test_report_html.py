@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pdp.workbench.coverage.coverage import Coverage, measure
+from pdp.workbench.coverage import Coverage, measure
 from pdp.workbench.scenarios.files.suite import load_suite
 from pdp.workbench.scenarios.reports.html import html_report
-from pdp.workbench.scenarios.reports.markdown import markdown_report
+from pdp.workbench.scenarios.reports.text import markdown_report
 from pdp.workbench.scenarios.results import RunResult
 from pdp.workbench.scenarios.running.runner import run_suite
 
@@ -261,7 +261,7 @@ def test_a_lone_surrogate_can_be_written(tmp_path: Path) -> None:
 
 
 def test_ranges_of_lines() -> None:
-    from pdp.workbench.reports.shown_file import line_ranges
+    from pdp.workbench.shown_file import line_ranges
 
     cases: list[tuple[list[int], Any]] = [([], ""), ([3], "3"), ([3, 4], "3-4"), ([9, 1, 2, 3, 7], "1-3, 7, 9")]
     assert [line_ranges(lines) for lines, _ in cases] == [text for _, text in cases]

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from pdp.errors import FileFaultsError, UsageError
 from pdp.workbench.scenarios.files.suite import find_suites, load_suite, load_suites, policy_modules
 from tests.support import ROOT
 from tests.support.scenario_files import BOB, MANIFEST, READ, SESSION, loaded, one, project
 
+RAW = "scenarios: [{name: a, request: 1, expect: {verdict: DENY}}]"
 HEAD = """\
 manifest: manifest.json
 session: {claims: {sub: ann}}
@@ -137,87 +139,6 @@ def test_policies_and_bundle_take_the_place_of_each_other() -> None:
     ]  # fmt: skip
 
 
-FAULTY = """\
-manifest: manifest.json
-sesion: {}
-data: [nothere.json]
-policies: [nowhere]
-tools: tools.py
-session:
-  claims: {sub: u}
-  fcts: {a: 1}
-  time: yesterday
-scenarios:
-  - name: wrong words
-    propose: {tool: read_note}
-    expect: {verdict: ALLOWED, executed: "yes", obligations: [{id: a}, 5], trace: {in_manifst: true}}
-  - name: misspelt
-    propse: {tool: read_note}
-    expct: {verdct: DENY}
-  - name: unknown
-    propose: {tool: read_notes}
-    expect: {verdict: ALLOW}
-  - name: misspelt
-    propose: {tool: read_note}
-    plan: []
-    expect: {}
-  - name: both
-    propose: {}
-    steps:
-      - {propose: {}, at: 2026, expect: [{verdict: DENY}]}
-      - 5
-      - {plan: [{}, {}], expect: {verdict: DENY}, returns: 3}
-      - {approve: {claims: 3}, expect: {verdict: ALLOW}}
-      - {deny: {claims: {}}, expect: {status: rejected}}
-      - {propose: {}, expect: [{verdict: DENY}], at: tomorrow}
-      - {propose: {}, expect: [{verdict: DENY}]}
-  - 7
-  - {name: nothing, golden: true}
-  - {name: raw, session: {claims: [], agent: 3}, request: 1, returns: 5, expect: {verdict: DENY}}
-  - {name: golden, golden: true, request: 1, expect: {verdict: DENY}}
-"""
-FAULTS = """\
-2:1: unknown key `sesion` (did you mean `session`?)
-3:8: nothere.json: no such file or folder (paths are relative to the file that states them)
-4:12: nowhere: no such file or folder (paths are relative to the file that states them)
-8:3: unknown key `fcts` (did you mean `facts`?)
-9:9: `time` is not a time such as 2026-07-01T10:00:00Z
-13:23: `expect.verdict` must be one of ALLOW, STEP_UP, DENY, not `ALLOWED` (did you mean `ALLOW`?)
-13:42: `expect.executed` must be true or false, not `yes`
-13:63: `expect.obligations[0].parameters` is missing
-13:72: `expect.obligations[1]` must be a string, not `5` (write it in quotes)
-13:83: `expect.trace` has no field `in_manifst` (did you mean `in_manifest`?)
-14:5: `expect` is missing
-15:5: unknown key `propse` (did you mean `propose`?)
-16:5: unknown key `expct` (did you mean `expect`?)
-18:14: a scenario for `read_notes`, which manifest 7 does not have (did you mean `read_note`?)
-20:11: the name `misspelt` stands twice, first on line 14 (names are unique in a file: change one)
-22:11: `plan` must not be empty
-23:13: `expect` must not be empty (state what has to come of it, such as `verdict: DENY`)
-25:5: unknown key `propose` (known here: golden, name, session, steps, why, world)
-27:27: `at` must be a string, not `2026` (write it in quotes)
-28:9: a step must be a mapping (it needs one of propose, plan, approve, deny, request)
-29:34: `expect` needs a list with an entry for each proposal of the plan
-29:60: `returns` needs a list with an entry for each proposal of the plan
-30:28: `approve.claims` must be a mapping, not `3`
-31:47: `expect.status` is nothing that can be expected of `deny` (known here: approval, refused)
-32:54: `at` must be a time such as 2026-07-01T10:00:00Z, not `tomorrow`
-33:31: `expect` of `propose` must be a mapping (only a plan has a list of them)
-34:5: a scenario must be a mapping (write `- name: ...` with what it does below)
-35:5: `expect` is missing
-36:35: `claims` must be a mapping, not a list
-36:46: `agent` must be a string, not `3` (write it in quotes)
-36:71: `returns` says nothing about `request` (no tool is run)
-37:28: `golden` proposes nothing (let a step `propose` a call, or leave `golden` out)
-tools.py:1:7: not Python: invalid syntax (check this line and the one before it: indentation, quotes, brackets)
-"""
-
-
-def test_every_fault_of_a_file_at_once() -> None:
-    Path("tools.py").write_text("def f(:\n")
-    assert [fault.removeprefix("scenarios.yaml:") for fault in faults(FAULTY)] == FAULTS.splitlines()
-
-
 def test_several_files_show_the_faults_of_all_of_them_at_once_and_each_once() -> None:
     step = "propose: {tool: read_note}, expect: {verdict: DENY}"
     Path("base.yaml").write_text("manifest: manifest.json\nsesion: {}\n")
@@ -236,83 +157,13 @@ def test_several_files_show_the_faults_of_all_of_them_at_once_and_each_once() ->
     assert load_suites([]) == []
 
 
-RAW = "scenarios: [{name: a, request: 1, expect: {verdict: DENY}}]"
-ACTION = "(state one of propose, plan, approve, deny, request)"
-MEANT = "(if that is the point of it, expect `rejection: INVALID_TOOL_NAME`)"
-RELATIVE = "(paths are relative to the file that states them)"
-NOT_A_LIST = (
-    "`scenarios` must be a list, not empty (begin each scenario with `- name:`; a file for `extends` alone is not run)"
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", ["1:1: the file is empty (check that this is the right file)"]),
-        (
-            "manifest: manifest.json\nscenarios: [{name: a, golden: true, propse: {}, expect: {verdict: DENY}}]",
-            ["2:37: unknown key `propse` (did you mean `propose`?)"],
-        ),
-        ("- name: a", ["1:1: a scenario file must be a mapping (check that it is the right file)"]),
-        ("manifest: manifest.json", [f"1:1: {NOT_A_LIST}"]),
-        ("manifest: manifest.json\nscenarios: []", [f"2:12: {NOT_A_LIST}"]),
-        ("manifest: manifest.json\nscenarios: {a: 1}", [f"2:12: {NOT_A_LIST}"]),
-        (
-            "manifst: manifest.json\nscenarios: [{nmae: a, request: 1, expect: {verdict: DENY}}]",
-            [
-                "1:1: unknown key `manifst` (did you mean `manifest`?)",
-                "2:13: `name` is missing",
-                "2:14: unknown key `nmae` (did you mean `name`?)",
-            ],
-        ),
-        (RAW, ["1:1: names no manifest (state `manifest: FILE`, beside `scenarios:` or where it extends)"]),
-        (f"manifest: none.json\n{RAW}", [f"1:11: none.json: no such file or folder {RELATIVE}"]),
-        (
-            f"manifest: manifest.json\nbundle: b\npolicies: [p]\n{RAW}",
-            [
-                "2:9: `bundle` stands beside `policies` (a bundle holds its policies: leave one of them out)",
-                f"3:12: p: no such file or folder {RELATIVE}",
-            ],
-        ),
-        (
-            "manifest: manifest.json\nscenarios: [{name: a, propose: {tool: read_note}, expect: {verdict: DENY}}]",
-            ["2:13: no session says who calls (state `session: {claims: {sub: ...}}`)"],
-        ),
-        (f"manifest: manifest.json\nextends: [a]\n{RAW}", ["2:10: `extends` must be a string, not a list"]),
-        (
-            HEAD + "  - {name: a, propose: {tool: shell}, expect: {status: rejected}}",
-            [f"4:24: a scenario for `shell`, which manifest 7 does not have {MEANT}"],
-        ),
-        (
-            HEAD + "  - {name: a, steps: [], why: ''}",
-            ["4:22: `steps` must be a list with at least one step", "4:31: `why` must not be empty"],
-        ),
-        (
-            HEAD + "  - {name: a, why: nothing is done, expect: {verdict: DENY}}",
-            [f"4:5: a step does one thing, and this one nothing {ACTION}"],
-        ),
-        (
-            HEAD + "  - {name: a, propose: {}, plan: [{}], expect: {verdict: DENY}}",
-            [f"4:5: a step does one thing, and this one propose and plan {ACTION}"],
-        ),
-        (
-            f"manifest: manifest.json\ndata: [d.json]\n{RAW}",
-            ["d.json:1:2: the root `manifests` is not admitted (only directory and settings are)"],
-        ),
-        (
-            "manifest: faulty.json\nscenarios:\n  - {name: a, request: 1, expect: {}}",
-            [
-                "faulty.json:1:22: `manifest_version` must be a string, not `7` (write it in quotes)",
-                "3:35: `expect` must not be empty (state what has to come of it, such as `verdict: DENY`)",
-            ],
-        ),
-    ],
-)
-def test_faults(text: str, expected: list[str]) -> None:
+@pytest.mark.parametrize("case", yaml.safe_load(Path(__file__).with_name("faults.yaml").read_text()))
+def test_every_fault_of_a_file_at_once(case: dict[str, Any]) -> None:
+    Path("tools.py").write_text("def f(:\n")
     Path("d.json").write_text('{"manifests": {}}')
     Path("faulty.json").write_text(json.dumps({**MANIFEST, "manifest_version": 7}))
 
-    assert [fault.removeprefix("scenarios.yaml:") for fault in faults(text + "\n")] == expected
+    assert [fault.removeprefix("scenarios.yaml:") for fault in faults(case["file"] + "\n")] == case["faults"]
 
 
 def test_a_tool_that_the_manifest_does_not_have_may_be_the_point() -> None:

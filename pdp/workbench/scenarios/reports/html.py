@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from pdp.installed import extra
-from pdp.workbench.reports.shown_file import line_ranges, printable
 from pdp.workbench.scenarios.reports.text import summary_text
 from pdp.workbench.scenarios.results import RunResult, StepResult
+from pdp.workbench.shown_file import line_ranges, printable
 
 _HERE: Final = Path(__file__).parent
 

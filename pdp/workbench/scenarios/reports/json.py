@@ -1,8 +1,11 @@
-"""A run as JSON; the form is stable, and documented in docs/scenarios.md."""
+"""A run for programs: as JSON, which docs/scenarios.md documents, and as JUnit's XML, which CI systems show."""
 
+import re
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
+from xml.etree import ElementTree as ET
 
+from pdp.workbench.scenarios.reports.text import failure_text
 from pdp.workbench.scenarios.results import RunResult, ScenarioResult, StepResult, SuiteResult
 
 
@@ -50,3 +53,35 @@ def _step(step: StepResult) -> dict[str, Any]:
         "actual": step.actual,
         "mismatches": [asdict(mismatch) for mismatch in step.mismatches],
     }
+
+
+# What XML 1.0 cannot hold, not even as a reference.
+_NOT_XML: Final = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def junit_report(run: RunResult) -> str:
+    """Return the XML of a run, with file and line of each scenario and the text report of those that failed."""
+    root = ET.Element("testsuites", {"name": "pdp test", **_counts(run.results)})
+    for suite in run.suites:
+        about = {"name": f"{suite.suite.file} [{suite.engine}]", "time": f"{suite.seconds:.3f}"}
+        cases = ET.SubElement(root, "testsuite", about | _counts(suite.results))
+        for result in suite.results:
+            _add_case(cases, result)
+    ET.indent(root)
+    text = _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", ET.tostring(root, encoding="unicode"))
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
+
+
+def _add_case(cases: ET.Element, result: ScenarioResult) -> None:
+    file, line = result.place.file, str(result.place.line)
+    names = {"classname": f"{file} [{result.engine}]", "name": result.name}
+    case = ET.SubElement(cases, "testcase", names, file=file, line=line, time=f"{result.seconds:.3f}")
+    if not result.passed:
+        keys = [mismatch.key for step in result.steps for mismatch in step.mismatches]
+        message = result.error or f"not as expected: {', '.join(keys)}"
+        ET.SubElement(case, "failure", message=message).text = failure_text(result)
+
+
+def _counts(results: tuple[ScenarioResult, ...]) -> dict[str, str]:
+    failures = sum(not result.passed for result in results)
+    return {"tests": str(len(results)), "failures": str(failures), "errors": "0", "skipped": "0"}

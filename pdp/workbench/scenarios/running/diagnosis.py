@@ -14,10 +14,10 @@ from pdp.opa.program import find_opa
 from pdp.opa.rules import RuleSite, rule_sites, sites_by_code
 from pdp.workbench.explain.explain import NO_DECISION
 from pdp.workbench.explain.trace import Condition, RuleRun, trace
-from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import Suite, policy_modules
 from pdp.workbench.scenarios.results import Diagnosis, EngineAnswer, Fired, Missed, ScenarioResult, StepResult
 from pdp.workbench.scenarios.running.engines import whole_data
+from pdp.workbench.shown_file import shown_file
 
 _TRACED: Final = 10
 """How many failures of a suite are traced with OPA, which takes a moment each."""

@@ -22,10 +22,10 @@ from pdp.opa.evaluation import Evaluator
 from pdp.opa.modules import Module
 from pdp.opa.rules import RuleSite, rule_sites, sites_by_code, statements
 from pdp.workbench.explain.explain import NO_DECISION
-from pdp.workbench.reports.shown_file import shown_file
 from pdp.workbench.scenarios.files.suite import Suite, policy_modules
 from pdp.workbench.scenarios.results import ScenarioResult, StepResult
 from pdp.workbench.scenarios.running.engines import whole_data
+from pdp.workbench.shown_file import shown_file
 
 _Runs = Sequence[tuple[Suite, Sequence[ScenarioResult]]]
 

@@ -1,4 +1,0 @@
-"""What scenarios reach.
-
-coverage: lines, reason codes and verdicts that scenarios reach, and what the release gate misses.
-"""
