@@ -21,8 +21,10 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pdp.approvals.approvals import ApprovalRefusedError
 from pdp.decision import new_id
 from pdp.errors import AuditError, EngineError, PdpError, StoreError, UsageError
+from pdp.service.approvals.routes import refused
 from pdp.service.approvals.sweep import background
 from pdp.service.errors import HttpError, invalid
 from pdp.service.openapi import ROUTES, TITLE
@@ -131,6 +133,8 @@ async def _answer(request: Request, error: Exception) -> Response:
     """Return the answer to an error: 400 for bad input, 503 if an engine or store is down, 500 for a fault."""
     if isinstance(error, RequestValidationError):
         error = invalid(error.errors())
+    elif isinstance(error, ApprovalRefusedError):
+        error = refused(error)
     elif isinstance(error, StoreError | AuditError | EngineError):
         _log.error("a request could not be served: %s: %s", error.code, error)
         error = HttpError(503, "a store or engine cannot be used", hint="try again", headers={"Retry-After": "1"})

@@ -162,22 +162,22 @@ class Readiness:
         # No request at all: the policy denies it, and says which one it is.
         engine = tenant.pep.engine
         decision, healthy = await asyncio.gather(engine.adecide_body(b"{}"), engine.ahealthy())
+        if decision.bundle_revision and healthy:
+            since = self._since.setdefault((tenant.name, decision.bundle_revision), time.time())
+            return {
+                "status": "ready",
+                "name": engine.name,
+                "bundle_revision": decision.bundle_revision,
+                "release": decision.release,
+                "age_seconds": round(time.time() - since),
+            }
+        code, logged = decision.codes[0], decision.reasons[0].text
+        why = "it gives no decision; the log says why"
         if not healthy and (decision.bundle_revision or decision.codes == (AnswerInvalidError.code,)):
-            why = "OPA's bundles are not activated, or a plugin is not up; see: pdp opa status"
-            _log.error("tenant %s: not ready: %s", tenant.name, why)
-            return {"status": "unready", "name": engine.name, "code": "engine.not_ready", "reason": why}
-        if decision.bundle_revision is None:
-            code, why = decision.reasons[0].code, "it gives no decision; the log says why"
-            _log.error("tenant %s: not ready: %s", tenant.name, decision.reasons[0].text)
-            return {"status": "unready", "name": tenant.pep.engine.name, "code": code, "reason": why}
-        since = self._since.setdefault((tenant.name, decision.bundle_revision), time.time())
-        return {
-            "status": "ready",
-            "name": tenant.pep.engine.name,
-            "bundle_revision": decision.bundle_revision,
-            "release": decision.release,
-            "age_seconds": round(time.time() - since),
-        }
+            code = "engine.not_ready"
+            why = logged = "OPA's bundles are not activated, or a plugin is not up; see: pdp opa status"
+        _log.error("tenant %s: not ready: %s", tenant.name, logged)
+        return {"status": "unready", "name": engine.name, "code": code, "reason": why}
 
 
 class RateLimiter:

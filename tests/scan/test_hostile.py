@@ -258,11 +258,11 @@ def test_what_a_module_prints_is_no_part_of_the_answer() -> None:
     assert (done.code, done.json["tools"], done.err) == (0, ["add_one"], "hello\n")
 
 
-def test_ten_megabytes_are_read() -> None:
+def test_megabytes_are_read() -> None:
     text = "x" * 10_000
-    tools = [{"name": f"tool_{at}", "description": text, "inputSchema": OBJECT} for at in range(1000)]
+    tools = [{"name": f"tool_{at}", "description": text, "inputSchema": OBJECT} for at in range(300)]
 
-    assert (len(imported(*tools)[1]), imported({**tools[0], "description": text * 3})[2]) == (1000, ["tool_0"])
+    assert (len(imported(*tools)[1]), imported({**tools[0], "description": text * 3})[2]) == (300, ["tool_0"])
 
 
 @pytest.mark.process

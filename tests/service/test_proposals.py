@@ -122,60 +122,61 @@ async def test_whose_session_it_is(in_sqlite: ServedApp) -> None:
     assert (named.json()["verdict"], named.json()["trace"]["request_id"]) == ("STEP_UP", "req-8")
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "message"),
-    [
-        ("/v1/proposals", {}, "proposal is missing"),
-        ("/v1/proposals", {**BODY, "id": "short"}, "id is not valid: String should match pattern"),
-        ("/v1/proposals", {**BODY, "id": 7}, "id has to be a text"),
-        ("/v1/proposals", {**BODY, "run": "yes"}, "run is not valid: Input should be a valid boolean"),
-        ("/v1/proposals", {**BODY, "step_name": 1}, "step_name has to be a text"),
-        ("/v1/proposals", {**BODY, "approval": None}, "unknown field 'approval'"),
-        ("/v1/proposals", {**BODY, "session": None}, "session has to be an object"),
-        ("/v1/proposals", {**BODY, "session": {"time": "x"}}, "unknown field 'session.time'"),
-        ("/v1/proposals", {**BODY, "session": {"run_id": 5}}, "session.run_id has to be a text"),
-        ("/v1/proposals", {"plan": {}}, "plan has to be a list"),
-        ("/v1/proposals", {"plan": [], "run": True}, "unknown field 'run'"),
-        ("/v1/tools?format=other", {}, "format is not valid: Input should be 'plain'"),
-        ("/v1/proposals/x/result", {}, "execution is missing"),
-        ("/v1/proposals/x/result", {"execution": {"started": True}}, "execution.Succeeded.result is missing"),
-        (
-            "/v1/proposals/x/result",
-            {"execution": {"result": 1, "failure": {}}},
-            "execution.Failed.failure.code is missing",
-        ),
-        (
-            "/v1/proposals/x/result",
-            {"execution": {"result": 1, "started": False}},
-            "execution.Succeeded.started is not valid",
-        ),
-        (
-            "/v1/proposals/x/result",
-            {"execution": {"result": 1, "started": 1}},
-            "execution.Succeeded.started is not valid",
-        ),
-        (
-            "/v1/proposals/x/result",
-            {"execution": {"result": 1, "attempts": 0}},
-            "execution.Succeeded.attempts is not valid",
-        ),
-        (
-            "/v1/proposals/x/result",
-            {"execution": {"failure": {"code": "NO"}}},
-            "execution.Failed.failure.code is not valid",
-        ),
-        (
-            "/v1/proposals/x/result",
-            {"execution": {"result": 1, "error": 1}},
-            "unknown field 'execution.Succeeded.error'",
-        ),
-        ("/v1/runs/run-1/end", {"session": []}, "session has to be an object"),
-    ],
-)
-async def test_what_cannot_be_read_is_refused(in_sqlite: ServedApp, path: str, body: Any, message: str) -> None:
-    answered = await in_sqlite.client().post(path, json=body)
-    assert (answered.status_code, answered.json()["error"]["code"]) == (400, "service.bad_request"), answered.text
-    assert answered.json()["error"]["message"].startswith(message)
+UNREADABLE: list[tuple[str, Any, str]] = [
+    ("/v1/proposals", {}, "proposal is missing"),
+    ("/v1/proposals", {**BODY, "id": "short"}, "id is not valid: String should match pattern"),
+    ("/v1/proposals", {**BODY, "id": 7}, "id has to be a text"),
+    ("/v1/proposals", {**BODY, "run": "yes"}, "run is not valid: Input should be a valid boolean"),
+    ("/v1/proposals", {**BODY, "step_name": 1}, "step_name has to be a text"),
+    ("/v1/proposals", {**BODY, "approval": None}, "unknown field 'approval'"),
+    ("/v1/proposals", {**BODY, "session": None}, "session has to be an object"),
+    ("/v1/proposals", {**BODY, "session": {"time": "x"}}, "unknown field 'session.time'"),
+    ("/v1/proposals", {**BODY, "session": {"run_id": 5}}, "session.run_id has to be a text"),
+    ("/v1/proposals", {"plan": {}}, "plan has to be a list"),
+    ("/v1/proposals", {"plan": [], "run": True}, "unknown field 'run'"),
+    ("/v1/tools?format=other", {}, "format is not valid: Input should be 'plain'"),
+    ("/v1/proposals/x/result", {}, "execution is missing"),
+    ("/v1/proposals/x/result", {"execution": {"started": True}}, "execution.Succeeded.result is missing"),
+    (
+        "/v1/proposals/x/result",
+        {"execution": {"result": 1, "failure": {}}},
+        "execution.Failed.failure.code is missing",
+    ),
+    (
+        "/v1/proposals/x/result",
+        {"execution": {"result": 1, "started": False}},
+        "execution.Succeeded.started is not valid",
+    ),
+    (
+        "/v1/proposals/x/result",
+        {"execution": {"result": 1, "started": 1}},
+        "execution.Succeeded.started is not valid",
+    ),
+    (
+        "/v1/proposals/x/result",
+        {"execution": {"result": 1, "attempts": 0}},
+        "execution.Succeeded.attempts is not valid",
+    ),
+    (
+        "/v1/proposals/x/result",
+        {"execution": {"failure": {"code": "NO"}}},
+        "execution.Failed.failure.code is not valid",
+    ),
+    (
+        "/v1/proposals/x/result",
+        {"execution": {"result": 1, "error": 1}},
+        "unknown field 'execution.Succeeded.error'",
+    ),
+    ("/v1/runs/run-1/end", {"session": []}, "session has to be an object"),
+]
+
+
+async def test_what_cannot_be_read_is_refused(in_sqlite: ServedApp) -> None:
+    agent = in_sqlite.client()
+    for path, body, message in UNREADABLE:
+        answered = await agent.post(path, json=body)
+        assert (answered.status_code, answered.json()["error"]["code"]) == (400, "service.bad_request"), answered.text
+        assert answered.json()["error"]["message"].startswith(message), answered.text
 
 
 async def test_each_endpoint_takes_the_scope_propose(in_sqlite: ServedApp) -> None:

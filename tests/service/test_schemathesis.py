@@ -14,7 +14,7 @@ from tests.support.service import RunningService, running_service
 
 pytestmark = pytest.mark.process
 
-EXAMPLES = int(os.environ.get("PDP_SCHEMATHESIS", "8"))
+EXAMPLES = int(os.environ.get("PDP_SCHEMATHESIS", "4"))
 """Requests to each endpoint; the environment asks for a longer run."""
 
 Case = schemathesis.Case[Any]
@@ -46,6 +46,6 @@ def test_every_answer_is_as_the_document_says(case: Case, running: RunningServic
 
 
 @schema.parametrize()
-@settings(max_examples=3, derandomize=True)
+@settings(max_examples=1, derandomize=True)
 def test_every_answer_without_a_token_is_as_the_document_says(case: Case, running: RunningService) -> None:
     case.call_and_validate(base_url=running.url, excluded_checks=[positive_data_acceptance])

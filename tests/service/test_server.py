@@ -9,16 +9,12 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.service.test_health import EVALUATION
@@ -27,6 +23,7 @@ from tests.support import PATIENCE, at_once, until
 from tests.support.command_line import environment, pdp, pdp_process, written
 from tests.support.payments import ARGUMENTS, BUNDLE, EXAMPLE
 from tests.support.postgres import fresh_database
+from tests.support.servers.certificates import certificate
 from tests.support.service import APPROVER, RunningService, running_service
 
 pytestmark = pytest.mark.process
@@ -291,30 +288,8 @@ def test_two_services_with_an_opa_each_are_one_on_one_database(tmp_path: Path) -
     assert (verified.code, verified.err) == (0, "")
 
 
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that signs itself, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.now(UTC)
-    alternative = x509.SubjectAlternativeName([x509.DNSName("localhost")])
-    signed = (
-        x509.CertificateBuilder(
-            name, name, key.public_key(), x509.random_serial_number(), now - timedelta(1), now + timedelta(1)
-        )
-        .add_extension(alternative, critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return (
-        written(folder / "cert.pem", signed.public_bytes(serialization.Encoding.PEM)),
-        written(folder / "key.pem", secret),
-    )
-
-
 def test_another_interface_is_served_over_tls(tmp_path: Path) -> None:
-    cert, key = certificate(tmp_path)
+    cert, key = certificate(tmp_path, "localhost")
     with running_service(tmp_path, host="0.0.0.0", tls_cert=str(cert), tls_key=str(key)) as running:  # noqa: S104
         port = httpx.URL(running.url).port
         trusted = ssl.create_default_context(cafile=str(cert))

@@ -13,7 +13,7 @@ from tests.support.command_line import environment
 @pytest.mark.opa
 def test_nothing_is_lost_or_doubled_while_parts_are_killed() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "scripts.soak", "--seconds", "30"],
+        [sys.executable, "-m", "scripts.soak", "--seconds", "10"],
         capture_output=True, text=True, check=False, cwd=ROOT, env=environment(), timeout=600,
     )  # fmt: skip
 

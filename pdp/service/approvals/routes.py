@@ -5,8 +5,7 @@ The token says who decides: no body names another person.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
@@ -128,29 +127,20 @@ def _sees_all(who: Caller) -> bool:
 
 
 def _stored(who: Caller, approval_id: str) -> Approval:
-    with _refusals():
-        approval = who.tenant.approvals.get(approval_id)
+    approval = who.tenant.approvals.get(approval_id)
     if not may_see(who, approval):
-        raise _refused(ApprovalRefusedError(approval_id, Refusal.UNKNOWN))
+        raise ApprovalRefusedError(approval_id, Refusal.UNKNOWN)
     return approval
 
 
 async def _step(who: Caller, approval_id: str, step: Callable[[dict[str, Any]], Approval]) -> ApprovalBody:
     def decided() -> Approval:
         _stored(who, approval_id)
-        with _refusals():
-            return step({**who.principal.claims})
+        return step({**who.principal.claims})
 
     return ApprovalBody.of(await asyncio.to_thread(decided))
 
 
-@contextmanager
-def _refusals() -> Iterator[None]:
-    try:
-        yield
-    except ApprovalRefusedError as error:
-        raise _refused(error) from error
-
-
-def _refused(error: ApprovalRefusedError) -> HttpError:
+def refused(error: ApprovalRefusedError) -> HttpError:
+    """Return the answer to a step that the rules of approvals refuse."""
     return HttpError(_STATUS.get(error.reason, 409), error.message, code=f"approvals.{error.reason}")

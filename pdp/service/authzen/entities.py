@@ -13,7 +13,7 @@ from pdp.errors import UsageError
 from pdp.json import MAX_BYTES, JsonValueError, canonical, digest
 from pdp.request import Entity, Request, RequestedAction, bounded
 from pdp.service.authzen.policy import AccessRequest
-from pdp.service.errors import HttpError, Model, read_model
+from pdp.service.errors import HttpError, read_model
 from pdp.service.models.access import AccessAction, AccessEntity
 from pdp.service.security.principal import Scope
 from pdp.service.state import Caller
@@ -77,35 +77,24 @@ class QuestionReader:
         value = stated.get(name)
         known = self._known.get((name, id(value)))
         if known is None:
+            if name not in stated:
+                raise HttpError(400, f"{name} is missing")
             part: Entity | RequestedAction
             if name == "action":
-                part = self._caller.tenant.access.completed(read_action(stated))
+                action = read_model(AccessAction, value, name)
+                part = self._caller.tenant.access.completed(RequestedAction(action.name, action.properties))
             else:
-                part = entity_of(self._caller, stated, name, self._directory)
+                part = entity_of(self._caller, read_model(AccessEntity, value, name), name, self._directory)
             known = self._known[name, id(value)] = (value, part, part._asdict())
         return known
 
 
-def entity_of(caller: Caller, stated: Mapping[str, Any], name: str, directory: Mapping[str, Any]) -> Entity:
+def entity_of(caller: Caller, part: AccessEntity, name: str, directory: Mapping[str, Any]) -> Entity:
     """Return subject or resource, with what the directory knows of it and the request does not state."""
-    part = stated_part(stated, name, AccessEntity)
     if name == "subject" and not caller.may(Scope.ASSERT):
         return _own_subject(caller, part.type, part.id)
     known = directory.get(f"{name}s", {}).get(part.type, {}).get(part.id, {})
     return Entity(part.type, part.id, {**known, **part.properties})
-
-
-def read_action(stated: Mapping[str, Any]) -> RequestedAction:
-    """Return the action as it is stated."""
-    action = stated_part(stated, "action", AccessAction)
-    return RequestedAction(action.name, action.properties)
-
-
-def stated_part(stated: Mapping[str, Any], name: str, model: type[Model]) -> Model:
-    """Return a part of a question as its model; HttpError 400 if it is missing or mistyped."""
-    if name not in stated:
-        raise HttpError(400, f"{name} is missing")
-    return read_model(model, stated[name], name)
 
 
 def _own_subject(caller: Caller, kind: str, key: str) -> Entity:

@@ -16,7 +16,7 @@ from pdp.audit.chain import recordable
 from pdp.clock import to_milliseconds
 from pdp.decision import Verdict
 from pdp.json import canonical
-from pdp.service.authzen.entities import KEYS, QuestionReader, entity_of, read_action
+from pdp.service.authzen.entities import KEYS, QuestionReader, entity_of
 from pdp.service.authzen.evaluation import decide_all
 from pdp.service.authzen.policy import UNCHECKED
 from pdp.service.errors import HttpError, read_model
@@ -55,16 +55,19 @@ async def search(
         raise HttpError(404, "this search is not offered")
     if kind == "subject" and not caller.may(Scope.ASSERT):
         raise HttpError(403, "subjects are searched with the scope assert", hint="ask for a token that has it")
-    body = read_model(_MODELS[kind], body).model_dump(exclude_unset=True)
+    asked: Any = read_model(_MODELS[kind], body)
+    body = asked.model_dump(exclude_unset=True)
     stated: dict[str, Any] = {name: body[name] for name in KEYS if name in body}
     directory = await policy.directory()
     form = {} if kind == "action" else {"type": stated[kind]["type"]}
     known: dict[str, Any] = {kind: form, "context": stated.get("context", {})}
     known |= {
-        name: entity_of(caller, stated, name, directory)._asdict() for name in ("subject", "resource") if name != kind
+        name: entity_of(caller, getattr(asked, name), name, directory)._asdict()
+        for name in ("subject", "resource")
+        if name != kind
     }
     if kind != "action":
-        known["action"] = read_action(stated)._asdict()
+        known["action"] = asked.action.model_dump()
     question = canonical([caller.tenant.name, caller.principal.id, kind, {**stated, kind: form}])
     page = _asked_page(body.get("page", {}), limits.page, question, policy.seal)
     names = sorted(await policy.candidates(kind, known, directory))
@@ -74,8 +77,8 @@ async def search(
     while at < min(len(left), _ROUNDS * limits.batch) and len(found) < page.limit and time.monotonic() < ends:
         entities = [{**form, "name" if kind == "action" else "id": name} for name in left[at : at + limits.batch]]
         reader = QuestionReader(caller, directory, request_id)
-        asked = [reader.read({**stated, kind: entity}, checks=False) for entity in entities]
-        for entity, answer in zip(entities, await decide_all(caller, asked), strict=True):
+        questions = [reader.read({**stated, kind: entity}, checks=False) for entity in entities]
+        for entity, answer in zip(entities, await decide_all(caller, questions), strict=True):
             if len(found) == page.limit:
                 break
             at, decided_by = at + 1, answer.decision.bundle_revision or revision

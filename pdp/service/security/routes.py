@@ -20,7 +20,7 @@ router = APIRouter(route_class=ServiceRoute, tags=["tokens"])
 async def create_token(request: Request, by: Administrator, order: TokenOrder) -> NewToken:
     """Make a token of the administrator's tenant. Its secret is in this answer, and nowhere else."""
     store = service_of(request).tokens.tokens
-    record, token = await asyncio.to_thread(issue_token, store, by.tenant.name, order.model_dump())
+    record, token = await asyncio.to_thread(issue_token, store, by.tenant.name, order)
     await _recorded(request, by, "token.created", record.id, record.scopes)
     return NewToken(**record.as_json(), token=token)
 

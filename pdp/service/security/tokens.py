@@ -96,7 +96,7 @@ def open_tokens(settings: ServiceSettings, owned: ExitStack) -> TokenAuthenticat
     return TokenAuthenticator(open_stores(url, owned).tokens)
 
 
-def issue_token(tokens: SqlTokens, tenant: str, order: Mapping[str, Any]) -> tuple[TokenRecord, str]:
+def issue_token(tokens: SqlTokens, tenant: str, order: TokenOrder | Mapping[str, Any]) -> tuple[TokenRecord, str]:
     """Store a new token, as of `TokenOrder`; return its record, and the token itself, which is stored nowhere.
 
     UsageError: the order is not valid, or its claims are not those of a session.

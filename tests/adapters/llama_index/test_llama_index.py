@@ -71,12 +71,6 @@ def answer(event: Any, *, approved: bool = True) -> HumanResponseEvent:
     return HumanResponseEvent(approval_id=event.approval_id, approved=approved)
 
 
-def with_context(function: Any) -> Any:
-    """As the framework sees it without `from __future__ import annotations`, which hides a `Context` from it."""
-    function.__annotations__["ctx"] = Context
-    return function
-
-
 async def test_calls_that_are_held_together_run_as_each_is_granted(world: World, pep: Pep, tools: list[Any]) -> None:
     script = Script([*HELD, READ])
     handler = agent_of(script, tools).run("go")
@@ -245,7 +239,6 @@ async def test_tools_of_other_classes_are_guarded_and_a_context_is_no_argument(w
         def custom_query(self, query_str: str) -> str:
             return run_body(world.record, "ask_notes", {"input": query_str})
 
-    @with_context
     async def read_note(ctx: Context, note: str, page: float | None = None, filter: Any = None) -> str:  # noqa: A002
         await ctx.store.set("seen", note)
         return run_body(world.record, "read_note", {"note": note})
@@ -269,7 +262,6 @@ async def test_tools_of_other_classes_are_guarded_and_a_context_is_no_argument(w
 
 
 async def test_a_tool_that_waits_for_an_event_of_its_own_does(world: World, pep: Pep) -> None:
-    @with_context
     async def post_note(ctx: Context, note: str) -> str:
         said = await ctx.wait_for_event(HumanResponseEvent, InputRequiredEvent(prefix="Sure?"))
         return run_body(world.record, "read_note", {"note": said.response})

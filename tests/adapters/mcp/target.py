@@ -1,7 +1,4 @@
-"""The MCP SDK as a target: a server of the suite's tools, and its client, of each revision of the protocol.
-
-As a program, `target.py FOLDER`, it serves a world's tools over stdio.
-"""
+"""The MCP SDK as a target: a server of the suite's tools, and its client, of each revision of the protocol."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

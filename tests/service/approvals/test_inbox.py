@@ -79,14 +79,11 @@ async def test_an_inbox_is_told_of_each_step_in_its_order_wherever_it_was_taken(
             assert [await stream.told() for _ in range(3)] == other.events()[-3:]
         assert other.approvals.get(before.id).state == "pending"
 
-
-async def test_who_proposes_is_told_of_their_own_alone(tmp_path: Path) -> None:
-    with running_service(tmp_path) as running, elsewhere(running.store) as other:
+        # Who proposes is told of their own alone.
         async with inbox(running, running.token(["propose"], CLERK)) as stream:
-            await asyncio.to_thread(other.opened)
+            await asyncio.to_thread(other.opened, purpose="another")
             own = await asyncio.to_thread(other.opened, CLERK)
-            told = await stream.told()
-        assert told[1:] == ("approval.opened", own.id)
+            assert (await stream.told())[1:] == ("approval.opened", own.id)
 
 
 async def test_an_inbox_ends_when_its_token_is_revoked(tmp_path: Path) -> None:

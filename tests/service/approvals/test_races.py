@@ -75,7 +75,7 @@ def answers(posts: list[Callable[[], httpx.Response]]) -> Counter[object]:
 
 def test_of_all_who_grant_at_once_one_counts(race: Race) -> None:
     clients = race.clients(["approve"], APPROVER, VICE)
-    for _ in range(5):
+    for _ in range(2):
         approval_id, _ = race.asked()
         path = f"/v1/approvals/{approval_id}/grant"
         assert answers([partial(client.post, path) for client in clients]) == {200: 1, "approvals.not_pending": 3}
@@ -85,7 +85,7 @@ def test_of_all_who_grant_at_once_one_counts(race: Race) -> None:
 
 def test_of_a_quorum_each_person_counts_once(race: Race) -> None:
     clients = race.clients(["approve"], APPROVER, VICE)
-    for _ in range(5):
+    for _ in range(2):
         approval = pending(race, time=None, quorum=2)
         path = f"/v1/approvals/{approval.id}/grant"
         given = answers([partial(client.post, path) for client in clients])
@@ -98,7 +98,7 @@ def test_of_a_quorum_each_person_counts_once(race: Race) -> None:
 
 def test_a_grant_against_a_denial(race: Race) -> None:
     granting, denying = race.clients(["approve"], APPROVER)
-    for _ in range(5):
+    for _ in range(2):
         approval_id, _ = race.asked()
         path = f"/v1/approvals/{approval_id}"
         given = answers([partial(granting.post, f"{path}/grant"), partial(denying.post, f"{path}/deny")])
@@ -113,7 +113,7 @@ def test_a_grant_against_a_denial(race: Race) -> None:
 
 def test_a_grant_against_the_end_of_its_time(race: Race) -> None:
     with elsewhere(race.services[0].store) as other:
-        for _ in range(10):
+        for _ in range(4):
             approval = pending(race, time=OPENED)
             grant = partial(race.here.approvals.grant, approval.id, APPROVER, SOON)
             granted, _ = at_once([partial(was_taken, step) for step in (grant, partial(other.approvals.sweep, END))])
@@ -126,7 +126,7 @@ def test_a_grant_against_the_end_of_its_time(race: Race) -> None:
 
 def test_of_all_who_use_it_at_once_one_runs(race: Race) -> None:
     clients = race.clients(["propose", "assert"], OFFICER, OFFICER)
-    for _ in range(5):
+    for _ in range(2):
         approval_id, wanted = race.asked()
         race.services[0].client(["approve"], APPROVER).post(f"/v1/approvals/{approval_id}/grant")
         given = [answer.json() for answer in at_once([partial(run, client, wanted) for client in clients])]
@@ -140,7 +140,7 @@ def test_of_all_who_use_it_at_once_one_runs(race: Race) -> None:
 
 def test_a_withdrawal_against_a_use(race: Race) -> None:
     using, withdrawing = race.clients(["propose", "assert"], OFFICER)
-    for _ in range(8):
+    for _ in range(3):
         approval_id, wanted = race.asked()
         race.services[0].client(["approve"], APPROVER).post(f"/v1/approvals/{approval_id}/grant")
         used, withdrawn = at_once(

@@ -10,16 +10,12 @@ import socket
 import ssl
 import threading
 import time
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import ValidationError
 
 from pdp.service.approvals.webhooks import WebhookError, checked_addresses
@@ -29,6 +25,7 @@ from pdp.stores.sql.tokens import SqlWebhooks
 from tests.service.approvals.test_routes import opened
 from tests.support import PATIENCE, until
 from tests.support.postgres import DATABASES, empty_database
+from tests.support.servers.certificates import certificate
 from tests.support.service import APPROVER, ServedApp, service, tenant_on
 
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
@@ -187,7 +184,7 @@ async def test_the_name_is_resolved_once_and_its_certificate_is_checked_at_the_a
 
     monkeypatch.setattr(socket, "getaddrinfo", resolving)
     monkeypatch.setattr("pdp.service.approvals.webhooks._ATTEMPTS", 1)
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate(tmp_path, name)))
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate(tmp_path, name)[0]))
     with Receiver(tls=tls_of(tmp_path)) as receiver:
         hook = webhook(f"https://inbox.example:{receiver.port}/")
         tenants = {"default": tenant_on(url := empty_database("sqlite", tmp_path), webhooks=[hook])}
@@ -200,23 +197,6 @@ async def test_the_name_is_resolved_once_and_its_certificate_is_checked_at_the_a
                 assert await asyncio.to_thread(until, lambda: "is not delivered to inbox.example" in caplog.text)
         assert resolved == ["inbox.example"]
         assert receiver.messages.empty()
-
-
-def certificate(folder: Path, name: str) -> Path:
-    key = ec.generate_private_key(ec.SECP256R1())
-    named = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder(named, named, key.public_key(), x509.random_serial_number(), now, now + timedelta(1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    plain = serialization.NoEncryption()
-    form = serialization.PrivateFormat.PKCS8
-    (folder / "key.pem").write_bytes(key.private_bytes(serialization.Encoding.PEM, form, plain))
-    return folder / "cert.pem"
 
 
 def tls_of(folder: Path) -> ssl.SSLContext:

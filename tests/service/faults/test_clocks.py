@@ -7,12 +7,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from pdp.clock import to_seconds
 from pdp.stores.approvals import Approval, ApprovalState
 from tests.service.faults.test_reuse import SENT, asked, granted, proposed
-from tests.support.postgres import DATABASES
 from tests.support.service import APPROVER, ServedApp, service
 
 HOUR = 3600
@@ -29,9 +26,8 @@ def moved(served: ServedApp, approval_id: str, hours: float) -> Approval:
     return new
 
 
-@pytest.mark.parametrize("database", DATABASES)
-async def test_a_clock_that_goes_forward_ends_an_approval_for_ever(tmp_path: Path, database: str) -> None:
-    async with service(tmp_path, database) as served:
+async def test_a_clock_that_goes_forward_ends_an_approval_for_ever(tmp_path: Path) -> None:
+    async with service(tmp_path) as served:
         agent, supervisor = served.client(), served.client(["approve"], APPROVER)
         approval = await granted(agent, supervisor, proposed())
         moved(served, approval, -2)
@@ -50,9 +46,8 @@ async def test_a_clock_that_goes_forward_ends_an_approval_for_ever(tmp_path: Pat
         assert (answer["begun"], answer["approval"]["id"]) == (False, later)
 
 
-@pytest.mark.parametrize("database", DATABASES)
-async def test_a_clock_that_goes_back_waits_for_what_was_opened_after_it(tmp_path: Path, database: str) -> None:
-    async with service(tmp_path, database) as served:
+async def test_a_clock_that_goes_back_waits_for_what_was_opened_after_it(tmp_path: Path) -> None:
+    async with service(tmp_path) as served:
         agent, supervisor = served.client(), served.client(["approve"], APPROVER)
         pending = (await asked(agent, proposed()))["approval"]["id"]
         moved(served, pending, 1)
@@ -66,16 +61,16 @@ async def test_a_clock_that_goes_back_waits_for_what_was_opened_after_it(tmp_pat
         assert (await asked(agent, proposed()))["begun"] is True
 
 
-@pytest.mark.parametrize("hours", [-2, 0, 2])
-async def test_what_was_used_is_used_whatever_the_clock_says(tmp_path: Path, hours: float) -> None:
+async def test_what_was_used_is_used_whatever_the_clock_says(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
         agent, supervisor = served.client(), served.client(["approve"], APPROVER)
         approval = await granted(agent, supervisor, proposed())
         begun = await asked(agent, proposed())
         assert begun["begun"] is True
         assert (await agent.post(f"/v1/proposals/{begun['id']}/result", json=SENT)).status_code == 200
-        assert moved(served, approval, hours).state is ApprovalState.CONSUMED
-        for key in ("idm-1", "idm-2"):
-            assert (await asked(agent, proposed({"idempotency_key": key})))["begun"] is False
-        assert (await supervisor.post(f"/v1/approvals/{approval}/grant")).status_code == 409
-        assert (await supervisor.get(f"/v1/approvals/{approval}")).json()["state"] == "consumed"
+        for hours in (-2, 0, 2):
+            assert moved(served, approval, hours).state is ApprovalState.CONSUMED
+            for key in ("idm-1", "idm-2"):
+                assert (await asked(agent, proposed({"idempotency_key": key})))["begun"] is False
+            assert (await supervisor.post(f"/v1/approvals/{approval}/grant")).status_code == 409
+            assert (await supervisor.get(f"/v1/approvals/{approval}")).json()["state"] == "consumed"

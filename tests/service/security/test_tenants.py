@@ -40,10 +40,13 @@ def content(url: str) -> dict[str, list[str]]:
         return {name: sorted(map(str, connection.execute(text(f'SELECT * FROM "{name}"')))) for name in names}  # noqa: S608
 
 
-def attempts(approval: str, token: str) -> dict[tuple[str, str], list[tuple[str, Any, int]]]:
-    """By endpoint, the requests of another tenant with ids of this one: path, body, and the status of the answer."""
+def attempts(approval: str, token: str) -> dict[tuple[str, str], list[tuple[str, Any, int | None]]]:
+    """By endpoint, the requests of another tenant with ids of this one: path, body, and the status of the answer.
+
+    Of an endpoint without a row any status will do: what it answers is looked at all the same.
+    """
     ids = {"{approval_id}": approval, "{token_id}": token, "{tenant}": "acme"}
-    asked: dict[tuple[str, str], list[tuple[str, Any, int]]] = {
+    asked: dict[tuple[str, str], list[tuple[str, Any, int | None]]] = {
         ("post", "/access/v1/evaluation"): [("", wire(), 200)],
         ("post", "/access/v1/evaluations"): [("", {"evaluations": [wire()]}, 200)],
         ("post", "/access/v1/search/subject"): [("", wire(subject={"type": "user"}), 200)],
@@ -74,7 +77,7 @@ def attempts(approval: str, token: str) -> dict[tuple[str, str], list[tuple[str,
     }  # fmt: skip
     documented = openapi_document()["paths"]
     every = {(method, path) for path, methods in documented.items() for method in methods}
-    listed = {at: asked.get(at, [("", None, 200)]) for at in sorted(every)}
+    listed = {at: asked.get(at, [("", None, None)]) for at in sorted(every)}
     for (_, template), requests in listed.items():
         path = template
         for name, value in ids.items():
@@ -133,7 +136,7 @@ async def test_another_tenant_finds_nothing(database: str, tmp_path: Path) -> No
             for path, body, status in requests:
                 if template != "/v1/approvals/events":
                     answer = await other.request(method, path, json=body)
-                    assert (method, path, answer.status_code) == (method, path, status)
+                    assert status in (None, answer.status_code), (method, path)
                     answers.append(f"{template} {answer.text} {dict(answer.headers)}")
         own = (await other.get("/v1/approvals")).json()["approvals"]
         told = await streamed(served, other.headers["Authorization"], len(own))
