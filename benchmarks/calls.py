@@ -197,8 +197,8 @@ def shadow(calls: int) -> tuple[dict[str, float], Goals]:
     with payments.engine() as bare, ShadowEngine(payments.engine(), EmbeddedEngine(lax())) as shadowed:
         for _ in range(2):  # the second round counts: everything is warm
             sides: dict[str, Engine] = {"alone": bare, "with a shadow": shadowed}
-            for name, engine in sides.items():
-                decide = lambda engine=engine: engine.decide_body(body)  # noqa: E731
+            for name, side in sides.items():
+                decide = lambda side=side: side.decide_body(body)  # noqa: E731
                 found |= medians({f"shadow: one caller, {name}": decide}, calls // 2)
                 found[f"shadow: 16 callers, {name}, per s"] = throughput(decide, 16, 1.0)
                 while shadowed.counts().waiting:
