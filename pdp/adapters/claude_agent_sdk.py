@@ -25,7 +25,7 @@ with extra("claude-agent-sdk"):
     from pdp.adapters.mcp import content, listed_page, look, own_of, running, told
     from pdp.hooks.call import Behaviour, HookAnswer, Moment
     from pdp.hooks.decide import answer
-    from pdp.hooks.dialects.claude_code import CLAUDE_CODE, http_body
+    from pdp.hooks.dialects import CLAUDE_CODE, http_body
 
 
 _EVENTS: Final = ("PreToolUse", "PostToolUse", "PostToolUseFailure")

@@ -18,24 +18,24 @@ COMMANDS: Final = {
     "init": "init",
     "test": "test",
     "check": "check",
-    "doctor": "doctor",
+    "doctor": "check:doctor_app",
     "mutate": "mutate",
     "manifest": "manifest",
     "scan": "manifest.sources",
     "bundle": "bundle",
     "release": "release",
     "opa": "opa",
-    "db": "stores.db",
+    "db": "stores.stores:db_app",
     "approvals": "stores.approvals",
-    "keys": "stores.keys",
-    "budgets": "stores.budgets",
+    "keys": "stores.stores:keys_app",
+    "budgets": "stores.stores:budgets_app",
     "token": "stores.token",
     "audit": "audit",
-    "serve": "service.serve",
+    "serve": "guard.serve",
     "hook": "guard.hook",
     "mcp-gateway": "guard.gateway",
 }
-"""The module below `pdp.cli.commands` whose `app` is a command, or a group of them; in the order of the help."""
+"""The module below `pdp.cli.commands`, and its attribute if not `app`, of each command; in the order of the help."""
 
 
 class _Commands(TyperGroup):
@@ -47,7 +47,8 @@ class _Commands(TyperGroup):
             return None
         if cmd_name not in self.commands:
             try:
-                command = import_module(f"pdp.cli.commands.{COMMANDS[cmd_name]}").app
+                module, _, attribute = COMMANDS[cmd_name].partition(":")
+                command = getattr(import_module(f"pdp.cli.commands.{module}"), attribute or "app")
             except MissingExtraError as missing:
                 return _lacking(cmd_name, missing)
             command.rich_markup_mode = self.rich_markup_mode

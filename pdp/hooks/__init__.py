@@ -9,7 +9,7 @@
 - workspace.py: where a path lies: in the workspace, beyond it, in what guards it
 - rules.py: the rules of a repository's own file
 - shell.py: the words of a simple command, and whether git starts other programs
-- dialects/: how each client spells its calls and reads its answers
+- dialects.py: how each client spells its calls and reads its answers
 - install/: the client's own configuration: change, restore, check
 - starter/: manifest, governance and lists to begin with
 """

@@ -17,7 +17,7 @@ from pdp.documents import read_record
 from pdp.errors import PdpError
 from pdp.hooks.call import Behaviour, HookAnswer, Moment
 from pdp.hooks.decide import answer
-from pdp.hooks.dialects.claude_code import CLAUDE_CODE, http_body
+from pdp.hooks.dialects import CLAUDE_CODE, http_body
 from pdp.hooks.home import COMMANDS_FILE, HookCommands, HookPolicy
 from pdp.service.errors import HttpError
 from pdp.service.models import JsonObject

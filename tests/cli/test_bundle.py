@@ -1,14 +1,12 @@
 """`pdp bundle build`, and deciding by bundles and policies: the user's own, broken ones and hostile ones."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from pdp.engine.bundle.file import baseline_bundle_path, read_bundle
 from tests.support import ROOT
-from tests.support.command_line import codes, decided, environment, pdp, session_file, written
+from tests.support.command_line import codes, decided, pdp, session_file, written
 from tests.support.payments import EXAMPLE, effective, wire
 
 pytestmark = [pytest.mark.opa, pytest.mark.usefixtures("opa")]
@@ -54,30 +52,6 @@ def test_the_same_sources_give_the_same_file(tmp_path: Path, monkeypatch: pytest
     )
     assert second == (0, text, "")
     assert (tmp_path / "second.tar.gz").read_bytes() == (tmp_path / "first.tar.gz").read_bytes()
-
-
-BARE = """
-import sys
-sys.modules |= dict.fromkeys(("aiohttp", "cryptography", "httpx", "jinja2", "joserfc", "sqlalchemy"))
-from pdp.cli import main
-main()
-"""
-
-
-@pytest.mark.process
-def test_bundles_without_a_signature_need_no_extra(tmp_path: Path) -> None:
-    def run(*arguments: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [sys.executable, "-c", BARE, "bundle", *arguments],
-            cwd=tmp_path, capture_output=True, text=True, check=False, env=environment(),
-        )  # fmt: skip
-        return done.returncode, done.stderr
-
-    assert run("build", "-o", "b.tar.gz") == (0, "")
-    assert run("diff", "b.tar.gz", "b.tar.gz", "--generate", "5") == (0, "")
-    assert run("keygen", "-o", "key.pem") == (
-        2, "error: this needs the extra \"follow\": pip install 'tool-pdp[follow]'\n",
-    )  # fmt: skip
 
 
 def test_what_was_built_is_decided_by(tmp_path: Path) -> None:

@@ -19,14 +19,8 @@ from tests.support.payments import wire
 
 pytestmark = pytest.mark.process
 
-EXIT_CODES = [
-    (["--version"], 0, "pdp 0.1.0\n"),
-    ([], 2, ""),
-    ([*line("nowhere.json")], 2, ""),
-]
 
-
-@pytest.mark.parametrize(("arguments", "code", "out"), EXIT_CODES)
+@pytest.mark.parametrize(("arguments", "code", "out"), [(["--version"], 0, "pdp 0.1.0\n"), ([], 2, "")])
 def test_a_process_answers_by_its_exit_code(arguments: list[object], code: int, out: str) -> None:
     done = pdp_process(*arguments)
     assert (done.code, done.out) == (code, out)
@@ -40,22 +34,19 @@ def test_a_process_decides_and_imports_nothing_heavy() -> None:
     assert imported & {"cel", "aiohttp", "rich.console", "opa_client"} == set()
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
-def test_no_encoding_hides_a_verdict(encoding: str) -> None:
+def test_no_encoding_hides_a_verdict() -> None:
     proposal = json.dumps({"tool": "b\u00f6se", "arguments": {}}).encode()
-    text = pdp_process(*line(), stdin=proposal, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
-    name = "b\u00f6se" if encoding == "utf-8" else "b\\xf6se"
-    assert (text.code, text.out.splitlines()[0], text.err) == (4, f"REJECTED  {name}", "")
-    answer = pdp_process(*line(), "--json", stdin=proposal, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+    text = pdp_process(*line(), stdin=proposal, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert (text.code, text.out.splitlines()[0], text.err) == (4, "REJECTED  b\\xf6se", "")
+    answer = pdp_process(*line(), "--json", stdin=proposal, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert (answer.code, answer.json["trace"]["tool_name"]) == (4, "b\u00f6se")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
-@pytest.mark.parametrize("options", [(), ("--json",)])
-def test_an_answer_that_cannot_be_written_is_no_answer(options: tuple[str, ...]) -> None:
+def test_an_answer_that_cannot_be_written_is_no_answer() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "pdp", *map(str, line()), *options],
+            [sys.executable, "-m", "pdp", *map(str, line()), "--json"],
             input=json.dumps(wire(amount=1)), stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT,
             env=environment(),
         )  # fmt: skip

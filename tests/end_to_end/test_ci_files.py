@@ -134,17 +134,6 @@ def test_a_loosening_is_in_the_comment_and_stops_the_release_until_it_is_explain
     assert (again.returncode, explained != []) == (0, True), again.stdout
 
 
-@pytest.mark.opa
-@pytest.mark.process
-def test_a_change_of_text_alone_passes(repository: Path) -> None:
-    base = git(repository, "rev-parse", "HEAD")
-    written(repository / "README.md", "Ours.\n")
-    commit(repository)
-
-    assert run(repository, base, COMPARING) == {}
-    assert "Whoever" not in (repository.parent / "comment.md").read_text()
-
-
 @pytest.mark.process
 @pytest.mark.usefixtures("opa")
 def test_a_commit_that_was_not_fetched_is_no_first_release(repository: Path) -> None:

@@ -43,8 +43,9 @@ def test_each_readme_names_its_command(name: str) -> None:
 
 @pytest.mark.opa
 @pytest.mark.process
-@pytest.mark.parametrize("folder", [".", *(f"examples/{name}" for name in WITH_POLICIES)])
+@pytest.mark.parametrize("folder", [f"examples/{name}" for name in WITH_POLICIES])
 def test_unit_tests_of_policies_pass_as_the_readme_runs_them(folder: str, opa: Path) -> None:
+    """The baseline's own are a step of `scripts/test`."""
     readme = (ROOT / folder / "README.md").read_text(encoding="utf-8")
     [command] = re.findall(r"^ *opa (test policies.*)", readme, re.MULTILINE)
     assert "--timeout" not in command
@@ -209,7 +210,6 @@ def test_no_option_admits_an_undeclared_tool(options: dict[str, list[list[object
     tried = {(name, *words[::2]): rejected(shell("--json", *words)) for name, ways in options.items() for words in ways}
 
     assert tried == dict.fromkeys(tried, True)
-    assert len(tried) == 9
 
 
 @pytest.mark.opa
@@ -227,12 +227,11 @@ def test_every_option_was_tried(options: dict[str, list[list[object]]]) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("value", ["1", "shell_exec"])
-def test_no_variable_admits_an_undeclared_tool(value: str, tmp_path: Path) -> None:
+def test_no_variable_admits_an_undeclared_tool(tmp_path: Path) -> None:
     proposal = written(tmp_path / "proposal.json", SHELL)
     needed = [word for option in OPTIONS.items() for word in option]
 
-    assert rejected(pdp_process("decide", proposal, *needed, "--json", stdin=b"", **dict.fromkeys(SWITCHES, value)))
+    assert rejected(pdp_process("decide", proposal, *needed, "--json", stdin=b"", **dict.fromkeys(SWITCHES, "1")))
 
 
 def test_what_decides_reads_no_variable() -> None:

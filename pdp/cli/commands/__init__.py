@@ -5,14 +5,13 @@ explain    why a proposal is decided as it is
 demo       the payments story
 init       a new project
 test       scenarios, and what they reach
-check      how concerns are written
-doctor     what cannot work in a project
+check      how concerns are written; what cannot work in a project
 mutate     what no scenario would notice
 manifest   a folder: lint, export, diff and import of manifests; scan
-bundle     a folder: build, sign, publish and compare bundles
+bundle     build, sign, publish and compare bundles
 release    whether a bundle may go out
 opa        the OPA program, and the Rego that it is given
 stores     a folder: approvals, idempotency keys, the database's tables
 audit      show, verify and rotate an audit stream
-service    a folder: the decision service
+guard      a folder: the decision service, hooks, the gateway
 """

@@ -11,7 +11,7 @@ import typer
 from pdp.audit.chain import ROTATED, chained_events
 from pdp.audit.file import LINE_BYTES, Head, key_bytes, request_rotation
 from pdp.cli import Exit
-from pdp.cli.commands.stores.named import URL_VARIABLE, stores_named
+from pdp.cli.commands.stores.stores import URL_VARIABLE, stores_named
 from pdp.cli.files import key_of_environment
 from pdp.cli.options import AsJson, command_app, file_argument, file_option
 from pdp.cli.output import print_answer, tell

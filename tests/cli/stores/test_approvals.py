@@ -21,7 +21,7 @@ from tests.ledger import assistant
 from tests.support import ROOT, desk, payments
 from tests.support.command_line import environment, pdp, written
 from tests.support.payments import session, wire
-from tests.support.postgres import DATABASES, empty_database
+from tests.support.postgres import empty_database
 from tests.support.scripted import Scripted, until_approved
 
 BOSS = {"iss": "https://id", "sub": "boss", "roles": ["payments.approver"]}
@@ -60,9 +60,9 @@ def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture(params=DATABASES)
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    url = empty_database(request.param, tmp_path)
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    url = empty_database("sqlite", tmp_path)
     OpenStores(url, upgrade=True).close()
     monkeypatch.setenv("PDP_DATABASE_URL", url)
     return url

@@ -13,7 +13,7 @@ from pdp.stores.sql.database import Database
 from pdp.stores.url import OpenStores
 from tests.cli.stores.test_keys import interrupted
 from tests.support.command_line import pdp
-from tests.support.postgres import DATABASES, empty_database
+from tests.support.postgres import empty_database
 
 KEY = "k" * 32
 NO_HEAD = "note: without --head, it does not show whether events were cut off at the end\n"
@@ -21,10 +21,10 @@ UNKEYED = "note: the chain is not keyed: whoever can write the stream could have
 NOTE = "note: no audit stream records this step; name the application's with --audit\n"
 
 
-@pytest.fixture(params=DATABASES)
-def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
-    return empty_database(request.param, tmp_path)
+    return empty_database("sqlite", tmp_path)
 
 
 @pytest.fixture

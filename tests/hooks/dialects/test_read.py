@@ -81,7 +81,7 @@ JSON = st.recursive(
 
 
 @pytest.mark.parametrize("client", sorted(DIALECTS))
-@settings(max_examples=40)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_any_json_is_a_call_or_an_error_of_its_own(client: str, data: st.DataObject) -> None:
     changes = st.dictionaries(

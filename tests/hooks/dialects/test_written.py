@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pdp.hooks.call import Behaviour, HookAnswer, Moment, Output
-from pdp.hooks.dialects import DIALECTS
-from pdp.hooks.dialects.claude_code import http_body
+from pdp.hooks.dialects import DIALECTS, http_body
 
 ANSWERS = {
     Behaviour.PASS: HookAnswer(Behaviour.PASS),

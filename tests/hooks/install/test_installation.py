@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdp.audit.file import replace_file
@@ -114,6 +114,7 @@ EVENTS = st.dictionaries(st.sampled_from(["PreToolUse", "Stop"]), st.lists(JSON,
 SETTINGS = st.fixed_dictionaries({}, optional={"hooks": EVENTS, "model": JSON})
 
 
+@settings(max_examples=25)
 @given(value=SETTINGS, indent=st.sampled_from([None, 1, 4]))
 def test_any_settings_come_back(
     value: dict[str, Any], indent: int | None, tmp_path_factory: pytest.TempPathFactory

@@ -1,5 +1,6 @@
-"""Commands that put an enforcement point in front of programs that people run.
+"""Commands that keep running and answer other programs.
 
+- serve.py: `pdp serve`
 - hook.py: `pdp hook`
 - gateway.py: `pdp mcp-gateway`
 """

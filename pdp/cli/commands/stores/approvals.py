@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from pdp.approvals.approvals import Approvals
-from pdp.cli.commands.stores.named import StepAudit, StoreUrl, step_audit, stores_named
+from pdp.cli.commands.stores.stores import StepAudit, StoreUrl, step_audit, stores_named
 from pdp.cli.files import read_session
 from pdp.cli.options import AsJson, command_app, file_option
 from pdp.cli.output import print_answer

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pdp.cli.commands.stores.named import StepAudit, StoreUrl, step_audit, stores_named
+from pdp.cli.commands.stores.stores import StepAudit, StoreUrl, step_audit, stores_named
 from pdp.cli.files import read_session
 from pdp.cli.options import AsJson, command_app, file_option, user_name
 from pdp.cli.output import print_answer

@@ -1,0 +1,369 @@
+"""`pdp bundle`: build, inspect, compare, sign, publish and roll back the bundles that engines decide by."""
+
+import os
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from pdp.audit.chain import AuditLog
+from pdp.cli import Exit
+from pdp.cli.display import progress
+from pdp.cli.files import effective_manifests, needed, open_audit, project_with
+from pdp.cli.options import (
+    AsJson,
+    By,
+    Data,
+    EngineTimeout,
+    Governances,
+    Manifests,
+    Policies,
+    Scenarios,
+    command_app,
+    file_argument,
+    file_option,
+    user_name,
+)
+from pdp.cli.output import print_answer, tell
+from pdp.engine.bundle.file import Bundle, read_bundle, read_packed
+from pdp.engine.bundle.signature import ALGORITHM, KEYS_VARIABLE, VerificationKey, load_public_keys, public_keys
+from pdp.errors import UsageError
+from pdp.opa.build import compile_bundle, write_bundle
+from pdp.opa.modules import baseline_policies_path
+from pdp.opa.program import needed_opa
+from pdp.workbench.bundles.inspect import inspect_bundle, inspection_lines
+from pdp.workbench.bundles.publish import ChannelChange, check_gate, history, next_release, publish_bundle, roll_back
+from pdp.workbench.bundles.sign import (
+    PUBLIC_SUFFIX,
+    SIGNING_VARIABLE,
+    SigningKey,
+    generate_key,
+    load_signing_key,
+    sign_bundle,
+    signing_key,
+)
+from pdp.workbench.diff import reports
+from pdp.workbench.diff.bundle_diff import bundle_diff
+from pdp.workbench.diff.known import read_log
+from pdp.workbench.engines import ENGINE_TIMEOUT
+from pdp.workbench.scenarios.files.suite import find_suites, load_suites
+
+app = command_app("Build, inspect, compare, sign and publish the bundles that engines decide by.")
+
+BundleFile = Annotated[Path, file_argument("FILE", help="The bundle file.")]
+PublicKeys = Annotated[
+    list[Path] | None,
+    file_option(
+        "--public-key",
+        help="A public key, PEM; else those in PDP_VERIFICATION_KEYS. May be repeated: one of them must have signed.",
+    ),
+]
+PrivateKey = Annotated[
+    Path | None, file_option("--private-key", help="The private key, PEM; else the one in PDP_SIGNING_KEY.")
+]
+
+
+@app.command()
+def build(
+    output: Annotated[
+        Path | None, file_option("--output", "-o", help="The bundle file to write; the project's if absent.")
+    ] = None,
+    policies: Policies = None,
+    data: Data = None,
+    manifest: Manifests = None,
+    governance: Governances = None,
+    release: Annotated[
+        int, typer.Option(min=1, metavar="NUMBER", help="The release number; engines refuse to go back.")
+    ] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Build a bundle: policies, data and effective manifests in one file for both engines. Needs OPA.
+
+    Exit code: 0 built, 2 bad usage or file, 1 anything else.
+    """
+    project = project_with(policies=policies, data=data)
+    output = needed(output or project.bundle, "bundle", "--output")
+    effective = effective_manifests(manifest or [], governance or [], project)
+    packed = compile_bundle(
+        policies=[baseline_policies_path(), *project.policies],
+        data=project.data,
+        manifests={loaded.digest: loaded.document for loaded in effective},
+        tools=[tool for loaded in effective for tool in loaded.tools.values()],
+        release=release,
+        opa=needed_opa("building a bundle"),
+    )
+    write_bundle(output, packed)
+    bundle = read_bundle(packed)
+    concerns = bundle.data["config"]["required_concerns"]
+    answer = {
+        "file": str(output), "revision": bundle.revision, "release": bundle.release, "bytes": bundle.size,
+        "manifests": {loaded.digest: loaded.version for loaded in effective}, "concerns": concerns,
+    }  # fmt: skip
+    lines = [
+        f"{output}: release {bundle.release}, {bundle.size} bytes",
+        f"  revision  {bundle.revision}",
+        f"  concerns  {', '.join(concerns)}",
+        *(f"  manifest  {loaded.version}  {loaded.digest}" for loaded in effective),
+    ]
+    print_answer(answer, lines, as_json=as_json)
+
+
+@app.command()
+def inspect(file: BundleFile, public_key: PublicKeys = None, as_json: AsJson = False) -> None:
+    """Show what is in a bundle: concerns, manifests and tools, data, signature, size.
+
+    Exit code: 0 shown, 2 bad usage or file, or not signed by one of the keys.
+    """
+    inspection = inspect_bundle(read_bundle(file, keys=given_keys(public_key)))
+    # A bundle may be a stranger's: what is in it is shown, never obeyed.
+    print_answer({"file": str(file), **inspection}, inspection_lines(str(file), inspection), as_json=as_json)
+
+
+@app.command()
+def keygen(
+    output: Annotated[Path, file_option("--output", "-o", help="The private key; its public half goes to FILE.pub.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make a pair of keys to sign bundles with. Nothing is overwritten.
+
+    Exit code: 0 made, 2 bad usage, or a file that is there already.
+    """
+    public = generate_key(output)
+    answer = {
+        "private": str(output), "public": f"{output}{PUBLIC_SUFFIX}", "key_id": public.id, "algorithm": ALGORITHM,
+    }  # fmt: skip
+    lines = [
+        f"{output}: the private key, for those who release; nobody else may read it",
+        f"{output}{PUBLIC_SUFFIX}: the public key, for engines and for OPA",
+        f"  key id     {public.id}",
+        f"  algorithm  {ALGORITHM}",
+    ]
+    print_answer(answer, lines, as_json=as_json)
+
+
+@app.command()
+def sign(
+    file: BundleFile,
+    output: Annotated[Path | None, file_option("--output", "-o", help="The signed bundle; in place if absent.")] = None,
+    private_key: PrivateKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Sign a bundle in OPA's format; `opa run --verification-key` accepts it.
+
+    Exit code: 0 signed, 2 bad usage, file or key.
+    """
+    private = given_signing_key(private_key)
+    if private is None:
+        hint = f"name one with --private-key, or give it in the variable {SIGNING_VARIABLE}"
+        raise UsageError("no private key to sign with", hint=hint)
+    read_bundle(file)  # whose faults name the file
+    signed = sign_bundle(read_packed(file), private)
+    write_bundle(output or file, signed)
+    _show_signed(read_bundle(signed, keys=[private.public]), output or file, as_json=as_json)
+
+
+@app.command()
+def verify(file: BundleFile, public_key: PublicKeys = None, as_json: AsJson = False) -> None:
+    """Verify a bundle as engines do. Exit code: 0 good, 2 unsigned, wrongly signed, changed or no bundle."""
+    _show_signed(read_bundle(file, keys=needed_keys(public_key)), file, as_json=as_json)
+
+
+def given_signing_key(path: Path | None) -> SigningKey | None:
+    """Return the private key in a file, or in PDP_SIGNING_KEY when no file is named; None when there is neither."""
+    if path is not None:
+        return load_signing_key(path)
+    text = os.environ.get(SIGNING_VARIABLE)
+    return signing_key(text, f"the variable {SIGNING_VARIABLE}") if text else None
+
+
+def given_keys(files: list[Path] | None) -> tuple[VerificationKey, ...] | None:
+    """Return the public keys in files, or in PDP_VERIFICATION_KEYS when none is named; None when there is neither."""
+    if files:
+        return load_public_keys(files)
+    text = os.environ.get(KEYS_VARIABLE)
+    return public_keys(text, f"the variable {KEYS_VARIABLE}") if text else None
+
+
+def needed_keys(files: list[Path] | None) -> tuple[VerificationKey, ...]:
+    """Return the public keys as `given_keys` does; that there are none is a UsageError as well."""
+    keys = given_keys(files)
+    if keys is None:
+        hint = f"name one with --public-key, or give it in the variable {KEYS_VARIABLE}"
+        raise UsageError("no public key to verify with", hint=hint)
+    return keys
+
+
+def _show_signed(bundle: Bundle, file: Path, *, as_json: bool) -> None:
+    signature = bundle.signature
+    fields: dict[str, Any] = {
+        "file": str(file), "revision": bundle.revision, "release": bundle.release, "digest": bundle.digest,
+        "key_id": None if signature is None else signature.key_id,
+        "algorithm": None if signature is None else signature.algorithm,
+    }  # fmt: skip
+    stated = (f"  {name.replace('_', ' '):9}  {fields[name]}" for name in ("revision", "digest", "key_id", "algorithm"))
+    print_answer(fields, [f"{file}: release {bundle.release}, signed", *stated], as_json=as_json)
+
+
+@app.command()
+def diff(
+    old: Annotated[Path, file_argument("OLD", help="The bundle as it was.")],
+    new: Annotated[Path, file_argument("NEW", help="The bundle as it is.")],
+    scenarios: Scenarios = None,
+    log: Annotated[
+        list[Path] | None, file_option(help="Recorded requests to decide by both, JSON lines. May be repeated.")
+    ] = None,
+    generate: Annotated[
+        int, typer.Option(min=0, max=1_000_000, metavar="NUMBER", help="How many calls to generate at most; 0: none.")
+    ] = 50_000,
+    fail_on: Annotated[
+        Literal["loosening", "any"] | None, typer.Option(help="Exit 1 when something admits more, or differs at all.")
+    ] = None,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")] = False,
+    engine_timeout: EngineTimeout = ENGINE_TIMEOUT,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a new bundle changes: in structure, on known calls, and on calls that nobody wrote down.
+
+    Exit code: 0, or 1 when --fail-on applies, 2 bad usage or file, or a late engine.
+    """
+    if as_json and as_markdown:
+        raise UsageError("--json and --markdown exclude each other", hint="name one of them")
+    suites = load_suites(find_suites(scenarios or project_with().scenarios), engine_timeout)
+    logs = [read_log(file) for file in log or []]
+    with progress(quiet=as_json or as_markdown) as bar:
+        advance = partial(bar.advance, bar.add_task("calls decided", total=None))
+        difference = bundle_diff(
+            old, new, suites=suites, logs=logs, most=generate, progress=advance, engine_timeout=engine_timeout
+        )
+    if fail_on is not None and not difference.decided:
+        raise UsageError(
+            f"--fail-on {fail_on} says nothing: no call was decided by the two bundles",
+            hint="name scenarios or a log that hold calls (--scenarios, --log), or let calls be generated (--generate)",
+        )
+    if as_markdown:
+        tell(reports.markdown(difference).rstrip("\n"))
+    else:
+        print_answer(difference.as_json(), reports.text_lines(difference), as_json=as_json)
+    raise typer.Exit(Exit.FAILED if difference.fails(fail_on) else Exit.OK)
+
+
+AUDIT_SUFFIX = ".audit.jsonl"
+"""Added to a repository's name for its audit stream, which lies beside it: not in it, where it would be served."""
+
+Repository = Annotated[Path, file_argument("REPOSITORY", help="The repository's folder.")]
+ChannelName = Annotated[str, typer.Option("--channel", metavar="NAME", help="Who gets it, such as stable or canary.")]
+Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, for the history.")]
+RepositoryAudit = Annotated[
+    Path | None, file_option("--audit", help="The audit stream; REPOSITORY.audit.jsonl if absent.")
+]
+
+
+@app.command()
+def publish(
+    file: BundleFile,
+    repository: Annotated[Path, file_argument("REPOSITORY", help="The repository's folder; begun if it is new.")],
+    why: Why,
+    channel: ChannelName = "stable",
+    by: By = None,
+    public_key: PublicKeys = None,
+    unsigned: Annotated[bool, typer.Option("--unsigned", help="Publish it whoever signed it, or nobody.")] = False,
+    gate: Annotated[Path | None, file_option(help="What `pdp release check --result` wrote about this bundle.")] = None,
+    no_gate: Annotated[bool, typer.Option("--no-gate", help="Publish it without a result of the gate.")] = False,
+    audit: RepositoryAudit = None,
+    as_json: AsJson = False,
+) -> None:
+    """Publish a bundle: engines and OPAs that follow the channel get it.
+
+    Exit code: 0 published, 2 bad usage or file, not signed by one of the keys, or the gate did not let it pass.
+    """
+    if gate is None and not no_gate:
+        hint = "name what `pdp release check --result FILE` wrote with --gate FILE, or say --no-gate"
+        raise UsageError("a bundle needs the result of the gate", hint=hint)
+    if gate is not None and no_gate:
+        raise UsageError("--gate and --no-gate exclude each other", hint="leave one of them out")
+    if unsigned and public_key:
+        raise UsageError("--unsigned and --public-key exclude each other", hint="leave one of them out")
+    trusted = None if unsigned else needed_keys(public_key)
+    bundle = read_bundle(file, keys=trusted)  # whose faults name the file
+    if gate is not None:
+        check_gate(gate, bundle)
+    with closing(_audit(repository, audit)) as stream:
+        change = publish_bundle(
+            repository, read_packed(file), channel=channel, by=user_name(by), why=why, audit=stream, keys=trusted
+        )
+    _show(repository, change, as_json=as_json)
+
+
+@app.command()
+def rollback(
+    repository: Repository,
+    why: Why,
+    channel: ChannelName = "stable",
+    by: By = None,
+    to: Annotated[
+        int | None, typer.Option(min=1, metavar="RELEASE", help="Whose content comes back; the one before if absent.")
+    ] = None,
+    private_key: PrivateKey = None,
+    public_key: PublicKeys = None,
+    audit: RepositoryAudit = None,
+    as_json: AsJson = False,
+) -> None:
+    """Release an older content anew, under the next number, as engines refuse to go back to a lower one.
+
+    What is signed anew must have been signed by the private key, or by a public key that is named.
+
+    Exit code: 0 released, 2 bad usage, file or key.
+    """
+    private, trusted = given_signing_key(private_key), given_keys(public_key)
+    with closing(_audit(repository, audit)) as stream:
+        change = roll_back(
+            repository, channel=channel, by=user_name(by), why=why, audit=stream, to=to, signing_key=private,
+            keys=trusted,
+        )  # fmt: skip
+    _show(repository, change, as_json=as_json)
+
+
+@app.command("list")
+def listing(repository: Repository, as_json: AsJson = False) -> None:
+    """Show the channels of a repository, and who released what, when and why.
+
+    Exit code: 0 shown, 2 bad usage or file.
+    """
+    changes = history(repository)
+    if not changes:
+        raise UsageError(f"{repository}: nothing was published there", hint="publish: pdp bundle publish")
+    current = sorted({change.channel: change for change in changes}.items())
+    following = next_release(repository)
+    answer = {
+        "channels": {
+            name: {"release": change.release, "revision": change.revision, "digest": change.digest}
+            for name, change in current
+        },
+        "next_release": following,
+        "history": [change.model_dump() for change in changes],
+    }
+    lines = [
+        *(f"{name}: release {change.release}  {change.revision}" for name, change in current),
+        f"next release: {following}",
+        *(
+            f"{number:5}  {change.time}  {_described(change)}  by {change.by}: {change.why}"
+            for number, change in reversed([*enumerate(changes, start=1)])
+        ),
+    ]
+    print_answer(answer, lines, as_json=as_json)
+
+
+def _show(repository: Path, change: ChannelChange, *, as_json: bool) -> None:
+    lines = [f"{repository}: {_described(change)}", f"  file  {change.digest}"]
+    print_answer(change.model_dump(), lines, as_json=as_json)
+
+
+def _described(change: ChannelChange) -> str:
+    restored = "" if change.restores is None else f" with the content of release {change.restores}"
+    return f"{change.action} {change.channel}: release {change.release}{restored}"
+
+
+def _audit(repository: Path, path: Path | None) -> AuditLog:
+    return open_audit(path or repository.with_name(repository.name + AUDIT_SUFFIX))

@@ -1,4 +1,0 @@
-"""Commands around the decision service.
-
-serve   the service itself
-"""
