@@ -60,24 +60,7 @@ def codes(bundle: Bundle, action: str) -> tuple[str, list[str]]:
     return answer["verdict"], sorted(reason["code"] for reason in answer["reasons"])
 
 
-NIGHT = """# METADATA
-# title: Night
-# description: Nothing is paid at night.
-package custom.concerns.night
-
-# METADATA
-# title: Closed
-# description: Not at night.
-# custom:
-#   code: night.closed
-deny contains {"code": "night.closed", "message": "Not at night.", "details": {}} if {
-\tinput.action.name in _names
-}
-
-_names := {"pay", _other}
-
-_other := "transfer"
-"""
+NIGHT = Path(__file__).with_name("night.rego").read_text()
 
 
 # What is built

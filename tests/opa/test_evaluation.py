@@ -17,20 +17,7 @@ from tests.support import generated_requests
 
 pytestmark = pytest.mark.opa
 
-MODULE = """\
-package authz
-
-decision := {"verdict": verdict, "reasons": {"b", "a"}} if input.defined
-
-verdict := "DENY" if input.a > 1
-
-verdict := "ALLOW" if input.b > 1
-
-unused if {
-	input.never
-	input.ever
-}
-"""
+MODULE = Path(__file__).with_name("decision.rego").read_text()
 ANSWER = b'{"reasons":["a","b"],"verdict":"DENY"}'
 DENY, BOTH, UNDEFINED = b'{"a":2,"b":0,"defined":true}', b'{"a":2,"b":2,"defined":true}', b"{}"
 

@@ -145,27 +145,7 @@ NOT_CALLED = {"assign", "eq", "rego.metadata.chain", "rego.metadata.rule", "inte
 # Concerns may not call these; the libraries do, which the tests below ask.
 OF_LIBRARIES = {"lower", "upper", "to_number"}
 
-ANSWERS = """\
-package authz
-
-import data.authz.lib.number
-import data.authz.lib.text
-import rego.v2
-
-decision := [[answer | answer := _answer(case)] | some case in input.cases]
-
-# JSON has no sets.
-_of(value) := {_plain(item) | some item in value.set} if {
-	is_object(value)
-	is_array(value.set)
-} else := value
-
-_plain(value) := {item | some item in value.set} if {
-	is_object(value)
-	is_array(value.set)
-} else := value
-
-"""
+ANSWERS = Path(__file__).with_name("answers.rego").read_text()
 
 
 def _arguments(values: Values, name: str, declared: list[dict[str, Any]]) -> list[Any]:
@@ -281,28 +261,7 @@ NEGATED = [
     "min(input.a) == 1", "(input.a.b or input.f)", "(input.a and _f(input.c))", "(input.a == input.c)",
     "_f([z, input.a])", "z in input.a", "z == input.c", "m[z] == input.a", "_f(lower(z))", "lower(z) in input.a",
 ]  # fmt: skip
-HELPERS = """\
-package authz
-
-import rego.v2
-
-decision := [[name | some name in hits with input as case] | some case in input.cases]
-
-_f(x) if object.get(input, "k9", x) == "x"
-_f(x) if object.get(input, "k9", x)[_] == "x"
-_g(x) := x if is_string(x)
-_every(x) if every y in x { y == 1 }
-_else(x) := false if { x == input.c } else := true if object.get(input, "k9", x).b
-default _default(_) := false
-_default(x) if object.get(input, "k9", x).b
-default d := false
-d if input.a.b
-u := input.a.zz
-m := {"x": 1, "y": false}
-s contains "x"
-s contains y if y := input.a.q
-o[key] := value if some key, value in input.a
-"""
+HELPERS = Path(__file__).with_name("helpers.rego").read_text()
 AROUND = [
     'some z in ["x", 1, "X"]; not {}', 'some z in ["X", "y"]; some w in [1, 2]; not {}; w == 2',
     'count([z | some z in ["x", 1, "X"]; not {}]) == 2', 'every z in ["x", "X"] {{ z != null; not {} }}',

@@ -16,20 +16,7 @@ pytestmark = [pytest.mark.opa, pytest.mark.process]
 CALLS = 300
 RULES = 40
 EXEMPT = 17
-CONCERN = """# METADATA
-# title: Accounts
-# description: Accounts from which no money goes.
-package custom.concerns.accounts
-
-import data.authz.lib.reason
-
-# METADATA
-# title: Account closed
-# description: No money goes from this account.
-# custom:
-#   code: accounts.closed
-deny contains reason.new(rego.metadata.rule(), {}) if _closed
-"""
+CONCERN = Path(__file__).with_name("accounts.rego").read_text()
 
 
 def built(folder: Path, opa: Path, prefix: str, exemption: str = "") -> Path:

@@ -15,24 +15,7 @@ from tests.support.scenario_files import project as scenario_project
 pytestmark = pytest.mark.opa
 
 PLACE = "custom/concerns/hours/hours.rego"
-RULE = """\
-# METADATA
-# title: Hours
-# description: Notes are not read by everybody.
-package custom.concerns.hours
-
-import data.authz.lib.reason
-
-# METADATA
-# title: Closed
-# description: Eve reads no notes.
-# custom:
-#   code: hours.closed
-deny contains reason.new(rego.metadata.rule(), {}) if {
-	input.action.name == "read_note"
-	input.subject.id == "eve"
-}
-"""
+RULE = Path(__file__).with_name("rule.rego").read_text()
 MORE = """
 # METADATA
 # title: Too long

@@ -11,24 +11,7 @@ from pdp.workbench.scenarios.files.suite import load_suite
 from tests.support.scenario_files import one, project
 
 MODULE = "custom/concerns/ceiling/ceiling.rego"
-REGO = """\
-# METADATA
-# title: Ceiling
-# description: Every wire stays below the ceiling.
-package custom.concerns.ceiling
-
-import data.authz.lib.number
-import data.authz.lib.reason
-
-# METADATA
-# title: Reached
-# description: The wire reaches the ceiling.
-# custom:
-#   code: ceiling.reached
-deny contains reason.new(rego.metadata.rule(), {}) if {
-\tnumber.at_most(50, input.context.arguments.amount)
-}
-"""
+REGO = Path(__file__).with_name("ceiling.rego").read_text()
 CONDITION = 15
 """The line of the only condition."""
 
