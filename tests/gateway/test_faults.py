@@ -13,22 +13,14 @@ from mcp.shared.exceptions import MCPError
 from pdp.gateway.config import read_gateway
 from pdp.gateway.pins import install, survey
 from pdp.gateway.upstream import UnreachableError, Upstream
-from tests.support.mcp.gateway import World, tool
+from tests.support.mcp.gateway import World, shown, tool
 
 pytestmark = pytest.mark.process
 
 
-def shown(result: Any) -> tuple[bool, list[str]]:
-    """Whether a result is an error, and its texts."""
-    return result.is_error, [block.text for block in result.content]
-
-
 async def made(folder: Path, *names: str, **rules: Any) -> World:
     """A gateway before one server with tools of these names, none of which needs a person."""
-    world = World(folder, one={"tools": [tool(name) for name in names]})
-    await world.pin()
-    world.loosen(**rules)
-    return world
+    return await World(folder, one={"tools": [tool(name) for name in names]}).ready(**rules)
 
 
 UNKNOWN = {
@@ -79,24 +71,9 @@ async def test_a_server_that_hangs_is_given_up_and_not_asked_again(tmp_path: Pat
     assert world.events("type", "outcome")[1] == ("tool.hang.result", "unknown")
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_a_call_that_its_client_cancels_is_recorded(tmp_path: Path, mode: str) -> None:
-    world = await made(tmp_path, "hang")
-    async with world.client(mode) as client:
-        call = asyncio.create_task(client.call_tool("hang"))
-        while not world.calls():  # noqa: ASYNC110 - another process writes it
-            await asyncio.sleep(0.01)
-        call.cancel()
-        await asyncio.wait((call,))
-    assert [call["tool"] for call in world.calls()] == ["hang"]
-    assert world.events("type", "outcome") == [("tool.hang.dispatch", None), ("tool.hang.result", "unknown")]
-
-
 @pytest.mark.parametrize("legacy_server", [False, True], ids=["new-server", "old-server"])
 async def test_a_tool_that_changes_is_hidden_and_denied(tmp_path: Path, *, legacy_server: bool) -> None:
-    world = World(tmp_path, one={"tools": [tool(), tool("grow")], "legacy": legacy_server})
-    await world.pin()
-    world.loosen()
+    world = await World(tmp_path, one={"tools": [tool(), tool("grow")], "legacy": legacy_server}).ready()
     async with world.client() as client:
         assert [each.name for each in (await client.list_tools()).tools] == ["echo", "grow"]
         await client.call_tool("grow")
@@ -209,9 +186,7 @@ async def test_a_full_disk_leaves_no_half_of_a_policy(tmp_path: Path) -> None:
 
 
 async def test_servers_with_tools_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    world = World(tmp_path, one={}, two={})
-    await world.pin()
-    world.loosen()
+    world = await World(tmp_path, one={}, two={}).ready()
     async with world.client() as client:
         assert [each.name for each in (await client.list_tools()).tools] == ["one__echo", "two__echo"]
         assert shown(await client.call_tool("two__echo", {"text": "hi"})) == (False, ["hi"])
@@ -219,9 +194,7 @@ async def test_servers_with_tools_of_one_name_are_told_apart(tmp_path: Path) -> 
 
 
 async def test_a_server_that_is_not_there_hides_its_tools_alone(tmp_path: Path) -> None:
-    world = World(tmp_path, one={}, two={})
-    await world.pin()
-    world.loosen()
+    world = await World(tmp_path, one={}, two={}).ready()
     world.servers["one"] = {"command": ["/nowhere/server"]}
     world.write()
     async with world.client() as client:

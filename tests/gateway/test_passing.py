@@ -17,12 +17,11 @@ from mcp.shared.message import SessionMessage
 
 from pdp.gateway.config import read_gateway
 from pdp.gateway.server import open_gateway
-from tests.support.mcp.gateway import World, tool
+from tests.support.mcp.gateway import BOTH, World, tool
 from tests.support.mcp.waiting import Desk, over_http
 
 pytestmark = pytest.mark.process
 
-BOTH = pytest.mark.parametrize("mode", ["auto", "legacy"], ids=["new-client", "old-client"])
 READS = {"readOnlyHint": True}
 
 
@@ -162,9 +161,7 @@ async def test_a_changed_list_carries_no_text(tmp_path: Path) -> None:
 
 
 async def test_a_client_that_does_not_read_takes_no_memory(tmp_path: Path) -> None:
-    world = World(tmp_path, one={"tools": [tool("flood")], "legacy": True})
-    await world.pin()
-    world.loosen()
+    await World(tmp_path, one={"tools": [tool("flood")], "legacy": True}).ready()
     hello = types.InitializeRequestParams(
         protocol_version="2025-11-25", capabilities=types.ClientCapabilities(), client_info=types.Implementation(
             name="deaf", version="1"),
@@ -189,9 +186,7 @@ async def test_a_client_that_does_not_read_takes_no_memory(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_a_level_that_is_no_level_is_not_sent(tmp_path: Path, mode: str) -> None:
-    world = World(tmp_path, one={})
-    await world.pin()
-    world.loosen()
+    world = await World(tmp_path, one={}).ready()
     meta: Any = {types.LOG_LEVEL_META_KEY: "all my secrets"}
     async with world.client(mode) as client:
         with suppress(MCPError):
@@ -215,9 +210,7 @@ async def test_instructions_that_are_not_pinned_are_hidden(tmp_path: Path) -> No
 
 @BOTH
 async def test_a_call_that_its_client_cancels_is_cancelled_at_the_server(tmp_path: Path, mode: str) -> None:
-    world = World(tmp_path, one={"tools": [tool("hang")]})
-    await world.pin()
-    world.loosen()
+    world = await World(tmp_path, one={"tools": [tool("hang")]}).ready()
     async with world.client(mode) as client:
         call = asyncio.create_task(client.call_tool("hang"))
         while not world.calls():  # noqa: ASYNC110 - another process writes it
@@ -258,8 +251,7 @@ async def test_only_writes_with_a_key_are_replayed_and_marked(
     tmp_path: Path, annotations: dict[str, Any], rules: dict[str, Any], *, replayed: bool
 ) -> None:
     world = World(tmp_path, one={"tools": [tool("count", annotations=annotations)]})
-    await world.pin()
-    world.loosen(**rules, idempotency={"key": "derive(args)", "ttl": "PT5M"})
+    await world.ready(**rules, idempotency={"key": "derive(args)", "ttl": "PT5M"})
     async with world.client() as client:
         first, second = [await client.call_tool("count") for _ in range(2)]
         for _ in range(2):
@@ -290,9 +282,7 @@ async def test_one_grant_is_one_run(tmp_path: Path) -> None:
 
 
 async def test_a_result_is_cut_at_its_limit_and_says_so(tmp_path: Path) -> None:
-    world = World(tmp_path, one={"tools": [tool("big"), tool("both"), tool("signs"), tool("deep")]})
-    await world.pin()
-    world.loosen()
+    world = await World(tmp_path, one={"tools": [tool("big"), tool("both"), tool("signs"), tool("deep")]}).ready()
     async with world.client() as client:
         (text,) = texts(await client.call_tool("big"))
         whole = await client.call_tool("both")

@@ -10,18 +10,12 @@ import mcp_types as types
 import pytest
 
 from pdp.stores.approvals import Approval
-from tests.support.mcp.gateway import World
+from tests.support.mcp.gateway import BOTH, World, shown
 from tests.support.mcp.waiting import Desk, TasksOfClient, over_http, over_stdio
 
 pytestmark = pytest.mark.process
 
 PAGE = "https://approvals.example/"
-BOTH = pytest.mark.parametrize("mode", ["auto", "legacy"], ids=["new-client", "old-client"])
-
-
-def shown(result: Any) -> tuple[bool, list[str]]:
-    """Whether a result is an error, and its texts."""
-    return result.is_error, [block.text for block in result.content]
 
 
 def held(approval: Approval, how: str) -> str:
@@ -70,17 +64,11 @@ async def test_a_client_hears_in_the_first_way_that_it_can(tmp_path: Path, mode:
 
 
 @BOTH
-@pytest.mark.parametrize("http", [False, True], ids=["stdio", "http"])
-async def test_a_client_that_can_do_nothing_reads_what_to_do(tmp_path: Path, mode: str, *, http: bool) -> None:
+async def test_a_client_that_can_do_nothing_reads_what_to_do(tmp_path: Path, mode: str) -> None:
     world = World(tmp_path, one={})
     desk = Desk(world)
     await world.pin()
-    async with AsyncExitStack() as stack:
-        if http:
-            gateway = await stack.enter_async_context(over_http(world))
-            client = await stack.enter_async_context(gateway.client(desk.token(), mode))
-        else:
-            client = await stack.enter_async_context(over_stdio(world, mode))
+    async with over_stdio(world, mode) as client:
         first, again = [shown(await client.call_tool("echo", {"text": "hi"})) for _ in range(2)]
         (approval,) = desk.all()
         line = f"PDP_PROJECT={tmp_path}/pdp.yaml pdp approvals grant {approval.id} --session {tmp_path}/approver.yaml"

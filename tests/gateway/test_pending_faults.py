@@ -14,7 +14,7 @@ from mcp.client.extension import advertise
 from mcp.shared.exceptions import MCPError
 
 from pdp.gateway.pending import TASKS
-from tests.support.mcp.gateway import World
+from tests.support.mcp.gateway import BOTH, World, shown
 from tests.support.mcp.waiting import (
     AGENT,
     Desk,
@@ -29,13 +29,7 @@ pytestmark = pytest.mark.process
 
 PAGE = "https://approvals.example/"
 ACCEPT = {"approval": types.ElicitResult(action="accept")}
-BOTH = pytest.mark.parametrize("mode", ["auto", "legacy"], ids=["new-client", "old-client"])
 HI = {"text": "hi"}
-
-
-def shown(result: Any) -> tuple[bool, list[str]]:
-    """Whether a result is an error, and its texts."""
-    return result.is_error, [block.text for block in result.content]
 
 
 def state_of(result: Any) -> tuple[bool, str]:
@@ -129,10 +123,9 @@ async def test_a_page_that_was_opened_grants_nothing(tmp_path: Path, mode: str) 
     assert desk.states == ["pending"]
 
 
-@BOTH
-async def test_a_call_that_is_denied_while_it_is_held_does_not_run(tmp_path: Path, mode: str) -> None:
+async def test_a_call_that_is_denied_while_it_is_held_does_not_run(tmp_path: Path) -> None:
     world, desk = await made(tmp_path, hold=50)
-    async with world.client(mode) as client:
+    async with world.client() as client:
         call = asyncio.create_task(client.call_tool("echo", HI))
         await desk.waiting(1)
         desk.deny("not today")
@@ -176,10 +169,9 @@ async def test_who_comes_back_after_the_approval_was_used_needs_another(tmp_path
     assert desk.states == ["consumed", "pending"]
 
 
-@BOTH
-async def test_a_call_that_its_client_gives_up_leaves_its_approval_unused(tmp_path: Path, mode: str) -> None:
+async def test_a_call_that_its_client_gives_up_leaves_its_approval_unused(tmp_path: Path) -> None:
     world, desk = await made(tmp_path, hold=50)
-    async with world.client(mode) as client:
+    async with world.client() as client:
         call = asyncio.create_task(client.call_tool("echo", HI))
         await desk.waiting(1)
         call.cancel()
@@ -188,15 +180,14 @@ async def test_a_call_that_its_client_gives_up_leaves_its_approval_unused(tmp_pa
     assert world.calls() == []
     assert desk.states == ["granted"]
     world.write()
-    async with world.client(mode) as client:
+    async with world.client() as client:
         assert shown(await client.call_tool("echo", HI)) == (False, ["hi"])
     assert desk.states == ["consumed"]
 
 
-@BOTH
-async def test_a_store_that_fails_while_a_call_is_held_ends_it(tmp_path: Path, mode: str) -> None:
+async def test_a_store_that_fails_while_a_call_is_held_ends_it(tmp_path: Path) -> None:
     world, desk = await made(tmp_path, hold=50)
-    async with world.client(mode) as client:
+    async with world.client() as client:
         call = asyncio.create_task(client.call_tool("echo", HI))
         await desk.waiting(1)
         with closing(sqlite3.connect(tmp_path / "store.db")) as database:

@@ -2,24 +2,22 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.mcp.gateway import World, http_server
+from tests.support.mcp.gateway import World, http_server, shown
 
 NEW, OLD = "2026-07-28", "2025-11-25"
 
 
-def shown(result: Any) -> tuple[bool, list[str]]:
-    """Whether a result is an error, and its texts."""
-    return result.is_error, [block.text for block in result.content]
-
-
 @pytest.mark.process
-@pytest.mark.parametrize("http", [False, True], ids=["stdio", "http"])
-@pytest.mark.parametrize("legacy_server", [False, True], ids=["new-server", "old-server"])
-@pytest.mark.parametrize("mode", ["auto", "legacy"], ids=["new-client", "old-client"])
+@pytest.mark.parametrize(
+    ("mode", "legacy_server", "http"),
+    [
+        ("auto", False, False), ("auto", True, True), ("legacy", False, True), ("legacy", True, False),
+    ],
+    ids=["new-new-stdio", "new-old-http", "old-new-http", "old-old-stdio"],
+)  # fmt: skip
 async def test_tools_are_listed_and_called(tmp_path: Path, mode: str, *, legacy_server: bool, http: bool) -> None:
     with ExitStack() as stack:
         if http:
@@ -28,8 +26,7 @@ async def test_tools_are_listed_and_called(tmp_path: Path, mode: str, *, legacy_
             world.servers = {"one": {"url": (tmp_path / "one" / "url").read_text()}}
         else:
             world = World(tmp_path, one={"legacy": legacy_server})
-        await world.pin()
-        world.loosen()
+        await world.ready()
         async with world.client(mode) as client:
             assert client.protocol_version == (NEW if mode == "auto" else OLD)
             listed = await client.list_tools()
