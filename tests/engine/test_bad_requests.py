@@ -23,7 +23,8 @@ Path = tuple[str | int, ...]
 KINDS = ("missing", "null", "mistyped", "empty", "duplicated", "huge")
 
 # What restricts only where it is stated: without it the request is another one, and not a bad one (docs/policies.md).
-# An agent that does not act, an approval that nobody has given, markings that nobody knows, bounds of an agent.
+# An agent that does not act, an approval that nobody has given, markings that nobody knows, bounds of an agent. The
+# enforcement point alone writes `context.flow`.
 OF_ITSELF = frozenset(("act", "approval", "markings"))
 OF_AN_AGENT = frozenset(("act", "clearances", "limits", "purposes", "entitlements"))
 
@@ -49,7 +50,8 @@ def spoiled(value: Any, path: Path, kind: str, number: int) -> Any:
     """A copy with the attribute at `path` spoiled; None where this kind cannot be done to it, or would not be bad."""
     whole = copy.deepcopy(value)
     holder, last, old = at(whole, path[:-1]), path[-1], at(whole, path)
-    if kind in ("missing", "null", "empty") and is_optional(path):
+    held = OF_ITSELF.intersection(old) if isinstance(old, dict) else ()
+    if kind in ("missing", "null", "empty") and (held or is_optional(path)):
         return None
     if kind == "missing":
         del holder[last]
@@ -70,7 +72,7 @@ def spoiled(value: Any, path: Path, kind: str, number: int) -> Any:
 
 
 def is_optional(path: Path) -> bool:
-    return path[-1] in OF_ITSELF or ("act" in path and path[-1] in OF_AN_AGENT)
+    return path[-1] in OF_ITSELF or "flow" in path or ("act" in path and path[-1] in OF_AN_AGENT)
 
 
 def family(value: Any) -> str:

@@ -339,7 +339,7 @@ def _write_much(url: str, number: int) -> None:
     be_patient()
     with Database.open(url) as database:
         ledger = SqlLedger(database)
-        for step in range(20):
+        for step in range(8):
             labels = RunLabels(frozenset({f"tool-{number}-{step}"}))
             write(
                 ledger, labels, f"{number}-{step}", f"common-{step}", origin=Origin("trusted", str(number), str(step))
@@ -356,9 +356,9 @@ def test_processes_see_what_others_wrote_and_lose_nothing_of_it(database: Databa
         process.join(PATIENCE)
     assert [process.exitcode for process in processes] == [0] * 3
 
-    own = [f"{number}-{step}" for number in range(3) for step in range(20)]
-    common = [f"common-{step}" for step in range(20)]
+    own = [f"{number}-{step}" for number in range(3) for step in range(8)]
+    common = [f"common-{step}" for step in range(8)]
     labels, sources = read(SqlLedger(database), *own, *common)
     assert labels == RunLabels(frozenset(f"tool-{name}" for name in own))
     assert {name: sources[name] for name in own} == {name: Origin("trusted", *name.split("-")) for name in own}
-    assert {sources[name].call for name in common} == {str(step) for step in range(20)}
+    assert {sources[name].call for name in common} == {str(step) for step in range(8)}
