@@ -1,6 +1,6 @@
 """From a proposal to a decision: read, check, prepare, decide, conclude.
 
-Whatever fails on the way is a DENY with a stable code, and whatever happens is in the audit.
+Every failure is a DENY with a stable code, and the audit records every outcome.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ INTERNAL_ERROR: Final = "pep.internal_error"
 def decide(received: Received, proposal: Any, session: Any, parts: Parts) -> Generator[Step, Any, Decided | Ended]:
     """Decide a proposal, and record that.
 
-    Where the policy puts another proposal in its place, that one goes through all stages as well, and once only.
+    If the policy replaces the proposal, the new one goes through all stages as well, once.
     """
     decided = yield from _through_stages(received, proposal, session, parts)
     if isinstance(decided, Replaced):
@@ -181,7 +181,7 @@ def call_flow(asked: Asked, checked: Checked, stores: Stores) -> Generator[Step,
 
 
 def conclude(prepared: Prepared, decision: Decision, parts: Parts) -> Decided | Replaced:
-    """Hold the decision against what only the enforcement point knows: the release floor, who fulfils obligations."""
+    """Check the decision against the newest release seen here, and find the handlers of its obligations."""
     if decision.verdict is not Verdict.ALLOW:
         from pdp.flow.reasons import explained  # noqa: PLC0415 - only where a call is not allowed
 

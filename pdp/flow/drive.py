@@ -1,4 +1,4 @@
-"""Driving a flow: what a generator asks for is done, waiting or asynchronously, and the result is sent back."""
+"""Drive a flow: do each step that the generator yields, waiting or asynchronously, and send it the result."""
 
 import asyncio
 import contextvars
@@ -15,25 +15,25 @@ if TYPE_CHECKING:  # only a tool that runs loads it
 
 
 class Question(NamedTuple):
-    """A canonical request, or plan, that a flow asks the engine about; what comes back is a `Decision`."""
+    """A canonical request, or plan, for the engine. The result is a `Decision`."""
 
     body: bytes
     document: str = DECISION
 
 
 class ToolRun(NamedTuple):
-    """A tool that a flow wants to have run; what comes back is an `Execution`."""
+    """A run of a tool. The result is an `Execution`."""
 
     runner: "ToolRunner"
     arguments: dict[str, Any]
 
 
 class Work(NamedTuple):
-    """Something that a flow wants to have done; what comes back is its result.
+    """A function to call. The result is what it returns.
 
-    It is done as a whole: a cancellation that arrives meanwhile is raised at the first later step that is not work, or
-    at the end, so that the flow always knows what it has taken from a store. What is `blocking` waits for a disk or a
-    network, so that an event loop hands it to a thread; or awaits `future`, which is done when it is, instead.
+    A cancellation does not interrupt it: it is raised at the first later step that is not `Work`, or at the end, so
+    that the flow always knows what it has reserved. `blocking` work waits for a disk or a network: an event loop hands
+    it to a thread, or awaits `future` instead.
     """
 
     do: Callable[[], Any]
@@ -42,7 +42,7 @@ class Work(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Seconds that a flow wants to wait; 0: nothing to do but to raise a cancellation that has arrived."""
+    """Seconds to wait; 0: only raise a cancellation that has arrived."""
 
     seconds: float
 
@@ -50,7 +50,7 @@ class Pause(NamedTuple):
 CHECKPOINT: Final = Pause(0)
 
 Step = Question | ToolRun | Work | Pause
-"""What a flow hands out, to be sent what came of it."""
+"""One step of a flow."""
 
 T = TypeVar("T")
 
@@ -133,7 +133,7 @@ async def _adone(step: Step, engine: Engine, late: list[asyncio.CancelledError])
 
 
 def _close(flow: Generator[Step, Any, object]) -> None:
-    """End a flow that nobody awaits any more, as if it were cancelled; what it still has to store is stored."""
+    """Cancel a flow whose coroutine was closed; the flow still stores its outcome."""
     with suppress(StopIteration, asyncio.CancelledError):
         # Not GeneratorExit, upon which the flow's parts could do nothing more.
         step = flow.throw(asyncio.CancelledError())

@@ -11,10 +11,11 @@ for it a second time.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Generator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from pdp.contract.sensitive import masked, place_of
 from pdp.decision import new_id
@@ -57,43 +58,49 @@ _CONTENDED: Final = "others have spent of its limits each time that the call was
 _COMPENSABLE: Final = (ActionState.COMMITTED, ActionState.FAILED)
 
 
-class CallRunner(Protocol):
-    """Where the tool of an allowed call runs: here (`LocalRunner`), or elsewhere (`RemoteRunner`)."""
+class CallRunner(ABC):
+    """Where the tool of an allowed call runs: here (`LocalRunner`), or elsewhere (`RemoteRunner`).
 
-    @property
-    def tool(self) -> ToolRunner | None:
-        """What runs the tool here."""
+    Attributes:
+        tool: what runs the tool here.
+        token: the call's id, under which it goes on with what it reserved before a crash; None: it never does.
+    """
 
-    @property
-    def token(self) -> str | None:
-        """The call's id, under which it goes on with what it reserved before a crash; None: it never does."""
+    tool: ToolRunner | None = None
+    token: str | None = None
 
-    def refusal(self, prepared: Prepared) -> Execution | None:
+    def refusal(self, _prepared: Prepared, /) -> Execution | None:
         """Return why the tool cannot run, before anything is reserved; None: it can."""
+        return None
 
     def reserve_budgets(self, reserved: Reserved) -> Generator[Step, Any, Reserved]:
         """Reserve what a call takes of its budgets; OverspentError: others have spent it meanwhile."""
+        yield from ()
+        return reserved
 
+    @abstractmethod
     def reserve(self, reserved: Reserved) -> Generator[Step, Any, Reserved | Known]:
         """Reserve the key of a call and use up its approval; errors as of `pdp.flow.reserve.reserve`."""
 
-    def inputs(self, prepared: Prepared) -> dict[str, Any]:
+    def inputs(self, _prepared: Prepared, /) -> dict[str, Any]:
         """Return what the function gets beside the arguments, by parameter."""
+        return {}
 
-    def hand_over(self, ready: Ready | Known) -> Generator[Step, Any, bool]:
+    def hand_over(self, _ready: Ready | Known, /) -> Generator[Step, Any, bool]:
         """Return whether another enforcement point runs the tool from here on."""
+        yield from ()
+        return False
 
-    def may_release(self, denied: Decided | None) -> Generator[Step, Any, bool]:
+    def may_release(self, _denied: Decided | None, /) -> Generator[Step, Any, bool]:
         """Return whether a call that ends here is released; `denied`: its end, None: its caller was cancelled."""
+        yield from ()
+        return True
 
 
-class LocalRunner:
+class LocalRunner(CallRunner):
     """Runs the tool of a call in this process."""
 
-    token = None
-
     def __init__(self, parts: Parts) -> None:
-        self.tool: ToolRunner | None = None
         self._parts = parts
 
     def refusal(self, prepared: Prepared) -> Execution | None:
@@ -126,16 +133,6 @@ class LocalRunner:
     def inputs(self, prepared: Prepared) -> dict[str, Any]:
         """Return what the registry binds of state and config."""
         return self._parts.tools.inputs(prepared.checked.tool, prepared.asked.session, prepared.checked.config)
-
-    def hand_over(self, ready: Ready | Known) -> Generator[Step, Any, bool]:  # noqa: ARG002
-        """Keep the call here."""
-        return False
-        yield
-
-    def may_release(self, denied: Decided | None) -> Generator[Step, Any, bool]:  # noqa: ARG002
-        """Release whatever ends here."""
-        return True
-        yield
 
 
 def call(received: Received, proposal: Any, session: Any, parts: Parts) -> Generator[Step, Any, Evaluation]:

@@ -51,11 +51,11 @@ class Received(NamedTuple):
     Attributes:
         to_run: whether its tool runs when it is allowed; False: it is only decided.
         now: when it came in, in seconds since 1970; started: the same on the clock that measures durations.
-        compensates: the action that the call takes back.
-        staged: the action that it would commit; it is only decided, so that a person is asked.
+        compensates: the action that the call undoes.
+        staged: the action that it would commit; the call is only decided, so that a person is asked.
         hold: whether a STEP_UP opens an approval though the tool is not to run now.
-        transformed: whether the policy has put the proposal in the place of the one made.
-        call: what the model proposed, where that is a call in the form of its API.
+        transformed: whether the policy has replaced the proposal.
+        call: the proposal as the model's API spells it, if it came in such a form.
         proposer: the claims of the token that proposed it to a service; the session may be somebody else's.
     """
 
@@ -153,7 +153,7 @@ class Ended(NamedTuple):
 
     @property
     def status(self) -> Status:
-        """What became of the proposal; transformed: another one may run in its place, or none as it was pruned."""
+        """Accepted, rejected, or transformed: replaced or pruned."""
         if self.allowed:
             return Status.TRANSFORMED if self.asked.received.transformed else Status.ACCEPTED
         return Status.TRANSFORMED if self.pruned else Status.REJECTED
@@ -188,7 +188,7 @@ class Ended(NamedTuple):
         return name[:_NAME_LENGTH]
 
     def denied(self, code: str, message: str) -> Ended:
-        """Return the call with a DENY in the place of whatever was decided."""
+        """Return the call with a DENY as its decision."""
         return self._replace(decision=denied(code, message))
 
 
@@ -224,7 +224,7 @@ class Decided(NamedTuple):
 
     @property
     def status(self) -> Status:
-        """What became of the proposal; transformed: another one than the proposed may run in its place."""
+        """Accepted, rejected, or transformed: replaced or corrected."""
         if self.decision.verdict is not Verdict.ALLOW:
             return Status.REJECTED
         prepared = self.prepared
@@ -263,7 +263,7 @@ class Decided(NamedTuple):
         return self.prepared.checked.proposal.tool[:_NAME_LENGTH]
 
     def denied(self, code: str, message: str) -> Decided:
-        """Return the call with a DENY in the place of what was decided."""
+        """Return the call with a DENY as its decision."""
         return self._replace(decision=denied(code, message))
 
 
@@ -283,7 +283,7 @@ class CallDeniedError(PdpError):
 
 
 class OverspentError(Exception):
-    """What a call was allowed to spend is not there any more: it has to be decided again, with the new sum."""
+    """Others have spent what a call was allowed to spend: it has to be decided again, with the new sum."""
 
 
 class Reserved(NamedTuple):
@@ -342,19 +342,19 @@ def _rejection(decision: Decision) -> Rejection | None:
 
 
 def arguments_of(proposal: Proposal) -> dict[str, Any]:
-    """Return the decided arguments, as a copy that shares nothing with what anybody else holds."""
+    """Return a copy of the decided arguments."""
     arguments: dict[str, Any] = orjson.loads(proposal.text)
     return arguments
 
 
 def not_run(message: str, effect: str = "none") -> Execution:
-    """Return what a call comes to whose tool was not started; `effect`: of an earlier call with the same key."""
+    """Return the outcome of a call whose tool was not started; `effect`: of an earlier call with the same key."""
     failure = Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {"effect": effect})
     return Execution(failure=failure, started=False)
 
 
 def withheld(execution: Execution, message: str) -> Execution:
-    """Return what a run came to whose result cannot go out: only what became of its effect."""
+    """Return the outcome of a run without its result, which cannot go out: it says what is known of the effect."""
     effect = "done" if execution.failure is None else execution.failure.details.get("effect", "unknown")
     failure = Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {"effect": effect})
     return execution._replace(result=None, failure=failure, error=None)

@@ -125,7 +125,7 @@ def test_an_argument_that_cannot_stand_there(
 VALUES = st.text(st.characters(codec="utf-8"), max_size=20) | st.integers(-9, 9) | st.booleans()
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.dictionaries(st.sampled_from(["ignore_case", "limit", "pattern", "paths"]), VALUES | st.lists(VALUES)))
 def test_no_argument_ever_becomes_an_option(arguments: dict[str, Any]) -> None:
     """What stands before `--` are the template's own options, their values, and nothing else."""

@@ -2,7 +2,6 @@
 
 engine:   the engine: a bundle with its data, and what of an evaluation is a decision
 pool:     instances for many threads, and the clock that stops evaluations
-instance: one instance and its guards, through wasmtime's public calls
+instance: the compiled module, checked to be a policy; one instance and its guards, through wasmtime's public calls
 direct:   the same instance, called through wasmtime's C API where that is possible
-module:   the compiled module, checked to be a policy, and what it imports
 """

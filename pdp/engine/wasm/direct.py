@@ -15,8 +15,7 @@ from typing import Final
 import wasmtime
 from wasmtime import _ffi as ffi
 
-from pdp.engine.wasm.instance import WasmInstance
-from pdp.engine.wasm.module import WasmModule
+from pdp.engine.wasm.instance import WasmInstance, WasmModule
 
 # The arguments of a call: seven wasmtime_val_raw_t, of which an i32 uses the first four bytes.
 _SLOT: Final = ctypes.sizeof(ffi.wasmtime_val_raw_t)

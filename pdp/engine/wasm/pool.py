@@ -16,8 +16,7 @@ from functools import cache
 from queue import SimpleQueue
 from typing import Final
 
-from pdp.engine.wasm.instance import WasmInstance
-from pdp.engine.wasm.module import TICK, WasmModule
+from pdp.engine.wasm.instance import TICK, WasmInstance, WasmModule
 from pdp.errors import EngineError, EngineTimeoutError, RequestRefusedError
 
 MAX_INSTANCES: Final = 32  # how many evaluations of one pool run at once, unless given; more of them wait

@@ -33,14 +33,13 @@ from pdp.flow.remote.stored import (
     with_reserved,
 )
 from pdp.flow.reserve import PATIENCE, Consume, Together, lasting, reserve, taking
-from pdp.flow.run import complete, run_call
+from pdp.flow.run import CallRunner, complete, run_call
 from pdp.flow.stages import (
     CallDeniedError,
     Decided,
     Ended,
     Executed,
     Known,
-    Prepared,
     Ready,
     Received,
     Reserved,
@@ -163,13 +162,13 @@ def sweep(now: float, parts: Parts) -> Generator[Step, Any, int]:
     return count
 
 
-class RemoteRunner:
+class RemoteRunner(CallRunner):
     """The run of one call elsewhere, as this process holds it.
 
     `row` is what this process has stored of it last; None: it holds nothing. `ready`: the caller may run it.
     """
 
-    tool = None
+    token: str
 
     def __init__(self, call: CallName, parts: Parts) -> None:
         self.token = call.id
@@ -206,19 +205,6 @@ class RemoteRunner:
         done: bool = yield Work(lambda: self._calls.replace(old, new), blocking=True)
         self.row = new if done else None
         return done
-
-    def refusal(self, prepared: Prepared) -> Execution | None:  # noqa: ARG002
-        """Leave it to the caller whether its tool can run."""
-        return None
-
-    def inputs(self, prepared: Prepared) -> dict[str, Any]:  # noqa: ARG002
-        """Give no inputs: the caller's function has its own."""
-        return {}
-
-    def reserve_budgets(self, reserved: Reserved) -> Generator[Step, Any, Reserved]:
-        """Reserve nothing yet: `reserve` does, in one transaction."""
-        return reserved
-        yield
 
     def reserve(self, reserved: Reserved) -> Generator[Step, Any, Reserved | Known]:
         """Reserve what the call needs, and store it, in one step; or go on with what was reserved before."""

@@ -18,8 +18,7 @@ from opapywasm import OpaWasmPolicy
 from wasmtime import _ffi as ffi
 
 from pdp.engine.wasm.direct import DirectInstance, fits
-from pdp.engine.wasm.instance import WasmInstance
-from pdp.engine.wasm.module import PAGE, WasmModule
+from pdp.engine.wasm.instance import PAGE, WasmInstance, WasmModule
 from pdp.engine.wasm.pool import MAX_INSTANCES, InstancePool, fastest_instance_type
 from pdp.errors import AnswerInvalidError, BundleError, EngineError, EngineTimeoutError, RequestRefusedError
 from pdp.json import MAX_NUMBER, canonical

@@ -79,7 +79,7 @@ def test_a_call_whose_process_is_killed_goes_on_and_runs_once(
     chance, codes = random.Random(15), Counter[int | None]()  # noqa: S311 - for a test to be repeated
     with ExitStack() as owned:
         pep = opened(manifest, url, owned)
-        most, rounds = 0, 12
+        most, rounds = 0, 6
         for number in range(rounds + 1):
             name = f"call {number}"
             dies_at = None if number == 0 else chance.randrange(most * (number - 1) // rounds, most * number // rounds)
@@ -117,17 +117,17 @@ def test_of_many_processes_one_runs_what_was_approved(
         approved(pep, "first")
         started = [
             _context.Process(target=_begin, args=(manifest, url, "one" if one_id else f"call {n}", "key-1", answers))
-            for n in range(8)
+            for n in range(4)
         ]
         for process in started:
             process.start()
         for process in started:
             process.join(PATIENCE)
-        assert [process.exitcode for process in started] == [0] * 8
+        assert [process.exitcode for process in started] == [0] * 4
         told = [json.loads(line) for line in answers.read_text().splitlines()]
         if one_id:
-            assert (told, told[0]["begun"]) == (told[:1] * 8, True)
-        assert sum(answer["begun"] for answer in told) == (8 if one_id else 1)
+            assert (told, told[0]["begun"]) == (told[:1] * 4, True)
+        assert sum(answer["begun"] for answer in told) == (4 if one_id else 1)
         assert spent(pep) == PAGES
         consumed = [outcome for kind, outcome in stream(pep) if kind == "approval.consumed"]
         assert consumed.count("consumed") - consumed.count("failed") == 1
