@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from pdp import lazy
 
 if TYPE_CHECKING:  # loaded when first used
-    from pdp.audit.chain import verify_chain as verify_chain
+    from pdp.audit.verify import verify_chain as verify_chain
     from pdp.hooks.home import default_home as default_home
     from pdp.hooks.home import open_policy as open_policy
     from pdp.ledger.words import origins as origins
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # loaded when first used
 __getattr__ = lazy(
     __name__,
     {
-        "pdp.audit.chain": ("verify_chain",),
+        "pdp.audit.verify": ("verify_chain",),
         "pdp.hooks.home": ("default_home", "open_policy"),
         "pdp.ledger.words": ("origins",),
         "pdp.manifest.diff": ("manifest_diff",),

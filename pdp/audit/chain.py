@@ -14,14 +14,14 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar, Final, Required, TypedDict
 
 import orjson
 
 from pdp.errors import AuditError
-from pdp.json import JsonValueError, canonical, digest, parse_json
+from pdp.json import JsonValueError, canonical, digest
 
 GENESIS: Final = "sha256:" + "0" * 64  # `prev_hash` of the first event of a stream
 KEPT: Final = 100_000  # how many events a stream in memory holds
@@ -169,7 +169,7 @@ class AuditLog(ABC):
         except (TypeError, JsonValueError) as error:
             raise AuditError(f"audit event cannot be written: {error}") from error
         record_hash = self._hash(text)
-        return _hashed(text, record_hash), record_hash
+        return hashed_line(text, record_hash), record_hash
 
     @abstractmethod
     def _write(self, line: bytes, line_hash: str) -> None:
@@ -196,54 +196,6 @@ class MemoryAudit(AuditLog):
 
 
 # "hash" is the last key; order means nothing in JSON, and verifying takes it out again.
-def _hashed(content: bytes, record_hash: str) -> bytes:
+def hashed_line(content: bytes, record_hash: str) -> bytes:
+    """Return the line of an event: its canonical form with its hash."""
     return content[:-1] + b',"hash":"' + record_hash.encode() + b'"}'
-
-
-def checked_event(line: bytes, hashing: Callable[[bytes], str]) -> dict[str, Any]:
-    """Return the event of one line, without its line break, its hash and its very bytes checked.
-
-    AuditError: it was changed, or is not an event, or is keyed where `hashing` is not, or the other way round.
-    """
-    try:
-        # Strictly: of two keys of one name, another reader could take the other one.
-        event: dict[str, Any] = parse_json(line)
-        content = canonical({name: value for name, value in event.items() if name != "hash"})
-        known, computed = event["hash"], hashing(content)
-        keyed, key_given = known.startswith("hmac-"), computed.startswith("hmac-")
-        intact = line == _hashed(content, known) and known == computed
-        _ = event["seq"] + 0, event["prev_hash"], event["type"]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise AuditError("not an event") from error
-    if not intact:
-        if keyed == key_given:
-            raise AuditError("the hash does not match" + (": another key wrote it, or it was changed" if keyed else ""))
-        raise AuditError("it is keyed, and no key was given" if keyed else "it is not keyed, and a key was given")
-    return event
-
-
-def chained_events(lines: Iterable[bytes], key: bytes | None = None) -> Iterator[dict[str, Any]]:
-    """Check the events of a stream one after the other, and return each.
-
-    The lines begin with its first event, or with the first one of a file that goes on from a rotated one. AuditError:
-    an event was changed, left out, put in or moved; the message names the last one before it.
-    """
-    hashing = chain_hash(key)
-    after = None
-    for line in lines:
-        where = "the first line" if after is None else f"the line after event {after[0]}"
-        try:
-            event = checked_event(line.removesuffix(b"\n"), hashing)
-        except AuditError as error:
-            raise AuditError(f"{where}: {error.message}") from error
-        if after is None:
-            after = (event["seq"] - 1, event["prev_hash"]) if event["type"] == ROTATED else (-1, GENESIS)
-        if (event["seq"] - 1, event["prev_hash"]) != after:
-            raise AuditError(f"{where}: events before it were left out, put in or moved")
-        after = event["seq"], event["hash"]
-        yield event
-
-
-def verify_chain(lines: Iterable[bytes], key: bytes | None = None) -> int:
-    """Check a stream and return the number of events. Arguments and errors are those of `chained_events`."""
-    return sum(1 for _ in chained_events(lines, key))

@@ -24,7 +24,8 @@ from typing import Any, Final
 
 import orjson
 
-from pdp.audit.chain import GENESIS, KEY_BYTES, ROTATED, AuditEvent, AuditLog, checked_event
+from pdp.audit.chain import GENESIS, KEY_BYTES, ROTATED, AuditEvent, AuditLog
+from pdp.audit.verify import checked_event
 from pdp.clock import to_milliseconds
 from pdp.errors import AuditError
 from pdp.json import parse_json

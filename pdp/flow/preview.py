@@ -3,11 +3,13 @@
 Source: tool registry document (the model is told only of tools it could use) and tool layer document, definitions.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+import logging
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from pdp.audit.chain import AuditEvent, AuditLog, recordable
 from pdp.clock import to_seconds
 from pdp.contract.compiled import CompiledManifest, CompiledTool
 from pdp.contract.invariants import respelt
@@ -15,14 +17,18 @@ from pdp.contract.plan import CheckedPlan, validate_plan
 from pdp.contract.request import call_digest
 from pdp.decision import Decision, Verdict, denied, new_id
 from pdp.engine.protocol import PLAN, REQUEST_INVALID
+from pdp.errors import AuditError
 from pdp.flow.drive import Question, Step
 from pdp.flow.parts import Parts
-from pdp.flow.record import record_plan
-from pdp.flow.stages import Received, Unread
+from pdp.flow.record import call_event, decision_event, recorded_reason, write_event
+from pdp.flow.stages import Ended, Received, Unread
 from pdp.json import JsonValueError, canonical
 from pdp.manifest.expressions.path import MISSING, Expression, ExpressionError
+from pdp.proposal import Status
 from pdp.request import Entity, Request, bounded
 from pdp.session import Session
+
+_log = logging.getLogger("pdp.pep")
 
 
 class Visibility(StrEnum):
@@ -147,4 +153,36 @@ def evaluate_plan(
     except JsonValueError as error:
         decision = denied(REQUEST_INVALID, str(error))
     asked = Unread(received, session, session.request_id or new_id())
-    return PlanEvaluation(checked, (yield from record_plan(checked, decision, asked, parts.audit)))
+    return PlanEvaluation(checked, (yield from _record_plan(checked, decision, asked, parts.audit)))
+
+
+def _record_plan(plan: CheckedPlan, decision: Decision, asked: Unread, log: AuditLog) -> Generator[Step, Any, Decision]:
+    """Record each step of a plan, and then the decision on it; if that fails, return a DENY.
+
+    The events are called `tool.<name>.planned` and `plan.decided`: no step of a plan is a call.
+    """
+    try:
+        for event in _plan_events(plan, decision, asked, log):
+            yield from write_event(event, log)
+    except Exception as error:  # noqa: BLE001 - what is not recorded is not accepted
+        _log.exception("a plan could not be recorded, which is a DENY")
+        return denied(AuditError.code, str(error) if isinstance(error, AuditError) else "audit failed")
+    return decision
+
+
+def _plan_events(plan: CheckedPlan, decision: Decision, asked: Unread, log: AuditLog) -> Iterator[AuditEvent]:
+    now = asked.received.now
+    for step in plan.steps:
+        received = asked.received._replace(step_name=recordable(step.name))
+        planned = Ended(asked._replace(received=received), step.checked)
+        event = call_event(planned, log, "planned", now)
+        event["status"], event["outcome"] = step.status, "not_executed"
+        if step.rejection is not None:
+            event["rejection"], event["reason"] = step.rejection.code, recorded_reason(planned, step.rejection.reason)
+        yield event
+    decided = Ended(asked, decision=decision)
+    event = decision_event(decided, log)
+    event["type"], event["arguments_digest"] = "plan.decided", log.digest(canonical(plan.plan))
+    if not plan.valid:
+        event["status"] = Status.REJECTED
+    yield event

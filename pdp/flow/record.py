@@ -1,39 +1,29 @@
-"""The audit events of a call, one for each decision before anything runs and one after; and those of a plan."""
+"""The audit events of a call, one for each decision before anything runs and one after."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pdp.audit.chain import AuditEvent, AuditLog, recordable
 from pdp.clock import to_milliseconds
 from pdp.contract.checks import Checked
-from pdp.contract.sensitive import without_arguments
-from pdp.decision import Decision, Verdict, denied
+from pdp.decision import Decision, Verdict
 from pdp.errors import AuditError
 from pdp.flow.drive import Step, Work
-from pdp.flow.stages import Decided, Ended, Executed, Unread
+from pdp.flow.stages import Decided, Ended, Executed
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.proposal import Status
 from pdp.request import Request
-
-if TYPE_CHECKING:
-    from pdp.contract.plan import CheckedPlan
 
 _log = logging.getLogger("pdp.pep")
 
 T = TypeVar("T", Decided, Ended, Decided | Ended)
 
 _MOST_SOURCES: Final = 1_000  # digests in the event of one call; `arguments_digest` is of them all
-
-_OF_DISPATCH: Final = (
-    "agent", "arguments_digest", "idempotency_key", "rejection", "request_id", "risk_tier", "step_name", "tool_call_id",
-    "verdict",
-)  # fmt: skip
-_OF_RESULT: Final = ("error_code", "outcome", "replayed", "result_digest", "retrieval_snapshot")
 
 
 def record_decision(decided: T, log: AuditLog, *, superseded: bool = False) -> Generator[Step, Any, T]:
@@ -42,7 +32,7 @@ def record_decision(decided: T, log: AuditLog, *, superseded: bool = False) -> G
     `superseded`: another proposal takes its place, and this one will not run.
     """
     try:
-        yield from _write(_decision_event(decided, log, superseded=superseded), log)
+        yield from write_event(decision_event(decided, log, superseded=superseded), log)
     except Exception as error:  # noqa: BLE001 - whoever was about to execute must not
         _log.exception("an audit event could not be written, which is a DENY")
         return decided.denied(AuditError.code, str(error) if isinstance(error, AuditError) else "audit failed")
@@ -69,40 +59,16 @@ def record_result(executed: Executed, log: AuditLog) -> Generator[Step, Any, Exe
 
 def write_result(executed: Executed, log: AuditLog) -> Generator[Step, Any, None]:
     """Record what a call came to, or raise AuditError."""
-    yield from _write(_result_event(executed, log), log)
+    yield from write_event(result_event(executed, log), log)
 
 
-def record_plan(plan: CheckedPlan, decision: Decision, asked: Unread, log: AuditLog) -> Generator[Step, Any, Decision]:
-    """Record each step of a plan, and then the decision on it; if that fails, return a DENY.
-
-    The events are called `tool.<name>.planned` and `plan.decided`: no step of a plan is a call.
-    """
-    try:
-        for event in _plan_events(plan, decision, asked, log):
-            yield from _write(event, log)
-    except Exception as error:  # noqa: BLE001 - what is not recorded is not accepted
-        _log.exception("a plan could not be recorded, which is a DENY")
-        return denied(AuditError.code, str(error) if isinstance(error, AuditError) else "audit failed")
-    return decision
-
-
-def _write(event: AuditEvent, log: AuditLog) -> Generator[Step, Any, None]:
+def write_event(event: AuditEvent, log: AuditLog) -> Generator[Step, Any, None]:
+    """Append an event to the audit stream, waiting where it waits."""
     waiting = log.offer(event)
     if isinstance(waiting, Future):
         yield Work(waiting.result, blocking=True, future=waiting)
     elif waiting is not None:
         yield Work(waiting, blocking=True)
-
-
-def telemetry_attributes(result: Ended | Decided | Executed, log: AuditLog) -> dict[str, Any]:
-    """Return the attributes of the dispatch span of a call that has been decided, or of the result's span."""
-    if isinstance(result, Executed):
-        event = _result_event(result, log)
-        return {f"pdp.{name}": event[name] for name in _OF_RESULT if event.get(name)}
-    event = _decision_event(result, log)
-    scopes = tuple(result.tool.entry.scopes or ()) if result.tool else ()
-    named = {"caller": event.get("subject"), "scopes": scopes, **{name: event.get(name) for name in _OF_DISPATCH}}
-    return {f"pdp.{name}": value for name, value in named.items() if value is not None}
 
 
 def log_decision(decided: Decided, level: int) -> None:
@@ -112,16 +78,17 @@ def log_decision(decided: Decided, level: int) -> None:
     _log.log(level, "%s for %s: %s (decision %s)", decision.verdict, name, codes, decision.decision_id)
 
 
-def _decision_event(decided: Decided | Ended, log: AuditLog, *, superseded: bool = False) -> AuditEvent:
+def decision_event(decided: Decided | Ended, log: AuditLog, *, superseded: bool = False) -> AuditEvent:
+    """Return the event of a decision, or of a proposal that was rejected."""
     received = decided.asked.received
-    event = _event(decided, log, "dispatch", received.now)
+    event = call_event(decided, log, "dispatch", received.now)
     # Without it, a call that was only asked about would look like one whose end nobody recorded.
     executes = received.to_run and received.staged is None and not superseded and not decided.pruned
     event["outcome"] = None if executes else "not_executed"
     status = Status.TRANSFORMED if superseded else decided.status
     event["status"] = status
     if (rejection := decided.rejection) is not None:
-        event["rejection"], event["reason"] = rejection.code, _reason(decided, rejection.reason)
+        event["rejection"], event["reason"] = rejection.code, recorded_reason(decided, rejection.reason)
     if decided.decision is not None:
         event["verdict"] = decided.decision.verdict
         event["codes"] = decided.decision.codes
@@ -150,27 +117,10 @@ def _flow(context: Mapping[str, Any], decision: Decision) -> dict[str, Any]:
     }
 
 
-def _plan_events(plan: CheckedPlan, decision: Decision, asked: Unread, log: AuditLog) -> Iterator[AuditEvent]:
-    now = asked.received.now
-    for step in plan.steps:
-        received = asked.received._replace(step_name=recordable(step.name))
-        planned = Ended(asked._replace(received=received), step.checked)
-        event = _event(planned, log, "planned", now)
-        event["status"], event["outcome"] = step.status, "not_executed"
-        if step.rejection is not None:
-            event["rejection"], event["reason"] = step.rejection.code, _reason(planned, step.rejection.reason)
-        yield event
-    decided = Ended(asked, decision=decision)
-    event = _decision_event(decided, log)
-    event["type"], event["arguments_digest"] = "plan.decided", log.digest(canonical(plan.plan))
-    if not plan.valid:
-        event["status"] = Status.REJECTED
-    yield event
-
-
-def _result_event(executed: Executed, log: AuditLog) -> AuditEvent:
+def result_event(executed: Executed, log: AuditLog) -> AuditEvent:
+    """Return the event of a result."""
     decided, execution = executed.decided, executed.execution
-    event = _event(decided, log, "result", time.time())
+    event = call_event(decided, log, "result", time.time())
     event["status"] = decided.status
     event["duration_ms"] = round((time.perf_counter() - decided.asked.received.started) * 1000, 3)
     event["outcome"] = execution.outcome
@@ -199,7 +149,8 @@ def _spent(request: Request) -> list[dict[str, str | None]]:
     ]
 
 
-def _event(decided: Decided | Ended, log: AuditLog, phase: str, now: float) -> AuditEvent:
+def call_event(decided: Decided | Ended, log: AuditLog, phase: str, now: float) -> AuditEvent:
+    """Return what every event of a call has."""
     asked, checked, decision = decided.asked, decided.checked, decided.decision
     proposal, tool = (asked.proposal, None) if checked is None else (checked.proposal, checked.tool)
     event: AuditEvent = {
@@ -239,7 +190,7 @@ def _event(decided: Decided | Ended, log: AuditLog, phase: str, now: float) -> A
     return event
 
 
-def _reason(decided: Decided | Ended, reason: str) -> str | None:
+def recorded_reason(decided: Decided | Ended, reason: str) -> str | None:
     """Return why a check or the enforcement point itself has stopped a call, with nothing in it of what was proposed.
 
     None where a policy has: its codes say why, and its messages may quote anything.
@@ -248,6 +199,8 @@ def _reason(decided: Decided | Ended, reason: str) -> str | None:
     if decision is not None and (decision.bundle_revision is not None or decision.verdict is not Verdict.DENY):
         return None
     if proposal is not None and tool is not None:
+        from pdp.contract.sensitive import without_arguments  # noqa: PLC0415 - only calls without a decision
+
         reason = without_arguments(reason, proposal.arguments, tool.argument_names)
     return recordable(reason)
 

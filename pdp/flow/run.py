@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from pdp.audit.chain import AuditLog
 from pdp.contract.sensitive import masked, place_of
 from pdp.decision import new_id
 from pdp.documents import shown_name
@@ -26,7 +27,7 @@ from pdp.flow.decide import decide, failed
 from pdp.flow.drive import CHECKPOINT, Step, ToolRun, Work
 from pdp.flow.evaluation import Evaluation
 from pdp.flow.parts import Parts, Stores
-from pdp.flow.record import record_decision, record_result, telemetry_attributes, write_result
+from pdp.flow.record import decision_event, record_decision, record_result, result_event, write_result
 from pdp.flow.settle import GIVEN_UP, deliver, release, settle
 from pdp.flow.stages import (
     CallDeniedError,
@@ -56,6 +57,12 @@ _log = logging.getLogger("pdp.pep")
 _TRIES: Final = 3
 _CONTENDED: Final = "others have spent of its limits each time that the call was decided; make it again"
 _COMPENSABLE: Final = (ActionState.COMMITTED, ActionState.FAILED)
+
+_OF_DISPATCH: Final = (
+    "agent", "arguments_digest", "idempotency_key", "rejection", "request_id", "risk_tier", "step_name", "tool_call_id",
+    "verdict",
+)  # fmt: skip
+_OF_RESULT: Final = ("error_code", "outcome", "replayed", "result_digest", "retrieval_snapshot")
 
 
 class CallRunner(ABC):
@@ -418,7 +425,7 @@ class Watchers:
         if parts.telemetry is not None:
             from pdp.execution.telemetry import CallTelemetry  # noqa: PLC0415 - only with the extra
 
-            attributes = telemetry_attributes(decided, parts.audit)
+            attributes = _telemetry_attributes(decided, parts.audit)
             entry = tool.entry if tool else None
             self._telemetry = CallTelemetry(parts.telemetry, entry, received.now, attributes)
         if parts.observers:
@@ -455,8 +462,19 @@ class Watchers:
         over = result or Executed(self._decided, cut_short() if self._ran else GIVEN_UP)
         execution = over.execution if isinstance(over, Executed) else None
         if self._telemetry is not None:
-            self._telemetry.ended(execution, telemetry_attributes(over, self._audit))
+            self._telemetry.ended(execution, _telemetry_attributes(over, self._audit))
         if self._events is not None:
             evaluation = Evaluation(over)
             error = evaluation.answer.text if evaluation.pruned or evaluation.answer.is_error else None
             self._events.ended(error, execution, cancelled=result is None)
+
+
+def _telemetry_attributes(result: Ended | Decided | Executed, log: AuditLog) -> dict[str, Any]:
+    """Return the attributes of the dispatch span of a call that has been decided, or of the result's span."""
+    if isinstance(result, Executed):
+        event = result_event(result, log)
+        return {f"pdp.{name}": event[name] for name in _OF_RESULT if event.get(name)}
+    event = decision_event(result, log)
+    scopes = tuple(result.tool.entry.scopes or ()) if result.tool else ()
+    named = {"caller": event.get("subject"), "scopes": scopes, **{name: event.get(name) for name in _OF_DISPATCH}}
+    return {f"pdp.{name}": value for name, value in named.items() if value is not None}

@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pdp import Approval, ApprovalRefusedError, Approvals, MemoryAudit, Pep
 from pdp.approvals import approvals as approvals_module
 from pdp.approvals.approvals import Refusal
-from pdp.audit.chain import EMPTY, AuditEvent, recordable, verify_chain
+from pdp.audit.chain import EMPTY, AuditEvent, recordable
+from pdp.audit.verify import verify_chain
 from pdp.errors import AuditError, StoreError, StoreFullError, UsageError
 from pdp.json import canonical
 from pdp.manifest.model import EffectiveApproval, Tool

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pdp.audit.chain import GENESIS, AuditEvent, AuditLog, MemoryAudit, recordable, verify_chain
+from pdp.audit.chain import GENESIS, AuditEvent, AuditLog, MemoryAudit, recordable
+from pdp.audit.verify import verify_chain
 from pdp.errors import AuditError
 
 KEY = bytes(range(32))

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from pdp import FileAudit, Pep
-from pdp.audit.chain import verify_chain
 from pdp.audit.file import LINE_BYTES, request_rotation
+from pdp.audit.verify import verify_chain
 from pdp.errors import AuditError
 from tests.audit.test_audit import KEY, event
 from tests.support import PATIENCE, payments, recorded_by_killed

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pdp.audit.chain import verify_chain
+from pdp.audit.verify import verify_chain
 from pdp.engine.bundle.file import read_bundle
 from tests.support.command_line import OPTIONS, decided, line, pdp, session_file, written
 from tests.support.payments import ARGUMENTS, BUNDLE, EXAMPLE, REMEDY, wire

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pdp.audit.chain import verify_chain
+from pdp.audit.verify import verify_chain
 from tests.support.command_line import Done, pdp
 
 WIDE = """\

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pdp.audit.chain import verify_chain
+from pdp.audit.verify import verify_chain
 from tests.support.command_line import OPTIONS, Done, line, pdp, written
 from tests.support.payments import wire
 

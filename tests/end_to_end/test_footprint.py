@@ -16,8 +16,8 @@ from tests.support.command_line import environment, written
 
 pytestmark = pytest.mark.process
 
-MODULES = 63
-LINES = 11_000
+MODULES = 60
+LINES = 10_000
 FILES_OF_A_CALL = 25
 
 EXTRAS = (

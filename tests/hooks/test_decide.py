@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pdp.audit.chain import chained_events
+from pdp.audit.verify import chained_events
 from pdp.errors import PdpError
 from pdp.hooks.call import Behaviour, BuiltIn, HookAnswer, HookCall, Kind, Moment
 from pdp.hooks.decide import answer

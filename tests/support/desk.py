@@ -22,7 +22,8 @@ from pdp import (
     SqlIdempotency,
     Verdict,
 )
-from pdp.audit.chain import AuditEvent, verify_chain
+from pdp.audit.chain import AuditEvent
+from pdp.audit.verify import verify_chain
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
 from pdp.proposal import Failure

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from pdp.audit.chain import ROTATED, chained_events
+from pdp.audit.chain import ROTATED
 from pdp.audit.file import LINE_BYTES, Head, key_bytes, request_rotation
+from pdp.audit.verify import chained_events
 from pdp.cli import Exit
 from pdp.cli.commands.stores.stores import URL_VARIABLE, stores_named
 from pdp.cli.files import key_of_environment

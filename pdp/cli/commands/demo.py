@@ -9,8 +9,8 @@ from typing import Annotated, Any, NamedTuple
 import orjson
 import typer
 
-from pdp.audit.chain import verify_chain
 from pdp.audit.file import FileAudit
+from pdp.audit.verify import verify_chain
 from pdp.cli import Exit
 from pdp.cli.commands.opa import ensured
 from pdp.cli.display import STYLES, show, word

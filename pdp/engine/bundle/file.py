@@ -12,6 +12,8 @@ The revision is a digest of all of these but itself, the release number and the 
 signature says who built the bundle. There is one container for each content, `pack_members`, and no other is read.
 """
 
+from __future__ import annotations
+
 import io
 import re
 import struct
@@ -20,12 +22,15 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pdp.engine.bundle.signature import SIGNATURES, Signature, VerificationKey, claimed_signature, verify_signature
+from pdp.engine.bundle import SIGNATURES
 from pdp.errors import BundleError
 from pdp.installed import packaged
 from pdp.json import MAX_NUMBER, JsonValueError, canonical, digest, parse_json
+
+if TYPE_CHECKING:  # only signed bundles load it
+    from pdp.engine.bundle.signature import Signature, VerificationKey
 
 FORMAT: Final = 1  # the layout above; a file of another one is refused
 MAX_BUNDLE: Final = 64 * 1024 * 1024  # largest bundle in bytes, packed as well as unpacked
@@ -124,8 +129,14 @@ def _signature(files: dict[str, bytes], keys: Sequence[VerificationKey] | None) 
     """Take the signature out of `files`, verified if there are keys."""
     content = files.pop(SIGNATURES, None)
     if keys is not None:
+        from pdp.engine.bundle.signature import verify_signature  # noqa: PLC0415 - only where it is verified
+
         return verify_signature(content, files, keys)
-    return None if content is None else claimed_signature(content)[1]
+    if content is None:
+        return None
+    from pdp.engine.bundle.signature import claimed_signature  # noqa: PLC0415 - only signed bundles
+
+    return claimed_signature(content)[1]
 
 
 def _manifest(revision: str, release: int) -> dict[str, Any]:

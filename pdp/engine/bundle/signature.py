@@ -23,11 +23,11 @@ from typing import Any, Final
 import orjson
 
 from pdp.documents import read_bytes
+from pdp.engine.bundle import SIGNATURES
 from pdp.errors import BundleError, UsageError
 from pdp.installed import extra
 from pdp.json import canonical, parse_json
 
-SIGNATURES: Final = ".signatures.json"  # the member that holds the signature
 KEYS_VARIABLE: Final = "PDP_VERIFICATION_KEYS"  # the environment variable with public keys, one PEM after another
 ALGORITHM: Final = "ES256"  # what bundles are signed with
 

@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, func, select
 
-from pdp.audit.chain import GENESIS, AuditEvent, AuditLog, checked_event
+from pdp.audit.chain import GENESIS, AuditEvent, AuditLog
+from pdp.audit.verify import checked_event
 from pdp.errors import AuditError, StoreError
 from pdp.stores.sql.database import Database
 from pdp.stores.sql.tables import audit

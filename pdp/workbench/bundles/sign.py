@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from pdp.engine.bundle import SIGNATURES
 from pdp.engine.bundle.file import pack_members, read_bundle, unpack_bundle
 from pdp.engine.bundle.signature import (
     ALGORITHM,
     MAKE_ONE,
-    SIGNATURES,
     VerificationKey,
     parse_key,
     public_half,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pdp import Approvals, Pep
-from pdp.audit.chain import verify_chain
+from pdp.audit.verify import verify_chain
 from pdp.json import canonical
 from pdp.manifest.model import EffectiveApproval
 from pdp.stores.actions import ActionState

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from pdp import Pep
-from pdp.audit.chain import verify_chain
+from pdp.audit.verify import verify_chain
 from pdp.contract.budgets import Spent, Take, Window
 from pdp.flow import reserve
 from pdp.flow.remote import calls

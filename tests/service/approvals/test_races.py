@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from pdp import ApprovalRefusedError
-from pdp.audit.chain import verify_chain
+from pdp.audit.verify import verify_chain
 from pdp.stores.approvals import Approval, ApprovalState
 from tests.approvals.test_approvals import END, OPENED, SOON, body, entry
 from tests.service.approvals.elsewhere import Elsewhere, elsewhere

@@ -13,7 +13,8 @@ import pytest
 from sqlalchemy import Connection, event, make_url, text
 
 from pdp import Approvals, Pep
-from pdp.audit.chain import AuditEvent, verify_chain
+from pdp.audit.chain import AuditEvent
+from pdp.audit.verify import verify_chain
 from pdp.errors import AuditError, StoreError
 from pdp.stores.sql import audit as audit_module
 from pdp.stores.sql import database as database_module

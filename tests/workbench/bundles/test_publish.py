@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from pdp.audit.chain import MemoryAudit, verify_chain
+from pdp.audit.chain import MemoryAudit
 from pdp.audit.file import FileAudit
+from pdp.audit.verify import verify_chain
 from pdp.engine.bundle.file import read_bundle
 from pdp.errors import AuditError, BundleError, UsageError
 from pdp.json import canonical, digest

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from joserfc import jws
 from joserfc.jwk import RSAKey
 
+from pdp.engine.bundle import SIGNATURES
 from pdp.engine.bundle.file import pack_bundle, pack_members, read_bundle, unpack_bundle
 from pdp.engine.bundle.signature import (
-    SIGNATURES,
     Signature,
     load_public_keys,
     public_keys,
