@@ -10,8 +10,11 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Final
+
+import grimp
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
@@ -45,6 +48,7 @@ def faults(root: Path) -> Iterator[str]:
     yield from _forgotten_steps(root)
     yield from _too_many_exports(root / "pdp/__init__.py")
     yield from _private_imports(root)
+    yield from _import_cycles()
 
 
 def _folder_faults(name: Path, folder: Path) -> Iterator[str]:
@@ -138,6 +142,15 @@ def _private_imports(root: Path) -> Iterator[str]:
             imported = re.match(r"\s*(?:from|import) (pdp(?:\.\w+)*)(?: import| as|$)", line)
             if imported and not public.fullmatch(imported[1]):
                 yield f"{file.relative_to(root)}:{number}: {imported[1]} is not public, docs/api.md lists what is"
+
+
+def _import_cycles() -> Iterator[str]:
+    """Yield a cycle of imports, if there is one; imports inside functions and for types count."""
+    graph = grimp.build_graph("pdp", cache_dir=None)
+    try:
+        TopologicalSorter({name: graph.find_modules_directly_imported_by(name) for name in graph.modules}).prepare()
+    except CycleError as error:
+        yield f"import cycle: {' <- '.join(error.args[1])}"
 
 
 if __name__ == "__main__":
