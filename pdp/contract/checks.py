@@ -7,7 +7,7 @@ document, enforcement hops 2 to 4; tool boundary document, normative requirement
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -146,15 +146,17 @@ def _unsourced(checked: Checked) -> Rejection | None:
     return Rejection(RejectionCode.MISSING_PROVENANCE, reason)
 
 
-def rejection_of(name: str, checked: Checked, rejection: Rejection) -> Rejected:
-    """Return the rejection of a call by the check `name`, one of those after `schema`."""
+def rejection_of(
+    name: str, checked: Checked, rejection: Rejection, passed: Collection[str] = ("schema", "idempotency")
+) -> Rejected:
+    """Return the rejection of a call by the check `name`; `passed` are the checks before it."""
     return Rejected(
         name,
         checked.proposal,
         _masked(rejection, checked.tool, checked.proposal.arguments),
         checked.tool,
-        schema_valid=True,
-        idempotency_missing=False,
+        schema_valid=True if "schema" in passed else None,
+        idempotency_missing=False if "idempotency" in passed else None,
         idempotency_key=checked.idempotency_key,
         trips=checked.trips,
     )

@@ -5,6 +5,7 @@ proposal, and the policy is not asked. What the invariants correct is what is de
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -75,7 +76,7 @@ def check(
         if result is checked:
             continue
         if isinstance(result, Rejection):
-            return rejection_of(name, checked, result)
+            return rejection_of(name, checked, result, tuple(takewhile(name.__ne__, ORDER)))
         if isinstance(result, Rejected):
             return result
         checked = result

@@ -166,6 +166,8 @@ def run_call(
             result = ready.reserved.decided
         else:
             result = yield from _executed(ready, parts, runner, watchers)
+            if ready.reserved.held is not None and ready.reserved.held.staged is not None:
+                result = yield from _ask_for_approval(result, ready.reserved.held.staged, ready.reserved.decided, parts)
         return result
     finally:
         watchers.ended(result)
@@ -313,8 +315,6 @@ def _executed(
         if not isinstance(error, Exception):
             raise
         _log.exception("a tool ran, and its outcome could not be stored")
-    if reserved.held is not None and reserved.held.staged is not None:
-        return (yield from _ask_for_approval(executed, reserved.held.staged, reserved.decided, parts))
     return executed
 
 

@@ -1,8 +1,8 @@
 """Compile policy folders, data and manifests to a bundle. The same sources give the same bytes on any machine."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,7 +62,10 @@ def compile_bundle(
                 raise FileFaultsError(faults)
         wasm = staged.tool.compile([DECISION, FINDINGS, PLAN])
         # An engine refuses to decide when one of them is lost.
-        concerns = staged.concerns(custom=False) | staged.concerns(custom=True)
+        own = staged.concerns(custom=False)
+        concerns = own | staged.concerns(custom=True)
+    if baseline_folder(policies) == baseline_policies_path():
+        _check_baseline(own)
     try:
         packed = pack_bundle(
             release=release,
@@ -75,6 +78,19 @@ def compile_bundle(
     # It must load as well: builtins outside the module and data that it cannot read would show only at run time.
     EmbeddedEngine(read_bundle(packed)).close()
     return packed
+
+
+def _check_baseline(concerns: Collection[str]) -> None:
+    """Refuse policies that lack a concern of the released baseline: a part of the folder is lost."""
+    released = baseline_bundle_path()
+    if not released.exists():  # before the first release
+        return
+    if lost := set(read_bundle(released).data["config"]["required_concerns"]).difference(concerns):
+        raise UsageError(
+            f"the policies lack concerns of the released baseline: {', '.join(sorted(lost))}",
+            hint="install tool-pdp again, or restore policies/authz/concerns; who removes one for good removes "
+            "bundles/baseline.tar.gz as well",
+        )
 
 
 def write_bundle(out: Path, packed: bytes) -> None:
@@ -121,7 +137,10 @@ def _sources(baseline: Path, modules: Mapping[str, Module]) -> str:
     """A name for all that the compiled bundle depends on."""
     beside = [(baseline / name).read_text(encoding="utf-8") for name in _READ_BESIDE]
     texts = {path: digest(module.text.encode()) for path, module in modules.items()}
-    return digest(canonical([version("tool-pdp"), OPA_VERSION, texts, beside])).removeprefix("sha256:")
+    program = ""  # a copy of the package that is not installed has no version
+    with suppress(PackageNotFoundError):
+        program = version("tool-pdp")
+    return digest(canonical([program, OPA_VERSION, texts, beside])).removeprefix("sha256:")
 
 
 def _store(path: Path, packed: bytes) -> None:

@@ -171,7 +171,8 @@ class Readiness:
                 "release": decision.release,
                 "age_seconds": round(time.time() - since),
             }
-        code, logged = decision.codes[0], decision.reasons[0].text
+        reason = next(iter(decision.reasons), None)
+        code, logged = (reason.code, reason.text) if reason else ("engine.not_ready", "the engine gives no reason")
         why = "it gives no decision; the log says why"
         if not healthy and (decision.bundle_revision or decision.codes == (AnswerInvalidError.code,)):
             code = "engine.not_ready"

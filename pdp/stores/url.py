@@ -37,8 +37,8 @@ STORES: Final = {
 
 
 def _scheme(url: str) -> StoreScheme:
-    # A database's own check names what is wrong with any other URL.
-    return STORES.get(url.partition(":")[0], STORES["postgresql"])
+    # `sqlite+pysqlite` names a driver too. A database's own check says what is wrong with any other URL.
+    return STORES.get(url.partition(":")[0].partition("+")[0], STORES["postgresql"])
 
 
 def with_file_in(folder: Path, url: str) -> str:

@@ -246,7 +246,8 @@ def test_what_decides_reads_no_variable() -> None:
     # sidecar is sent its token; the project file of a command or a service may be named. Programs that start here, and
     # whoever asks another one, are configured by variables. A gateway hands those that its file names to its
     # servers, and a client of hooks has its settings where a variable says.
-    assert {reader for reader in readers if not reader.startswith(("cli/", "client/", "service/", "workbench/"))} == {
+    programs = ("cli/", "client/", "opa/", "service/", "workbench/")
+    assert {reader for reader in readers if not reader.startswith(programs)} == {
         "contract/registry/registry.py", "execution/program.py", "gateway/config.py", "hooks/install/check.py",
         "hooks/install/clients.py", "project/file.py", "project/resources.py",
     }  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 
 from pdp import Approvals, Evaluation, MemoryAudit, Pep, Verdict
 from pdp.errors import StoreError, UsageError
+from pdp.execution.events import ToolEvent
 from pdp.manifest.load import load_effective
 from pdp.stores.actions import Action, ActionState
 from pdp.stores.approvals import ApprovalState
@@ -30,6 +31,7 @@ from tests.support.desk import (
     session,
     staging,
 )
+from tests.support.scripted import Scripted, answer
 
 STAGED, APPROVED, COMMITTED = ActionState.STAGED, ActionState.APPROVED, ActionState.COMMITTED
 DENIED, FAILED, COMPENSATED = ActionState.DENIED, ActionState.FAILED, ActionState.COMPENSATED
@@ -233,6 +235,21 @@ def test_a_person_is_asked_about_what_is_staged_where_the_policy_wants_one(
     assert [kind for kind, _ in recorded(pep)][-2 - opened :] == [
         "tool.stage_effect.result", *["approval.opened"] * opened, f"tool.{kind}.dispatch",
     ]  # fmt: skip
+
+
+def test_who_is_interrupted_after_a_staging_has_staged_and_observers_are_told_so(base: Pep, works: Desk) -> None:
+    def decides(request: dict[str, Any]) -> dict[str, Any]:
+        if request["action"]["properties"]["tool"] == "send_letter":
+            raise KeyboardInterrupt
+        return answer()
+
+    told: list[ToolEvent] = []
+    pep = Pep(base.manifest, Scripted(decides), tools=works.tools(), approvals=Approvals(), observers=[told.append])
+    with pytest.raises(KeyboardInterrupt):
+        pep.call(staging("send_letter"), session())
+
+    assert [(event.action, event.error) for event in told] == [("execute_end", None)]
+    assert ("tool.stage_effect.result", "succeeded") in recorded(pep)
 
 
 @both_ways

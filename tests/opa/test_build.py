@@ -104,6 +104,18 @@ def test_a_custom_concern_takes_part_and_is_required(opa: Path, tiny: Path, tmp_
     assert codes(bundle, "look") == ("ALLOW", ["known.action"])
 
 
+def test_an_installation_that_has_lost_a_concern_builds_nothing(
+    opa: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("policies", "bundles"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    shutil.rmtree(tmp_path / "policies/authz/concerns/scopes")
+    monkeypatch.setattr("pdp.installed.__file__", str(tmp_path / "pdp/installed.py"))
+
+    with pytest.raises(UsageError, match=r"^the policies lack concerns of the released baseline: scopes \("):
+        compile_bundle(policies=[tmp_path / "policies"], release=1, opa=opa)
+
+
 def test_several_folders_and_modules_of_one_concern_are_joined(opa: Path, tiny: Path, tmp_path: Path) -> None:
     one = written(tmp_path / "one", {"custom/night.rego": NIGHT})
     other = written(tmp_path / "other", {"more.rego": "package custom.concerns.night\n\n_more := 1\n"})

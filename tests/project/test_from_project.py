@@ -182,3 +182,9 @@ def test_the_command_line_opens_the_same(folder: Path, monkeypatch: pytest.Monke
     done = pdp("decide", written(folder / "wire.json", wire(amount=20000)), "-s", session, "--json")
 
     assert [reason["code"] for reason in done.json["reasons"]] == ["sanctions.not_clear"]
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "sqlite+pysqlite"])
+def test_a_database_file_of_a_project_is_made(folder: Path, scheme: str) -> None:
+    with Pep.from_project(project(folder, f"store: {scheme}:///new.db\n")):
+        assert (folder / "new.db").exists()

@@ -4,6 +4,8 @@ A token is `pdp_`, the 16 hexadecimal digits of its id, and 256 random bits in b
 what is so random no slow hash is needed.
 """
 
+from __future__ import annotations
+
 import asyncio
 import hashlib
 import hmac
@@ -13,7 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from pydantic import ValidationError
@@ -25,9 +27,11 @@ from pdp.json import canonical, frozen
 from pdp.project.resources import open_stores
 from pdp.service.models.tokens import LIFETIME, TokenOrder
 from pdp.service.security.principal import Principal, Scope
-from pdp.service.settings import ServiceSettings
 from pdp.session import Session
 from pdp.stores.sql.tokens import SqlTokens, TokenRecord
+
+if TYPE_CHECKING:  # `pdp token` works without the extra of the service
+    from pdp.service.settings import ServiceSettings
 
 COOKIE: Final = "pdp_session"
 _SESSION_SECONDS: Final = 3600

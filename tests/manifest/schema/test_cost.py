@@ -115,7 +115,7 @@ def test_a_large_value_is_checked_where_little_looks_at_it(schema: dict[str, Any
         cycle(2_000),
         {"$ref": "#"},
         {"anyOf": [{"$ref": "#"}, {"type": "string"}]},
-        {"properties": {"a": {"anyOf": [{"allOf": BRANCHES}] * 30}}},
+        {"properties": {"a": {"anyOf": [{"allOf": BRANCHES}] * 70}}},
     ],
 )
 def test_a_schema_that_looks_too_often_at_one_value_is_refused_at_load(schema: dict[str, Any]) -> None:

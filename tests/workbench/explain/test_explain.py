@@ -141,7 +141,7 @@ def test_without_opa_rules_are_not_known() -> None:
     assert (done.code, done.err) == (3, "")
     lines = done.out.splitlines()
     assert lines[0] == EXCEEDED
-    assert lines[11:] == ["", "  rules: not known without OPA 1.22.4; get it with: pdp opa install"]
+    assert lines[2 + len(CHECKS) :] == ["", "  rules: not known without OPA 1.22.4; get it with: pdp opa install"]
     document = explained(wire(), "--json").json
     assert (document["complete"], document["rules"]) == (False, [])
 

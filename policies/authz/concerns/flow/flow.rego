@@ -23,7 +23,9 @@ deny contains reason.new(rego.metadata.rule(), {}) if {
 	object.get(input.context, "flow", null) == null
 }
 
+# Findings are about a run that has read what a stranger wrote. That is asked first: other runs pay for nothing more.
 deny contains finding if {
+	flow.tainted
 	some finding in _findings
 	_codes[finding.code]
 	_refuses
@@ -31,6 +33,7 @@ deny contains finding if {
 
 # Data must not leave to an address that nobody has named: whoever approves could not know whose it is.
 deny contains finding if {
+	flow.tainted
 	some finding in _findings
 	_codes[finding.code]
 	finding.details.markings
@@ -38,6 +41,7 @@ deny contains finding if {
 }
 
 step_up contains finding if {
+	flow.tainted
 	some finding in _findings
 	_codes[finding.code]
 }
@@ -48,6 +52,7 @@ step_up contains finding if {
 # custom:
 #   code: flow.watched
 obligations contains {"id": "note", "on": "ALLOW", "parameters": {"codes": codes}} if {
+	flow.tainted
 	codes := sort({finding.code | some finding in _findings; not _codes[finding.code]})
 	count(codes) > 0
 }
@@ -69,19 +74,13 @@ _balanced := [
 	"value_untrusted",
 ]
 
-# Each of them takes a run that has read what a stranger wrote. It is asked once: other runs pay for nothing more.
-_findings contains finding if {
-	flow.tainted
-	some finding in _suspicions
-}
-
 # METADATA
 # title: Target untrusted
 # description: What the call is aimed at was chosen by nobody whose word counts.
 # custom:
 #   code: flow.target_untrusted
 #   remedy: Name the target in your own words, or approve it.
-_suspicions contains reason.new(rego.metadata.rule(), _of(target)) if {
+_findings contains reason.new(rego.metadata.rule(), _of(target)) if {
 	flow.writes
 	some target in flow.targets
 	not flow.known(target)
@@ -93,7 +92,7 @@ _suspicions contains reason.new(rego.metadata.rule(), _of(target)) if {
 # custom:
 #   code: flow.value_untrusted
 #   remedy: State the value in your own words, or approve it.
-_suspicions contains reason.new(rego.metadata.rule(), _of(argument)) if {
+_findings contains reason.new(rego.metadata.rule(), _of(argument)) if {
 	flow.writes
 	some argument in (flow.values | flow.addresses)
 	not flow.known(argument)
@@ -118,7 +117,7 @@ _worked_out(argument) if {
 # custom:
 #   code: flow.address_untrusted
 #   remedy: Name the address in your own words, or approve it.
-_suspicions contains reason.new(rego.metadata.rule(), _of(address)) if {
+_findings contains reason.new(rego.metadata.rule(), _of(address)) if {
 	not flow.writes
 	some address in flow.addresses
 	not flow.composed(address)
@@ -131,7 +130,7 @@ _suspicions contains reason.new(rego.metadata.rule(), _of(address)) if {
 # custom:
 #   code: flow.address_composed
 #   remedy: Name the whole address in your own words, or approve it.
-_suspicions contains reason.new(rego.metadata.rule(), _of(address)) if {
+_findings contains reason.new(rego.metadata.rule(), _of(address)) if {
 	some address in flow.addresses
 	flow.composed(address)
 }
@@ -142,7 +141,7 @@ _suspicions contains reason.new(rego.metadata.rule(), _of(address)) if {
 # custom:
 #   code: flow.link_untrusted
 #   remedy: Leave it out, name it in your own words, or approve it.
-_suspicions contains reason.new(rego.metadata.rule(), _of(object.union(argument, link))) if {
+_findings contains reason.new(rego.metadata.rule(), _of(object.union(argument, link))) if {
 	flow.writes
 	some argument in flow.arguments
 	some link in argument.links
@@ -155,7 +154,7 @@ _suspicions contains reason.new(rego.metadata.rule(), _of(object.union(argument,
 # custom:
 #   code: flow.egress
 #   remedy: Name the destination in your own words, or approve it.
-_suspicions contains reason.new(rego.metadata.rule(), object.union(_of(sink), {"markings": sort(flow.leaking)})) if {
+_findings contains reason.new(rego.metadata.rule(), object.union(_of(sink), {"markings": sort(flow.leaking)})) if {
 	count(flow.leaking) > 0
 	some sink in flow.sinks
 	not flow.stated(sink)
@@ -167,7 +166,7 @@ _suspicions contains reason.new(rego.metadata.rule(), object.union(_of(sink), {"
 # custom:
 #   code: flow.destructive
 #   remedy: Ask for it and name what is to go in your own words, or approve it.
-_suspicions contains reason.new(rego.metadata.rule(), {}) if {
+_findings contains reason.new(rego.metadata.rule(), {}) if {
 	flow.writes
 	manifest.entry.destructive
 	not _asked_for
@@ -193,7 +192,7 @@ _asked_for if {
 # custom:
 #   code: flow.aimless
 #   remedy: Ask for it in your own words, or approve it.
-_suspicions contains reason.new(rego.metadata.rule(), {}) if {
+_findings contains reason.new(rego.metadata.rule(), {}) if {
 	flow.writes
 	count(flow.targets | flow.addresses) == 0
 	not flow.anchored
@@ -205,7 +204,7 @@ _suspicions contains reason.new(rego.metadata.rule(), {}) if {
 # custom:
 #   code: flow.not_anchored
 #   remedy: Ask for it in your own words, or approve it.
-_suspicions contains reason.new(rego.metadata.rule(), {}) if {
+_findings contains reason.new(rego.metadata.rule(), {}) if {
 	flow.writes
 	not input.context.flow.anchored
 }
@@ -216,7 +215,7 @@ _suspicions contains reason.new(rego.metadata.rule(), {}) if {
 # custom:
 #   code: flow.off_plan
 #   remedy: Plan the call before, or approve it.
-_suspicions contains reason.new(rego.metadata.rule(), {}) if {
+_findings contains reason.new(rego.metadata.rule(), {}) if {
 	flow.writes
 	plan := input.context.flow.plan
 	is_array(plan)
