@@ -15,7 +15,7 @@ CORE: list[str] = PROJECT["project"]["dependencies"]
 RENEW = "run scripts/lock --keep"
 INSTALLED = {
     "user": [*CORE, "tool-pdp[all]", *GROUPS["build"]],
-    "dev": [*CORE, "tool-pdp[all]", *GROUPS["build"], *GROUPS["dev"], *GROUPS["bench"]],
+    "dev": [*CORE, "tool-pdp[all]", *GROUPS["build"], *GROUPS["dev"]],
     "protection": [*CORE, *GROUPS["build"], *GROUPS["protection"]],
     "clients": GROUPS["clients"],
     "replay": [*CORE, *GROUPS["build"], *GROUPS["replay"]],

@@ -11,6 +11,7 @@ A file is a list of:
     verdicts: [BEFORE, AFTER]
 """
 
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, Final
 
 import yaml
 
-from pdp.json import canonical
+from pdp.json import canonical, digest
 from pdp.opa.modules import baseline_policies_path, collect
 from tests.policies.hand_mutants.witnesses import BASES, DIGEST
 
@@ -77,6 +78,12 @@ def hand_mutants(*files: str) -> list[HandMutant]:
         for item in yaml.safe_load(Path(__file__).with_name(f"{name}.yaml").read_text())
     ]
     return [_mutant(item, modules) for item in stated]
+
+
+def sample(mutants: Sequence[HandMutant], size: int) -> list[HandMutant]:
+    """Return some of the changes, as `pdp mutate --sample` does: others when the baseline has changed."""
+    policies = canonical(baseline_modules()).decode()
+    return sorted(mutants, key=lambda mutant: digest(f"{mutant.name} {policies}".encode()))[:size]
 
 
 def _mutant(stated: dict[str, Any], modules: dict[str, str]) -> HandMutant:
