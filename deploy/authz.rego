@@ -1,9 +1,8 @@
 # METADATA
-# title: Who may ask OPA what
+# title: Access to OPA
 # description: |
-#   Locks a sidecar down: health for anybody, decisions for whoever has the token, and nothing else for nobody. Without a
-#   token in OPA's environment there are no decisions. Of the query parameters, two are admitted: with `provenance`, OPA
-#   says which version it is.
+#   Restricts a sidecar: health for every client, decisions for clients with the token, and nothing else. Without a token in
+#   OPA's environment there are no decisions. Two query parameters are allowed; with `provenance`, OPA returns its version.
 package system.authz
 
 default allow := false

@@ -1,8 +1,8 @@
 # METADATA
 # title: Authorization decision
 # description: |
-#   Combines every concern, ours under `authz.concerns` and the user's under `custom.concerns`, by deny-overrides:
-#   DENY > STEP_UP > ALLOW, and DENY when nothing allows.
+#   Combines every concern by deny-overrides: DENY > STEP_UP > ALLOW, and DENY when no concern allows. Concerns are the
+#   packages of the baseline under `authz.concerns` and of the user under `custom.concerns`.
 package authz
 
 import data.authz.lib.approval
@@ -26,8 +26,8 @@ decision := {
 # METADATA
 # title: Findings
 # description: |
-#   Everything that fired, whichever verdict won, for people who want to know why. Step-ups that an approval cleared and
-#   obligations of other verdicts are among it. It is always defined.
+#   Every finding, also of verdicts that did not win, for people who want to know the cause. It includes step-ups that an
+#   approval cleared, and obligations of other verdicts. It is always defined.
 # entrypoint: true
 findings := {
 	"deny": _deny,
@@ -39,8 +39,8 @@ findings := {
 # METADATA
 # title: Plan
 # description: |
-#   Whether a whole plan is acceptable, `{"steps": [{"tool": ...}, ...], "context": {"purpose": ...}}`, in the form of a
-#   decision. It is always defined, and lets no call run: each is decided by itself.
+#   Decides whether a whole plan, `{"steps": [{"tool": ...}, ...], "context": {"purpose": ...}}`, is acceptable, in the form
+#   of a decision. It is always defined. It allows no call to run: each call is decided separately.
 # entrypoint: true
 plan := {
 	"verdict": _plan_verdict,
@@ -75,9 +75,9 @@ _reasons := _step_up if _verdict == "STEP_UP"
 
 _reasons := _allow if _verdict == "ALLOW"
 
-# What concerns find, gathered once for every rule that asks, as `[concern, item]`. Concerns are found by their path, so that
-# a new concern is a new folder and nothing else. `shape.valid` stands first: a builtin that met a wrong type would fail the
-# whole decision in OPA, and not in WebAssembly.
+# The findings of all concerns, as `[concern, item]`, gathered once for every rule that needs them. Concerns are found by
+# their path, so a new concern is only a new folder. `shape.valid` comes first: in OPA, a builtin that gets a wrong type
+# would fail the whole decision, while WebAssembly would ignore it.
 _denials contains [concern, item] if {
 	shape.valid
 	some concern
@@ -126,7 +126,7 @@ _demands contains [concern, item] if {
 	some item in data.custom.concerns[concern].obligations
 }
 
-# What denies. `nothing_allows` only when nobody denies, so that a missing scope is exactly `scopes.missing`.
+# The reasons to deny. `nothing_allows` is one only if there is no other, so a missing scope gives exactly `scopes.missing`.
 _deny := _refusals if count(_refusals) > 0
 
 else := {_nothing_allows} if not _granted
@@ -163,19 +163,19 @@ _fulfillable(obligation) if {
 # scope: rule
 # custom:
 #   code: decision.concern_not_loaded
-#   remedy: Build the bundle with this concern, which its configuration requires.
-#   unreached: The build refuses a bundle that lacks a concern which its configuration requires.
+#   remedy: Build the bundle with this concern, or remove the concern from the configuration.
+#   unreached: The build rejects a bundle without a concern that its configuration requires.
 _refusals contains reason.new(rego.metadata.rule(), {"concern": concern}) if {
 	shape.valid
 	some concern in ({name | some name in _required} - _loaded)
 }
 
-# A bundle without the list is as incomplete as one without the concerns: null stands for "all of them".
+# A bundle without this list is incomplete, like one without the concerns. Null means "all of them".
 default _required := [null]
 
 _required := data.config.required_concerns if is_array(data.config.required_concerns)
 
-# A set of the names found, and never `not data.authz.concerns[name]`, which is wrong in WebAssembly.
+# This is a set of names because `not data.authz.concerns[name]` gives wrong results in WebAssembly.
 _loaded contains concern if data.authz.concerns[concern].deny
 
 _loaded contains concern if data.authz.concerns[concern].step_up
@@ -197,7 +197,7 @@ _step_ups contains item if {
 	reason.well_formed(item, concern)
 }
 
-# A valid approval clears every reason to ask a person, whichever concern's: here, and nowhere else.
+# A valid approval clears every step-up, from every concern. This is the only place that does so.
 _step_up := set() if approval.valid
 
 else := _step_ups
@@ -207,7 +207,7 @@ _allow contains item if {
 	reason.well_formed(item, concern)
 }
 
-# Only the concern `effects` grants. Any other allow, a user's included, is no more than the clause "policy" of a gate.
+# Only the concern `effects` grants. An allow of any other concern only counts as the clause "policy" of a gate.
 _granted if {
 	some grant in data.authz.concerns.effects.allow
 	reason.well_formed(grant, "effects")
@@ -243,14 +243,14 @@ _nothing_allows := reason.new(rego.metadata.rule(), {})
 
 # METADATA
 # title: Reason malformed
-# description: A concern found something that is no reason of its own, or no obligation.
+# description: A concern returned a malformed reason or obligation, or a reason with the code of another concern.
 # custom:
 #   code: decision.reason_malformed
-#   remedy: Correct what this concern gives as reasons and obligations.
-#   unreached: The baseline's rules say nothing malformed; only a broken concern of a user's could.
+#   remedy: Correct the reasons and obligations of this concern.
+#   unreached: The baseline has no malformed reasons. Only a faulty concern of a user can cause this.
 _malformed(concern) := reason.new(rego.metadata.rule(), {"concern": concern})
 
-# Obligations name the verdict that they belong to; those of other verdicts are dropped.
+# Obligations name their verdict; the obligations of other verdicts are dropped.
 _obligations contains obligation if {
 	some obligation in _fulfillables
 	obligation.on == _verdict
@@ -265,7 +265,7 @@ default _bundle := null
 
 _bundle := data.config.bundle
 
-# So that the enforcement point sees that the answer is the one to its request.
+# The enforcement point uses this id to check that the answer belongs to its request.
 default _request_id := null
 
 _request_id := input.context.request_id if is_string(input.context.request_id)

@@ -161,7 +161,7 @@ test_decision[name] if {
 	decision.bundle == {"revision": "sha256:1", "release": 3}
 }
 
-# A valid approval clears what asks for a person, whichever concern asks, and nothing else.
+# A valid approval clears the step-ups of every concern, and nothing else.
 _approved_cases := {
 	"our step-up and a user's": {
 		"ours": {"effects": _effects, "limits": _limits},
@@ -218,7 +218,7 @@ _alert := {"id": "alert", "on": "DENY", "parameters": {}}
 
 _log := {"id": "log_level", "on": "ALLOW", "parameters": {}}
 
-# Everything that fired, under every verdict.
+# Every finding, under every verdict.
 _findings := {
 	"a denial hides nothing": {
 		"patch": [],
@@ -277,7 +277,7 @@ test_findings_of_nothing[name] if {
 	object.remove(findings, ["deny"]) == {"step_up": set(), "allow": set(), "obligations": set()}
 }
 
-# A concern counts as loaded whatever it is made of, ours as well as the user's.
+# A concern of any form counts as loaded, in the baseline and in the user's policies.
 test_loaded[name] if {
 	some part in ["deny", "step_up", "allow", "obligations"]
 	some mine in [{"authz": {"mine": {part: set()}}, "custom": {}}, {"authz": {}, "custom": {"mine": {part: set()}}}]
@@ -326,7 +326,7 @@ test_malformed_names_the_concern if {
 	{reason.details | some reason in decision.reasons} == {{"concern": "mine"}}
 }
 
-# The request is not passed on to concerns that could misread it.
+# A malformed request does not reach the concerns, which could misread it.
 test_invalid_request if {
 	decision := authz.decision with data.authz.concerns as {"effects": _effects, "scopes": {"deny": {"bad"}}}
 		with data.custom.concerns as {"mine": {"step_up": {1}, "obligations": {{"id": "x", "on": "DENY", "parameters": {}}}}}
@@ -338,7 +338,7 @@ test_invalid_request if {
 	decision.verdict == "DENY"
 }
 
-# What a deployment without any configuration answers, whatever the request.
+# Without a configuration, every request has this answer.
 test_no_configuration if {
 	decision := authz.decision with input as fixture.request
 		with data.config as {}
@@ -349,7 +349,7 @@ test_no_configuration if {
 	decision.bundle == null
 }
 
-# The real concerns, found by their path: the worked example of the registry document, on either side of its limit.
+# The real concerns, found by their path. The case is the example of the registry document, on both sides of its limit.
 _amounts := {
 	20000: {"verdict": "ALLOW", "codes": {"effects.gate_satisfied", "risk.acceptable"}},
 	47500: {"verdict": "STEP_UP", "codes": {"limits.exceeded"}},
@@ -403,7 +403,7 @@ test_the_wire[amount] if {
 	{reason.code | some reason in decision.reasons} == expected.codes
 }
 
-# However many concerns deny or escalate, and however many are required: each counts.
+# Every denial, every step-up and every required concern counts.
 test_several_reasons[name] if {
 	some part, verdict in {"deny": "DENY", "step_up": "STEP_UP"}
 	some size in [1, 2, 3, 5]
@@ -431,7 +431,7 @@ test_each_of_many_required_concerns[lost] if {
 	fixture.brief(decision.reasons) == {["decision.concern_not_loaded", {"concern": lost}]}
 }
 
-# A name that is nearly the granting concern's grants nothing, and nearly a required one's is not it.
+# A name that only resembles the granting concern grants nothing, and does not count as a required concern.
 test_near_the_granting_concern if {
 	every name in fixture.near("effects") {
 		decision := authz.decision with data.authz.concerns as {name: _effects}

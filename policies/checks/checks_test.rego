@@ -16,7 +16,7 @@ test_a_finding_has_its_check_and_place if {
 		"file": "f.rego",
 		"line": 7,
 		"column": 3,
-		"message": "this is no reason, as an element of `deny` must be",
+		"message": "an element of `deny` must be a reason",
 		"hint": concat("", [
 			"write `deny contains reason.new(rego.metadata.rule(), {…}) if { … }`,",
 			" with `import data.authz.lib.reason`",

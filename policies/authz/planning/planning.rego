@@ -1,14 +1,14 @@
 # METADATA
 # title: Planning
 # description: |
-#   What makes a whole plan acceptable, beyond what each of its calls is: rules across tools, whose owner is the
-#   planner and not any tool (tool contract document). They stand in the data, `directory.planning`, by their ids:
+#   Decides whether a whole plan is acceptable. Planning rules span several tools, and the planner owns them (tool contract
+#   document). They are in the data, `directory.planning`, by their ids:
 #
-#       {"requires": [TOOL, ...]}              each of these is in the plan
-#       {"tool": TOOL, "at_most": 1}           so many calls of it at most
-#       {"tool": TOOL, "only_after": [TOOL]}   not before a call of each of these
+#       {"requires": [TOOL, ...]}              the plan contains each of these tools
+#       {"tool": TOOL, "at_most": 1}           the plan has at most this many calls of the tool
+#       {"tool": TOOL, "only_after": [TOOL]}   the tool comes after calls of all of these
 #
-#   and `purposes: [...]`, if there, says for which purposes the rule holds; `rule`, if there, is its text.
+#   A rule with `purposes: [...]` applies only to these purposes. `rule` is the text of the rule; it is optional.
 package authz.planning
 
 import data.authz.lib.reason
@@ -17,15 +17,15 @@ import rego.v2
 
 # METADATA
 # title: Plan's shape invalid
-# description: The plan is not a list of steps with a tool each, or its purpose is no text.
+# description: The plan is not a list of steps with a tool each, or its purpose is not a string.
 # custom:
 #   code: planning.request_invalid
-#   unreached: The enforcement point makes plans of this shape itself.
+#   unreached: The enforcement point always builds plans of this shape.
 deny contains reason.new(rego.metadata.rule(), {}) if not _shape_valid
 
 # METADATA
 # title: Planning rule invalid
-# description: A planning rule in the data has a form that this policy does not know, so that no plan can keep it.
+# description: A planning rule in the data has a form that this policy does not know, so no plan can keep it.
 # custom:
 #   code: planning.rule_invalid
 #   remedy: Correct the rule in `directory.planning`.
@@ -36,7 +36,7 @@ deny contains reason.new(rego.metadata.rule(), {"rule": id}) if {
 
 # METADATA
 # title: Planning rules invalid
-# description: The planning rules in the data are no object, so that no plan can keep them.
+# description: The planning rules in the data are not an object, so no plan can keep them.
 # custom:
 #   code: planning.rules_invalid
 #   remedy: Write `directory.planning` as an object of rules by their ids.
@@ -47,7 +47,7 @@ deny contains reason.new(rego.metadata.rule(), {}) if {
 
 # METADATA
 # title: Tool missing
-# description: The plan lacks tools that it has to have.
+# description: The plan lacks required tools.
 # custom:
 #   code: planning.missing
 #   remedy: Add the missing tools to the plan.
@@ -59,10 +59,10 @@ deny contains reason.new(rego.metadata.rule(), {"rule": id, "tools": missing}) i
 
 # METADATA
 # title: Too many calls
-# description: The plan has more calls of a tool than it may have.
+# description: The plan has too many calls of a tool.
 # custom:
 #   code: planning.too_many
-#   remedy: Take calls of this tool out of the plan.
+#   remedy: Remove calls of this tool from the plan.
 deny contains reason.new(rego.metadata.rule(), {"rule": id, "tool": rule.tool, "calls": calls}) if {
 	some id, rule in _rules
 	calls := count([at | some at, tool in _tools; tool == rule.tool])
@@ -74,7 +74,7 @@ deny contains reason.new(rego.metadata.rule(), {"rule": id, "tool": rule.tool, "
 # description: The plan has a call of a tool before the calls that have to come first.
 # custom:
 #   code: planning.out_of_order
-#   remedy: Call the tools that come first before this one.
+#   remedy: Call the tools that have to come first before this tool.
 deny contains reason.new(rego.metadata.rule(), {"rule": id, "tool": rule.tool, "first": first}) if {
 	some id, rule in _rules
 	at := min([place | some place, tool in _tools; tool == rule.tool])
@@ -85,7 +85,7 @@ deny contains reason.new(rego.metadata.rule(), {"rule": id, "tool": rule.tool, "
 
 # METADATA
 # title: Acceptable
-# description: The plan keeps every planning rule. Each of its calls is still decided by itself.
+# description: The plan keeps every planning rule. Each of its calls is still decided separately.
 # custom:
 #   code: planning.acceptable
 allow contains reason.new(rego.metadata.rule(), {"steps": count(_tools)}) if count(deny) == 0
@@ -105,8 +105,8 @@ _text_or_null(value) if is_string(value)
 
 _text_or_null(value) if is_null(value)
 
-# The rules that hold for this plan. None before the shapes are known: a builtin that meets a wrong type is an error in
-# OPA and undefined in WebAssembly.
+# The rules that apply to this plan. The shapes are checked first: a builtin that gets a wrong type is an error in OPA and
+# undefined in WebAssembly.
 _rules[id] := rule if {
 	_shape_valid
 	some id, rule in data.directory.planning
@@ -118,7 +118,7 @@ _tools := [step.tool | some step in input.steps]
 
 _meant(rule) if not "purposes" in object.keys(rule)
 
-# A plan that states no purpose cannot evade a rule by that.
+# A plan without a purpose does not evade a rule.
 _meant(_) if not shape.named(_purpose)
 
 _meant(rule) if _purpose in rule.purposes

@@ -84,7 +84,7 @@ _malformed_plans := {
 	"a purpose of another type": {"steps": [{"tool": "read"}], "context": {"purpose": ["medical"]}},
 }
 
-# Nothing that is nearly a tool or a purpose is it; however many calls there are, and whichever of many is missing.
+# A name that only resembles a tool or a purpose does not count. Every call and every missing tool counts.
 _denied(plan, rule) := {item.code | some item in found} if {
 	found := planning.deny with input as plan with data.directory.planning as {"R": rule}
 }

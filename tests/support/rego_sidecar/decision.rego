@@ -1,4 +1,4 @@
-# The smallest policy: it allows, and says for what.
+# The smallest policy: it allows every request and names its action.
 package authz
 
 decision := {
@@ -10,7 +10,7 @@ decision := {
 	object.get(input, "ask", "") == ""
 }
 
-# Fails in a builtin: OPA's default would leave this rule undefined, and a deny with it.
+# This fails in a builtin. By default OPA would leave the rule undefined, and a deny with it.
 decision := {
 	"verdict": "ALLOW",
 	"reasons": [{"code": "effects.gate_satisfied", "message": "", "details": {"number": to_number(input.id)}}],

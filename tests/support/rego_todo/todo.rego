@@ -1,8 +1,8 @@
 # METADATA
 # title: Todos
 # description: |
-#   The scenario of AuthZEN's public interoperability tests, in our words: everybody sees people and todos; editors make
-#   todos and change their own; an evil genius changes everybody's, and an admin deletes everybody's.
+#   The scenario of AuthZEN's public interoperability tests, in our words. All users see people and todos. Editors create
+#   todos and change their own. An evil genius changes all todos, and an admin deletes all of them.
 package custom.todo
 
 # METADATA

@@ -1,6 +1,6 @@
 # METADATA
 # title: Approvals
-# description: A high risk tier and a commit to an external system need a person's approval.
+# description: A call with a high risk tier, or that commits to an external system, needs the approval of a person.
 # schemas:
 #   - input: schema.request
 package authz.concerns.approvals
@@ -16,7 +16,7 @@ import rego.v2
 # description: A person has to approve this call before it may run.
 # custom:
 #   code: approvals.required
-#   remedy: Ask one of the approvers for exactly this call, and make it again when it is approved.
+#   remedy: Ask an approver to approve exactly this call, then repeat it.
 step_up contains reason.new(rego.metadata.rule(), {"approval": object.get(manifest.entry, "approval", {})}) if {
 	_needed
 	not _within_limits
@@ -26,21 +26,21 @@ step_up contains reason.new(rego.metadata.rule(), {"approval": object.get(manife
 
 # METADATA
 # title: Approval invalid
-# description: The request carries an approval that does not hold for this call.
+# description: The request carries an approval that is not valid for this call.
 # custom:
 #   code: approvals.invalid
-#   remedy: Ask for a new approval of exactly this call. Whoever takes part in it cannot approve it, but for $subject.
+#   remedy: Ask for a new approval of exactly this call. Only `$subject` may approve a call in which they take part.
 deny contains reason.new(rego.metadata.rule(), {"approval": _approval}) if {
 	is_object(input.context.approval)
 	not approval.valid
 }
 
-# Who may approve. Of a tool that the bundle does not know there is nobody, and the denial stands all the same.
+# The roles that may approve. A tool that the bundle does not know has no approvers, and the call is still denied.
 default _approval := {}
 
 _approval := manifest.entry.approval
 
-# Anything but a tier that is known to be lower: an unknown one needs a person as well.
+# Only a tier that is known to be low needs no person; an unknown tier needs one.
 _needed if not _lower_tier
 
 _needed if manifest.entry.effect_class == "commit-high"

@@ -56,7 +56,7 @@ test_required[name] if {
 	found.deny == set()
 }
 
-# What is forgotten in the entry never takes the approval away.
+# A field that is missing in the entry never removes the need for an approval.
 test_required_without[name] if {
 	some name in ["approval", "risk_tier"]
 	found := approvals.step_up with input as fixture.request
@@ -86,7 +86,7 @@ test_approvals[name] if {
 	fixture.brief(found) == case.deny
 }
 
-# A tool that the bundle does not know, or without anything about approvals, takes no denial away.
+# A tool that is unknown, or whose entry does not mention approvals, is still denied.
 test_invalid_without_an_entry if {
 	every manifests in [{}, fixture.manifests({}, ["approval"])] {
 		found := approvals.deny with input as fixture.changed([{"op": "replace", "path": "/context/approval", "value": {}}])
@@ -96,7 +96,7 @@ test_invalid_without_an_entry if {
 	}
 }
 
-# It is the decision that clears what an approval clears.
+# This concern still asks for the approval; the decision clears it.
 test_a_valid_approval_is_still_required if {
 	found := approvals.step_up with input as fixture.changed([fixture.approved, fixture.digested])
 		with data.manifests as fixture.manifests({"limits": []}, [])
@@ -104,7 +104,7 @@ test_a_valid_approval_is_still_required if {
 	fixture.brief(found) == _required(fixture.entry.approval)
 }
 
-# A tier that is nearly a lower one is no lower one, and nothing that is nearly true excuses.
+# A misspelt tier does not count as a lower tier, and a value that is almost true does not excuse the call.
 test_near_a_lower_tier[name] if {
 	some tier in ["low", "medium"]
 	some name in fixture.near(tier)

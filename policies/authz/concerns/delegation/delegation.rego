@@ -1,8 +1,8 @@
 # METADATA
 # title: Delegation
 # description: |
-#   An agent that acts for the subject needs every scope itself, and clearance, entitlement and purpose where it states
-#   any: what it may do is what both may do. An agent that states no scopes has none.
+#   An agent that acts for the subject needs every scope itself. Where it states clearances, entitlements or purposes, these
+#   must allow the call as well. So a call may do only what both subject and agent may do. An agent without scopes has none.
 # schemas:
 #   - input: schema.request
 package authz.concerns.delegation
@@ -16,10 +16,10 @@ import rego.v2
 
 # METADATA
 # title: Agent exceeded
-# description: The call needs more than an acting agent was given.
+# description: The call needs a permission that an acting agent does not have.
 # custom:
 #   code: delegation.exceeds_agent
-#   remedy: Give the agent what it lacks, in the claim `act`, or let another one make the call.
+#   remedy: Give the agent the missing permission in the claim `act`, or let another agent make the call.
 deny contains reason.new(rego.metadata.rule(), {"agent": agent.sub, "exceeded": exceeded, "missing": missing}) if {
 	some agent in subject.agents
 	exceeded := [what | some what in ["clearances", "entitlements", "purposes", "scopes"]; _exceeds(agent, what)]

@@ -132,7 +132,7 @@ test_delegation[name] if {
 	fixture.brief(found) == case.deny
 }
 
-# Nothing that is nearly what the call needs is it, from whichever side it is looked at.
+# A name that only resembles the needed one does not count, for subject and agent alike.
 _needs := {
 	"scopes": {"patch": [], "entry": {"scopes": ["pay.wire"]}},
 	"clearances": {"patch": [_marked(["pay.wire"])], "entry": {"scopes": []}},
@@ -166,7 +166,7 @@ _denied(case, agent) := fixture.brief(found) if {
 		with data.directory as {}
 }
 
-# However many of the four an agent exceeds, and whichever of many scopes and markings it lacks.
+# The details list everything that an agent lacks.
 test_several_at_once if {
 	agent := {"sub": "a", "scopes": [], "clearances": [], "purposes": [], "entitlements": {}}
 	patch := [fixture.of("corpus", "hr"), _marked(["pii"])]

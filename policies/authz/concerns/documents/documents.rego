@@ -1,8 +1,8 @@
 # METADATA
 # title: Documents
 # description: |
-#   The subject is entitled to the corpus or the document that it reads (tool registry document, RAG). A search of
-#   something else has nothing that anybody could be entitled to.
+#   The subject is entitled to the corpus or the document that it reads (tool registry document, RAG). A search of anything
+#   else is denied, since entitlements name only corpora and documents.
 # schemas:
 #   - input: schema.request
 package authz.concerns.documents
@@ -25,7 +25,7 @@ deny contains reason.new(rego.metadata.rule(), {"type": input.resource.type, "id
 
 # METADATA
 # title: Snapshot pinned
-# description: A search records which state of the corpus it read, so that its evidence can be found again.
+# description: A search records which snapshot of the corpus it read, so that its evidence can be found again.
 # custom:
 #   code: documents.snapshot_pinned
 obligations contains {"id": "pin_retrieval_snapshot", "on": "ALLOW", "parameters": {}} if {

@@ -124,7 +124,7 @@ test_no_directory_at_all if {
 	}}
 }
 
-# What a data author may write by mistake entitles nobody, though each of these names the id somewhere.
+# Malformed entitlements entitle to nothing, although each of them contains the id.
 _not_a_list := ["hr", {"hr": true}, {"corpora": "hr"}, [["hr"]], ["hr", 1], ["hr", null], null, true, 1]
 
 _not_an_entitlement contains _granted({"corpora": value}) if some value in _not_a_list
@@ -188,7 +188,7 @@ test_no_pattern_no_obligation if {
 	found == set()
 }
 
-# Who is nearly somebody whom the directory entitles, is not.
+# A subject whose name resembles an entitled one is not entitled.
 test_near_a_subject_of_the_directory[name] if {
 	some near in fixture.near("officer-123")
 	some pair in [["officer-123", near], [near, "officer-123"]]

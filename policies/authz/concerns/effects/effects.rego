@@ -1,9 +1,9 @@
 # METADATA
 # title: Effects
 # description: |
-#   The only concern that grants. Each effect class has a gate, a list of clauses that all have to hold (tool pattern
-#   library, 9.2). "policy" is weighed by the decision, which sees every concern; the approval of commit-high is a
-#   STEP_UP of its own.
+#   The only concern that grants. Each effect class has a gate: a list of clauses that must all be true (tool pattern
+#   library, 9.2). The decision checks the clause "policy", because it sees every concern. The approval of a commit-high
+#   tool is a separate STEP_UP.
 # schemas:
 #   - input: schema.request
 package authz.concerns.effects
@@ -15,7 +15,7 @@ import rego.v2
 
 # METADATA
 # title: Gate satisfied
-# description: Every clause of the effect class's gate holds.
+# description: Every clause of the effect class's gate is true.
 # custom:
 #   code: effects.gate_satisfied
 allow contains reason.new(rego.metadata.rule(), {"effect_class": _class, "clauses": _clauses}) if {
@@ -30,16 +30,16 @@ allow contains reason.new(rego.metadata.rule(), {"effect_class": _class, "clause
 # custom:
 #   code: effects.unknown
 #   remedy: State one of the six effect classes in the manifest.
-#   unreached: Loading refuses such an entry; the rule is there for manifests that something else wrote into the bundle's data.
+#   unreached: Loading rejects such an entry. The rule covers manifests that other software wrote into the bundle's data.
 deny contains reason.new(rego.metadata.rule(), {"effect_class": _class}) if not _gate(_class)
 
 # METADATA
 # title: Pattern mismatch
-# description: The tool's entry states a pattern that this policy does not know, or one of another effect class.
+# description: The tool's entry states an unknown pattern, or a pattern that belongs to another effect class.
 # custom:
 #   code: effects.pattern_mismatch
-#   remedy: State the effect class that the pattern fixes, or leave it out.
-#   unreached: Loading refuses such an entry; the rule is there for manifests that something else wrote into the bundle's data.
+#   remedy: State the effect class that belongs to the pattern, or leave the effect class out.
+#   unreached: Loading rejects such an entry. The rule covers manifests that other software wrote into the bundle's data.
 deny contains reason.new(rego.metadata.rule(), {"pattern": pattern, "effect_class": _class}) if {
 	pattern := manifest.entry.pattern
 	not _fixes(pattern, _class)
@@ -47,7 +47,7 @@ deny contains reason.new(rego.metadata.rule(), {"pattern": pattern, "effect_clas
 
 # METADATA
 # title: Draft only
-# description: What a composition returns is a draft, and never kept as a live object (tool pattern library, pattern 5).
+# description: A composition returns a draft, which is never stored as a live object (tool pattern library, pattern 5).
 # custom:
 #   code: effects.draft_only
 obligations contains {"id": "draft_only", "on": "ALLOW", "parameters": {}} if {
@@ -56,7 +56,7 @@ obligations contains {"id": "draft_only", "on": "ALLOW", "parameters": {}} if {
 
 _class := object.get(manifest.entry, "effect_class", "unclassified")
 
-# A function, which WebAssembly evaluates without building the whole table for each decision.
+# This is a function because WebAssembly would build a whole table for each decision.
 _gate("pure") := []
 
 _gate("read-internal") := ["scope"]
@@ -71,7 +71,7 @@ _gate("commit-high") := ["scope", "policy"]
 
 _gate("unclassified") := ["scope"]
 
-# The effect class that each pattern fixes (tool pattern library, 9.3). No pattern commits but a request for approval.
+# The effect class of each pattern (tool pattern library, 9.3). Only a request for approval commits.
 _fixes("extraction", "pure")
 
 _fixes("lookup", "read-external")
@@ -92,7 +92,7 @@ _fixes("conversion", "pure")
 
 _fixes("search", "read-internal")
 
-# An extraction computes only, but it reads its source: it needs that source's scope (pattern 1).
+# An extraction only computes, but it reads its source, so it needs the scope of that source (pattern 1).
 _clauses := ["scope"] if {
 	_class == "pure"
 	manifest.entry.pattern == "extraction"

@@ -89,7 +89,7 @@ test_effects[name] if {
 	fixture.brief(found.deny) == case.deny
 }
 
-# The pattern library's own table (9.3), and every other pair.
+# The table of the pattern library (9.3), and every pair that is not in it.
 _patterns := {
 	"extraction": "pure",
 	"lookup": "read-external",
@@ -119,7 +119,7 @@ test_patterns[name] if {
 	fixture.brief(found) == _expected(pattern, class)
 }
 
-# Without a class the gate would be another one than the pattern's; a pattern that nobody knows fixes none.
+# Without a class, the gate of another class would apply. An unknown pattern has no class.
 test_patterns_without_their_class[name] if {
 	some pattern in ["lookup", "extraction", "wizardry", "", null, true, false, 1, ["lookup"], {"lookup": "unclassified"}]
 	name := json.marshal(pattern)
@@ -135,9 +135,9 @@ test_pattern_shape if {
 
 	found == {{
 		"code": "effects.pattern_mismatch",
-		"message": "The tool's entry states a pattern that this policy does not know, or one of another effect class.",
+		"message": "The tool's entry states an unknown pattern, or a pattern that belongs to another effect class.",
 		"details": {"pattern": "lookup", "effect_class": "pure"},
-		"remedy": "State the effect class that the pattern fixes, or leave it out.",
+		"remedy": "State the effect class that belongs to the pattern, or leave the effect class out.",
 	}}
 }
 
@@ -154,7 +154,7 @@ test_obligations[pattern] if {
 
 _scopes(values) := [{"op": "replace", "path": "/subject/properties/scopes", "value": values}]
 
-# Nothing that is nearly the scope is it, two together are no third one, and each of many is asked for.
+# A name that only resembles the scope does not count, parts do not add up to it, and every scope is needed.
 _lacking contains [[name], ["payments.wire.initiate"]] if some name in fixture.near("payments.wire.initiate")
 
 _lacking contains [["payments.wire.initiate"], [name]] if some name in fixture.near("payments.wire.initiate")

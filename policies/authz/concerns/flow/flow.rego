@@ -1,8 +1,8 @@
 # METADATA
 # title: Flow
 # description: |
-#   What a run may do after it has read what a stranger wrote. Which findings ask is governance: a profile and single
-#   rules of the tool's entry. A valid approval clears them, and the ledger remembers the values that it endorses.
+#   Limits what a run may do after it has read text from an untrusted source. The governance of the tool's entry, a profile
+#   and single rules, selects the findings that count. A valid approval clears them, and the ledger keeps the approved values.
 # schemas:
 #   - input: schema.request
 package authz.concerns.flow
@@ -14,7 +14,7 @@ import rego.v2
 
 # METADATA
 # title: Unknown
-# description: Labels are in use, and nobody knows what the run has seen.
+# description: The tool's entry has labels, but the request does not say what the run has read.
 # custom:
 #   code: flow.unknown
 #   remedy: Give the session a run_id, the same for all calls of one task.
@@ -23,7 +23,7 @@ deny contains reason.new(rego.metadata.rule(), {}) if {
 	object.get(input.context, "flow", null) == null
 }
 
-# Findings are about a run that has read what a stranger wrote. That is asked first: other runs pay for nothing more.
+# Only a run that has read untrusted text can have findings. This condition comes first because it is cheap.
 deny contains finding if {
 	flow.tainted
 	some finding in _findings
@@ -31,7 +31,7 @@ deny contains finding if {
 	_refuses
 }
 
-# Data must not leave to an address that nobody has named: whoever approves could not know whose it is.
+# An approver cannot know who owns an address that no trusted source has named, so this is a DENY.
 deny contains finding if {
 	flow.tainted
 	some finding in _findings
@@ -48,7 +48,7 @@ step_up contains finding if {
 
 # METADATA
 # title: Watched
-# description: Findings that the profile leaves out are noted, and decide nothing.
+# description: Findings that the profile does not use are only recorded.
 # custom:
 #   code: flow.watched
 obligations contains {"id": "note", "on": "ALLOW", "parameters": {"codes": codes}} if {
@@ -66,7 +66,7 @@ _codes contains $"flow.{rule}" if some rule in manifest.entry.flow.rules
 
 _refuses if {"deny"}[manifest.entry.flow.otherwise]
 
-# `watch` asks nothing.
+# The profile `watch` asks for no approval.
 _profiles := {"balanced": _balanced, "strict": array.concat(_balanced, ["address_untrusted", "not_anchored"])}
 
 _balanced := [
@@ -76,7 +76,7 @@ _balanced := [
 
 # METADATA
 # title: Target untrusted
-# description: What the call is aimed at was chosen by nobody whose word counts.
+# description: No trusted source named the target of the call.
 # custom:
 #   code: flow.target_untrusted
 #   remedy: Name the target in your own words, or approve it.
@@ -88,7 +88,7 @@ _findings contains reason.new(rego.metadata.rule(), _of(target)) if {
 
 # METADATA
 # title: Value untrusted
-# description: A value that matters, such as an amount, was chosen by nobody whose word counts.
+# description: No trusted source named an important value, such as an amount.
 # custom:
 #   code: flow.value_untrusted
 #   remedy: State the value in your own words, or approve it.
@@ -99,8 +99,8 @@ _findings contains reason.new(rego.metadata.rule(), _of(argument)) if {
 	not _worked_out(argument)
 }
 
-# What the model works out, such as a difference, and no stranger wrote, is no stranger's choice where the user has named
-# the target. An address that it works out is `address_composed`.
+# A value that the model computed, such as a difference, is accepted if no untrusted source named it and the user has
+# named the target. A computed address is `address_composed`.
 _worked_out(argument) if {
 	argument.sources == ["model"]
 	flow.aimed_by_user
@@ -113,7 +113,7 @@ _worked_out(argument) if {
 
 # METADATA
 # title: Address untrusted
-# description: The address that is fetched was chosen by nobody whose word counts.
+# description: No trusted source named the address to fetch.
 # custom:
 #   code: flow.address_untrusted
 #   remedy: Name the address in your own words, or approve it.
@@ -126,7 +126,7 @@ _findings contains reason.new(rego.metadata.rule(), _of(address)) if {
 
 # METADATA
 # title: Address composed
-# description: Nobody wrote this address as a whole, so data may leave in it.
+# description: The model composed this address, so data may leave in it.
 # custom:
 #   code: flow.address_composed
 #   remedy: Name the whole address in your own words, or approve it.
@@ -137,7 +137,7 @@ _findings contains reason.new(rego.metadata.rule(), _of(address)) if {
 
 # METADATA
 # title: Link untrusted
-# description: The text that goes out has a link, a mail address or an account that only a stranger names.
+# description: The outgoing text has a link, a mail address or an account that only an untrusted source names.
 # custom:
 #   code: flow.link_untrusted
 #   remedy: Leave it out, name it in your own words, or approve it.
@@ -150,7 +150,7 @@ _findings contains reason.new(rego.metadata.rule(), _of(object.union(argument, l
 
 # METADATA
 # title: Egress
-# description: Marked data that the run has read may leave here, and you did not name where it goes.
+# description: The run has read marked data that may leave here, and you did not name the destination.
 # custom:
 #   code: flow.egress
 #   remedy: Name the destination in your own words, or approve it.
@@ -162,10 +162,10 @@ _findings contains reason.new(rego.metadata.rule(), object.union(_of(sink), {"ma
 
 # METADATA
 # title: Destructive
-# description: This cannot be taken back, and your words do not ask for it, or do not name all that it is aimed at.
+# description: This call cannot be undone, and you did not ask for it, or did not name all of its targets.
 # custom:
 #   code: flow.destructive
-#   remedy: Ask for it and name what is to go in your own words, or approve it.
+#   remedy: Ask for it in your own words and name all of its targets, or approve it.
 _findings contains reason.new(rego.metadata.rule(), {}) if {
 	flow.writes
 	manifest.entry.destructive
@@ -188,7 +188,7 @@ _asked_for if {
 
 # METADATA
 # title: Aimless
-# description: The call changes something, is aimed at nothing, and is not what your words ask for.
+# description: The call changes something, has no target, and you did not ask for it.
 # custom:
 #   code: flow.aimless
 #   remedy: Ask for it in your own words, or approve it.
@@ -200,7 +200,7 @@ _findings contains reason.new(rego.metadata.rule(), {}) if {
 
 # METADATA
 # title: Not anchored
-# description: The call changes something and holds none of your words.
+# description: The call changes something and contains none of your words.
 # custom:
 #   code: flow.not_anchored
 #   remedy: Ask for it in your own words, or approve it.
@@ -211,10 +211,10 @@ _findings contains reason.new(rego.metadata.rule(), {}) if {
 
 # METADATA
 # title: Off plan
-# description: The plan, which was made before the run read what a stranger wrote, has no such call.
+# description: The run was planned before it read untrusted text, and the plan does not contain this call.
 # custom:
 #   code: flow.off_plan
-#   remedy: Plan the call before, or approve it.
+#   remedy: Put the call into the plan, or approve it.
 _findings contains reason.new(rego.metadata.rule(), {}) if {
 	flow.writes
 	plan := input.context.flow.plan

@@ -3,8 +3,8 @@ package authz.concerns.flow_test
 import data.authz.concerns.flow
 import data.authz.lib.fixture_test as fixture
 
-# What is found in a call of a tool without effect class, under the strict profile, in a run that has read what a
-# stranger wrote; the call holds the user's words. A case says what is otherwise.
+# The findings of a call under the strict profile. By default the tool has no effect class, the run has read untrusted text,
+# and the call contains the user's words. A case states the differences.
 _found(entry, changes) := found if {
 	found := flow with data.manifests as fixture.manifests(object.union({"flow": {"profile": "strict"}}, entry), [])
 		with input as fixture.changed([fixture.followed(object.union({"anchored": true}, changes))])
@@ -23,7 +23,7 @@ _good := ["created", "endorsed", "fact", "named", "prompt", "trusted"]
 
 _reads := ["pure", "read-internal", "read-external"]
 
-# What is asked where an argument of this role has these sources, and nothing that is good.
+# The findings for an argument of each role that has only these sources.
 _by_role := {
 	"untrusted": {
 		"destination": {"target_untrusted"}, "object": {"target_untrusted"}, "value": {"value_untrusted"},
@@ -43,7 +43,7 @@ test_an_argument_that_nobody_vouches_for[name] if {
 	_asked({}, object.union(_labelled(role, [source]), {"tainted": false})) == set()
 }
 
-# A stranger's and the model's: composed where it is an address.
+# The sources are an untrusted text and the model. An address with these sources is composed.
 test_an_argument_of_two_sources[role] if {
 	some role, codes in _by_role.model
 	_asked({}, _labelled(role, ["model", "untrusted"])) == codes
@@ -63,7 +63,7 @@ test_each_argument_counts[size] if {
 	_asked({}, {"arguments": array.concat(before, [fixture.argument("object", ["untrusted"])])}) == {"target_untrusted"}
 }
 
-# What only reads is aimed at nothing; what it fetches may be a stranger's, or hold what the run has read.
+# A tool that only reads has no target. The address that it fetches may be untrusted, or contain data of the run.
 test_a_read[class] if {
 	some class in _reads
 	entry := {"effect_class": class, "destructive": true}
@@ -79,7 +79,7 @@ test_a_read[class] if {
 	_asked(entry, _linked(["untrusted"])) == set()
 }
 
-# An amount that the model has worked out, for what the user has named.
+# The model computed an amount for a target that the user named.
 test_a_value_that_was_worked_out[name] if {
 	some name, case in {
 		"for the user's destination": {"sources": ["model"], "targets": {"destination": ["prompt"]}, "asked": set()},
@@ -119,7 +119,7 @@ test_a_link[source] if {
 	_asked({}, object.union(_linked([source]), {"tainted": false})) == set()
 }
 
-# Data that the run has read, and where it may go.
+# Data that the run has read, and the destinations that it may go to.
 _marked(role, sources, changes) := object.union(
 	{"markings": ["account", "diary"], "arguments": [object.union(fixture.argument(role, sources), changes)]},
 	{"tainted": object.get(changes, "tainted", true)},
@@ -166,14 +166,14 @@ test_egress[name] if {
 	untainted.step_up == set()
 }
 
-# An address that is fetched as it was written takes nothing along.
+# Fetching an address exactly as it was written sends no data of the run.
 test_egress_of_a_read[class] if {
 	some class in _reads
 	_asked({"effect_class": class}, _marked("url", ["untrusted"], {})) == {"address_untrusted"}
 	_asked({"effect_class": class}, _marked("url", ["model", "untrusted"], {})) == {"address_composed", "egress"}
 }
 
-# Where nobody names the destination, nobody is asked.
+# A call without a destination needs no approval.
 test_egress_to_nowhere[name] if {
 	some name, case in {
 		"the model's own": {"sources": ["model"], "denied": {"flow.egress"}},
@@ -187,7 +187,7 @@ test_egress_to_nowhere[name] if {
 	[watched.deny, watched.step_up] == [set(), set()]
 }
 
-# What is destroyed is what the user named, each of it, and they asked for it.
+# The user asked for the deletion and named every target.
 test_destructive[name] if {
 	some name, case in {
 		"the user named the object": {"flow": _labelled("object", ["prompt"]), "asked": set()},
@@ -251,7 +251,7 @@ test_off_plan[name] if {
 	_asked({}, object.union(case.flow, {"tainted": false})) == set()
 }
 
-# A run in which every rule finds something.
+# In this run every rule has a finding.
 _all := {
 	"anchored": false,
 	"plan": [],
@@ -298,7 +298,7 @@ test_balanced_has_aimless if {
 	_asked({"flow": {"profile": "watch", "rules": ["aimless"]}}, {"anchored": false}) == {"aimless"}
 }
 
-# Nothing is known of the run: where labels are in use that is a denial, and nothing else.
+# Where labels are in use and the request does not say what the run has read, the only result is a denial.
 test_unknown[name] if {
 	some name, patch in {
 		"absent": [], "null": [{"op": "add", "path": "/context/flow", "value": null}],
@@ -311,13 +311,13 @@ test_unknown[name] if {
 	[unlabelled.deny, unlabelled.step_up] == [set(), set()]
 }
 
-# Where labels are not in use, what a run has seen is nobody's business.
+# Without labels, the run's reading has no effect.
 test_without_labels if {
 	found := flow with data.manifests as fixture.manifests({}, []) with input as fixture.changed([fixture.followed(_all)])
 	[found.deny, found.step_up] == [set(), set()]
 }
 
-# Whoever is asked is told where the value came from.
+# The details say where the value came from.
 test_details if {
 	brief := fixture.brief(_found({"destructive": true}, _all).step_up)
 	from := [{"tool": "read_mail", "call": "call-1"}]

@@ -1,6 +1,6 @@
 # METADATA
 # title: Idempotency
-# description: A call that must not run twice carries a key that says which call it is.
+# description: A call that must not run twice has a key that identifies it.
 # schemas:
 #   - input: schema.request
 package authz.concerns.idempotency
@@ -11,7 +11,7 @@ import rego.v2
 
 # METADATA
 # title: Idempotency key missing
-# description: The tool needs an idempotency key, and the call carries none.
+# description: The tool needs an idempotency key, and the call has none.
 # custom:
 #   code: idempotency.key_missing
 #   remedy: Set the session's `idempotency_key`, or let the tool's `idempotency.key` derive one.

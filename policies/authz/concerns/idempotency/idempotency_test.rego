@@ -26,7 +26,7 @@ test_idempotency[name] if {
 	fixture.brief(found) == case.deny
 }
 
-# Nothing else of the call is a key.
+# Other fields of the call do not replace the key.
 test_nothing_stands_in_for_a_key[name] if {
 	some name, patch in {"absent": [{"op": "remove", "path": "/context/idempotency_key"}], "null": _key(null), "empty": _key("")}
 	others := [{"op": "add", "path": sprintf("/context/%s", [field]), "value": "idm-1"} |

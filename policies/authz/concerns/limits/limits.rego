@@ -1,8 +1,8 @@
 # METADATA
 # title: Limits
 # description: |
-#   Up to its limit, a call's own or that of a sum over many, a call runs by itself; above, a person has to approve it.
-#   Equal is kept.
+#   A call runs without approval as long as it stays within its limit: a limit on one call, or on the sum of many calls.
+#   An amount that equals the limit is within it. Above the limit, a person has to approve.
 # schemas:
 #   - input: schema.request
 package authz.concerns.limits
@@ -24,20 +24,20 @@ step_up contains reason.new(rego.metadata.rule(), object.union(exceeded, {"appro
 
 # METADATA
 # title: Limited argument invalid
-# description: An argument under a limit is not a number of at least zero, or cannot be counted in its sum.
+# description: An argument with a limit is negative or not a number, or it cannot be added to its sum.
 # custom:
 #   code: limits.invalid
-#   remedy: Give the argument as a number of at least zero; in a sum, as a multiple of its unit and in its currency.
+#   remedy: Give the argument as a number of at least zero. In a sum, give a multiple of its unit, in its currency.
 deny contains reason.new(rego.metadata.rule(), fault) if {
 	some fault in limits.invalid
 }
 
 # METADATA
 # title: Cumulative limit exceeded
-# description: The sum would be above what the subject may spend without approval.
+# description: The sum would exceed the amount that the subject may spend without approval.
 # custom:
 #   code: limits.cumulative_exceeded
-#   remedy: Stay within what is left, wait until the window ends, or ask one of the approvers.
+#   remedy: Stay within the remaining amount, wait until the window ends, or ask one of the approvers.
 step_up contains reason.new(
 	rego.metadata.rule(),
 	object.union(object.remove(spent, ["total", "window"]), {"approval": _approval}),
@@ -47,7 +47,7 @@ step_up contains reason.new(
 
 # METADATA
 # title: Amount reserved
-# description: What the call takes of a cumulative limit is reserved before its tool runs. An approved one has no cap.
+# description: The call's amount is reserved in the sum before the tool runs. An approved call may exceed the limit.
 # custom:
 #   code: limits.reserved
 obligations contains {"id": "reserve", "on": "ALLOW", "parameters": parameters} if {
@@ -59,5 +59,5 @@ _cap(spent) := null if approval.valid
 
 else := spent.held
 
-# Who may approve, for whoever has to ask them.
+# The roles that may approve, so that the application can ask them.
 _approval := object.get(manifest.entry, "approval", {})

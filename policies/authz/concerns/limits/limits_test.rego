@@ -71,7 +71,7 @@ test_limits[name] if {
 	fixture.brief(found.deny) == case.deny
 }
 
-# Two limits are two findings: one kept, one exceeded, one of an argument that is not there.
+# Each limit has its own finding: one is kept, one is exceeded, and one has no argument.
 test_each_limit_counts if {
 	found := limits with input as fixture.request with data.manifests as fixture.manifests(
 		{"limits": [

@@ -1,6 +1,6 @@
 # METADATA
 # title: Manifest
-# description: The call names an entry that this bundle knows, in the version that the agent is pinned to.
+# description: The call names a tool that this bundle knows, in the version that the agent is pinned to.
 # schemas:
 #   - input: schema.request
 package authz.concerns.manifest
@@ -36,10 +36,10 @@ deny contains reason.new(rego.metadata.rule(), {
 
 # METADATA
 # title: Not pinned
-# description: The manifest pins tool versions to agents, and not this version to this agent.
+# description: The manifest pins tool versions to agents, and does not pin this version to this agent.
 # custom:
 #   code: manifest.not_pinned
-#   remedy: Pin the tool's version to each of these agents in the manifest's `agents`, or use an agent that has it.
+#   remedy: Pin the tool's version to each of these agents in the manifest's `agents`, or use an agent that has the pin.
 deny contains reason.new(rego.metadata.rule(), {"agents": _agents}) if {
 	is_object(manifest.manifest.agents)
 	not _pinned
@@ -50,8 +50,8 @@ deny contains reason.new(rego.metadata.rule(), {"agents": _agents}) if {
 # description: The tool's version has not passed its release gate, or it has drifted since.
 # custom:
 #   code: manifest.not_released
-#   remedy: Release the version. Its `release` states a gate that is passed and a drift that is ok.
-#   unreached: Loading refuses such an entry; the rule is there for manifests that something else wrote into the bundle's data.
+#   remedy: Release the version. Its `release` has to state a gate that has passed and a drift that is ok.
+#   unreached: Loading rejects such an entry. The rule covers manifests that other software wrote into the bundle's data.
 deny contains reason.new(rego.metadata.rule(), {"tool": input.action.properties.tool}) if {
 	_ = manifest.entry.release
 	not _released
@@ -66,7 +66,7 @@ _released if {
 	manifest.entry.release.drift == "ok"
 }
 
-# The agent that the application names, and every one that the claims name: all of them need the pin.
+# The agent that the application names and every agent that the claims name. All of them need the pin.
 _agents := sort({input.context.agent | input.context.agent != null} | {agent.sub | some agent in subject.agents})
 
 _pinned if {

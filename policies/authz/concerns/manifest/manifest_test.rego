@@ -103,7 +103,7 @@ _codes(patch, manifests) := {item.code | some item in found} if {
 	found := manifest.deny with input as fixture.changed(patch) with data.manifests as manifests
 }
 
-# Nothing that is nearly the manifest's version, or the entry's action, is it; earlier and later ones neither.
+# A version or an action that only resembles the right one does not count; neither do earlier and later versions.
 test_near_the_version[name] if {
 	some name in (fixture.near("2026.07.1") | {"2026.06.9", "2026.07.0", "2026.07.2", "2026.08.1", "2027.01.1", "2026.7.1", "9"})
 	_codes([{"op": "replace", "path": "/action/properties/manifest_version", "value": name}], fixture.manifests({}, [])) == {"manifest.mismatch"}
@@ -149,7 +149,7 @@ test_no_pins[name] if {
 	_codes(_as("agent:payments"), _agents({})) == {"manifest.not_pinned"}
 }
 
-# Whichever of five agents it is that lacks the pin.
+# Each of the five agents needs the pin.
 test_each_of_five_agents[lacking] if {
 	names := ["agent:0", "agent:1", "agent:2", "agent:3", "agent:4"]
 	some lacking in names

@@ -1,8 +1,8 @@
 # METADATA
 # title: Markings
 # description: |
-#   Mandatory access control: the subject is cleared for every marking of the data, and the tool may touch data so
-#   marked. A search without clearance is refused, never filtered (tool pattern library, pattern 10).
+#   Mandatory access control: the subject is cleared for every marking of the data, and the tool may touch data with these
+#   markings. A search without clearance is rejected, and its results are never filtered (tool pattern library, pattern 10).
 # schemas:
 #   - input: schema.request
 package authz.concerns.markings
@@ -14,7 +14,7 @@ import rego.v2
 
 # METADATA
 # title: Not cleared
-# description: The data carries a marking that is not among the subject's clearances.
+# description: The data has a marking that is not among the subject's clearances.
 # custom:
 #   code: markings.not_cleared
 #   remedy: Ask for the missing clearances. A session has them in the claim `clearances`, a list.
@@ -28,10 +28,10 @@ deny contains reason.new(rego.metadata.rule(), {"missing": sort(missing)}) if {
 
 # METADATA
 # title: Not allowed
-# description: The data carries a marking that the tool is not declared to touch.
+# description: The data has a marking that the tool is not declared to touch.
 # custom:
 #   code: markings.not_allowed
-#   remedy: Use a tool that declares the marking, or declare it in the `markings` of this one.
+#   remedy: Use a tool that declares the marking, or add the marking to the `markings` of this tool.
 deny contains reason.new(rego.metadata.rule(), {"markings": sort(refused)}) if {
 	refused := {marking |
 		some marking in resource.markings
@@ -42,7 +42,7 @@ deny contains reason.new(rego.metadata.rule(), {"markings": sort(refused)}) if {
 
 # METADATA
 # title: Unreadable
-# description: The directory's record of the corpus or document is not of the right types, so nobody knows its markings.
+# description: The directory's record of the corpus or document is malformed, so its markings are unknown.
 # custom:
 #   code: markings.unreadable
 #   remedy: Correct the directory's record. Its `markings` are a list of texts, and its `corpus` is one of `corpora`.
@@ -52,7 +52,7 @@ deny contains reason.new(rego.metadata.rule(), {"type": input.resource.type, "id
 
 # METADATA
 # title: Result marked
-# description: What is found or computed from marked data is marked itself (tool pattern library, patterns 8 and 10).
+# description: A result that is found in marked data, or computed from it, gets the markings (tool pattern library, patterns 8 and 10).
 # custom:
 #   code: markings.result_marked
 obligations contains {"id": "mark_result", "on": "ALLOW", "parameters": {"markings": sort(resource.markings)}} if {

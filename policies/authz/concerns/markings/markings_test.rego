@@ -49,7 +49,7 @@ test_markings[name] if {
 	fixture.brief(found) == case.deny
 }
 
-# What the directory states counts like what the request states.
+# The markings of the directory count like those of the request.
 _directories := {
 	"cleared for the corpus": {
 		"corpus": {"markings": ["pii"]}, "clearances": ["pii"], "entry": ["pii"], "deny": set(),
@@ -110,7 +110,7 @@ _deny(marked, cleared, touched) := fixture.brief(found) if {
 		with data.manifests as fixture.manifests({"markings": touched}, [])
 }
 
-# Nothing that is nearly a marking clears it or may be touched for it, from whichever side it is looked at.
+# A name that only resembles a marking neither clears it nor allows it.
 test_near_a_marking if {
 	every near in fixture.near("pii.high") {
 		every pair in [["pii.high", near], [near, "pii.high"]] {
@@ -120,13 +120,13 @@ test_near_a_marking if {
 	}
 }
 
-# Two markings with one beginning are two.
+# Two markings with the same beginning are different.
 test_a_neighbour_of_a_marking if {
 	_deny(["pii.high"], ["pii.low", "pii"], ["pii.high"]) == {["markings.not_cleared", {"missing": ["pii.high"]}]}
 	_deny(["pii.high"], ["pii.high"], ["pii.low", "pii"]) == {["markings.not_allowed", {"markings": ["pii.high"]}]}
 }
 
-# Each of many markings counts, and however many are missing.
+# Every marking counts, and the details list all that are missing.
 test_each_of_many_markings[name] if {
 	many := ["a", "b", "c", "d", "e"]
 	some lost in [["a"], ["b"], ["c"], ["d"], ["e"], ["a", "b"], ["a", "c", "e"], many]

@@ -1,6 +1,6 @@
 # METADATA
 # title: Provenance
-# description: A durable mutation says what it rests on (tool boundary, normative requirements).
+# description: A durable change names its sources (tool boundary, normative requirements).
 # schemas:
 #   - input: schema.request
 package authz.concerns.provenance
@@ -11,10 +11,10 @@ import rego.v2
 
 # METADATA
 # title: Provenance missing
-# description: An argument that names the call's sources is absent, empty or blank, or has a part that is.
+# description: An argument that names the call's sources is missing, empty or blank, or has an empty part.
 # custom:
 #   code: provenance.missing
-#   remedy: Name in the missing arguments what the call rests on.
+#   remedy: Name the sources of the call in the missing arguments.
 deny contains reason.new(rego.metadata.rule(), {"missing": missing}) if {
 	missing := [name |
 		some name in manifest.entry.provenance.required
@@ -23,8 +23,8 @@ deny contains reason.new(rego.metadata.rule(), {"missing": missing}) if {
 	count(missing) > 0
 }
 
-# Every part of it has to name something. Rego has no recursion: what is nested deeper than here names nothing, so that
-# depth hides no gap. The checks before the policy say the same.
+# Every part of the value has to name a source. Rego has no recursion, so a part that is nested deeper than this names
+# nothing: depth cannot hide a gap. The checks before the policy have the same rule.
 _filled(value) if {
 	first := _parts([value])
 	second := _parts(first)

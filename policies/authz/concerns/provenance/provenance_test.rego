@@ -23,7 +23,7 @@ _cases := {
 	"false": {"patch": _sources(false), "entry": _needed, "deny": _missing},
 }
 
-# Each names nothing, or has a part that names nothing: of every source that is listed, the id is asked.
+# Each value names nothing, or has a part that names nothing. Every listed source needs an id.
 _hollow := [
 	" ", "\t\r\n", "\u00a0\u2003\u3000\u0085\u1680\u2028\u2029\u202f\u205f\u000b\u000c",
 	[""], ["  "], [null], [[]], [{}], [false], ["doc-7", ""], ["doc-7", null], [["doc-7"], [[]]], [[[" "]]],
@@ -61,7 +61,7 @@ test_provenance[name] if {
 	fixture.brief(found) == case.deny
 }
 
-# Whichever of many sources is missing, and however many.
+# The details list every missing source.
 test_each_of_many_sources[name] if {
 	many := ["a", "b", "c", "d", "e"]
 	some lost in [["a"], ["b"], ["c"], ["d"], ["e"], ["a", "b"], ["b", "c", "d"], ["a", "b", "c", "e"], many]
@@ -73,7 +73,7 @@ test_each_of_many_sources[name] if {
 	fixture.brief(found) == {["provenance.missing", {"missing": lost}]}
 }
 
-# Whichever of many parts names nothing, on every level.
+# An empty part is found on every level.
 test_each_of_many_parts[name] if {
 	some level in [1, 2, 3, 4]
 	some place in [0, 1, 2, 4]

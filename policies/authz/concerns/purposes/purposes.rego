@@ -1,6 +1,6 @@
 # METADATA
 # title: Purposes
-# description: The call states a purpose that the tool may be used for.
+# description: The call states a purpose, and the tool may be used for it.
 # schemas:
 #   - input: schema.request
 package authz.concerns.purposes
@@ -15,7 +15,7 @@ import rego.v2
 # description: The tool needs a purpose, and the call states none.
 # custom:
 #   code: purposes.missing
-#   remedy: State what the run is for, in the session's `purpose`.
+#   remedy: State the purpose of the run in the session's `purpose`.
 deny contains reason.new(rego.metadata.rule(), {"admitted": _admitted}) if {
 	_needed
 	not purpose.stated
@@ -26,13 +26,13 @@ deny contains reason.new(rego.metadata.rule(), {"admitted": _admitted}) if {
 # description: The tool may not be used for the stated purpose.
 # custom:
 #   code: purposes.not_allowed
-#   remedy: Use a tool that admits the purpose, or add the purpose to the `purposes` of this one.
+#   remedy: Use a tool that admits the purpose, or add the purpose to the `purposes` of this tool.
 deny contains reason.new(rego.metadata.rule(), {"purpose": input.context.purpose, "admitted": _admitted}) if {
 	purpose.stated
 	not purpose.allowed
 }
 
-# What the tool may be used for; null where its entry does not say.
+# The purposes that the tool may be used for; null where its entry names none.
 default _admitted := null
 
 _admitted := manifest.entry.purposes

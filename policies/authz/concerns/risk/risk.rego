@@ -1,6 +1,6 @@
 # METADATA
 # title: Risk
-# description: The tool's risk tier is a known one. What a high tier asks for is the matter of `approvals`.
+# description: The policy knows the tool's risk tier. The concern `approvals` decides what a high tier needs.
 # schemas:
 #   - input: schema.request
 package authz.concerns.risk

@@ -46,7 +46,7 @@ test_shape if {
 	}}
 }
 
-# Nothing that is nearly the scope is it, two together are no third one, and each of many is asked for.
+# A name that only resembles the scope does not count, parts do not add up to it, and every scope is needed.
 _lacking contains {"held": [name], "needed": ["payments.wire.initiate"], "missing": ["payments.wire.initiate"]} if {
 	some name in fixture.near("payments.wire.initiate")
 }

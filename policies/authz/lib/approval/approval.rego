@@ -1,8 +1,8 @@
 # METADATA
 # title: The approval
 # description: |
-#   Whether the approval that the enforcement point took from its own store holds for this call. The store has checked it
-#   before; the policy relies on nobody.
+#   Tells whether the approval that the enforcement point took from its store is valid for this call. The store has checked
+#   it before; the policy does not rely on that.
 # schemas:
 #   - input: schema.request
 package authz.lib.approval
@@ -13,9 +13,9 @@ import data.authz.lib.shape
 import data.authz.lib.subject
 import rego.v2
 
-# The request carries an approval of exactly this call, young enough, granted by enough people of the right roles; where
-# the entry names `$subject` among them, also by the person whose own agent makes the call.
-# Anything missing or mistyped, in the approval or in the tool's entry, makes it invalid.
+# The request carries an approval of exactly this call. It has not expired, and enough people with the right roles granted
+# it. Where the entry names `$subject`, the person whose own agent makes the call may grant it as well.
+# A missing or mistyped field, in the approval or in the tool's entry, makes it invalid.
 valid if {
 	approval := input.context.approval
 	shape.named(approval.id)
@@ -42,7 +42,7 @@ _issuer(null)
 
 _issuer(iss) if shape.named(iss)
 
-# Each person once. A grant without issuer adds one only if no other of that name has an issuer.
+# Each person counts once. A grant without an issuer counts only if no grant with the same name has one.
 _people contains [grant.iss, grant.sub] if {
 	some grant in _counting
 	_issued(grant)
@@ -60,7 +60,7 @@ _counting contains grant if {
 	not _acts(grant)
 }
 
-# An empty list of roles is nobody, not anybody.
+# An empty list of roles means that no person may approve.
 _entitled(grant) if {
 	some role in grant.roles
 	role in manifest.entry.approval.approvers
@@ -68,7 +68,7 @@ _entitled(grant) if {
 	not _same(grant, {"sub": input.subject.id, "iss": _issuer_of(input.subject.properties)})
 }
 
-# The person whose own agent makes the call, by a token that is not the call's, as the store has seen.
+# The person whose own agent makes the call, with a token that is not the call's token, as the store has checked.
 _entitled(grant) if {
 	"$subject" in manifest.entry.approval.approvers
 	not manifest.entry.effect_class == "commit-high"
@@ -91,10 +91,10 @@ _acts(grant) if {
 	_same(grant, agent)
 }
 
-# The agent as the application names it has no issuer.
+# The application names the agent without an issuer.
 _acts(grant) if grant.sub == input.context.agent
 
-# Two with the same name are two people only where both issuers are known and differ.
+# Two people with the same name are different only if both issuers are known and differ.
 _same(one, other) if {
 	one.sub == other.sub
 	not _told_apart(one, other)

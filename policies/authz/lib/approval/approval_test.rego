@@ -86,7 +86,7 @@ test_invalid[name] if {
 	not approval.valid with input as fixture.changed(_patched(patch)) with data.manifests as fixture.manifests({}, [])
 }
 
-# Two are asked for, and these are one, or cannot be told from one.
+# Two people are needed, and these grants come from one person, or could.
 _fewer_than_two := {
 	"one": [_grant("ann", "a")],
 	"one twice": [_grant("ann", "a"), object.union(_grant("ann", "a"), {"roles": ["x", "payments.approver"]})],
@@ -105,7 +105,7 @@ test_fewer_than_two[name] if {
 		with data.manifests as fixture.manifests({"approval": _entry({"quorum": quorum})}, [])
 }
 
-# Each field of an approval and of a grant, and what it must not be. Whatever is absent is invalid as well.
+# Invalid values for each field of an approval and of a grant. A missing field is invalid as well.
 _not_texts := [null, "", 1, true, [], {}]
 
 _not_lists := [null, "payments.approver", 1, true, {}, {"0": "payments.approver"}]
@@ -138,7 +138,7 @@ test_mistyped[name] if {
 	not approval.valid with input as fixture.changed(_patched(patch)) with data.manifests as fixture.manifests({}, [])
 }
 
-# Each field of the tool's entry, and what it must not be: nobody may approve then.
+# Invalid values for each field of the tool's entry. With any of them, no person may approve.
 _wrong_entries := {
 	"expires_seconds": [null, "3600", true, [], {}, 299, -1],
 	"approvers": [null, "payments.approver", true, [], {"0": "payments.approver"}, [null], [["payments.approver"]]],
@@ -173,7 +173,7 @@ test_no_request[name] if {
 
 _long := sprintf("sha256:%s", [concat("", ["0123456789abcdef" | some _ in numbers.range(1, 4)])])
 
-# Nothing that is nearly this call's digest approves it, from whichever side it is looked at.
+# A digest that only resembles the call's digest does not approve it.
 test_near_the_digest[name] if {
 	some digest in ["sha256:call", _long]
 	some near in fixture.near(digest)
@@ -203,7 +203,7 @@ test_near_the_role[name] if {
 		with data.manifests as fixture.manifests({"approval": _entry({"approvers": [pair[1]]})}, [])
 }
 
-# Two roles together are no third one.
+# Two roles do not add up to a third one.
 test_roles_are_not_put_together[name] if {
 	some name, roles in {"dot": ["payments", "approver"], "comma": ["a", "b"], "nothing": ["payments.", "approver"]}
 	not approval.valid with input as fixture.changed(_patched([_set("grants/0/roles", roles)]))
@@ -216,7 +216,7 @@ test_the_age_is_compared_exactly[age] if {
 		with data.manifests as fixture.manifests({}, [])
 }
 
-# However short or long an approval lives.
+# Short and long lifetimes expire exactly.
 test_expiry[name] if {
 	some seconds in [0, 0.5, 60, 86400, 31536000]
 	some age, holds in {seconds: true, seconds + 0.001: false}
@@ -228,7 +228,7 @@ test_expiry[name] if {
 
 _crowd(size) := [_grant(sprintf("person-%d", [number]), "a") | some number in numbers.range(1, size)]
 
-# As many people as are asked for, and one less; all of them count, and all of them have to be well formed.
+# A quorum needs its exact number of people, and every grant has to be well formed.
 test_quorum[name] if {
 	some quorum in [2, 3, 4, 5, 8]
 	some size, holds in {quorum: true, quorum - 1: false}
@@ -276,7 +276,7 @@ test_one_of_an_odd_name_is_one[name] if {
 		with data.manifests as fixture.manifests({"approval": _entry({"quorum": 2})}, [])
 }
 
-# Name and issuer are two things: put together, these would be one person.
+# Name and issuer are compared separately: joined, these two people would look like one.
 test_two_whose_names_together_are_one[separator] if {
 	some separator in ["", "/", "@", ":", "|", ".", ",", " "]
 	grants := [_grant(sprintf("b%sann", [separator]), "a"), _grant("ann", sprintf("a%sb", [separator]))]
@@ -284,7 +284,7 @@ test_two_whose_names_together_are_one[separator] if {
 		with data.manifests as fixture.manifests({"approval": _entry({"quorum": 2})}, [])
 }
 
-# Where the entry names `$subject`, the person whose own agent asks may approve; a case changes that in one thing.
+# The entry names `$subject`, so the person whose own agent asks may approve. Each case changes one thing.
 _own := {"sub": "officer-123", "iss": "a", "roles": ["$subject"]}
 
 _of_an_agent := [_subject("iss", "a"), _subject("act", {"sub": "agent:a", "iss": "a"}), _grants([_own])]
@@ -369,7 +369,7 @@ test_own_agents[name] if {
 	held == {true | case.valid}
 }
 
-# Nobody who is nearly the person, or of nearly the issuer, is the person.
+# A name or an issuer that only resembles the person's does not count.
 test_near_the_person[name] if {
 	person := {"sub": "officer-123", "iss": "https://id.example"}
 	some field, text in person

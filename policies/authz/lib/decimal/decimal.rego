@@ -1,11 +1,11 @@
 # METADATA
 # title: Decimals
 # description: |
-#   Exact decimals for `data.authz.lib.number`. Whole numbers of any size are exact on both engines, and so is the text of a
-#   number. So a decimal is handled as a whole number of `units`, of which 10 to the power of `scale` make one.
+#   Exact decimals for `data.authz.lib.number`. Both engines are exact for whole numbers of any size and for the text of a
+#   number. So a decimal is a whole number of `units`, and 10 to the power of `scale` units make one.
 package authz.lib.decimal
 
-# The units and the scale of a number, however it is spelled. Undefined for other types.
+# The units and the scale of a number, for every spelling. Undefined for other types.
 parsed(x) := {"units": _whole(digits) * ten(0 - scale), "scale": max([scale, 0])} if {
 	is_number(x)
 	halves := array.concat(split(lower($"{x}"), "e"), ["0"])
@@ -14,7 +14,7 @@ parsed(x) := {"units": _whole(digits) * ten(0 - scale), "scale": max([scale, 0])
 	scale := count(parts[1]) - _whole(halves[1])
 }
 
-# So many units as a number. Undefined from 10 to the power of 300, and with more than 1,200 decimals.
+# The number that consists of these units. Undefined from 10 to the power of 300, and with more than 1,200 decimals.
 number(units, scale) := to_number(concat("", [_signs[units < 0], before, after])) if {
 	scale <= 1200
 	digits := trim_left($"{units}", "-")
@@ -25,7 +25,7 @@ number(units, scale) := to_number(concat("", [_signs[units < 0], before, after])
 	after := trim_right(concat("", [".", substring(padded, at, scale)]), ".0")
 }
 
-# 10 to the power of `n`, up to 1,500; 1 below 0.
+# 10 to the power of `n`, up to 1,500; 1 for a negative `n`.
 ten(n) := product([power |
 	some start in _starts
 	start < n
@@ -38,7 +38,7 @@ whole(x) if {
 	value.units % ten(value.scale) == 0
 }
 
-# The sum of numbers. Undefined if one of them is no number.
+# The sum of numbers. Undefined if an element has another type.
 total(list) := number(sum([units | some value in values; units := value.units * ten(scale - value.scale)]), scale) if {
 	values := _all(list)
 	scale := max(array.concat([0], [value.scale | some value in values]))
@@ -49,7 +49,7 @@ multiplied(list) := number(product([value.units | some value in values]), sum([v
 	values := _all(list)
 }
 
-# A number with at most so many decimals; a half is rounded away from zero.
+# A number rounded to this many decimals; a half is rounded away from zero.
 rounded(x, decimals) := number((units + carried) * sign, value.scale) if {
 	value := parsed(x)
 	sign := {true: -1, false: 1}[value.units < 0]
@@ -65,7 +65,7 @@ _all(list) := values if {
 	count(values) == count(list)
 }
 
-# A text of more than 308 digits is no number to OPA: it is read in pieces.
+# OPA does not accept a number of more than 308 digits, so this reads the text in pieces.
 _whole(text) := sum([units |
 	digits := trim_left(text, "+-0")
 	some start in _starts
@@ -74,7 +74,7 @@ _whole(text) := sum([units |
 	units := piece * ten((count(digits) - start) - 250)
 ])
 
-# Leading zeros are no JSON.
+# JSON does not allow leading zeros.
 _piece(sign, digits) := to_number(concat("", [sign, object.get({"": "0"}, bare, bare)])) if bare := trim_left(digits, "0")
 
 _signs := {true: "-", false: ""}

@@ -1,8 +1,8 @@
 # METADATA
 # title: Entitlements
 # description: |
-#   Who may read which corpus and document (tool registry document, RAG). The concerns `documents` and `delegation` both
-#   ask.
+#   Decides who may read which corpus and document (tool registry document, RAG). The concerns `documents` and `delegation`
+#   use it.
 # schemas:
 #   - input: schema.request
 package authz.lib.entitlement
@@ -11,15 +11,15 @@ import data.authz.lib.manifest
 import data.authz.lib.resource
 import data.authz.lib.shape
 
-# The call reads a corpus or a document, or it is a search, whatever it says that it searches.
+# The call reads a corpus or a document, or it is a search of any kind.
 needed if input.resource.type == "corpus"
 
 needed if input.resource.type == "document"
 
 needed if manifest.entry.pattern == "search"
 
-# `entitlements` (`{"corpora": [...], "documents": [...]}`) name the resource. A document is also covered by its
-# corpus, unless the directory marks it as restricted: anything but false does.
+# `entitlements` (`{"corpora": [...], "documents": [...]}`) name the resource. An entitlement to a corpus covers its
+# documents, unless the directory marks a document as restricted. Any value except false marks it.
 covers(entitlements) if {
 	input.resource.type == "corpus"
 	_named(entitlements, "corpora", input.resource.id)

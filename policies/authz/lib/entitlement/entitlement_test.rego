@@ -19,7 +19,7 @@ test_not_needed[pattern] if {
 	not entitlement.needed with input as fixture.request with data.manifests as fixture.manifests({"pattern": pattern}, [])
 }
 
-# Nothing mistyped covers anything, though each of these names the corpus somewhere.
+# Malformed entitlements cover nothing, although each of them contains the name of the corpus.
 test_covers_nothing[name] if {
 	some value in [null, "hr", true, ["hr"], {}, {"corpora": null}, {"corpora": {"hr": "hr"}}, {"documents": ["hr"]}]
 	name := json.marshal(value)
@@ -30,7 +30,7 @@ test_covers if {
 	entitlement.covers({"corpora": ["hr"]}) with input as fixture.changed([fixture.of("corpus", "hr")])
 }
 
-# What is no record has no corpus: being entitled to a corpus does not help.
+# A document without a valid record belongs to no corpus, so an entitlement to a corpus does not cover it.
 test_covers_no_document_whose_record_is_none[name] if {
 	some value in ["hr", ["hr"], [{"corpus": "hr"}], null, true, 1]
 	name := json.marshal(value)
@@ -45,7 +45,7 @@ test_covers_a_document_by_its_corpus if {
 
 _record := {"handbook": {"corpus": "hr.handbook"}}
 
-# Nothing that is nearly the name entitles, from whichever side it is looked at.
+# A name that only resembles the resource's name entitles to nothing.
 test_near_the_name[name] if {
 	some near in fixture.near("hr.handbook")
 	some kind, type in {"corpora": "corpus", "documents": "document"}
@@ -62,7 +62,7 @@ test_near_the_name_of_a_documents_corpus if {
 	}
 }
 
-# Two names together are no third one, and each of many counts.
+# Two names do not add up to a third one, and each of many names counts.
 test_names_are_not_put_together if {
 	not entitlement.covers({"corpora": ["hr", "handbook"]}) with input as fixture.changed([fixture.of("corpus", "hr.handbook")])
 	not entitlement.covers({"corpora": ["a", "b"]}) with input as fixture.changed([fixture.of("corpus", "a,b")])

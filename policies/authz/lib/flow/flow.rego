@@ -1,8 +1,8 @@
 # METADATA
 # title: The flow of values
 # description: |
-#   What the run has seen, and where the values of the call's arguments came from, as the enforcement point found them in
-#   its ledger. Labels are in use where the tool's entry has `flow`.
+#   Reads what the run has seen and where the values of the call's arguments came from, as the enforcement point states them
+#   from its ledger. Labels are in use where the tool's entry has `flow`.
 # schemas:
 #   - input: schema.request
 package authz.lib.flow
@@ -10,26 +10,26 @@ package authz.lib.flow
 import data.authz.lib.manifest
 import rego.v2
 
-# Labels are in use, so that the request has to say where its values came from.
+# Labels are in use, so the request has to say where its values came from.
 in_use if manifest.entry.flow
 
-# The run has read what a stranger wrote.
+# The run has read text from an untrusted source.
 tainted if input.context.flow.tainted
 
 # The labelled arguments, each with its role and its sources.
 arguments contains argument if some argument in input.context.flow.arguments
 
-# Arguments that say what the call is aimed at.
+# Arguments that name the target of the call.
 targets := _of({"destination", "object"})
 
-# Arguments that matter by what they are, such as amounts.
+# Arguments whose value matters, such as amounts.
 values := _of({"value"})
 
 # Arguments that are fetched or written to.
 addresses := _of({"url", "address"})
 
-# A source whose word counts names the value: the user, the application, a field that the system writes, an approval.
-# A party is authentic, and yet anybody can become one: it counts where the rest of the call is known.
+# A trusted source names the value: the user, the application, a field that the system writes, or an approval. A party is
+# authentic, but everyone can become a party, so it counts only where the rest of the call is known.
 known(item) if stated(item)
 
 known(item) if {
@@ -39,16 +39,16 @@ known(item) if {
 	input.context.flow.anchored
 }
 
-# A source whose word counts names the value, whatever else the call has.
+# A trusted source names the value, independent of the rest of the call.
 stated(item) if _has(item, {"prompt", "fact", "trusted", "created", "named", "endorsed"})
 
 # The user's own words name the value, the run has made it, or an approval endorsed it.
 named(item) if _has(item, {"prompt", "named", "created", "endorsed"})
 
-# Nobody has written the value as a whole; some of it is the model's own.
+# The model composed at least a part of the value.
 composed(item) if _has(item, {"model"})
 
-# The call has targets, and the user's own words name each of them.
+# The call has targets, and the user named each of them.
 aimed_by_user if {
 	count(targets) > 0
 	every target in targets {
@@ -56,16 +56,16 @@ aimed_by_user if {
 	}
 }
 
-# The call holds the user's words, or is what they ask for.
+# The call contains the user's words, or the user asked for it.
 anchored if input.context.flow.anchored
 
 anchored if input.context.flow.intended
 
-# The call may change something. Without an effect class it may.
+# The call may change something. A tool without an effect class may.
 writes if not manifest.entry.effect_class in {"pure", "read-internal", "read-external"}
 
-# Arguments that say where data goes, but for the user's own domains. To fetch an address is to send to it, unless it
-# is fetched as somebody else wrote it: then nothing of the run can be in it.
+# Arguments that say where data goes, without the user's own domains. A request to an address sends data there, unless the
+# address is exactly as another source wrote it: then it contains no data of the run.
 sinks contains argument if {
 	some argument in _of({"destination", "url", "address"})
 	argument.home == false
@@ -77,15 +77,15 @@ _verbatim(argument) if {
 	not composed(argument)
 }
 
-# Markings that the run has read, and that may not leave through this tool.
+# Markings that the run has read and that must not leave through this tool.
 leaking := _read - _admitted
 
 _read contains marking if some marking in input.context.flow.markings
 
 _admitted contains marking if some marking in manifest.entry.admits
 
-# The tool carries a message: a text goes out, and nothing that matters by its amount. Money, access and deletion have no
-# such text, or a value beside it. Without labels it carries none.
+# The tool carries a message: it sends a text, and has no value that matters, such as an amount. Tools for money, access and
+# deletion have no text, or have such a value. A tool without labels carries no message.
 _carries_messages if {
 	roles := {role | some role in manifest.entry.roles}
 	roles.body
@@ -94,7 +94,7 @@ _carries_messages if {
 	{"stage", "commit-low"}[manifest.entry.effect_class]
 }
 
-# Roles and sources are looked up: they are words of a closed list.
+# Roles and sources come from a closed list.
 _of(roles) := {argument |
 	some argument in arguments
 	roles[argument.role]

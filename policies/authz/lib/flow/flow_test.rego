@@ -8,7 +8,7 @@ _library(entry, changes) := found if {
 		with data.manifests as fixture.manifests(entry, [])
 }
 
-# A tool of messages, unless the case says otherwise.
+# A tool that carries messages; a case states the differences.
 _message := {"effect_class": "commit-low", "roles": {"recipient": "destination", "text": "body"}}
 
 _known(item, changes) if _known_to(_message, item, changes)
@@ -107,7 +107,7 @@ test_near_a_source if {
 	}
 }
 
-# A party counts as the recipient of a message that the user asked for and that holds their words.
+# A party counts as the recipient of a message that the user asked for and that contains their words.
 test_a_party[name] if {
 	some name, case in {
 		"both": {"flow": {"intended": true, "anchored": true}, "known": true},
@@ -124,7 +124,7 @@ test_a_party[name] if {
 	}
 }
 
-# Money, access and deletion take no party, and neither does a tool whose labels do not say that it carries a message.
+# A party does not count for money, access and deletion, or where the labels do not say that the tool carries a message.
 test_no_party[name] if {
 	some name, entry in {
 		"money": {"roles": {"recipient": "destination", "amount": "value", "subject": "body"}},
@@ -143,7 +143,7 @@ _party := fixture.argument("destination", ["party"])
 
 _paths(arguments) := {argument.path | some argument in arguments}
 
-# Of each role one argument at home and one elsewhere, with these sources.
+# For each role, one argument in the user's own domain and one in another domain, with these sources.
 _of_each_role(sources) := {"arguments": [object.union(fixture.argument(role, sources), {"path": $"{role}/{home}", "home": home}) |
 	some role in ["destination", "url", "address", "object", "value", "body"]
 	some home in [true, false]
@@ -157,7 +157,7 @@ test_by_role if {
 	_paths(found.addresses) == {"url/true", "url/false", "address/true", "address/false"}
 }
 
-# What is fetched as somebody wrote it takes nothing of the run along.
+# Fetching an address exactly as a source wrote it sends no data of the run.
 test_sinks_of_a_read[class] if {
 	some class in ["pure", "read-internal", "read-external"]
 	_paths(_library({"effect_class": class}, _of_each_role(["untrusted"])).sinks) == set()

@@ -1,8 +1,8 @@
 # METADATA
 # title: Step-up limits
 # description: |
-#   Which of the entry's limits the call keeps. The concerns `limits` and `approvals` both ask. Sums are not computed here:
-#   in fractions, engines differ. The enforcement point says in `context.spent` what a sum is and what it would be.
+#   Finds which of the entry's limits the call keeps, for the concerns `limits` and `approvals`. The enforcement point states
+#   the sums in `context.spent`. They are not computed here, because the engines differ in fractions.
 # schemas:
 #   - input: schema.request
 package authz.lib.limits
@@ -12,8 +12,7 @@ import data.authz.lib.number
 import data.authz.lib.subject
 import rego.v2
 
-# Limits whose argument is not a number of at least zero, and cumulative ones of which it is not known what is spent, or
-# that cannot be counted for this call.
+# Limits whose argument is negative or not a number, and cumulative limits whose sum is unknown or cannot count this call.
 invalid contains {"limit": limit.limit, "argument": limit.argument} if {
 	some limit in _of_one_call
 	not number.at_most(0, input.context.arguments[limit.argument])
@@ -30,8 +29,8 @@ invalid contains {"limit": limit.limit, "problem": problem} if {
 	some problem in {spent.problem | some spent in _shown(limit.limit)}
 }
 
-# Limits that the subject, or an agent that states them, does not have or that the argument exceeds. `held` is the
-# lowest that they have, null where one of them has none.
+# Limits that the call exceeds, or that the subject or an agent with limits does not have. `held` is the lowest limit of
+# all of them, and null where one of them has none.
 exceeded contains {"limit": limit.limit, "argument": limit.argument, "value": value, "held": _held(limit.limit)} if {
 	some limit in _of_one_call
 	value := input.context.arguments[limit.argument]
@@ -39,20 +38,20 @@ exceeded contains {"limit": limit.limit, "argument": limit.argument, "value": va
 	not _kept(limit.limit, value)
 }
 
-# What the call takes of each cumulative limit, as the enforcement point has it, with what is `held`.
+# The amount of the call for each cumulative limit, as the enforcement point states it, with the limit `held`.
 spending contains object.union(spent, {"held": _held(spent.limit), "window": object.get(limit, "window", null)}) if {
 	some limit in _cumulative
 	some spent in _shown(limit.limit)
 }
 
-# What of it would pass the sum that is held. What takes nothing passes none.
+# The sums that would exceed their limit. A call that takes nothing exceeds none.
 overspent contains spent if {
 	some spent in spending
 	total := _total(spent)
 	not _kept(spent.limit, total)
 }
 
-# The entry declares limits, and the call keeps every one of them.
+# The entry declares limits, and the call keeps all of them.
 all_kept if {
 	count(manifest.entry.limits) > 0
 	count(invalid) == 0

@@ -15,7 +15,7 @@ _exceeded(patch, manifests) := {finding.limit | some finding in findings} if {
 	findings := limits.exceeded with input as fixture.changed(patch) with data.manifests as manifests
 }
 
-# However little above, and however far.
+# Small and large excesses both count.
 test_above[amount] if {
 	some amount in [25000.0001, 25000.0005, 25000.009, 25000.4, 25000.5, 25001, 25020, 100000, 1000000, 2000001, 1025000, 9007199254740991]
 	_exceeded([_amount(amount)], _entry) == {"wire.auto_approved"}
@@ -33,7 +33,7 @@ test_a_limit_with_a_fraction if {
 	_exceeded([_amount(24999.5), _own({"wire.auto_approved": 24999.5})], _entry) == set()
 }
 
-# A small limit is one, and so is none at all.
+# A small limit counts, and so does a limit of zero.
 test_small_limits[limit] if {
 	some limit in [0, 0.005, 1, 50]
 	_exceeded([_amount(limit + 0.001), _own({"wire.auto_approved": limit})], _entry) == {"wire.auto_approved"}
@@ -46,7 +46,7 @@ test_slightly_below_zero[amount] if {
 	not limits.all_kept with input as fixture.changed([_amount(amount)]) with data.manifests as _entry
 }
 
-# No other limit stands in for the one that the entry names, neither the subject's nor an agent's.
+# No other limit of the subject or of an agent replaces the one that the entry names.
 test_near_the_limits_name if {
 	every name in fixture.near("wire.auto_approved") {
 		_exceeded([_own({name: 1000000})], _entry) == {"wire.auto_approved"}
@@ -66,7 +66,7 @@ test_each_of_many_limits[name] if {
 	not limits.all_kept with input as fixture.request with data.manifests as manifests
 }
 
-# Whichever of four agents it is whose limit is exceeded.
+# The limits of each of the four agents count.
 test_each_of_four_agents[number] if {
 	some number in [1, 2, 3, 4]
 	agents := [{"sub": sprintf("agent:%d", [n]), "limits": {"wire.auto_approved": limit}} |
@@ -99,7 +99,7 @@ _uncounted(problem) := {"over": set(), "invalid": {["wire.daily", problem]}, "ke
 
 _unsaid := "the request does not say what is spent"
 
-# What is spent before, what the call takes, what the subject may spend.
+# The amount spent before, the amount of the call, and the amount that the subject may spend.
 _sum_cases := {
 	"nothing is spent": {"sum": [0, 20000], "held": 50000, "answer": _kept},
 	"all of it fits exactly": {"sum": [30000, 20000], "held": 50000, "answer": _kept},
@@ -120,7 +120,7 @@ test_sums[name] if {
 	_sums(array.concat(held, [spent]), _daily) == case.answer
 }
 
-# The argument itself is of no account: the sum may be of several, or a count.
+# The argument itself does not matter here: the sum may cover several arguments, or be a count.
 test_a_sum_is_what_the_enforcement_point_says[name] if {
 	some name, limit in {"a count": {"limit": "wire.daily", "count": true, "per": "run"}, "of another argument": object.union(fixture.daily, {"argument": "fee"})}
 	manifests := fixture.manifests({"limits": [limit]}, [])
@@ -151,7 +151,7 @@ test_a_call_that_cannot_be_counted if {
 	_sums([_held(50000), fixture.spent([{"limit": "wire.daily", "problem": "a fraction"}])], _daily) == _uncounted("a fraction")
 }
 
-# Of several limits, each is its own: one of the call, two sums, one of which is passed.
+# Each limit counts separately: one of the call and two sums, one of which is exceeded.
 test_each_of_several_sums if {
 	manifests := fixture.manifests(
 		{"limits": array.concat(fixture.entry.limits, [

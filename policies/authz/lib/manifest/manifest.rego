@@ -1,21 +1,21 @@
 # METADATA
 # title: The tool's entry
 # description: |
-#   The effective manifest that the request names by its digest, and the entry of the tool in it. Both come from the
-#   bundle, so a caller cannot describe its own tool.
+#   Finds the effective manifest by the digest in the request, and the tool's entry in it. Both come from the bundle, so a
+#   caller cannot describe its own tool.
 # schemas:
 #   - input: schema.request
 package authz.lib.manifest
 
-# The effective manifest; undefined when the bundle has none of that digest, or what it has is none.
+# The effective manifest; undefined when the bundle has no valid manifest with that digest.
 manifest := found if {
 	found := data.manifests[input.action.properties.manifest_digest]
 	is_object(found)
 	is_object(object.get(found, "agents", {}))
 }
 
-# The tool's effective entry; undefined when there is none, which the concern `manifest` denies. An entry that lacks what
-# every entry has, or has it of another type, is none: a limit that cannot be read must not be a limit that is kept.
+# The tool's effective entry; undefined when there is none, which the concern `manifest` denies. An entry with a missing or
+# mistyped field is also undefined: a limit that cannot be read must not count as kept.
 entry := found if {
 	found := manifest.tools[input.action.properties.tool]
 	is_array(found.scopes)

@@ -3,7 +3,7 @@ package authz.lib.manifest_test
 import data.authz.lib.fixture_test as fixture
 import data.authz.lib.manifest
 
-# Each field of an entry, and what it must not be.
+# Invalid values for each field of an entry.
 _wrong := {
 	"scopes": [null, "a", true, {}, 0],
 	"limits": [

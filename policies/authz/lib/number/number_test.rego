@@ -9,7 +9,7 @@ test_at_most if {
 	not number.at_most(2.01, 2)
 }
 
-# However a number is spelled.
+# Numbers are equal in every spelling.
 test_equal if {
 	number.equals(100, 1e2)
 	number.equals(0.5, 0.50)
@@ -25,7 +25,7 @@ test_whole[x] if {
 	{true | number.whole(x)} == {true | expected}
 }
 
-# Binary floats have other results for most of these.
+# Binary floats give other results for most of these.
 _calculated := {
 	"sum": [
 		[number.sum([0.1, 0.2]), 0.3],
@@ -64,7 +64,7 @@ _calculated := {
 	],
 }
 
-# The same number, and the same text of it: a text has all digits.
+# The result has the same value and the same text: a text shows all digits.
 test_calculated[name] if {
 	some name, pairs in _calculated
 	every pair in pairs {
@@ -94,7 +94,7 @@ test_bounds if {
 	not number.product([tiny, tiny, tiny, tiny, 0.1])
 }
 
-# Each of these holds in Rego's order of types.
+# Each of these is true in Rego's order of types.
 test_other_types_are_never_at_most if {
 	not number.at_most(null, 2)
 	not number.at_most(true, 2)
@@ -103,7 +103,7 @@ test_other_types_are_never_at_most if {
 	not number.at_most(2, {})
 }
 
-# Exactly: neither nearly, nor rounded, nor as texts, nor up to a bound.
+# Comparison is exact: without rounding, without a bound, and not as text.
 _order := [-25000, -1, -0.0005, 0, 0.0001, 0.5, 1, 9, 10, 99.99, 99.995, 100, 24999.5, 25000, 25000.0005, 25000.009, 25020, 100000, 2000001]
 
 test_order[name] if {

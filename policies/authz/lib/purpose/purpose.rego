@@ -1,6 +1,6 @@
 # METADATA
 # title: Purpose
-# description: Whether the call states a purpose, and whether the tool may be used for it.
+# description: Tells whether the call states a purpose, and whether the tool may be used for it.
 # schemas:
 #   - input: schema.request
 package authz.lib.purpose
@@ -14,7 +14,7 @@ stated if {
 	input.context.purpose != ""
 }
 
-# The call states a purpose, and the tool's entry names it or names none at all.
+# The call states a purpose, and the tool's entry names it or has no list of purposes.
 allowed if {
 	stated
 	not manifest.entry.purposes

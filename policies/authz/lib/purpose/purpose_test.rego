@@ -10,7 +10,7 @@ test_each_of_the_entrys_is_allowed[name] if {
 	purpose.allowed with input as _for(name) with data.manifests as fixture.manifests({"purposes": fixture.odd}, [])
 }
 
-# Nothing that is nearly a purpose is allowed, from whichever side it is looked at.
+# A name that only resembles a purpose is not allowed.
 test_near_a_purpose[name] if {
 	some near in fixture.near("payments.supplier")
 	some pair in [["payments.supplier", near], [near, "payments.supplier"]]
@@ -18,7 +18,7 @@ test_near_a_purpose[name] if {
 	not purpose.allowed with input as _for(pair[0]) with data.manifests as fixture.manifests({"purposes": [pair[1], "x.y"]}, [])
 }
 
-# Two purposes together are no third one.
+# Two purposes do not add up to a third one.
 test_purposes_are_not_put_together[name] if {
 	some name in ["payments.supplier,payments.refund", "payments.supplier payments.refund", "payments.supplier.payments.refund"]
 	not purpose.allowed with input as _for(name)

@@ -1,10 +1,10 @@
 # METADATA
 # title: Reasons
-# description: Builds and checks reason objects, so that their shape lives in one place.
+# description: Builds and checks reason objects, so that one place defines their shape.
 package authz.lib.reason
 
-# Takes the code, the message and the remedy from the calling rule's METADATA. Total on purpose: a deny whose annotation
-# was forgotten still denies. A reason without remedy does not have the key.
+# Takes the code, the message and the remedy from the METADATA of the calling rule. It is always defined, so that a deny
+# without METADATA still denies. A reason without a remedy does not have the key.
 new(metadata, details) := {
 	"code": object.get(metadata, ["custom", "code"], "reason.unnamed"),
 	"message": object.get(metadata, "description", ""),
@@ -19,7 +19,7 @@ new(metadata, details) := {
 	"details": details,
 }
 
-# The object is a reason whose code belongs to the concern, and nothing more.
+# The object is a well-formed reason whose code belongs to the concern.
 well_formed(found, concern) if {
 	is_object(found)
 	is_string(found.code)

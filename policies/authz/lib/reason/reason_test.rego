@@ -45,7 +45,7 @@ test_malformed[name] if {
 }
 
 test_near_the_concern if {
-	# A code has as many parts as its author likes.
+	# A code may have any number of parts.
 	every name in fixture.near("limits") - {"limits.x"} {
 		not reason.well_formed(object.union(_well, {"code": sprintf("%s.exceeded", [name])}), "limits")
 	}

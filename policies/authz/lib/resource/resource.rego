@@ -1,8 +1,8 @@
 # METADATA
 # title: The resource
 # description: |
-#   What request and directory (`data.directory`) know of the resource. A data author writes the directory, so whatever
-#   stands in it may be of a wrong type: that is `unreadable`, and never a marking less.
+#   Reads what the request and the directory (`data.directory`) state about the resource. People write the directory, so a
+#   value may have a wrong type. Such a record is `unreadable`, and never removes a marking.
 # schemas:
 #   - input: schema.request
 package authz.lib.resource
@@ -11,8 +11,8 @@ import data.authz.lib.manifest
 import data.authz.lib.shape
 import rego.v2
 
-# The markings that request and directory state, together; a document has its corpus's too. Where neither states any
-# (absent, which is not empty) they are unknown, and count as all that the tool may touch.
+# The markings of the request and of the directory together; a document also has those of its corpus. Where neither states
+# any (absent, which is not empty), the resource counts as having every marking that the tool may touch.
 markings contains marking if some marking in input.resource.properties.markings
 
 markings contains marking if {
@@ -25,11 +25,11 @@ markings contains marking if {
 	some marking in manifest.entry.markings
 }
 
-# The directory's record of a document, of whatever type; undefined for other resources and unknown ones.
+# The directory's record of a document, of any type; undefined for other resources and unknown documents.
 document := data.directory.documents[input.resource.id] if input.resource.type == "document"
 
-# The resource is a corpus or a document, and what the directory has of it is not of the right types, or names a corpus
-# that the directory does not have: nobody knows that corpus's markings.
+# The resource is a corpus or a document whose record is mistyped, or names a corpus that the directory does not have. Its
+# markings are unknown.
 unreadable if {
 	_kept_in_directory
 	not _readable
@@ -63,7 +63,7 @@ _readable if {
 	}
 }
 
-# Whatever is no text, is the name of no corpus.
+# Only a string can name a corpus.
 _dangling(record) if {
 	corpus := record.corpus
 	not is_object(data.directory.corpora[corpus])

@@ -10,7 +10,7 @@ _of(corpus, record) := {
 	"documents": {"handbook": record, "leaflet": {"markings": ["public"]}},
 }
 
-# The tool may touch `pii` and `secret`: what unknown markings count as.
+# The tool may touch `pii` and `secret`, so unknown markings count as these two.
 _cases := {
 	"stated by the request": {
 		"patch": [_marked(["pii"])], "directory": {}, "markings": {"pii"},
@@ -92,7 +92,7 @@ _unreadable contains _of({}, {"corpus": value, "markings": []}) if some value in
 
 _unreadable contains _of({}, {"restricted": value, "markings": []}) if some value in ["no", null, 0, [], {}]
 
-# A corpus that is not there, so that nobody knows its markings; a record that states markings of its own is no better.
+# The markings of a corpus that does not exist are unknown; markings in the document's record do not change that.
 _unreadable contains _of({"markings": ["pii"]}, {"corpus": "legal", "markings": value}) if some value in [[], ["pii"]]
 
 _unreadable contains _of({"markings": ["pii"]}, {"corpus": value}) if some value in ["legal", "", "HR", "hr "]
@@ -125,7 +125,7 @@ test_a_corpus_too[name] if {
 		with data.directory as _of(value, {})
 }
 
-# What does not concern the resource is not looked at.
+# Records of other resources are ignored.
 test_other_records_and_other_kinds[name] if {
 	some name, patch in {"another kind": [], "another corpus": [fixture.of("corpus", "it")]}
 	not resource.unreadable with input as fixture.changed(patch)
@@ -134,7 +134,7 @@ test_other_records_and_other_kinds[name] if {
 
 _marked_as(values) := {"patch": [fixture.of("corpus", "hr")], "directory": _of({"markings": values}, {})}
 
-# Each of many markings counts, whoever states it.
+# Each of many markings counts, from the request and from the directory.
 test_each_of_many_markings[name] if {
 	many := array.concat(fixture.odd, ["a", "b", "c", "d"])
 	some name, case in {
@@ -147,7 +147,7 @@ test_each_of_many_markings[name] if {
 		with data.directory as case.directory
 }
 
-# A name that is nearly that of a record is that of none.
+# A name that only resembles a record's name finds no record.
 test_near_the_name_of_a_document if {
 	every name in fixture.near("handbook") {
 		not resource.document with input as fixture.changed([fixture.of("document", name)])
@@ -173,7 +173,7 @@ test_near_the_name_of_a_documents_corpus if {
 	}
 }
 
-# Of a record the policy reads what is documented, whatever else stands in it.
+# The policy reads only the documented fields of a record.
 test_other_fields_of_a_record if {
 	record := {"corpus": "hr", "markings": [], "parent": "it", "of": "it", "alias": "it", "name": "it", "marking": ["x"]}
 	resource.markings == {"pii"} with input as fixture.changed([fixture.of("document", "handbook")])

@@ -1,16 +1,16 @@
 # METADATA
 # title: The request's shape
 # description: |
-#   A builtin that meets a wrong type is an error in OPA and undefined in WebAssembly, and a deny that leans on it is
-#   lost. So the whole request is checked before any concern reads it. `json.match_schema` would say the same in
-#   fewer lines, but it is not native in WebAssembly.
+#   Checks the whole request before a concern reads it. A builtin that gets a wrong type is an error in OPA and undefined in
+#   WebAssembly, where a deny that depends on it would be lost. `json.match_schema` would be shorter, but it is not native in
+#   WebAssembly.
 # schemas:
 #   - input: schema.request
 package authz.lib.shape
 
 import data.authz.lib.number
 
-# Subject, action, resource and context are there and of the right types.
+# Subject, action, resource and context exist and have the right types.
 valid if {
 	named(input.subject.type)
 	named(input.subject.id)
@@ -139,7 +139,7 @@ _origin_valid(item) if {
 	}
 }
 
-# Of a limit that can be counted for the call, what is spent; of another one, why it cannot.
+# The amount spent, where the call can be counted in the limit; otherwise the reason why it cannot.
 _spent_valid(entry) if {
 	_fields(entry, {"limit", "used", "amount", "total", "window_ends"})
 	named(entry.limit)
@@ -163,7 +163,7 @@ _text_or_null(null)
 
 _text_or_null(value) if is_string(value)
 
-# The holder's field is a list of strings. Absent is the empty list; anything else is none.
+# The field is a list of strings. A missing field counts as the empty list.
 strings(holder, name) if {
 	is_object(holder)
 	values := object.get(holder, name, [])

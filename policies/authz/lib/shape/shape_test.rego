@@ -28,7 +28,7 @@ _valid := {
 
 _act(value) := {"op": "replace", "path": "/subject/properties/act", "value": value}
 
-# Every required attribute, each replaced by every one of these.
+# Every required attribute is replaced by each of these values.
 _not_a_name := [null, "", 1, true, [], {}]
 
 _names := [
@@ -110,7 +110,7 @@ _invalid contains [{"op": "add", "path": path, "value": value}] if {
 
 _invalid contains [{"op": "remove", "path": path}] if some path in _names
 
-# An agent for the paths of one.
+# An agent at the path where one is expected.
 _agent := _act({"sub": "agent:a", "entitlements": {}})
 
 _invalid contains [_agent, {"op": "add", "path": path, "value": value}] if {
@@ -142,7 +142,7 @@ _invalid contains [{"op": "add", "path": "/context/approval", "value": value}] i
 	some value in ["granted", 1, true, []]
 }
 
-# One argument of each role, the last one with a link.
+# One argument of each role; the last one has a link.
 _labelled := fixture.followed({"arguments": array.concat(
 	[fixture.argument(role, ["prompt"]) | some role in ["address", "destination", "object", "url", "value"]],
 	[object.union(
@@ -153,7 +153,7 @@ _labelled := fixture.followed({"arguments": array.concat(
 
 _body := "/context/flow/arguments/5"
 
-# Every field of `context.flow`, and what it must not be.
+# Invalid values for every field of `context.flow`.
 _not_calls := [null, "x", {}, true, [null], ["x"], [[]]]
 
 _flow_fields := {
@@ -206,7 +206,7 @@ _not_sums := [null, {}, "x", 1, [7], [null], ["x"], [{}], [{"limit": "l"}], [{"p
 
 _invalid_sums contains [fixture.spent(value)] if some value in _not_sums
 
-# Closed, and each of its fields there and of its type.
+# The object has exactly these fields, and each has its type.
 _invalid_sums contains [fixture.spent([fixture.shown(0, 1), object.union(fixture.shown(0, 1), {name: value})])] if {
 	some name, values in {
 		"limit": ["", 1, null], "used": [-0.01, "0", null], "amount": [-0.01, "1", null], "total": [-0.01, "1", null],
@@ -258,7 +258,7 @@ test_not_even_an_object[name] if {
 	not shape.valid with input as value
 }
 
-# Every element counts, however far down, and every number exactly.
+# Every element and every nested value is checked, and numbers are compared exactly.
 test_the_last_of_many[name] if {
 	some path in _string_lists
 	some size in [1, 2, 3, 9]

@@ -3,7 +3,7 @@ package authz.lib.subject_test
 import data.authz.lib.fixture_test as fixture
 import data.authz.lib.subject
 
-# The chain of so many agents, the nearest first.
+# A chain of this many agents, the nearest first.
 _chain := [
 	{},
 	{"act": {"sub": "1"}},

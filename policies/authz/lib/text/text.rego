@@ -1,4 +1,4 @@
-# Small and capital letters. WebAssembly's Unicode is older than OPA's: `lower` and `upper` disagree about the letters below.
+# Small and capital letters. WebAssembly has an older Unicode than OPA, so `lower` and `upper` differ for the letters below.
 package authz.lib.text
 
 # The text in small letters.

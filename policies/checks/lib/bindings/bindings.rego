@@ -1,6 +1,6 @@
 # METADATA
 # title: Bindings
-# description: What has been said in a rule before a node of it is evaluated, conditions as well as variables.
+# description: The conditions and variables of a rule that are evaluated before a node of it.
 package checks.lib.bindings
 
 import data.checks.lib.terms
@@ -8,9 +8,9 @@ import data.checks.lib.terms
 # METADATA
 # title: At
 # description: |
-#   What the node at `path` in a rule of a module's tree can rely on: `before`, the expressions that have held whenever it is
-#   evaluated, and `bound`, what variables stand for: each `is` a term, or is an `element` or a `key` of one, or an
-#   `argument` of the rule's, of which nothing is known.
+#   The facts that are known when the node at `path` in a rule is evaluated. `before` has the expressions that are true by
+#   then. `bound` has the variables: each `is` a term, an `element` or a `key` of a term, or an `argument` of the rule, about
+#   which nothing is known.
 at(tree, rule, path) := {
 	"tree": tree,
 	"before": before,
@@ -21,7 +21,7 @@ at(tree, rule, path) := {
 
 # METADATA
 # title: Within
-# description: The same inside of a comprehension's body, at what it collects.
+# description: The same for the place in the body of a comprehension where it collects its values.
 within(place, comprehension) := {
 	"tree": place.tree,
 	"before": array.concat(place.before, before),
@@ -43,7 +43,7 @@ _before(rule, path) := [expression |
 
 _precedes("body", index, [reached]) if index < reached
 
-# A head, or what a comprehension collects.
+# These come before the body: the head of a rule, and the collected value of a comprehension.
 _precedes(step, _, _) if step in {"head", "term", "key", "value"}
 
 _bound(rule, path, before) := array.concat(

@@ -1,11 +1,11 @@
 # METADATA
 # title: The modules
-# description: The modules of a policy by what they are, and the places of what is found in them.
+# description: Sorts the modules of a policy by their purpose, and gives the locations of findings in them.
 package checks.lib.modules
 
 # METADATA
 # title: Concerns
-# description: By file, each module of a concern, ours or the user's, with the concern's name and its package.
+# description: By file, each module of a concern, in the baseline or of the user, with the concern's name and its package.
 concerns[module.file] := {"name": path[2], "package": concat(".", path), "source": module.source, "tree": module.tree} if {
 	some module in input.modules
 	path := package_path(module.tree)
@@ -15,7 +15,7 @@ concerns[module.file] := {"name": path[2], "package": concat(".", path), "source
 
 # METADATA
 # title: Firsts
-# description: The same, of each concern the first module alone, for what concerns the concern as a whole.
+# description: By file, only the first module of each concern, for findings about the concern as a whole.
 firsts[file] := concern if {
 	some file, concern in concerns
 	file == min({other | some other, same in concerns; same["package"] == concern["package"]})
@@ -24,7 +24,7 @@ firsts[file] := concern if {
 # METADATA
 # title: Reasoned
 # description: |
-#   By file, each module that gives reasons, with the first part of their codes: the concerns, and the decision itself.
+#   By file, each module that returns reasons, with the first part of their codes: the concerns and the decision itself.
 reasoned[file] := {"name": concern.name, "source": concern.source, "tree": concern.tree} if some file, concern in concerns
 
 reasoned[module.file] := {"name": "decision", "source": module.source, "tree": module.tree} if {
@@ -34,14 +34,14 @@ reasoned[module.file] := {"name": "decision", "source": module.source, "tree": m
 
 # METADATA
 # title: Parts
-# description: What the decision asks a concern for.
+# description: The rules that the decision reads from a concern.
 parts := {"deny", "step_up", "allow", "obligations"}
 
 # METADATA
 # title: Reporting
 # description: |
-#   By file, the rules that have to say what they find: the parts of a concern, and whatever reads its own annotations
-#   in order to build a reason.
+#   By file, the rules that need METADATA: the parts of a concern, and every rule that reads its own annotations to build a
+#   reason.
 reporting[file] := [rule |
 	some rule in module.tree.rules
 	_reports(rule, file)
@@ -60,7 +60,7 @@ _reports(rule, _) if {
 
 # METADATA
 # title: Annotations
-# description: A rule's own METADATA, an empty object when it has none.
+# description: The METADATA of a rule; an empty object when it has none.
 annotations(rule) := object.get(rule, ["annotations", 0], {})
 
 # METADATA
@@ -83,7 +83,7 @@ package_path(tree) := [part.value | some part in array.slice(tree.package.path, 
 
 # METADATA
 # title: Finding
-# description: What is wrong at a node of a file's tree, and what to do about it.
+# description: A finding at a node of a file's tree, with a message and a hint.
 finding(file, node, message, hint) := {
 	"file": file,
 	"line": object.get(node, ["location", "row"], 1),

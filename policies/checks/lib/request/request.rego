@@ -1,13 +1,13 @@
 # METADATA
 # title: The request
 # description: |
-#   What `data.authz.lib.shape` has checked before any concern is asked: attributes by their path, with the one type that
-#   they can have. `*` stands for an element of a list or a value of an object.
+#   Lists the attributes that `data.authz.lib.shape` checks before a concern is evaluated. Each path has the one type that
+#   the attribute can have. `*` is an element of a list or a value of an object.
 package checks.lib.request
 
 # METADATA
 # title: Type
-# description: The one type of an attribute where it is there; undefined when that is not known.
+# description: The type of an attribute that exists; undefined when the type is not known.
 type(path) := _required[path]
 
 type(path) := _optional[path]

@@ -8,8 +8,8 @@ import data.checks.lib.modules
 # METADATA
 # title: Calls
 # description: |
-#   By file, every call in a concern: the rule that it stands in, the path to it from there, the function's name, and the
-#   arguments.
+#   By file, every call in a concern, with the rule that contains it, the path from there to the call, the name of the
+#   function, and the arguments.
 calls[file] := [call |
 	some rule in concern.tree.rules
 	walk(rule, [path, node])
@@ -35,14 +35,14 @@ operator(reference) := concat(".", [$"{part.value}" | some part in reference.val
 
 # METADATA
 # title: Parts
-# description: A variable or a reference as a list of `{type, value}`, without places; undefined for other terms.
+# description: A variable or a reference as a list of `{type, value}`, without locations; undefined for other terms.
 parts(term) := [{"type": "var", "value": term.value}] if term.type == "var"
 
 parts(term) := [{"type": part.type, "value": part.value} | some part in term.value] if term.type == "ref"
 
 # METADATA
 # title: Imported
-# description: The parts with an import's name in front replaced by what it stands for.
+# description: The parts, with the name of an import at the start replaced by its path.
 imported(found, tree) := array.concat(target, array.slice(found, 1, count(found))) if {
 	targets := [parts(written.path) |
 		some written in object.get(tree, "imports", [])
@@ -54,8 +54,8 @@ imported(found, tree) := array.concat(target, array.slice(found, 1, count(found)
 # METADATA
 # title: Dotted
 # description: |
-#   The parts as one string; `*` stands for what is no fixed name, and a name with a dot in it is none here. `#` stands for a
-#   key. What a call gives, or a list that is written out, has no name to begin with.
+#   The parts as one dotted string. `*` is a part without a fixed name, or whose name contains a dot. `#` is a key. The
+#   result of a call, and a literal list, have no first name.
 dotted(found) := concat(".", [_step(index, part) | some index, part in found])
 
 _step(0, part) := part.value if {
@@ -77,7 +77,7 @@ _fixed(part) if {
 
 # METADATA
 # title: Shown
-# description: A term as an author recognises it.
+# description: A term in the form in which its author wrote it.
 shown(term) := concat("", [_shown_part(index, part) | some index, part in found]) if found := parts(term)
 
 shown(term) := $"{operator(term.value[0])}(…)" if term.type == "call"

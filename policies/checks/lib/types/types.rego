@@ -1,11 +1,11 @@
 # METADATA
 # title: Types
 # description: |
-#   Whether a term in the body of a rule is of certain types whenever it is defined. Known are literals, what builtins say
-#   of their results, the parts of the request that its shape fixes, rules of the package that hold one of these, and
-#   guards: `is_string(x)` and the like that stand earlier in the same body, or in one around it. What comes from
-#   `data.authz.lib`, `data.config` and `data.manifests` is trusted: the baseline and the build have checked it.
-#   Everything else is unknown, arguments of functions included. `whole number` is a type, too.
+#   Tells whether a term in the body of a rule always has one of some types when it is defined. The types are known of
+#   literals, of the results of builtins, of the parts of the request whose shape is fixed, of rules of the package with
+#   such a value, and of terms with a guard: `is_string(x)` and the like, earlier in the same body or in a body around it.
+#   Values from `data.authz.lib`, `data.config` and `data.manifests` are trusted, because the baseline and the build have
+#   checked them. All other types are unknown, also those of a function's arguments. `whole number` counts as a type.
 package checks.lib.types
 
 import data.checks.lib.bindings
@@ -18,12 +18,12 @@ import data.checks.lib.terms
 # description: The types that a builtin's declaration admits; undefined when it admits any.
 kinds(declared) := {declared.type} if declared.type != "any"
 
-# A set's `of` is its elements, and an object.
+# The `of` of a set is its elements; here it can also be an object.
 kinds(declared) := {alternative.type | some alternative in declared.of} if is_array(declared.of)
 
 # METADATA
 # title: Element kinds
-# description: The types of the elements, or of an object's values, that a declaration admits; empty when that is any.
+# description: The types that a declaration allows for elements, or for an object's values; empty when it allows any.
 element_kinds(declared) := {kind |
 	some alternative in _alternatives(declared)
 	some kind in kinds(_inner(alternative))
@@ -41,7 +41,7 @@ _inner(declared) := declared.dynamic.value if declared.type == "object"
 
 # METADATA
 # title: Proven
-# description: The term is of one of the types, at a place as `bindings.at` gives it.
+# description: The term has one of the types, at a place that `bindings.at` returns.
 proven(wanted, term, place) if _plain(wanted, term, place)
 
 proven(wanted, term, place) if {
@@ -55,7 +55,7 @@ proven(wanted, term, place) if {
 
 # METADATA
 # title: Guarded
-# description: A guard for one of the types stands before the place; nothing else is trusted.
+# description: A guard for one of the types comes before the place. Nothing else is trusted.
 guarded(wanted, term, place) if {
 	some reading in readings(term, place)
 	_asked(wanted, reading, place)
@@ -63,7 +63,7 @@ guarded(wanted, term, place) if {
 
 # METADATA
 # title: Elements proven
-# description: What the list, set or object holds is of one of the types.
+# description: The elements of the list, set or object have one of the types.
 elements_proven(wanted, term, place) if {
 	some meant in _meant(term, place)
 	_elements(wanted, meant, place)
@@ -78,7 +78,7 @@ elements_proven(wanted, term, place) if {
 	}
 }
 
-# A rule or a function of the same package, by the name that the term uses.
+# A rule or a function of the same package, under the name in the term.
 _own_names(term, place) := {reading[0].value |
 	some reading in readings(term, place)
 	count(reading) == 1
@@ -94,7 +94,7 @@ _definitions(name, tree) := [rule |
 	count(rule.head.ref) == 1
 ]
 
-# A partial set. Of a rule with `else` the other values are not looked at, so it is unknown.
+# A partial set. The values of an `else` are not examined, so a rule with one is unknown.
 _defined(wanted, rule, _) if {
 	_partial_set(rule)
 	"set" in wanted
@@ -132,7 +132,7 @@ _plain(wanted, term, place) if {
 	_known(wanted, reading, place)
 }
 
-# An element of a list that is written out, or that a builtin gives.
+# An element of a literal list, or of the result of a builtin.
 _plain(wanted, term, place) if {
 	some [name, how] in _of_a_list(term, place)
 	some binding in place.bound
@@ -166,7 +166,7 @@ _whole(term) if {
 	regex.match(`^-?[0-9]+$`, $"{term.value}")
 }
 
-# What these are given is checked where they stand.
+# The arguments of these builtins are checked at their own place.
 _whole(term) if terms.operator(term.value[0]) in {"abs", "count", "indexof", "minus", "mul", "plus", "product", "rem", "sum"}
 
 _value(wanted, term, place) if {
@@ -230,7 +230,7 @@ _elements(wanted, term, place) if {
 	_known(wanted, array.concat(reading, [_any]), place)
 }
 
-# The term, and what it stands for: the value of its variable, and what a sorted list was before.
+# The term and its equivalents: the value of its variable, and the list before it was sorted.
 _meant(term, place) := array.concat([term], array.concat(_opened(term, place), [further |
 	some meant in _opened(term, place)
 	some further in _opened(meant, place)
@@ -250,7 +250,7 @@ _opened(term, _) := [term.value[1] | terms.operator(term.value[0]) == "sort"] if
 # METADATA
 # title: Readings
 # description: |
-#   The ways to write a reference: as it stands, with variables replaced by what they stand for, and with imports spelled out.
+#   The ways to write a reference: unchanged, with variables replaced by their values, and with imports spelled out.
 readings(term, place) := {terms.imported(reading, place.tree) |
 	once := _replaced(terms.parts(term), place)
 	twice := _replaced(once, place)
@@ -298,7 +298,7 @@ _known(wanted, reading, place) if _asked(wanted, reading, place)
 _asked(wanted, reading, place) if {
 	not _loose(reading)
 
-	# Where a name stands for two variables, one within the other, the guard may be of the other one.
+	# If one name belongs to two variables, one inside the other, the guard may be for the other variable.
 	count(_bindings(reading, place)) < 2
 	some expression in place.before
 	guarded := _guarded(wanted, expression)
@@ -317,7 +317,7 @@ _known(wanted, reading, place) if {
 	array.slice(reading, 0, last) in readings(every_element.domain, place)
 }
 
-# Two elements of one list read alike, and a guard of one says nothing of the other.
+# Two elements of one list look the same here, and a guard of one does not cover the other.
 _loose(reading) if {
 	some part in reading
 	part in [_any, _key]
@@ -330,7 +330,7 @@ _guarded(wanted, expression) := expression.terms[1] if {
 
 # METADATA
 # title: Guards
-# description: The builtins that ask for a type, and for which.
+# description: The builtins that check a type, each with that type.
 guards := {
 	"is_array": "array",
 	"is_boolean": "boolean",

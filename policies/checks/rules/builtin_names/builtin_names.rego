@@ -1,15 +1,15 @@
 # METADATA
 # title: Names of builtins
 # description: |
-#   A rule or an import named like a builtin takes its place in the whole package: with a function `gt`, `a > b` calls that,
-#   and with one named `is_string` no guard can be believed.
+#   A rule or an import with the name of a builtin replaces the builtin in the whole package. With a function `gt`, `a > b`
+#   calls that function; with a rule `is_string`, guards no longer check the type.
 package checks.rules.builtin_names
 
 import data.checks.lib.modules
 
 # METADATA
 # title: Findings
-# description: Rules and imports of concerns that are named like a builtin.
+# description: Rules and imports of concerns that have the name of a builtin.
 findings contains modules.finding(file, node, message, "give it another name") if {
 	some file, concern in modules.concerns
 	some [name, node] in array.concat(
@@ -20,5 +20,5 @@ findings contains modules.finding(file, node, message, "give it another name") i
 	message := $"`{name}` is the name of a builtin, which this would replace in the whole package"
 }
 
-# Of `object.get` the first part: a rule of that name hides all of them.
+# The first part of a name like `object.get`, since a rule named `object` hides all of them.
 _names contains split(builtin, ".")[0] if some builtin, _ in input.builtins

@@ -1,15 +1,15 @@
 # METADATA
 # title: Form of codes
 # description: |
-#   A code is `<concern>.<finding>`, both in small letters, digits and `_`. The decision takes a reason with the code of
-#   another concern for malformed.
+#   A code is `<concern>.<finding>`, both in small letters, digits and `_`. The decision treats a reason with the code of
+#   another concern as malformed.
 package checks.rules.code_form
 
 import data.checks.lib.modules
 
 # METADATA
 # title: Findings
-# description: Rules whose code is not of this form, or is another concern's.
+# description: Rules whose code does not have this form, or belongs to another concern.
 findings contains modules.finding(
 	file,
 	rule.head,

@@ -15,7 +15,7 @@ test_of_another_form[code] if {
 	fixture.messages(found) == {$"the code `{code}` is not `c.<finding>` in small letters, digits and `_`"}
 }
 
-# That they lack one is another check's finding.
+# Another check reports a missing code.
 test_none[name] if {
 	some name, annotations in {"no METADATA": [], "no code": [{"title": "T"}], "empty": [fixture.annotation("")]}
 	code_form.findings == set() with input as fixture.checked([fixture.concern("deny contains x", annotations)])

@@ -1,8 +1,8 @@
 # METADATA
 # title: Codes are unique
 # description: |
-#   A code belongs to one rule body alone: whoever reads it in a log, an explanation or a test can tell which rule fired.
-#   Alternatives of one finding stand in a helper rule.
+#   A code belongs to one rule body only, so that a log, an explanation or a test shows which rule fired. Alternatives of
+#   one finding belong in a helper rule.
 package checks.rules.code_unique
 
 import data.checks.lib.modules
@@ -13,15 +13,15 @@ import data.checks.lib.modules
 findings contains modules.finding(
 	use.file,
 	use.head,
-	$"the code `{code}` is that of another rule already, at {first.source}:{object.get(first.head, ["location", "row"], 1)}",
-	"give it a code of its own, or put the alternatives of one finding into a helper rule",
+	$"the code `{code}` is already used by the rule at {first.source}:{object.get(first.head, ["location", "row"], 1)}",
+	"use another code, or put the alternatives of one finding into a helper rule",
 ) if {
 	some code, uses in _uses
 	first := uses[0]
 	some use in array.slice(uses, 1, count(uses))
 }
 
-# In the order of files, and of rules in them.
+# The uses are in the order of files, and of rules in a file.
 _uses[code] := [{"file": file, "source": modules.reasoned[file].source, "head": rule.head} |
 	some file, rules in modules.reporting
 	some rule in rules

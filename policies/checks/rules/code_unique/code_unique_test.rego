@@ -3,7 +3,7 @@ package checks.rules.code_unique_test
 import data.checks.lib.fixture_test as fixture
 import data.checks.rules.code_unique
 
-_hint := "give it a code of its own, or put the alternatives of one finding into a helper rule"
+_hint := "use another code, or put the alternatives of one finding into a helper rule"
 
 test_each_its_own if {
 	rules := "deny contains x if y\n\ndeny contains x if z\n\n_a := 1"
@@ -20,7 +20,7 @@ test_two_bodies_of_a_rule if {
 		"file": fixture.file,
 		"line": 1,
 		"column": 1,
-		"message": "the code `c.a` is that of another rule already, at my/custom/concerns/c/c.rego:1",
+		"message": "the code `c.a` is already used by the rule at my/custom/concerns/c/c.rego:1",
 		"hint": _hint,
 	}}
 }
@@ -35,7 +35,7 @@ test_two_files if {
 		"file": "b.rego",
 		"line": 1,
 		"column": 1,
-		"message": "the code `c.a` is that of another rule already, at my/a.rego:1",
+		"message": "the code `c.a` is already used by the rule at my/a.rego:1",
 		"hint": _hint,
 	}}
 }

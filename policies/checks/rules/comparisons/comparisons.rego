@@ -1,11 +1,10 @@
 # METADATA
 # title: Comparisons
 # description: |
-#   Rego orders values of different types: `"25000" > 5` and `null <= 25000` hold. A concern compares with
-#   `data.authz.lib.number.at_most`, which asks for numbers. Only what is a number whatever comes in may stand beside
-#   `< <= > >=`: a number that is written out, the result of a builtin that gives nothing else, such as `count`, and what
-#   `is_number` asks for earlier in the same body.
-#   Not seen are comparisons by other means: `max`, `sort`, `==`.
+#   Rego orders values of different types: `"25000" > 5` and `null <= 25000` are true. A concern compares with
+#   `data.authz.lib.number.at_most`, which accepts only numbers. `< <= > >=` may be used where both sides are always
+#   numbers: a literal, the result of a builtin that always returns a number, such as `count`, or a term that `is_number`
+#   has checked earlier in the same body. The check does not see comparisons by `max`, `sort` or `==`.
 package checks.rules.comparisons
 
 import data.checks.lib.bindings
@@ -15,7 +14,7 @@ import data.checks.lib.types
 
 # METADATA
 # title: Findings
-# description: Comparisons in concerns of what may be no number.
+# description: Comparisons in concerns in which a side may have another type than number.
 findings contains modules.finding(file, call.node, message, hint) if {
 	some file, concern in modules.concerns
 	some call in terms.calls[file]
@@ -23,7 +22,7 @@ findings contains modules.finding(file, call.node, message, hint) if {
 	some operand in call.arguments
 	not _number(operand)
 	not types.guarded({"number"}, operand, bindings.at(concern.tree, call.rule, call.path))
-	message := $"`{sign}` compares values of any type: `{terms.shown(operand)}` may be no number"
+	message := $"`{sign}` compares values of any type: `{terms.shown(operand)}` may not be a number"
 	hint := "use `number.at_most(a, b)` of `data.authz.lib.number`, and a function under `not` for the opposite"
 }
 

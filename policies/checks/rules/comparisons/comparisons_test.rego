@@ -3,7 +3,7 @@ package checks.rules.comparisons_test
 import data.checks.lib.fixture_test as fixture
 import data.checks.rules.comparisons
 
-_may_be_none(sign, shown) := {$"`{sign}` compares values of any type: `{shown}` may be no number"}
+_may_be_none(sign, shown) := {$"`{sign}` compares values of any type: `{shown}` may not be a number"}
 
 _cases := {
 	"a count with a number": {"body": "count(x) > 0", "found": set()},

@@ -3,9 +3,9 @@ package checks.rules.engine_dependent_test
 import data.checks.lib.fixture_test as fixture
 import data.checks.rules.engine_dependent
 
-_depends(name, shown, wanted) := {$"the result of `{name}` depends on the engine: `{shown}` is no {wanted}"}
+_depends(name, shown, wanted) := {$"the result of `{name}` depends on the engine: `{shown}` is not {wanted}"}
 
-_no_whole(name, shown) := _depends(name, shown, "whole number")
+_no_whole(name, shown) := _depends(name, shown, "a whole number")
 
 _numbers := {
 	"an attribute": {"body": "input.context.a + 1 == x", "found": _no_whole("+", "input.context.a")},
@@ -38,33 +38,33 @@ _collections := {
 	"sets": {"body": "{1, 2} - {input.a} == z", "found": set()},
 	"a set without what may be a number": {
 		"body": "{1} - input.a == z",
-		"found": _depends("-", "input.a", "whole number or set"),
+		"found": _depends("-", "input.a", "a whole number or set"),
 	},
-	"a sum": {"body": "sum([x | some x in input.a]) == z", "found": _depends("sum", "a comprehension", "list of whole numbers")},
+	"a sum": {"body": "sum([x | some x in input.a]) == z", "found": _depends("sum", "a comprehension", "a list of whole numbers")},
 	"a sum of counts": {"body": "sum([n | some x in input.a; n := count(x)]) == z", "found": set()},
 	"a sum of a rule's set": {"body": "sum(_counts) == z", "found": set()},
 	"a sum of a rule's set with an attribute": {
 		"body": "sum(_amounts) == z",
-		"found": _depends("sum", "_amounts", "list of whole numbers"),
+		"found": _depends("sum", "_amounts", "a list of whole numbers"),
 	},
-	"a product of decimals": {"body": "product([2, 0.5]) == z", "found": _depends("product", "a list", "list of whole numbers")},
+	"a product of decimals": {"body": "product([2, 0.5]) == z", "found": _depends("product", "a list", "a list of whole numbers")},
 }
 
 _others := {
-	"a set is joined": {"body": "concat(\",\", {\"a\", input.a}) == z", "found": _depends("concat", "a set", "array")},
+	"a set is joined": {"body": "concat(\",\", {\"a\", input.a}) == z", "found": _depends("concat", "a set", "a list")},
 	"a sorted set is joined": {"body": "concat(\",\", sort({\"a\", input.a})) == z", "found": set()},
 	"an empty text may be looked for": {
 		"body": "indexof(x, input.a) == 1",
-		"found": _depends("indexof", "input.a", "text that is written out"),
+		"found": _depends("indexof", "input.a", "a literal text"),
 	},
-	"no text is looked for": {"body": "indexof(x, \"\") == 1", "found": _depends("indexof", "\"\"", "text that is written out")},
+	"no text is looked for": {"body": "indexof(x, \"\") == 1", "found": _depends("indexof", "\"\"", "a literal text")},
 	"a text is looked for": {"body": "indexof(x, \"@\") == 1", "found": set()},
-	"small letters": {"body": "lower(input.a) == z", "found": _depends("lower", "input.a", "text of ASCII")},
+	"small letters": {"body": "lower(input.a) == z", "found": _depends("lower", "input.a", "a text of ASCII")},
 	"the library's small letters": {"body": "text.lowercase(input.a) == z", "found": set()},
-	"a number of a text": {"body": "to_number(input.a) == z", "found": _depends("to_number", "input.a", "text of digits")},
+	"a number of a text": {"body": "to_number(input.a) == z", "found": _depends("to_number", "input.a", "a text of digits")},
 }
 
-_template(shown) := {$"the text of this template depends on the engine: `{shown}` is no text or whole number"}
+_template(shown) := {$"the text of this template depends on the engine: `{shown}` is not a text or whole number"}
 
 _templates := {
 	"an attribute": {"body": `$"{input.context.a}" == z`, "found": _template("input.context.a")},

@@ -1,15 +1,15 @@
 # METADATA
 # title: Known names
 # description: |
-#   A misspelt name of the request or of the data is undefined, and the rule that reads it never says anything. OPA's type
-#   checker finds such names in references, through variables and rules; here is what it cannot see. A concern writes names
-#   out: it asks nothing under other data (`with`), states no schema of its own, and gives no record of the request to a
-#   call. What a function reads of its arguments is looked up where it is called, and `object.get` is held to the same names as a reference.
-#   `input.records` has the names by dotted path, null where there may be others; `input.values` all texts that may stand at
-#   a path, such as the names of tools; `input.rules` the rules of all modules.
-#   A name may come from a list that is written out: each of it is looked up.
-#   Not seen: `object.get` and a function on what a rule or a comprehension of one's own holds, a function that a function
-#   calls, other computed names of arguments and of data.
+#   A misspelt name of the request or of the data is undefined, so the rule that reads it never fires. OPA's type checker
+#   finds such names in references, through variables and rules; this check finds the others. A concern spells out names:
+#   it evaluates nothing under other data (`with`), states no schema, and passes no record of the request to a call. The
+#   names that a function reads of its arguments are checked where it is called, and so are those of `object.get`.
+#   `input.records` has the names by dotted path, null where there may be others. `input.values` has all texts that a path
+#   can have, such as the names of tools. `input.rules` has the rules of all modules.
+#   A name may come from a literal list; then every element is checked.
+#   The check does not see `object.get` and functions on the value of a rule or a comprehension of the concern, functions
+#   that a function calls, and other computed names of arguments and of data.
 package checks.rules.known_names
 
 import data.checks.lib.bindings
@@ -19,7 +19,7 @@ import data.checks.lib.types
 
 # METADATA
 # title: Findings
-# description: Names in the user's concerns that lead nowhere, and whatever would hide some.
+# description: Names in the user's concerns that do not exist, and constructs that would hide such a name.
 findings contains modules.finding(file, node, message, hint) if {
 	some [file, node, reading] in _read
 	some depth, step in reading
@@ -28,20 +28,20 @@ findings contains modules.finding(file, node, message, hint) if {
 	step.type == "string"
 	not step.value in names
 	shown := terms.shown({"type": "ref", "value": array.slice(reading, 0, depth + 1)})
-	message := $"`{shown}` leads to nothing that is there"
-	hint := $"known there: {concat(", ", names)}"
+	message := $"`{shown}` does not exist"
+	hint := $"these exist: {concat(", ", names)}"
 }
 
-findings contains modules.finding(file, node, message, "write the name out: of a record, every member has its own") if {
+findings contains modules.finding(file, node, message, "write the name as a literal: each member of a record has its own type") if {
 	some [file, node, reading] in _read
 	some depth, step in reading
 	_is_record(terms.dotted(array.slice(reading, 0, depth)))
 	step.type != "string"
 	shown := terms.shown({"type": "ref", "value": array.slice(reading, 0, depth)})
-	message := $"a member of `{shown}` is read by a name that is computed"
+	message := $"a member of `{shown}` is read by a computed name"
 }
 
-findings contains modules.finding(file, call.node, message, "give it the members that it needs") if {
+findings contains modules.finding(file, call.node, message, "pass the members that the call needs") if {
 	some file, calls in terms.calls
 	concern := _custom[file]
 	some call in calls
@@ -51,7 +51,7 @@ findings contains modules.finding(file, call.node, message, "give it the members
 	not _holds(call, index, argument, path)
 	some reading in types.readings(term, bindings.at(concern.tree, call.rule, call.path))
 	_is_record(terms.dotted(reading))
-	message := $"`{terms.shown(term)}` is a record of the request, and nobody sees which names a call reads of it"
+	message := $"`{terms.shown(term)}` is a record of the request; a call could read unknown names of it"
 }
 
 findings contains modules.finding(file, call.node, message, $"known: {concat(", ", known)}") if {
@@ -74,7 +74,7 @@ findings contains modules.finding(file, node, message, hint) if {
 	some [file, node, reading] in _read
 	reading[0].value == "data"
 	not _is_rule_or_data(reading)
-	message := $"`{terms.shown({"type": "ref", "value": reading})}` is no rule and no root of the data"
+	message := $"`{terms.shown({"type": "ref", "value": reading})}` is neither a rule nor a root of the data"
 	hint := "data has the roots directory and settings; check the spelling of packages and rules"
 }
 
@@ -82,16 +82,16 @@ findings contains modules.finding(file, expression, message, hint) if {
 	some file, concern in _custom
 	walk(concern.tree.rules, [_, expression])
 	expression["with"]
-	message := "`with` in a concern, under which no name is checked"
-	hint := "`with` is for tests alone: give what differs to a function as its argument"
+	message := "`with` in a concern: names in it are not checked"
+	hint := "use `with` in tests only; pass the value to a function as an argument"
 }
 
-findings contains modules.finding(file, concern.tree["package"], message, "leave it out: the build applies the schemas") if {
+findings contains modules.finding(file, concern.tree["package"], message, "remove it: the build applies the schemas") if {
 	some file, concern in _custom
 	walk(concern.tree, [_, node])
 	some stated in node.schemas
 	[part.value | some part in stated.schema] != ["schema", "request"]
-	message := "METADATA with a schema of its own, which would take the place of what the request is held to"
+	message := "METADATA states a schema, which would replace the schema of the request"
 }
 
 _custom[file] := concern if {
@@ -99,7 +99,7 @@ _custom[file] := concern if {
 	startswith(concern["package"], "custom.")
 }
 
-# Every reference and every `object.get`: where it stands, and what it reads.
+# Every reference and every `object.get`, with its place and the path that it reads.
 _reads := [{"file": file, "tree": concern.tree, "rule": rule, "path": path, "node": node, "read": read} |
 	some file, concern in _custom
 	some rule in concern.tree.rules
@@ -122,7 +122,7 @@ _read := array.concat(
 	],
 )
 
-# With a name that is one of a few that are written out, each of these; else as it stands.
+# If a part of the path is one of a few literal names, each of these; otherwise the path itself.
 _spelled(reading, place) := spelled if {
 	spelled := {array.concat(array.slice(reading, 0, depth), rest) |
 		some depth, step in reading
@@ -133,7 +133,7 @@ _spelled(reading, place) := spelled if {
 	count(spelled) > 0
 } else := {reading}
 
-# The texts that a variable stands for, where it stands for nothing else.
+# The texts that a variable can have, if it can have nothing else.
 _constants(step, place) := names if {
 	step.type == "var"
 	bindings_of_it := [binding | some binding in place.bound; binding.name == step.value]
@@ -157,7 +157,7 @@ _written(binding) := binding.term.value if {
 	binding.term.type in {"array", "set"}
 }
 
-# What a function reads of an argument, it reads of what each of its calls gives.
+# A function that reads a member of its argument reads it from the argument of each call.
 _given_to(item) := [array.concat(reading, array.slice(item.read, 1, count(item.read))) |
 	some index, argument in item.rule.head.args
 	item.read[0].value == argument.value
@@ -167,7 +167,7 @@ _given_to(item) := [array.concat(reading, array.slice(item.read, 1, count(item.r
 	some reading in types.readings({"type": "ref", "value": given}, bindings.at(item.tree, call.rule, call.path))
 ]
 
-# What a reference reads, and what `object.get` does.
+# The path that a reference or `object.get` reads.
 _paths(node) := [node.value] if node.type == "ref"
 
 _paths(node) := [array.concat(terms.parts(node.value[1]), _keys(node.value[2]))] if {
@@ -187,7 +187,7 @@ _keys(key) := key.value if key.type == "array"
 
 _keys(key) := [key] if key.type != "array"
 
-# Whose members the enforcement point names: of arguments and of what a mapping gives, names may be computed.
+# The enforcement point names the members of these records. Names in arguments and in mapped values may be computed.
 _is_record(path) if {
 	some record, _ in input.records
 	record == path
@@ -197,10 +197,10 @@ _is_record(path) if {
 
 _is_record(path) if path in {"data", "data.directory", "data.settings"}
 
-# Both sides of the former are typed; the latter read no names.
+# Both sides of a comparison have a type; the other builtins read no names.
 _nameless := {"assign", "eq", "equal", "neq", "internal.member_2", "internal.member_3", "count"} | object.keys(types.guards)
 
-# What a reference, or `object.get`, reads a member of.
+# The object from which a reference or `object.get` reads a member.
 _holds(call, 0, _, []) if call.name == "object.get"
 
 _holds(_, _, argument, path) if {

@@ -31,15 +31,15 @@ _messages(statement) := fixture.messages(found) if {
 	})
 }
 
-_nowhere(path) := {$"`{path}` leads to nothing that is there"}
+_nowhere(path) := {$"`{path}` does not exist"}
 
 _never(text) := {$"`input.action.name` is never \"{text}\""}
 
-_computed(path) := {$"a member of `{path}` is read by a name that is computed"}
+_computed(path) := {$"a member of `{path}` is read by a computed name"}
 
-_given(path) := {$"`{path}` is a record of the request, and nobody sees which names a call reads of it"}
+_given(path) := {$"`{path}` is a record of the request; a call could read unknown names of it"}
 
-_no_rule(path) := {$"`{path}` is no rule and no root of the data"}
+_no_rule(path) := {$"`{path}` is neither a rule nor a root of the data"}
 
 _references := {
 	`r if input.action.name == "pay"`: set(),
@@ -131,7 +131,7 @@ _roots := {
 	`r if number.at_most(1, 2)`: set(),
 	`r if number.at_mots(1, 2)`: _no_rule("data.authz.lib.number.at_mots"),
 	`r if sort(data) == 1`: _given("data"),
-	concat("\n", [`q if true`, `r if q with input as {}`]): {"`with` in a concern, under which no name is checked"},
+	concat("\n", [`q if true`, `r if q with input as {}`]): {"`with` in a concern: names in it are not checked"},
 }
 
 test_references[statement] if {
@@ -185,7 +185,7 @@ test_schemas if {
 	known_names.findings == set() with input as object.union(fixture.checked([_schemas(request)]), known)
 	found := known_names.findings with input as object.union(fixture.checked([_schemas([request[0]])]), known)
 	fixture.messages(found) == {
-		"METADATA with a schema of its own, which would take the place of what the request is held to",
+		"METADATA states a schema, which would replace the schema of the request",
 	}
 }
 

@@ -1,10 +1,10 @@
 # METADATA
 # title: Mixed members
 # description: |
-#   OPA 1.21.0 to 1.22.0 lose a rule with `input.x in {"a", input.y}`: their index of rules looks for the constants alone.
-#   Enforcement points do not ask these versions, but a bundle may be given to others. Seen is `in` as a whole expression of
-#   a rule's body, with a collection that is written out there and has a constant and something else. Not seen by these
-#   versions' index, and so safe: `in` under `not`, in a comprehension or in `every`, and a collection with a name.
+#   OPA 1.21.0 to 1.22.0 ignore a rule with `input.x in {"a", input.y}`, because their index of rules contains the constants
+#   only. Enforcement points do not use these versions, but others may load the bundle with them. The check finds `in` as a
+#   whole expression of a rule's body with a literal collection of a constant and something else. The index ignores, so
+#   these are safe: `in` under `not`, in a comprehension or in `every`, and a collection with a name.
 package checks.rules.mixed_members
 
 import data.checks.lib.modules
@@ -25,7 +25,7 @@ findings contains modules.finding(module.file, collection, message, hint) if {
 	_varies(varying)
 	some constant in elements
 	not _varies(constant)
-	message := $"OPA 1.21.0 to 1.22.0 do not find `{terms.shown(varying)}` here, beside a constant, and the rule says nothing"
+	message := $"OPA 1.21.0 to 1.22.0 do not find `{terms.shown(varying)}` here, beside a constant, so the rule never fires"
 	hint := "name the collection: `choices := {…}`, then `… in choices`"
 }
 

@@ -3,7 +3,7 @@ package checks.rules.mixed_members_test
 import data.checks.lib.fixture_test as fixture
 import data.checks.rules.mixed_members
 
-_lost(shown) := {$"OPA 1.21.0 to 1.22.0 do not find `{shown}` here, beside a constant, and the rule says nothing"}
+_lost(shown) := {$"OPA 1.21.0 to 1.22.0 do not find `{shown}` here, beside a constant, so the rule never fires"}
 
 _cases := {
 	"an attribute in a set": {"body": `input.a in {"O-1", input.b}`, "found": _lost("input.b")},

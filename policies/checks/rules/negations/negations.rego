@@ -1,15 +1,15 @@
 # METADATA
 # title: Negations
 # description: |
-#   Where an attribute in `not f(input.a)` is absent, the `not` is undefined and the rule says nothing; `import rego.v2` makes
-#   it true. A body in braces after `not` ends loops around it too early in WebAssembly (OPA 1.22.4), so none is admitted.
+#   If an attribute in `not f(input.a)` is absent, the `not` is undefined and the rule does not fire; with `import rego.v2`
+#   it is true. In WebAssembly (OPA 1.22.4), a body in braces after `not` ends loops around it too early, so it is rejected.
 package checks.rules.negations
 
 import data.checks.lib.modules
 
 # METADATA
 # title: Findings
-# description: Modules with `not` and without the import, libraries too, and negated bodies.
+# description: Modules, also libraries, that use `not` without the import, and negated bodies.
 findings contains modules.finding(module.file, module.tree["package"], message, hint) if {
 	some module in input.modules
 	some rule in module.tree.rules
@@ -17,7 +17,7 @@ findings contains modules.finding(module.file, module.tree["package"], message, 
 	expression.negated
 	imports := [[part.value | some part in written.path.value] | some written in module.tree.imports]
 	not ["rego", "v2"] in imports
-	message := "`not` without `import rego.v2`: where an attribute in it is absent, the rule says nothing"
+	message := "`not` without `import rego.v2`: the rule does not fire if an attribute in it is absent"
 	hint := "add the line `import rego.v2` below the package"
 }
 

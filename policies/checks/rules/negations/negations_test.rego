@@ -3,7 +3,7 @@ package checks.rules.negations_test
 import data.checks.lib.fixture_test as fixture
 import data.checks.rules.negations
 
-_without := {"`not` without `import rego.v2`: where an attribute in it is absent, the rule says nothing"}
+_without := {"`not` without `import rego.v2`: the rule does not fire if an attribute in it is absent"}
 
 _body := {"a body in braces after `not` can end the loop around it too early in WebAssembly"}
 

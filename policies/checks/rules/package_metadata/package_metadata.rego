@@ -1,6 +1,6 @@
 # METADATA
 # title: Metadata of packages
-# description: A concern says in its package's METADATA what it is about; where it has several files, in one of them.
+# description: A concern describes itself in the METADATA of its package; if it has several files, in one of them.
 package checks.rules.package_metadata
 
 import data.checks.lib.modules

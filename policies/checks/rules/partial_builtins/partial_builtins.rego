@@ -1,12 +1,12 @@
 # METADATA
 # title: Partial builtins
 # description: |
-#   A builtin that meets a wrong type fails the decision in OPA and is silently undefined in WebAssembly, where a denial is
-#   lost. So an argument's type has to be known, or be checked by a guard (`is_string(x)` and the like) that stands
-#   earlier in the same body, or in one around it. `data.checks.lib.types` says what counts as known.
-#   A divisor and an offset have to be numbers that are written out, and a divisor not zero.
-#   Not seen: what a rule of `data.authz.lib` holds, and whether an attribute is there at all. A guard inside a function of one's
-#   own does not count: repeat it where the builtin stands.
+#   A builtin that gets a wrong type fails the decision in OPA. In WebAssembly it is undefined, and a denial is lost. So the
+#   type of an argument has to be known, or a guard (`is_string(x)` and the like) has to check it earlier in the same body or
+#   in a body around it. `data.checks.lib.types` defines the known types.
+#   A divisor and an offset have to be literal numbers, and a divisor must not be zero.
+#   The check does not see the values of rules in `data.authz.lib`, and does not know whether an attribute exists. A guard
+#   inside a function of the concern does not count: repeat it beside the builtin.
 package checks.rules.partial_builtins
 
 import data.checks.lib.bindings
@@ -25,10 +25,10 @@ findings contains finding if {
 	some index, declared in input.builtins[call.name].args
 	not engine_dependent.depends(call, index, place)
 	[what, hint] := _problem(call, index, declared, place)
-	finding := modules.finding(file, call.node, $"`{_shown(call.name)}` fails where {what}", hint)
+	finding := modules.finding(file, call.node, $"`{_shown(call.name)}` fails if {what}", hint)
 }
 
-_problem(call, index, _, _) := [what, "write the number out"] if {
+_problem(call, index, _, _) := [what, "write the number as a literal"] if {
 	_domains[call.name].index == index
 	not _written(call.arguments[index], _domains[call.name].admits)
 	what := $"`{terms.shown(call.arguments[index])}` {_domains[call.name].fault}"
@@ -39,7 +39,7 @@ _problem(call, index, declared, place) := [what, hint] if {
 	not _domains[call.name].index == index
 	not types.proven(wanted, call.arguments[index], place)
 	shown := terms.shown(call.arguments[index])
-	what := $"`{shown}` is no {_either(wanted)}"
+	what := $"`{shown}` is not of type {_either(wanted)}"
 	hint := _type_hint(call.arguments[index], _guard(wanted))
 }
 
@@ -49,21 +49,21 @@ _problem(call, index, declared, place) := [what, hint] if {
 	count(wanted) > 0
 	not types.elements_proven(wanted, call.arguments[index], place)
 	shown := terms.shown(call.arguments[index])
-	what := $"an element of `{shown}` is no {_either(wanted)}"
+	what := $"an element of `{shown}` is not of type {_either(wanted)}"
 	hint := _elements_hint(call.arguments[index], _guard(wanted))
 }
 
-_type_hint(term, guard) := $"ask first, earlier in the same body: `{guard}({terms.shown(term)})`" if {
+_type_hint(term, guard) := $"check it first, earlier in the same body: `{guard}({terms.shown(term)})`" if {
 	terms.parts(term)
-} else := $"give it a name and ask first, in the same body: `x := {terms.shown(term)}`, `{guard}(x)`"
+} else := $"give it a name and check it first, in the same body: `x := {terms.shown(term)}`, `{guard}(x)`"
 
 _elements_hint(term, guard) := concat("", [
-	"ask first, earlier in the same body: `every x in ", terms.shown(term), " { ", guard, "(x) }`",
+	"check it first, earlier in the same body: `every x in ", terms.shown(term), " { ", guard, "(x) }`",
 ]) if {
 	terms.parts(term)
-} else := $"ask `{guard}` of each element where the elements are collected"
+} else := $"check each element with `{guard}` where the elements are collected"
 
-# Arguments for which a type is not enough.
+# Arguments that need more than the right type.
 _domains := {
 	"rem": {"index": 1, "fault": "is zero", "admits": "nonzero"},
 	"substring": {"index": 1, "fault": "is below zero", "admits": "any"},
@@ -78,7 +78,7 @@ _written(term, "nonzero") if {
 
 _either(wanted) := concat(" or ", sort(wanted))
 
-# One of the guards that would do.
+# One guard that would be sufficient.
 _guard(wanted) := concat("", ["is_", sort(wanted)[0]])
 
 _shown(name) := object.get(_signs, name, name)

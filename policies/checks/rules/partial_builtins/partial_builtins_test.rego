@@ -3,9 +3,9 @@ package checks.rules.partial_builtins_test
 import data.checks.lib.fixture_test as fixture
 import data.checks.rules.partial_builtins
 
-_no_text(name, shown) := {$"`{name}` fails where `{shown}` is no string"}
+_no_text(name, shown) := {$"`{name}` fails if `{shown}` is not of type string"}
 
-# Bodies of a denial, and what is found in them. Several tables, since a test has five seconds.
+# Bodies of a denial, each with its findings. There are several tables, because a test may take five seconds.
 _unknown := {
 	"an attribute": {"body": "trim_space(input.context.a) == x", "found": _no_text("trim_space", "input.context.a")},
 	"settings": {"body": "trim_space(data.settings.a) == x", "found": _no_text("trim_space", "data.settings.a")},
@@ -26,19 +26,19 @@ _unknown := {
 	},
 	"several types would do": {
 		"body": "count(input.context.a) == 1",
-		"found": {"`count` fails where `input.context.a` is no array or object or set or string"},
+		"found": {"`count` fails if `input.context.a` is not of type array or object or set or string"},
 	},
 	"elements of a list": {
 		"body": "is_array(input.context.a)\nconcat(x, input.context.a) == y",
-		"found": {"`concat` fails where `x` is no string", "`concat` fails where an element of `input.context.a` is no string"},
+		"found": {"`concat` fails if `x` is not of type string", "`concat` fails if an element of `input.context.a` is not of type string"},
 	},
 	"elements of a comprehension": {
 		"body": "concat(\"\", [y | some y in input.context.a]) == x",
-		"found": {"`concat` fails where an element of `a comprehension` is no string"},
+		"found": {"`concat` fails if an element of `a comprehension` is not of type string"},
 	},
 	"elements that are written out": {
 		"body": "concat(\"\", [\"a\", input.context.a]) == x",
-		"found": {"`concat` fails where an element of `a list` is no string"},
+		"found": {"`concat` fails if an element of `a list` is not of type string"},
 	},
 	"a key of a list": {"body": "some y, _ in input.subject.properties.scopes\ntrim_space(y) == x", "found": _no_text("trim_space", "y")},
 }
@@ -168,15 +168,15 @@ _known := {
 	"a list of objects": {"body": "object.union_n([{\"a\": 1}, {}]) == x", "found": set()},
 }
 
-# Numbers for which a type is not enough.
+# Numbers that need more than the right type.
 _numbers := {
-	"a divisor": {"body": "number.whole(input.context.a)\n1 % input.context.a == x", "found": {"`%` fails where `input.context.a` is zero"}},
-	"a divisor of zero": {"body": "1 % 0 == x", "found": {"`%` fails where `0` is zero"}},
+	"a divisor": {"body": "number.whole(input.context.a)\n1 % input.context.a == x", "found": {"`%` fails if `input.context.a` is zero"}},
+	"a divisor of zero": {"body": "1 % 0 == x", "found": {"`%` fails if `0` is zero"}},
 	"a divisor that is written out": {"body": "1 % 2 == x", "found": set()},
 	"what the engines differ about anyway": {"body": "input.context.a % 2 == x", "found": set()},
 	"an offset": {
 		"body": "substring(\"abc\", count(x), 1) == x",
-		"found": {"`count` fails where `x` is no array or object or set or string", "`substring` fails where `count(…)` is below zero"},
+		"found": {"`count` fails if `x` is not of type array or object or set or string", "`substring` fails if `count(…)` is below zero"},
 	},
 	"an offset that is written out": {"body": "substring(\"abc\", 1, 1) == x", "found": set()},
 }
@@ -211,7 +211,7 @@ test_numbers[name] if {
 	_found(case.body) == case.found
 }
 
-# Whole sets of rules, for what one rule knows of another.
+# Whole sets of rules, in which one rule relies on another.
 _rules := {
 	"in a head": {
 		"rules": "deny contains trim_space(input.context.a) if x",
@@ -264,7 +264,7 @@ _rules := {
 	},
 	"unknown elements of a partial set": {
 		"rules": "_a contains input.context.a\n\ndeny contains concat(\"\", sort(_a))",
-		"found": {"`concat` fails where an element of `sort(…)` is no string"},
+		"found": {"`concat` fails if an element of `sort(…)` is not of type string"},
 	},
 	"elements of a rule's list": {
 		"rules": "_a := [\"a\"]\n\ndeny contains concat(\"\", _a)",
@@ -272,7 +272,7 @@ _rules := {
 	},
 	"unknown elements of a rule's list": {
 		"rules": "_a := [input.context.a]\n\ndeny contains concat(\"\", _a)",
-		"found": {"`concat` fails where an element of `_a` is no string"},
+		"found": {"`concat` fails if an element of `_a` is not of type string"},
 	},
 }
 
@@ -284,13 +284,13 @@ test_rules[name] if {
 }
 
 _hints := {
-	"trim_space(input.context.a)": "ask first, earlier in the same body: `is_string(input.context.a)`",
-	"trim_space(object.get(input.context, \"a\", \"\"))": "give it a name and ask first, in the same body: `x := object.get(…)`, `is_string(x)`",
-	"count(input.context.a)": "ask first, earlier in the same body: `is_array(input.context.a)`",
-	"sort(input.subject.properties.limits)": "ask first, earlier in the same body: `is_array(input.subject.properties.limits)`",
-	"sort(data.directory.a)": "ask first, earlier in the same body: `is_array(data.directory.a)`",
-	"concat(\"\", [x | some x in y])": "ask `is_string` of each element where the elements are collected",
-	"1 % 0": "write the number out",
+	"trim_space(input.context.a)": "check it first, earlier in the same body: `is_string(input.context.a)`",
+	"trim_space(object.get(input.context, \"a\", \"\"))": "give it a name and check it first, in the same body: `x := object.get(…)`, `is_string(x)`",
+	"count(input.context.a)": "check it first, earlier in the same body: `is_array(input.context.a)`",
+	"sort(input.subject.properties.limits)": "check it first, earlier in the same body: `is_array(input.subject.properties.limits)`",
+	"sort(data.directory.a)": "check it first, earlier in the same body: `is_array(data.directory.a)`",
+	"concat(\"\", [x | some x in y])": "check each element with `is_string` where the elements are collected",
+	"1 % 0": "write the number as a literal",
 }
 
 test_hints[element] if {
@@ -305,7 +305,7 @@ test_the_hint_for_elements if {
 	found := partial_builtins.findings with input as fixture.checked([fixture.concern(rules, [])])
 
 	{finding.hint | some finding in found} == {concat("", [
-		"ask first, earlier in the same body: `every x in input.context.a {",
+		"check it first, earlier in the same body: `every x in input.context.a {",
 		" is_string(x) }`",
 	])}
 }

@@ -1,13 +1,13 @@
 # METADATA
 # title: Proven by scenarios
-# description: Of every concern's codes, at least one is expected by a scenario.
+# description: For every concern, a scenario expects at least one of its codes.
 package checks.rules.proven
 
 import data.checks.lib.modules
 
 # METADATA
 # title: Findings
-# description: Concerns of which no scenario expects a code.
+# description: Concerns whose codes are not expected by any scenario.
 findings contains modules.finding(
 	file,
 	concern.tree["package"],

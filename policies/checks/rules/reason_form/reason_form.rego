@@ -1,16 +1,16 @@
 # METADATA
 # title: Form of reasons
 # description: |
-#   What a part of a concern holds is a reason `{code, message, details}`, which may have a `remedy`, or an obligation `{id, on, parameters}`; for
-#   anything else the decision can only deny with `decision.reason_malformed`. Seen is what a rule's head writes out;
-#   what a function or a variable holds is not.
+#   The parts of a concern contain reasons `{code, message, details}`, optionally with a `remedy`, or obligations
+#   `{id, on, parameters}`. With other values the decision can only deny with `decision.reason_malformed`. The check reads
+#   literals in the head of a rule, and not the values of functions and variables.
 package checks.rules.reason_form
 
 import data.checks.lib.modules
 
 # METADATA
 # title: Findings
-# description: Elements of a concern's parts that cannot be what the part holds.
+# description: Elements of a concern's parts that do not have the form of a reason or an obligation.
 findings contains modules.finding(file, rule.head.key, message, hint) if {
 	some file, concern in modules.concerns
 	some rule in concern.tree.rules
@@ -20,9 +20,9 @@ findings contains modules.finding(file, rule.head.key, message, hint) if {
 	hint := _hint(part)
 }
 
-_wrong(rule, part) := $"this is no {_kind(part)}, as an element of `{part}` must be" if {
+_wrong(rule, part) := $"an element of `{part}` must be {_kind(part)}" if {
 	_scalar_or_collection(rule.head.key)
-} else := $"{_article(part)} has exactly the keys {concat(", ", sort(_keys(part)))}" if {
+} else := $"{_kind(part)} has exactly the keys {concat(", ", sort(_keys(part)))}" if {
 	rule.head.key.type == "object"
 	{key.value | some [key, _] in rule.head.key.value} - _optional_keys(part) != _keys(part)
 } else := $"the reason's code is not `{code}`, which the rule's METADATA states" if {
@@ -48,13 +48,9 @@ _scalar_or_collection(term) if {
 
 _literals := {"null", "boolean", "number", "string"}
 
-_kind("obligations") := "obligation"
+_kind("obligations") := "an obligation"
 
-_kind(part) := "reason" if part != "obligations"
-
-_article(part) := $"{_articles[_kind(part)]} {_kind(part)}"
-
-_articles := {"obligation": "an", "reason": "a"}
+_kind(part) := "a reason" if part != "obligations"
 
 _keys("obligations") := {"id", "on", "parameters"}
 

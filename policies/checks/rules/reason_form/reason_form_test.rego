@@ -40,7 +40,7 @@ _obligations := {
 		"element": `{"id": "a", "on": "ALLOW"}`,
 		"found": {"an obligation has exactly the keys id, on, parameters"},
 	},
-	"a text": {"element": `"redact"`, "found": {"this is no obligation, as an element of `obligations` must be"}},
+	"a text": {"element": `"redact"`, "found": {"an element of `obligations` must be an obligation"}},
 }
 
 test_obligations[name] if {
@@ -58,7 +58,7 @@ test_what_can_be_no_reason[element] if {
 	some element in ["1", `"c.a"`, "true", "null", "[x]", "{x}", "[y | y := x]", "{y | y := x}", "{y: 1 | y := x}", `$"{x}"`]
 	found := reason_form.findings with input as fixture.checked([fixture.concern($"deny contains {element} if z", [])])
 
-	fixture.messages(found) == {"this is no reason, as an element of `deny` must be"}
+	fixture.messages(found) == {"an element of `deny` must be a reason"}
 }
 
 test_other_rules_hold_what_they_like if {

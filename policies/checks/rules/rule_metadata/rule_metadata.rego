@@ -1,9 +1,9 @@
 # METADATA
 # title: Metadata of rules
 # description: |
-#   Every rule that finds something has METADATA of its own with a title, a description, which is the reason's message, and
-#   a code. A rule's further bodies, and alternatives of one name, are rules of their own in this. It may state a remedy,
-#   which a model reads as well, so that its length is bounded.
+#   Every rule with findings has METADATA: a title, a description, which is the message of the reason, and a code. Further
+#   bodies of a rule, and alternatives with one name, count as separate rules. A rule may state a remedy. Its length is
+#   limited, because a model reads it too.
 package checks.rules.rule_metadata
 
 import data.checks.lib.modules
@@ -32,7 +32,7 @@ findings contains modules.finding(
 	file,
 	rule.head,
 	$"`{modules.name(rule)}` has a `custom.remedy` in its METADATA that is not a text of 1 to {_longest} characters",
-	"say in one sentence what whoever is denied can do, or leave `remedy` out",
+	"write one sentence that says how to get the call allowed, or remove `remedy`",
 ) if {
 	some file, rules in modules.reporting
 	some rule in rules
@@ -40,7 +40,7 @@ findings contains modules.finding(
 	not _short(remedy)
 }
 
-# What another rule of the module has found, and says with METADATA of its own, is described there.
+# A finding that is passed on from another rule of the module is described by the METADATA of that rule.
 _passes_on(file, rule) if {
 	some expression in rule.body
 	is_object(expression.terms)
@@ -50,7 +50,7 @@ _passes_on(file, rule) if {
 	set.value in _describing[file]
 }
 
-# By file, names of rules all of whose bodies build reasons of their own METADATA.
+# By file, the names of rules whose bodies all build reasons from their own METADATA.
 _describing[file] := {modules.name(rule) | some rule in rules} - others if {
 	some file, rules in modules.reporting
 	others := {modules.name(rule) | some rule in modules.reasoned[file].tree.rules; not rule in rules}

@@ -51,7 +51,7 @@ _cases := {
 
 _found := "_found contains reason.new(rego.metadata.rule(), {}) if y"
 
-# What is passed on and described nowhere.
+# Findings that are passed on without a description.
 _passed_on := {
 	"of a rule that builds no reason": "_found contains x if some x in y\n\ndeny contains x if some x in _found",
 	"of a rule that builds one, and another one": concat("\n\n", [_found, "_found contains 1 if z", "deny contains x if some x in _found"]),

@@ -1,6 +1,6 @@
 # METADATA
 # title: Tested
-# description: Every concern has unit tests, a package named like its own with `_test` behind that reads it.
+# description: Every concern has unit tests, in a package with its name and `_test` that reads the concern.
 package checks.rules.tested
 
 import data.checks.lib.modules

@@ -1,4 +1,4 @@
-# What the tests of the embedded engine evaluate: a well-behaved decision, and one misbehaviour for each action.
+# The policy for the tests of the embedded engine: a normal decision, and one kind of misbehaviour for each action.
 package authz
 
 # METADATA
@@ -26,7 +26,7 @@ decision := value if {
 	some value in [1, 2]
 }
 
-# Patterns are cached in the module's memory, which every evaluation starts anew.
+# Patterns are cached in the module's memory, which is new for every evaluation.
 decision := {
 	"regex": [text | some text in input.context.texts; regex.match(`^a+b$`, text)],
 	"glob": [text | some text in input.context.texts; glob.match("a*", [], text)],

@@ -1,4 +1,4 @@
-# A baseline as small as it can be, for the tests of the build.
+# The smallest possible baseline, for the tests of the build.
 package authz
 
 # METADATA

@@ -1,9 +1,9 @@
 # METADATA
 # title: Disclosure
 # description: |
-#   What is asked about a patient stays in the house: no web search while the application has one in view, unless that
-#   patient has agreed. `session.facts.patient` is the application's; whether a step searches the web is decided after the
-#   contract's corrections.
+#   Questions about a patient are not sent to the web: while the application shows a patient, a step with a web search is
+#   denied, unless that patient has agreed. `session.facts.patient` comes from the application. The steps are read after
+#   the corrections of the contract.
 package custom.concerns.disclosure
 
 import data.authz.lib.reason
@@ -11,7 +11,7 @@ import rego.v2
 
 # METADATA
 # title: Patient in view
-# description: The step would search the web with a patient in view who has not agreed to it.
+# description: The step would search the web while a patient is shown who has not agreed to it.
 # custom:
 #   code: disclosure.patient_in_view
 deny contains reason.new(rego.metadata.rule(), {}) if {

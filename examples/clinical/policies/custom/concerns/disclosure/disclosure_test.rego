@@ -4,7 +4,7 @@ import data.custom.concerns.disclosure
 
 _denied := {{
 	"code": "disclosure.patient_in_view",
-	"message": "The step would search the web with a patient in view who has not agreed to it.",
+	"message": "The step would search the web while a patient is shown who has not agreed to it.",
 	"details": {},
 }}
 

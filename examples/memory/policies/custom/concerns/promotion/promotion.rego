@@ -1,8 +1,8 @@
 # METADATA
 # title: Promotion
 # description: |
-#   What a proposition needs before anybody may be asked to consolidate it (tool boundary document: the policy owns
-#   promotion checks). One that is contested is tested first: the proposal goes on as `propose_test`.
+#   States the conditions for a request to consolidate a proposition (tool boundary document: the policy owns promotion
+#   checks). A contested proposition is tested first: the proposal continues as `propose_test`.
 package custom.concerns.promotion
 
 import data.authz.lib.number
@@ -21,7 +21,7 @@ deny contains reason.new(rego.metadata.rule(), {"supports": count(_supports), "n
 
 # METADATA
 # title: Test first
-# description: The proposition is contested; what is proposed in place of its consolidation is a test.
+# description: The proposition is contested, so a test is proposed instead of its consolidation.
 # custom:
 #   code: promotion.test_first
 obligations contains {"id": "transform", "on": "ALLOW", "parameters": {"tool": "propose_test"}} if {

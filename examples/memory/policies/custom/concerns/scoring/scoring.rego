@@ -1,9 +1,9 @@
 # METADATA
 # title: Scoring
 # description: |
-#   The policy owns the scores of a memory, and not the model (tool boundary document): how sure a proposition may be
-#   depends on how many sources it names. `settings.memory.ceilings` has the highest confidence for one source, for two,
-#   and so on; the last one holds for more.
+#   The policy owns the scores of a memory, not the model (tool boundary document). The number of sources limits the
+#   confidence of a proposition. `settings.memory.ceilings` has the highest confidence for one source, for two, and so on;
+#   the last value applies to more.
 package custom.concerns.scoring
 
 import data.authz.lib.number
@@ -12,7 +12,7 @@ import rego.v2
 
 # METADATA
 # title: Scores unset
-# description: The data does not say how sure a proposition may be.
+# description: The data does not limit the confidence of a proposition.
 # custom:
 #   code: scoring.unset
 deny contains reason.new(rego.metadata.rule(), {}) if {
@@ -22,7 +22,7 @@ deny contains reason.new(rego.metadata.rule(), {}) if {
 
 # METADATA
 # title: Confidence lowered
-# description: The proposal is more certain than its sources bear, and goes on with what they do bear.
+# description: The proposal is more confident than its sources allow, so its confidence is lowered to the limit.
 # custom:
 #   code: scoring.confidence_lowered
 obligations contains {"id": "transform", "on": "ALLOW", "parameters": {"set": {"confidence": _ceiling}}} if {
@@ -31,7 +31,7 @@ obligations contains {"id": "transform", "on": "ALLOW", "parameters": {"set": {"
 	not number.at_most(confidence, _ceiling)
 }
 
-# The ceiling for as many sources as there are, or the last one.
+# The ceiling for this number of sources, or the last one.
 _ceiling := ceiling if {
 	sources := {source | some source in input.context.arguments.source_ids}
 	ceilings := [ceiling | some ceiling in data.settings.memory.ceilings]

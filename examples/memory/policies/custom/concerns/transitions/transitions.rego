@@ -1,8 +1,8 @@
 # METADATA
 # title: Transitions
 # description: |
-#   What may still happen to an object of the memory depends on its state, which the application states in
-#   `session.facts.memory` (tool boundary document: the policy owns transitions). What is not there, nothing may happen to.
+#   The state of an object of the memory limits its changes (tool boundary document: the policy owns transitions). The
+#   application states the objects in `session.facts.memory`. An object that is missing there cannot change.
 package custom.concerns.transitions
 
 import data.authz.lib.reason
@@ -10,7 +10,7 @@ import rego.v2
 
 # METADATA
 # title: Transition forbidden
-# description: The object is not in the memory, or its state does not admit this any more.
+# description: The object is not in the memory, or its state does not allow this change.
 # custom:
 #   code: transitions.forbidden
 deny contains reason.new(rego.metadata.rule(), {"kind": kind, "id": id, "state": _state(kind, id)}) if {
@@ -21,7 +21,7 @@ deny contains reason.new(rego.metadata.rule(), {"kind": kind, "id": id, "state":
 
 _live := ["candidate", "supported", "contested"]
 
-# The kind of object, the argument that names it, and the states in which this may happen to it.
+# The kind of object, the argument that names it, and the states in which the tool may change it.
 _needs := {
 	"record_observation": ["episodes", "episode_id", ["open"]],
 	"attach_support": ["propositions", "proposition_id", _live],

@@ -4,7 +4,7 @@ import data.custom.concerns.beneficiary
 
 _not_looked_up(found) := {{
 	"code": "beneficiary.not_looked_up",
-	"message": "The beneficiary is not the one whom the application looked up.",
+	"message": "The beneficiary is not the one that the application looked up.",
 	"details": {"looked_up": found},
 }}
 

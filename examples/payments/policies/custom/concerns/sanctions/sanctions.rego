@@ -1,7 +1,7 @@
 # METADATA
 # title: Sanctions
 # description: |
-#   No money moves to a beneficiary who has not been screened. This concern is the example's own: it adds a reason to
+#   No money moves to a beneficiary without a sanctions screening. This concern belongs to the example. It adds a reason to
 #   deny and can grant nothing.
 package custom.concerns.sanctions
 
@@ -18,5 +18,5 @@ deny contains reason.new(rego.metadata.rule(), {"status": object.get(input.conte
 	not _clear
 }
 
-# A rule of its own, so that a status which is absent is not clear.
+# This is a separate rule, so that a missing status does not count as clear.
 _clear if input.context.sanctions_status == "clear"

@@ -6,7 +6,7 @@ _pinned := {{"id": "pin_retrieval_snapshot", "on": "ALLOW", "parameters": {}}}
 
 _nothing_asked := {{
 	"code": "retrieval.nothing_asked",
-	"message": "The query is empty, so that the retrieval would list whatever there is.",
+	"message": "The query is empty, so the retrieval would list every document.",
 	"details": {},
 }}
 

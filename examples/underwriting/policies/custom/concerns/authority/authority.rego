@@ -1,8 +1,8 @@
 # METADATA
 # title: Authority
 # description: |
-#   The desk binds premiums up to `settings.underwriting.largest_premium`, by currency; above, and in a currency that is
-#   not there, nothing is staged and nothing issued, whoever approves it.
+#   The desk binds premiums up to `settings.underwriting.largest_premium`, by currency. A higher premium, or one in another
+#   currency, is neither staged nor issued, even with an approval.
 package custom.concerns.authority
 
 import data.authz.lib.number
@@ -11,7 +11,7 @@ import rego.v2
 
 # METADATA
 # title: Exceeded
-# description: The premium is above what the desk may bind.
+# description: The premium is above the amount that the desk may bind.
 # custom:
 #   code: authority.exceeded
 deny contains reason.new(rego.metadata.rule(), {"premium": premium}) if {

@@ -6,7 +6,7 @@ _settings := {"underwriting": {"largest_premium": {"EUR": 100}}}
 
 _exceeded(premium) := {{
 	"code": "authority.exceeded",
-	"message": "The premium is above what the desk may bind.",
+	"message": "The premium is above the amount that the desk may bind.",
 	"details": {"premium": premium},
 }}
 

@@ -1,8 +1,8 @@
 # METADATA
 # title: Files
 # description: |
-#   A path that a model names stays below the working folder, and is not hidden. The tools see to the former as well:
-#   only they know where links lead.
+#   A path that a model names stays below the working folder and is not hidden. The tools check the folder as well, because
+#   only they can resolve links.
 package custom.concerns.files
 
 import data.authz.lib.reason
@@ -10,7 +10,7 @@ import rego.v2
 
 # METADATA
 # title: Outside
-# description: The path does not stay below the working folder.
+# description: The path leads out of the working folder.
 # custom:
 #   code: files.outside
 deny contains reason.new(rego.metadata.rule(), {"path": path}) if {

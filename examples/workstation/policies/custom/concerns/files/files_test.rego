@@ -4,7 +4,7 @@ import data.custom.concerns.files
 
 _outside(path) := {{
 	"code": "files.outside",
-	"message": "The path does not stay below the working folder.",
+	"message": "The path leads out of the working folder.",
 	"details": {"path": path},
 }}
 

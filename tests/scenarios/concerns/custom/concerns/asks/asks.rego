@@ -1,13 +1,13 @@
 # METADATA
 # title: Asks
 # description: |
-#   A user's concern of one part alone, which says whatever the request tells it, well-formed or not: the suite
-#   custom.scenarios.yaml shows what the decision makes of it.
+#   A user's concern that returns the request's `asks` unchanged, well-formed or not. The suite custom.scenarios.yaml shows
+#   the decisions.
 package custom.concerns.asks
 
 # METADATA
 # title: Said
-# description: What the request says.
+# description: The request contains this item.
 # custom:
 #   code: asks.said
 step_up contains item if some item in input.context.asks

@@ -1,8 +1,8 @@
 # METADATA
 # title: Calculates
 # description: |
-#   A user's concern that calculates with what the request says. The suite calculating.scenarios.yaml states the results,
-#   which are the same on both engines. A result that is undefined is left out.
+#   A user's concern that calculates with values of the request. The suite calculating.scenarios.yaml states the results,
+#   which are the same on both engines. An undefined result is left out.
 package custom.concerns.calculates
 
 import data.authz.lib.number

@@ -1,8 +1,8 @@
 # METADATA
 # title: Duties
 # description: |
-#   A user's concern that obliges whoever enforces the decision: as `data.settings.duties` says, by the names of actions.
-#   The suite duties.scenarios.yaml shows what becomes of the calls.
+#   A user's concern whose obligations come from `data.settings.duties`, by the names of actions. The suite
+#   duties.scenarios.yaml shows the effects on the calls.
 package custom.concerns.duties
 
 import data.authz.lib.number
@@ -10,7 +10,7 @@ import rego.v2
 
 # METADATA
 # title: Capped
-# description: A larger amount than the cap is made the cap.
+# description: An amount above the cap is lowered to the cap.
 # custom:
 #   code: duties.capped
 obligations contains {"id": "transform", "on": "ALLOW", "parameters": {"set": {"amount": cap}}} if {
@@ -22,7 +22,7 @@ _within(cap) if number.at_most(input.context.arguments.amount, cap)
 
 # METADATA
 # title: Replaced
-# description: Another tool does it.
+# description: Another tool runs instead.
 # custom:
 #   code: duties.replaced
 obligations contains {"id": "transform", "on": "ALLOW", "parameters": {"tool": tool}} if {
@@ -31,7 +31,7 @@ obligations contains {"id": "transform", "on": "ALLOW", "parameters": {"tool": t
 
 # METADATA
 # title: Masked
-# description: Fields of the result are for whoever has the clearance that they take.
+# description: Fields of the result are removed unless the subject has their clearance.
 # custom:
 #   code: duties.masked
 obligations contains {"id": "redact", "on": "ALLOW", "parameters": {"fields": fields}} if {
@@ -43,7 +43,7 @@ _cleared(action) if data.settings.duties.masked[action].clearance in input.subje
 
 # METADATA
 # title: Watched
-# description: The decision is logged at a level of its own.
+# description: The decision is logged at its own level.
 # custom:
 #   code: duties.watched
 obligations contains {"id": "log_level", "on": verdict, "parameters": {"level": level}} if {

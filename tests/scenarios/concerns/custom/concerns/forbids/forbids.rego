@@ -1,13 +1,13 @@
 # METADATA
 # title: Forbids
 # description: |
-#   A user's concern of one part alone, which says whatever the request tells it, well-formed or not: the suite
-#   custom.scenarios.yaml shows what the decision makes of it.
+#   A user's concern that returns the request's `forbids` unchanged, well-formed or not. The suite custom.scenarios.yaml
+#   shows the decisions.
 package custom.concerns.forbids
 
 # METADATA
 # title: Said
-# description: What the request says.
+# description: The request contains this item.
 # custom:
 #   code: forbids.said
 deny contains item if some item in input.context.forbids

@@ -1,13 +1,13 @@
 # METADATA
 # title: Grants
 # description: |
-#   A user's concern of one part alone, which says whatever the request tells it, well-formed or not: the suite
-#   custom.scenarios.yaml shows what the decision makes of it.
+#   A user's concern that returns the request's `grants` unchanged, well-formed or not. The suite custom.scenarios.yaml
+#   shows the decisions.
 package custom.concerns.grants
 
 # METADATA
 # title: Said
-# description: What the request says.
+# description: The request contains this item.
 # custom:
 #   code: grants.said
 allow contains item if some item in input.context.grants

@@ -1,14 +1,14 @@
 # METADATA
 # title: Obliges
 # description: |
-#   A user's concern of one part alone, which says whatever the request tells it, well-formed or not: the suite
-#   custom.scenarios.yaml shows what the decision makes of it.
+#   A user's concern that returns the request's `obliges` unchanged, well-formed or not. The suite custom.scenarios.yaml
+#   shows the decisions.
 package custom.concerns.obliges
 
 # METADATA
 # title: Said
-# description: What the request says.
+# description: The request contains this item.
 # custom:
 #   code: obliges.said
-#   unreached: It passes on what the request says, under that obligation's own id.
+#   unreached: The obligation in the request has another id.
 obligations contains item if some item in input.context.obliges
