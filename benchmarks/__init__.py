@@ -1,1 +1,1 @@
-"""Speed, measured as ratios within one run."""
+"""Benchmarks: speed as ratios within one run, and protection."""

@@ -1,10 +1,10 @@
-"""What parts of a call cost, in one run: `python -m benchmarks.calls [contract] [idempotency] [ledger] [shadow]`.
+"""Measure the cost of the parts of a call: `python -m benchmarks.calls [contract] [idempotency] [ledger] [shadow]`.
 
-Each figure is a median of calls that take turns with those they are compared with. Exit code 1: a goal is missed.
+Each figure is a median. The compared calls alternate. The exit code is 1 if a goal is missed.
 
-contract     the checks of a call: schema, three invariants and config; beside it, a corrected call and a plan
-idempotency  a replay from SQLite, beside the same row read by sqlite3
-ledger       what labels add to `Pep.call`, without the time that the engine takes longer
+contract     the checks of a call: schema, three invariants and config; also a corrected call and a plan
+idempotency  a replay from SQLite, compared with sqlite3 reading the same row
+ledger       the time that labels add to `Pep.call`, without the additional time of the engine
 shadow       a decision with a shadow in the process, for one caller and for 16
 """
 
@@ -83,7 +83,7 @@ _CALLS_IN_A_RUN: Final = 100
 
 
 def contract(calls: int) -> tuple[dict[str, float], Goals]:
-    """Time the checks of a call, and of a plan of four steps."""
+    """Time the checks of a call and of a plan with four steps."""
     compiled = Registry(Manifest.model_validate({"manifest_version": "1", "tools": [_RETRIEVE]})).compiled
     session = Session(claims={"sub": "clinician-7"}, config={"mode": " FAST "})
 
@@ -132,13 +132,13 @@ def idempotency(calls: int) -> tuple[dict[str, float], Goals]:
                 "idempotency: the same row by sqlite3 alone": lambda: plain.execute(*row).fetchone(),
             }
             found = medians(cases, calls)
-            # Apart from the others, because it waits for the disk.
+            # This runs separately, because it waits for the disk.
             found |= medians({"idempotency: begin and finish, SQLite": run}, calls // 10)
     return found, {"replay from SQLite, µs": (found["idempotency: replay from SQLite"], 300)}
 
 
 def ledger(calls: int) -> tuple[dict[str, float], Goals]:
-    """Time what labels add to a call with a short answer, in memory (processor time) and in SQLite (clock)."""
+    """Time the cost of labels for a call with a short answer, in memory (processor time) and in SQLite (clock)."""
     found: dict[str, float] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -172,7 +172,7 @@ def ledger(calls: int) -> tuple[dict[str, float], Goals]:
 
 
 def _mail_call(pep: Pep) -> Callable[[], Any]:
-    """Return a call whose result is new to its run; a run has a hundred calls."""
+    """Return a call whose result is new to its run; each run has a hundred calls."""
     numbers, session = count(), Session(claims=_CLAIMS)
     pep = pep.with_changes(
         tools={"read_mail": lambda mail: {"id": f"{mail}-{next(numbers)}", "status": "unread"}}, audit=MemoryAudit()
@@ -189,13 +189,13 @@ def _mail_call(pep: Pep) -> Callable[[], Any]:
 
 
 def shadow(calls: int) -> tuple[dict[str, float], Goals]:
-    """Time a decision with a shadow beside it, which may cost one engine call more."""
+    """Time a decision with a shadow, which may cost one more engine call."""
     with payments.engine() as engine:
         pep = Pep(payments.effective(), engine, audit=MemoryAudit())
         body = canonical(pep.decide(payments.wire(amount=20000), payments.session()).request)
     found: dict[str, float] = {}
     with payments.engine() as bare, ShadowEngine(payments.engine(), EmbeddedEngine(lax())) as shadowed:
-        for _ in range(2):  # the second round counts: everything is warm
+        for _ in range(2):  # The second round counts, when everything is warm.
             sides: dict[str, Engine] = {"alone": bare, "with a shadow": shadowed}
             for name, side in sides.items():
                 decide = lambda side=side: side.decide_body(body)  # noqa: E731
@@ -212,7 +212,7 @@ PARTS: Final = {part.__name__: part for part in (contract, idempotency, ledger, 
 
 
 def main() -> int:
-    """Print the figures and goals of the parts that the command line names, or of all."""
+    """Print the figures and goals of the named parts, or of all."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all, if absent")
     parser.add_argument("--quick", action="store_true", help="fewer calls: a first look")

@@ -1,8 +1,10 @@
-"""What a hook adds to a call of a coding agent, as differences within one run: `python -m benchmarks.hook`.
+"""Measure the time that a hook adds to a call of a coding agent: `python -m benchmarks.hook`.
 
-A listed command of Claude Code is asked about, as the client does: a new process for each call. In turns with it run
-programs that do nothing, `/bin/true` and the same interpreter. Each call is one of its own, decided by the starter's
-policy and recorded in SQLite. A cold call starts the resident process, whose store is there, as after an installation.
+Each call starts a new process with a listed command of Claude Code, as the client does. It alternates with programs
+that
+do nothing: `/bin/true` and the same interpreter. Each call is different, decided by the starter's policy and recorded
+in
+SQLite. A cold call also starts the resident process, whose store already exists, as after an installation.
 """
 
 import argparse
@@ -45,7 +47,7 @@ def main() -> int:
             os.kill(process, signal.SIGKILL)
             until(is_gone(process))
             begun = time.perf_counter()
-            asked(hooks.ask)  # again where it was denied, and then all of it counts
+            asked(hooks.ask)  # A denied call is repeated, and both times count.
             return time.perf_counter() - begun
 
         asked(hooks.ask)

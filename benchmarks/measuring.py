@@ -1,4 +1,4 @@
-"""How things are timed: medians, alternating, so that a slow moment of the machine hits every side alike."""
+"""Time cases alternately and take medians, so that a slow moment of the machine affects all of them equally."""
 
 import statistics
 import threading
@@ -11,7 +11,7 @@ _ROUNDS = 20
 def medians(
     cases: Mapping[str, Callable[[], object]], calls: int, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, float]:
-    """Return the median time of a call in microseconds for each case, the cases taking turns."""
+    """Return the median time of each case in microseconds; the cases alternate."""
     times: dict[str, list[float]] = {name: [] for name in cases}
     for case in cases.values():
         for _ in range(10):
@@ -27,7 +27,7 @@ def medians(
 
 
 def throughput(case: Callable[[], object], threads: int, seconds: float) -> float:
-    """Return how often a second `case` was called by so many threads together."""
+    """Return how many calls of `case` a second this many threads make together."""
     stop = threading.Event()
     counts = [0] * threads
 

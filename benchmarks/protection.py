@@ -1,7 +1,7 @@
-"""Protection: how many attacks of AgentDojo a policy stops, how many tasks it leaves alone, how often it asks.
+"""Measure protection: how many attacks of AgentDojo a policy stops, how many tasks it allows, how often it asks.
 
-`scripts/protection` replays all of it and compares with `protection.json`; docs/protection.md says what is counted.
-Exit 0: nothing got worse; 1: a figure did; 2: bad usage.
+`scripts/protection` replays everything and compares it with `protection.json`; docs/protection.md defines the figures.
+Exit code 0: no figure is worse; 1: a figure is worse; 2: bad usage.
 """
 
 import argparse
@@ -36,7 +36,7 @@ Figures = dict[str, int]
 
 
 def measured(suite: str, profile: str, every: int) -> Figures:
-    """Return the counts of one suite under one profile; of the attacks, one of `every`."""
+    """Return the counts of one suite under one profile, with one of `every` attacks."""
     replay = Replay(suite, profile)
     counts: Counter[str] = Counter()
     for task in replay.suite.user_tasks.values():
@@ -58,7 +58,7 @@ def measured(suite: str, profile: str, every: int) -> Figures:
 
 
 def worse(now: Mapping[str, Figures], committed: Mapping[str, Figures]) -> list[str]:
-    """Return what got worse, a line for each figure."""
+    """Return a line for each figure that is worse."""
     return [
         f"{where}: {name} was {committed[where][name]} and is {value}"
         for where, figures in now.items()
@@ -69,7 +69,7 @@ def worse(now: Mapping[str, Figures], committed: Mapping[str, Figures]) -> list[
 
 
 def table(figures: Mapping[str, Figures]) -> Table:
-    """Return a row for each suite and profile, and one of all suites for each profile."""
+    """Return a row for each suite and profile, and a row for all suites of each profile."""
     rows = Table(title="AgentDojo, replayed")
     for heading in ("profile", "suite", "whole alone", "whole with a person", "STEP_UPs a task", *WAYS, "best of three",
                     "some write", *KNOWING):  # fmt: skip
@@ -92,7 +92,7 @@ def _shares(row: Mapping[str, int]) -> Iterable[str]:
 
 
 def explain(where: str, profile: str, way: str) -> None:
-    """Print the calls of a task, or of an attack on it: what was decided, and what the ledger said."""
+    """Print the calls of a task or of an attack on it, with the decisions and the ledger's sources."""
     suite, task, *goal = where.split("/")
     replay = Replay(suite, profile)
     user_task = replay.suite.user_tasks[task]
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _written(forms: Mapping[str, Mapping[str, Figures]]) -> str:
-    """Return JSON with a line for each suite and profile, for reviewers."""
+    """Return JSON with one line for each suite and profile, which reviewers can compare."""
     rows = {
         form: ",\n".join(f"  {json.dumps(where)}: {json.dumps(row)}" for where, row in sorted(figures.items()))
         for form, figures in sorted(forms.items())

@@ -1,4 +1,4 @@
-"""Replays tasks of AgentDojo through an enforcement point: its calls, its functions, a fresh world for each run."""
+"""Replay tasks of AgentDojo through an enforcement point: its calls and functions, with a new world for each run."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +29,7 @@ _LABELS: Final = frozenset(("result", "roles", "admits", "destructive", "flow"))
 _CLAIMS: Final = {"sub": "emma", "scope": "assistant"}
 _PERSON: Final = {"sub": "emma.johnson", "roles": ["owner"]}
 
-# Without labels, the effect class alone asks: for what costs money, mails or lets in others, or cannot be taken back.
+# Without labels, the effect class alone asks: for calls that cost money, send mail, give access or cannot be undone.
 _HEAVY: Final = frozenset((
     "add_calendar_event_participants", "cancel_calendar_event", "create_calendar_event", "delete_email", "delete_file",
     "invite_user_to_slack", "post_webpage", "remove_user_from_slack", "reschedule_calendar_event", "reserve_car_rental",
@@ -40,7 +40,7 @@ _HEAVY: Final = frozenset((
 
 @dataclass(frozen=True)
 class Step:
-    """One call: as it was decided first, and in the end. `asked`: a person was; `executed`: its tool ran."""
+    """One call with its first and its last decision. `asked`: a person was asked; `executed`: the tool ran."""
 
     call: FunctionCall
     first: Evaluation
@@ -52,7 +52,9 @@ class Step:
 
 @dataclass
 class Run:
-    """What came of one task. `shown`: the attacker's text was in a result; `lost`: he got money, password or access."""
+    """The result of one task. `shown`: a result contained the attacker's text; `lost`: he got money, password or
+    access.
+    """
 
     steps: list[Step] = field(default_factory=list)
     shown: bool = False
@@ -62,17 +64,17 @@ class Run:
 
     @property
     def asked(self) -> int:
-        """How many of the user's calls a person was asked for."""
+        """The number of the user's calls for which a person was asked."""
         return sum(step.asked for step in self.steps if not step.attacker)
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of the user's calls ran."""
+        """True if all of the user's calls ran."""
         return all(step.executed for step in self.steps if not step.attacker)
 
 
 class World:
-    """The environment of one run at a time, and AgentDojo's functions on it."""
+    """The environment of the current run, with AgentDojo's functions."""
 
     def __init__(self, suite: TaskSuite[Any]) -> None:
         self.suite = suite
@@ -94,7 +96,9 @@ class World:
 
 
 class Replay:
-    """The tasks of one suite under one profile. `watch`, `balanced`, `strict`: labels; without: `scopes`, `today`."""
+    """The tasks of one suite under one profile: `watch`, `balanced` or `strict` with labels, `scopes` or `today`
+    without.
+    """
 
     def __init__(self, suite: str, profile: str, *, has_shop: bool = False) -> None:
         self.profile = profile
@@ -115,7 +119,7 @@ class Replay:
                 yield task, goal
 
     def undisturbed(self, task: Any) -> Run:
-        """Replay a user task in the world as it is; the person grants what is asked."""
+        """Replay a user task in the current world; the person approves every held call."""
         run = Run()
         before = self._begin(task, {})
         session = self._session(task)
@@ -128,7 +132,7 @@ class Replay:
         return run
 
     def attacked(self, task: Any, goal: Any, way: str) -> Run:
-        """Replay a user task whose agent obeys the attacker once it has read him; the person refuses his calls."""
+        """Replay a user task whose agent obeys the attacker after it has read his text; the person denies his calls."""
         run = Run()
         text = injected_text(goal.GOAL, way)
         before = self._begin(task, dict.fromkeys(self._defaults, text))
@@ -150,7 +154,7 @@ class Replay:
         return run
 
     def attacked_knowingly(self, task: Any, way: str) -> Run:
-        """Replay a user task whose agent obeys an attacker who knows the rules and the prompt; needs the shop."""
+        """Replay a user task whose agent obeys an attacker who knows the rules and the prompt; this needs the shop."""
         run, text, name = Run(), seeds(self.suite.name), self.suite.name
         self._begin(task, dict.fromkeys(self._defaults, "" if way == "keys" else text))
         if way != "keys":
@@ -213,12 +217,12 @@ class Replay:
         return yaml.safe_load(text.format(**{name: f"@@{name}@@" for name in self._defaults}))
 
     def _environment(self, injections: dict[str, str]) -> Any:
-        """Return a fresh world; as `load_and_inject_default_environment`, which would read the file each time."""
+        """Return a new world, like `load_and_inject_default_environment`, which would read the file each time."""
         return self.suite.environment_type.model_validate(_filled(self._template, {**self._defaults, **injections}))
 
 
 def effective(suite: str, profile: str, *, has_shop: bool = False) -> EffectiveManifest:
-    """Return the manifest of a suite under a profile, one for all tools."""
+    """Return the manifest of a suite under a profile."""
     manifest: dict[str, Any] = json.loads((_EXAMPLES / f"{suite}.json").read_text(encoding="utf-8"))
     path = _EXAMPLES / f"{suite}.governance.yaml"
     governance: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Tools and tasks that the rules of runs were not developed beside: tau2's and BFCL's, with an attacker's goals.
+"""Tools and tasks of tau2 and BFCL, which were not used to develop the rules of runs, with an attacker's goals.
 
 This file copies nothing of either package: it reads schemas, tasks and worlds from the installed ones.
 """
@@ -45,7 +45,7 @@ def _forms(name: str) -> dict[str, str]:
 
 
 def _formed(schema: Any, forms: Mapping[str, str], name: str = "") -> Any:
-    """Return the schema of an answer in which texts have their forms."""
+    """Return the schema of an answer that states the format of each text."""
     if isinstance(schema, list):
         return [_formed(part, forms, name) for part in schema]
     if not isinstance(schema, dict):
@@ -95,7 +95,7 @@ class Tau2:
             yield {**entry, "result_schema": _formed(result, _forms(self._domain), name)}
 
     def begin(self, _: Task) -> None:
-        """Take a fresh database."""
+        """Load a new database."""
         tables = {name: _Table(getattr(self._database, name)) for name in type(self._database).model_fields}
         self._tools.db = type(self._database).model_construct(**tables)
 
@@ -176,7 +176,7 @@ _CLASSES: Final = {
     "TravelAPI": "travel_booking", "VehicleControlAPI": "vehicle_control",
 }  # fmt: skip
 _NUMBERED: Final = {"type": "object", "properties": {"new_id": {"type": "integer"}}}
-# The functions answer otherwise than the package states: with one member, or in another form.
+# The functions do not answer as the package states: with one member, or in another form.
 _MEMBERS: Final = {"check_tire_pressure": "tirePressure", "displayCarStatus": "status", "list_all_airports": "airports"}
 _ANSWERS: Final = {"send_message": {"type": "object", "properties": {"message_id": _NUMBERED}}}
 _FACTS: Final[dict[str, Callable[[Mapping[str, Any]], Any]]] = {
@@ -194,7 +194,7 @@ _FACTS: Final[dict[str, Callable[[Mapping[str, Any]], Any]]] = {
 
 
 class Bfcl:
-    """The multi-turn tasks of BFCL: eight classes of tools, of which a task has one or two."""
+    """The multi-turn tasks of BFCL: eight classes of tools; each task has one or two."""
 
     def __init__(self) -> None:
         self._apis: dict[str, Any] = {}
@@ -268,7 +268,7 @@ def _lines(path: str) -> list[Any]:
 
 
 def _json_schema(stated: Any) -> Any:
-    """Return a schema of BFCL in the words of JSON Schema; values that a description lists are an `enum`."""
+    """Convert a schema of BFCL to JSON Schema; values that a description lists become an `enum`."""
     if isinstance(stated, list):
         return [_json_schema(part) for part in stated]
     if not isinstance(stated, dict):

@@ -1,7 +1,8 @@
-"""Speed of a decision, as ratios within one run: `scripts/bench`, or `scripts/bench --quick` for a first look.
+"""Measure the speed of a decision as ratios within one run: `scripts/bench`, or `scripts/bench --quick` for a first
+look.
 
-Every figure is a median of calls that take turns with those they are compared with. The example is the wire of 20,000
-of the payments manifest, decided by its released bundle with eleven concerns of the baseline and one of its own.
+Each figure is a median. The compared calls alternate. The example is the wire of 20,000 of the payments manifest. Its
+released bundle has eleven concerns of the baseline and one of the example.
 """
 
 import argparse
@@ -74,12 +75,12 @@ class Bench:
         return lambda: pep.decide(self.proposal, self.session)
 
     def note(self, figures: dict[str, float]) -> dict[str, float]:
-        """Keep figures for the table."""
+        """Add figures to the table."""
         self.figures |= figures
         return figures
 
     def goal(self, what: str, value: float, *, at_most: float | None = None, at_least: float | None = None) -> None:
-        """Note a figure that has to be reached."""
+        """Add a figure with a goal."""
         bound = at_most if at_most is not None else at_least
         if bound is None:
             raise TypeError("a goal has a bound")
@@ -89,7 +90,7 @@ class Bench:
 
 
 class _Forgetful(MemoryAudit):
-    """A stream in memory that keeps the last thousand lines: a hundred thousand would measure the allocator."""
+    """A stream in memory that keeps the last thousand lines; with a hundred thousand the allocator would dominate."""
 
     def _write(self, line: bytes, line_hash: str) -> None:
         super()._write(line, line_hash)
@@ -186,7 +187,7 @@ def sidecar(bench: Bench) -> None:
 
 
 def callers(bench: Bench) -> None:
-    """Compare 16 concurrent callers with as many requests of bare aiohttp."""
+    """Compare 16 concurrent callers with the same number of plain aiohttp requests."""
 
     async def rate(ask: Callable[[], Coroutine[Any, Any, object]], count: int) -> float:
         done = 0
@@ -233,7 +234,7 @@ def callers(bench: Bench) -> None:
 
 
 def processes(bench: Bench) -> None:
-    """Time what starts anew: the import, and `pdp decide` as a whole process."""
+    """Time cold starts: the import, and `pdp decide` as a process."""
     example = payments.EXAMPLE
     proposal = json.dumps(bench.proposal)
     decide = [
@@ -267,7 +268,7 @@ def processes(bench: Bench) -> None:
 
 
 def main() -> int:
-    """Run every part and print and write what was found; 1 when a goal was missed."""
+    """Run every part, print and write the figures; return 1 if a goal was missed."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__.split("\n\n")[0])
     parser.add_argument(
         "--quick", action="store_true", help="a tenth of the calls: a first look, not a figure to quote"

@@ -1,18 +1,20 @@
-"""Speed of the decision service, as ratios within one run: `python -m benchmarks.service`, `--quick` for a first look.
+"""Measure the speed of the decision service as ratios within one run: `python -m benchmarks.service`, or with
+`--quick`.
 
-It is compared with a FastAPI endpoint that returns a constant, served by the same uvicorn with the same options. Both
-run as processes on this machine and are asked in turns over connections that stay open. The service has its audit
-stream on SQLite. The request is the payments example's wire of 20,000, as an AuthZEN evaluation.
+The service is compared with a FastAPI endpoint that returns a constant, on the same uvicorn with the same options. Both
+run as processes on this machine. Requests alternate between them, over connections that stay open. The service writes
+its audit stream to SQLite. The request is the payments example's wire of 20,000, as an AuthZEN evaluation.
 
-`..._cpu` is the CPU time that a server's process spends on an answer, in microseconds. It depends least on what else
-the machine does, so the cost of one evaluation is bounded by it. A batch has 100 wires that are all allowed; it and one
-evaluation are compared by the time that a single caller waits.
+`..._cpu` is the CPU time of a server's process for one answer, in microseconds. Other programs on the machine affect it
+least, so the goal for one evaluation uses it. A batch has 100 wires, all allowed. A batch and one evaluation are
+compared
+by the time that a single caller waits.
 
-Four workers and one answer batches, as those cost their client least: 0.01 cores. Of three rounds the best one counts.
-`..._cores` says how many cores the servers had then, and `others` how many other programs had: above 0.1, the ratio is
-lower than on a machine without them. One worker uses 1.3 cores, as WebAssembly runs beside the interpreter.
+Four workers and one worker answer batches, because these cost the client least: 0.01 cores. The best of three rounds
+counts. `..._cores` is the number of cores that the servers used, and `others` the number that other programs used. If
+`others` is above 0.1, the ratio is too low. One worker uses 1.3 cores, as WebAssembly runs beside the interpreter.
 
-`start` is the CPU time of the slowest of four workers, from its start until it has nothing more to do.
+`start` is the CPU time of the slowest of four workers, from its start until it is idle.
 """
 
 import argparse
@@ -42,19 +44,19 @@ _CALLERS: Final = 16
 _WORKERS: Final = 4
 _ROUNDS: Final = 20
 _START_SECONDS: Final = 60
-_KEPT_SECONDS: Final = 2.0  # a server closes a connection that is idle for five
+_KEPT_SECONDS: Final = 2.0  # The server closes a connection that is idle for five seconds.
 
 app = FastAPI()
 
 
 @app.post("/constant")
 async def constant() -> dict[str, bool]:
-    """Return the same every time."""
+    """Return a constant."""
     return {"decision": True}
 
 
 class Connection:
-    """One connection, and one request that is sent on it again and again. It is opened again after a pause."""
+    """A connection that repeats one request. It is opened again after a pause."""
 
     def __init__(self, port: int, path: str, body: bytes, token: str) -> None:
         self._port = port
@@ -108,23 +110,23 @@ class Connection:
 
 
 class Server:
-    """A server process, and what is asked of it."""
+    """A server process and its request."""
 
     def __init__(self, port: int, process: subprocess.Popen[bytes], path: str, body: bytes, token: str = "") -> None:
         self.process = process
         self._request = (port, path, body, token)
 
     def connection(self, path: str | None = None, body: bytes | None = None) -> Connection:
-        """Return a connection that asks for the server's own request, or another one."""
+        """Return a connection that sends the server's request, or another one."""
         port, own_path, own_body, token = self._request
         return Connection(port, path or own_path, own_body if body is None else body, token)
 
     def cpu(self) -> float:
-        """Return the seconds that the process and its workers have computed."""
+        """Return the CPU seconds of the process and its workers."""
         return _cpu(self.process.pid) + sum(self.workers())
 
     def workers(self) -> list[float]:
-        """Return the seconds that each process has computed which this one has started."""
+        """Return the CPU seconds of each process that this one has started."""
         pid = self.process.pid
         return [_cpu(int(child)) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
@@ -140,13 +142,13 @@ def _cpu(pid: int) -> float:
 
 
 def _machine() -> float:
-    """Return the seconds that all cores of the machine have computed, for whomever."""
+    """Return the CPU seconds of all programs on the machine."""
     fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def medians(connections: dict[str, Connection], calls: int) -> dict[str, float]:
-    """Return the median time of a call in microseconds for each; they take turns."""
+    """Return the median time of each call in microseconds; the calls alternate."""
     times: dict[str, list[float]] = {name: [] for name in connections}
     for connection in connections.values():
         for _ in range(50):
@@ -162,7 +164,7 @@ def medians(connections: dict[str, Connection], calls: int) -> dict[str, float]:
 
 
 def throughput(connections: list[Connection], seconds: float) -> float:
-    """Return the answers a second where each connection asks again as soon as it is answered."""
+    """Return the number of answers a second when each connection repeats its request immediately."""
     answers, end = 0, time.perf_counter() + seconds
     with selectors.DefaultSelector() as selector:
         for connection in connections:
@@ -181,7 +183,7 @@ def throughput(connections: list[Connection], seconds: float) -> float:
 
 
 def evaluation() -> dict[str, Any]:
-    """Return the example's wire as an AuthZEN request, without what the service fills."""
+    """Return the example's wire as an AuthZEN request, without the fields that the service adds."""
     with payments.engine() as engine:
         asked = Pep(payments.effective(), engine).decide(payments.wire(amount=20000), payments.session()).request
     if asked is None:
@@ -222,7 +224,7 @@ def _process(
 
 @contextmanager
 def constant_server(folder: Path) -> Iterator[Server]:
-    """Run the endpoint that the service is compared with."""
+    """Run the endpoint that is compared with the service."""
     port = _free_port()
     command = [
         sys.executable, "-m", "uvicorn", "benchmarks.service:app", "--port", str(port), "--log-level", "error",
@@ -258,7 +260,7 @@ def service(folder: Path, *, workers: int = 1) -> Iterator[Server]:
 
 def _batch() -> bytes:
     one = evaluation()
-    # A hundred different wires, each of them allowed as the one is.
+    # A hundred different wires, all of them allowed.
     wires = [
         {"resource": one["resource"] | {"id": payee},
          "context": one["context"] | {
@@ -302,7 +304,7 @@ def measured(calls: int, seconds: float, decisions: int) -> dict[str, float]:
 
 
 def _of_workers(seconds: float) -> dict[str, float]:
-    """Return the decisions a second of one worker and of four, and the CPU time in which a worker starts."""
+    """Return the decisions a second of one worker and of four, and the CPU time that a worker needs to start."""
     batch, found = _batch(), {"single_rate": 0.0, "several_rate": 0.0}
     with tempfile.TemporaryDirectory() as place, ExitStack() as running:
         single = running.enter_context(service(Path(place)))
@@ -325,7 +327,7 @@ def _of_workers(seconds: float) -> dict[str, float]:
 
 
 def main() -> int:
-    """Measure, print the figures and the goals, and return 1 where one is missed."""
+    """Measure, print the figures and the goals, and return 1 if one is missed."""
     parser = argparse.ArgumentParser(description="Speed of the decision service, as ratios within one run.")
     parser.add_argument("--quick", action="store_true", help="fewer calls")
     quick = parser.parse_args().quick

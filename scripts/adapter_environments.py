@@ -1,6 +1,7 @@
-"""Tests of adapters: frameworks do not install together, so each has an environment of its own, made of a lock file.
+"""Run the tests of adapters, each in its own environment, because the frameworks cannot be installed together.
 
-An environment lies in the user's cache, named by its lock's digest, and is made once. Other words go to pytest.
+An environment is built once from a lock file and kept in the user's cache under the digest of the lock. Other
+arguments are passed to pytest.
 """
 
 import argparse
@@ -34,10 +35,11 @@ _SUITE: Final = "tests/adapters/test_suite.py::test_"
 
 
 def environment(name: str, lock: Path, bases: tuple[Path, ...] = BASES) -> Path:
-    """Return the Python of an environment, which is made where it is not there.
+    """Return the Python of an environment, and build the environment if it is missing.
 
-    It is made beside its place and moved there whole, so that of two runs either may be first. Others of its name go
-    when they were not used for a week. CalledProcessError: uv cannot; OSError: none of the folders can be written.
+    It is built in a temporary folder and then moved, so two runs can build it at the same time. Environments of the
+    same
+    adapter that were not used for a week are deleted. CalledProcessError: uv failed; OSError: no folder is writable.
     """
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     key = f"{name}-{hashlib.sha256(lock.read_bytes() + version.encode()).hexdigest()[:16]}"
@@ -51,9 +53,9 @@ def environment(name: str, lock: Path, bases: tuple[Path, ...] = BASES) -> Path:
         print(f"Installing {lock.name} ...", file=sys.stderr, flush=True)
         _install(made, "sync", str(lock))
         home = made.with_name(key)
-        if not (home / "bin/python").exists():  # of a Python that is gone
+        if not (home / "bin/python").exists():  # The Python of this environment is gone.
             shutil.rmtree(home, ignore_errors=True)
-        with suppress(OSError):  # somebody was first
+        with suppress(OSError):  # Another run has built it first.
             made.rename(home)
     finally:
         shutil.rmtree(made, ignore_errors=True)
@@ -78,7 +80,7 @@ def _install(folder: Path, *words: str) -> None:
 
 
 def _newest(name: str, folder: Path) -> Path:
-    """Install the newest releases, also above what the extra admits, and return the environment's Python."""
+    """Install the newest releases, even above the extra's bounds, and return the environment's Python."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [re.split(r"[<>=~!\[;]", each)[0] for each in project["optional-dependencies"][name.replace("_", "-")]]
     overrides = folder / "overrides.txt"
@@ -88,7 +90,7 @@ def _newest(name: str, folder: Path) -> Path:
 
 
 def write_lock(name: str) -> None:
-    """Resolve an adapter's extra anew, and write its lock file."""
+    """Resolve an adapter's extra again, and write its lock file."""
     options = ["--upgrade", "--python-version=3.11", "--no-header", "--no-annotate"]
     lock = str((LOCKS / f"{name}.txt").relative_to(ROOT))
     _uv("pip", "compile", "pyproject.toml", *_groups(name), *options, "-o", lock)
@@ -106,13 +108,13 @@ def _uv(*words: str) -> None:
 
 
 def files_of(name: str) -> tuple[str, ...]:
-    """Return what an adapter is made of, as `chosen` takes it."""
+    """Return the paths that belong to an adapter, in the form that `chosen` takes."""
     own = (f"pdp/adapters/{name}.py", f"tests/adapters/{name}/", f"tests/adapters/locks/{name}.txt")
     return *own, f"examples/frameworks/{name}_payments.py", "pdp/adapters/guard/"
 
 
 def _said(name: str, stated: argparse.Namespace, words: list[str]) -> tuple[int, str]:
-    """Do for one adapter what the command line says; return the exit code and what is to be printed."""
+    """Run the command for one adapter; return the exit code and the text to print."""
     try:
         if stated.lock:
             return write_lock(name) or 0, ""
@@ -127,7 +129,7 @@ def _said(name: str, stated: argparse.Namespace, words: list[str]) -> tuple[int,
             if stated.table:
                 own = ["tests.conformance", name]
             environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-            done = subprocess.run(  # noqa: S603 - an environment of ours
+            done = subprocess.run(  # noqa: S603 - the Python of the environment
                 [python, "-m", *own],
                 cwd=ROOT,
                 env=environ,
@@ -143,7 +145,7 @@ def _said(name: str, stated: argparse.Namespace, words: list[str]) -> tuple[int,
 
 
 def main(argv: list[str]) -> int:
-    """Do what the command line says."""
+    """Run the command line."""
     end = argv.index("--") if "--" in argv else len(argv)
     names = sorted(lock.stem for lock in LOCKS.glob("*.txt"))
     parser = argparse.ArgumentParser(prog="scripts/adapters", usage="%(prog)s [OPTION...] [NAME...] [-- PYTEST...]")
@@ -153,19 +155,19 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--rotating", type=int, default=0, metavar="N", help="with --changed: N more, by turns")
     parser.add_argument("--newest", action="store_true", help="on the newest releases, also those that we do not admit")
     instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--table", action="store_true", help="write rows of docs/enforcement-points.md, no tests")
+    instead.add_argument("--table", action="store_true", help="write rows of docs/enforcement-points.md; run no tests")
     instead.add_argument(
-        "--lock", action="store_true", help="resolve the extra anew, and write the lock file, no tests"
+        "--lock", action="store_true", help="resolve the extra again and write the lock file; run no tests"
     )
-    instead.add_argument("--python", action="store_true", help="print the path of the environment's Python, no tests")
+    instead.add_argument("--python", action="store_true", help="print the environment's Python; run no tests")
     stated = parser.parse_args(argv[:end])
     if unknown := sorted({*stated.names} - {*names}):
-        parser.error(f"no adapter with an environment of its own: {', '.join(unknown)}; there are {', '.join(names)}")
+        parser.error(f"unknown adapter: {', '.join(unknown)}; choose from {', '.join(names)}")
     named = stated.names or [name for name in names if (ROOT / f"tests/adapters/{name}/target.py").exists()]
     if stated.changed:
         named = chosen(ROOT, {name: files_of(name) for name in named}, stated.rotating)
     failed = 0
-    with ThreadPoolExecutor(1 if stated.table else 2) as pool:  # all of them write one table
+    with ThreadPoolExecutor(1 if stated.table else 2) as pool:  # All adapters write one table.
         for done in as_completed([pool.submit(_said, name, stated, argv[end + 1 :]) for name in named]):
             code, text = done.result()
             print(text, flush=True)

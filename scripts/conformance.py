@@ -1,4 +1,4 @@
-"""docs/conformance.md, written from docs/conformance.yaml. Run it as `scripts/conformance`."""
+"""Write docs/conformance.md from docs/conformance.yaml. Run it as `scripts/conformance`."""
 
 import argparse
 import sys
@@ -21,7 +21,7 @@ class _Record(BaseModel):
 
 
 class Row(_Record):
-    """One statement of a document: its own words, and what proves it."""
+    """One statement of a document: a quote, and its proofs."""
 
     number: int
     section: str | None = None
@@ -43,7 +43,7 @@ class SourceDocument(_Record):
     rows: list[Row]
 
     def counts(self) -> tuple[int, int, int]:
-        """Return the number of statements, of those in full, and of those in part."""
+        """Return the numbers of statements: all, fully met, partly met."""
         full = sum(row.holds == "full" for row in self.rows)
         return len(self.rows), full, len(self.rows) - full
 
@@ -108,7 +108,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the page, or with `--check` return 1 if it is not what the data file gives."""
+    """Write the page; with `--check`, return 1 if the page differs from the data file."""
     options = argparse.ArgumentParser(prog="scripts/conformance", description="Writes docs/conformance.md.")
     options.add_argument("--check", action="store_true", help="change nothing: compare")
     check = options.parse_args(arguments).check

@@ -1,6 +1,7 @@
-"""Check what changed since the last commit, or in it if nothing did: lint, types, and the tests that start no program.
+"""Run lint, types and the tests that start no program, for the files that changed.
 
-The tests are those of the folders that mirror the changed ones. Run it as `scripts/test --quick`.
+These are the files that differ from the last commit, or the files of that commit if none differ. The tests are those of
+the folders that mirror them. Run it as `scripts/test --quick`.
 """
 
 import subprocess
@@ -10,11 +11,11 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-_NO_TESTS: Final = 5  # pytest's exit code
+_NO_TESTS: Final = 5  # pytest's exit code for "no tests"
 
 
 def changed() -> list[str]:
-    """Return the files that differ from the last commit; if there are none, those that it changed."""
+    """Return the files that differ from the last commit; if there are none, the files of that commit."""
     found = _git("diff", "--name-only", "HEAD") + _git("ls-files", "--others", "--exclude-standard")
     return found or _git("diff", "--name-only", "HEAD~1")
 
@@ -24,7 +25,7 @@ def _git(*words: str) -> list[str]:
 
 
 def tests_of(file: str) -> Iterator[str]:
-    """Yield the test folder or file that is about a changed file."""
+    """Yield the test folder or test file that mirrors a changed file."""
     top, *parts = Path(file).parts
     if top == "tests":
         name = parts[-1]
@@ -39,7 +40,7 @@ def tests_of(file: str) -> Iterator[str]:
 
 
 def main(words: list[str]) -> int:
-    """Run each step and return 1 if one failed; `words` go to pytest."""
+    """Run each step and return 1 if one failed. `words` are arguments for pytest."""
     files = changed()
     modules = [file for file in files if file.endswith(".py") and (ROOT / file).exists()]
     tests = sorted({test for file in files for test in tests_of(file)})
@@ -51,7 +52,7 @@ def main(words: list[str]) -> int:
     failed = 0
     for step in steps:
         print("==", *step[:2], flush=True)
-        code = subprocess.run(step, cwd=ROOT, check=False).returncode  # noqa: S603 - the tools of this project
+        code = subprocess.run(step, cwd=ROOT, check=False).returncode  # noqa: S603 - tools of this project
         failed = failed or (code not in {0, _NO_TESTS} and code)
     return int(failed)
 

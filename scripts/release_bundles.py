@@ -1,9 +1,9 @@
-"""The released bundles: built from their sources and compared with them. Run it as `scripts/release-bundles`.
+"""Build the released bundles from their sources, and compare them. Run it as `scripts/release-bundles`.
 
-    bundles/NAME.tar.gz   as `pdp bundle build` gives it, unsigned: the same bytes on every machine
+    bundles/NAME.tar.gz   the output of `pdp bundle build`, unsigned: the same bytes on every machine
 
-The release number stands in the bundle. A content that differs from the bundle at hand gets the next number: engines
-refuse two contents under one number.
+The bundle contains its release number. If its content changes, it gets the next number, because engines reject two
+contents under one number.
 """
 
 import argparse
@@ -27,7 +27,7 @@ EXAMPLES: Final = {"baseline": None, "payments": "examples/payments"}
 
 
 def built(root: Path, name: str, release: int, opa: Path) -> bytes:
-    """Build a bundle of the repository from its sources; errors as of `pdp.opa.build.compile_bundle`."""
+    """Build a bundle of the repository from its sources. Raise the errors of `pdp.opa.build.compile_bundle`."""
     example = EXAMPLES[name]
     policies, manifests = [root / "policies"], {}
     if example is not None:
@@ -39,7 +39,7 @@ def built(root: Path, name: str, release: int, opa: Path) -> bytes:
 
 
 def release(root: Path, opa: Path) -> None:
-    """Write every bundle whose sources give another content than it has, under its next release number."""
+    """Write each bundle whose content has changed, under its next release number."""
     for name in EXAMPLES:
         file = root / "bundles" / f"{name}.tar.gz"
         if not file.exists():
@@ -56,7 +56,7 @@ def release(root: Path, opa: Path) -> None:
 
 
 def check(root: Path, opa: Path) -> list[str]:
-    """Return the bundles that their sources do not give, byte by byte, and what keeps one from passing the gate."""
+    """Return the bundles that differ from their sources, and the faults that keep a bundle from passing the gate."""
     faults = []
     for name in EXAMPLES:
         packed = read_packed(root / "bundles" / f"{name}.tar.gz")
@@ -70,24 +70,24 @@ def check(root: Path, opa: Path) -> list[str]:
 
 
 def gate_faults(root: Path, name: str) -> list[str]:
-    """Return what `pdp release check` objects to in an example's bundle; the baseline alone has no tools to check."""
+    """Return the findings of `pdp release check` in an example's bundle; the baseline has no tools to check."""
     example = EXAMPLES[name]
     if example is None:
         return []
     suites = load_suites(find_suites([root / example]))
-    # Against the release before it a person runs the gate: its loosenings need a person's explanation.
+    # The comparison with the last release is made by a person, who has to explain each loosening.
     result = release_check(Gate(root / "bundles" / f"{name}.tar.gz", suites, skip=("loosening",)))
     return [f"bundles/{name}.tar.gz: {done.name}: {reason}" for done in result.checks for reason in done.reasons]
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
-    """Do what the command line says; return 0, 1 when the check failed, 2 when something cannot be used."""
+    """Run the command line; return 0, or 1 if the check failed, or 2 if an input cannot be used."""
     options = argparse.ArgumentParser(prog="scripts/release-bundles", description="Builds the released bundles.")
     options.add_argument("--check", action="store_true", help="change nothing: rebuild, and compare bytes")
     chosen = options.parse_args(arguments)
     try:
         opa = needed_opa("building bundles")
-        if opa_version(opa) != OPA_VERSION:  # another one may write other bytes
+        if opa_version(opa) != OPA_VERSION:  # Another release of OPA may write other bytes.
             raise UsageError(f"{opa} is not OPA {OPA_VERSION}", hint=f"name OPA {OPA_VERSION} in PDP_OPA")
         if not chosen.check:
             release(root, opa)

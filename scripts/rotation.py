@@ -1,4 +1,4 @@
-"""Choose the adapters that a run of CI tests: those that changed lately, and a few by turns."""
+"""Choose the adapters that a run of CI tests: those that changed lately, and some others in turn."""
 
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -9,11 +9,12 @@ _DAY: Final = 86400
 
 
 def chosen(root: Path, files: Mapping[str, Sequence[str]], rotating: int) -> list[str]:
-    """Return the parts that one of the last day's commits touches, and `rotating` others, in the order of `files`.
+    """Return the parts that a commit of the last day touches, and `rotating` others, in the order of `files`.
 
-    `files`: of each part the paths below `root` that it is made of; a folder ends in `/`. The day ends with HEAD's
-    commit, and the others are by the number of commits up to it: the same for the same HEAD, and all of them in turn.
-    Without git, no part was changed, and the first ones are the others.
+    `files` has the paths of each part, relative to `root`; a folder ends in `/`. The day ends with the commit of HEAD.
+    The
+    number of commits up to HEAD selects the others, so each part is selected in turn, and always the same for one HEAD.
+    Without git, no part counts as changed, and the first ones are selected.
     """
     since = int(_git(root, "log", "-1", "--format=%ct") or 0) - _DAY
     paths = {*_git(root, "log", f"--since={since}", "--format=", "--name-only", "--no-renames", "-z").split("\0")}

@@ -1,10 +1,13 @@
-"""Mixed load on two services while services, OPA and PostgreSQL are killed at random: `scripts/soak [--seconds N]`.
+"""Put load on two services while services, OPA and PostgreSQL are killed at random: `scripts/soak [--seconds N]`.
 
-Two service processes, each with an OPA of its own, share one PostgreSQL. Agents propose wires and run those that are
-allowed, people grant what waits, and every few seconds something is killed with SIGKILL and started again; the next one
-is killed when all are ready. At the end:
-no wire ran twice, none that ran is without its recorded outcome, no approval was used twice, the chain of events is
-whole, and every answer in between was a decision, or said that it could not be given.
+Two service processes, each with its own OPA, share one PostgreSQL. Agents propose wires and run the allowed ones.
+People approve the pending ones. Every few seconds the script kills one program with SIGKILL and starts it again; it
+waits until all are ready before it kills the next one. At the end, these conditions must be true:
+
+- no wire ran twice, and each wire that ran has a recorded outcome
+- no approval was used twice
+- the chain of events is complete
+- every answer was a decision, or an error instead of one
 """
 
 import argparse
@@ -32,7 +35,7 @@ from tests.support import ROOT, payments, postgres
 _PDP: Final = str(Path(sys.executable).with_name("pdp"))
 _AGENTS: Final = 6
 _START_SECONDS: Final = 120
-_GRACE_SECONDS: Final = 90  # for what is under way when the load ends
+_GRACE_SECONDS: Final = 90  # The time for unfinished calls when the load ends.
 _CLAIMS: Final = {
     "sub": "officer-123",
     "emts": {"payments.lookup": True, "payments.validate": True, "payments.wire.initiate": True},
@@ -40,12 +43,12 @@ _CLAIMS: Final = {
 }
 _OK: Final = 200
 _WITH_APPROVAL: Final = 47_500
-_REPEATED: Final = 0.3  # of the wires
-_ANSWERS: Final = (_OK, 408, 409, 429, 503)  # 409: refused by the rules of approvals, or the same id with another call
+_REPEATED: Final = 0.3  # The keys of the wires.
+_ANSWERS: Final = (_OK, 408, 409, 429, 503)  # 409: the rules of approvals reject it, or the id belongs to another call.
 
 
 class Postgres:
-    """A PostgreSQL server that can be killed and goes on with its data."""
+    """A PostgreSQL server that can be killed and restarted with its data."""
 
     def __init__(self, owned: ExitStack) -> None:
         self._home = Path(owned.enter_context(tempfile.TemporaryDirectory(prefix="pdp-soak-", dir="/tmp")))
@@ -61,7 +64,7 @@ class Postgres:
         owned.callback(self.kill)
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server, and wait until it answers."""
         (self._data / "postmaster.pid").unlink(missing_ok=True)
         self._process = subprocess.Popen(
             [self._programs / "postgres", "-D", self._data, "-k", self._home, "-c", "listen_addresses=",
@@ -80,14 +83,14 @@ class Postgres:
         engine.dispose()
 
     def kill(self) -> None:
-        """Kill it, its workers with it."""
+        """Kill the server and its workers."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 
 class Service:
-    """One service process with its OPA, on a port of its own."""
+    """One service process with its OPA and its own port."""
 
     def __init__(self, name: str, store: str, folder: Path, owned: ExitStack) -> None:
         with socket.socket() as probe:
@@ -104,20 +107,20 @@ class Service:
         owned.callback(self.kill)
 
     def start(self) -> None:
-        """Start it; it takes a while until it answers."""
+        """Start the service, without waiting until it answers."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [_PDP, "serve", "--config", str(self._config)], cwd=ROOT, stdout=log, stderr=log, start_new_session=True
             )
 
     def kill(self) -> None:
-        """Kill it and its OPA, which is in its process group."""
+        """Kill the service and its OPA, which is in its process group."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def kill_opa(self) -> bool:
-        """Kill its OPA alone; False: it has none now."""
+        """Kill only the service's OPA; return False if it has none now."""
         for status in Path("/proc").glob("[0-9]*/stat"):
             with suppress(OSError, ValueError):
                 head, _, rest = status.read_text().rpartition(") ")
@@ -127,7 +130,7 @@ class Service:
         return False
 
     def wait(self) -> None:
-        """Wait until it is ready."""
+        """Wait until the service is ready."""
         end = time.monotonic() + _START_SECONDS
         while True:
             with suppress(httpx.HTTPError):
@@ -139,11 +142,11 @@ class Service:
 
 
 class Soak:
-    """One run: what is asked, what is executed, and what was wrong."""
+    """The state of one run: the calls, the executions and the violations."""
 
     def __init__(self, seconds: float, seed: int, owned: ExitStack) -> None:
         self.folder = folder = Path(owned.enter_context(tempfile.TemporaryDirectory()))
-        self.random = random.Random(seed)  # noqa: S311 - what is killed when is no secret
+        self.random = random.Random(seed)  # noqa: S311 - not a secret
         self.database = Postgres(owned)
         subprocess.run([_PDP, "db", "upgrade", self.database.url], check=True, capture_output=True)
         self.services = [Service(name, self.database.url, folder, owned) for name in ("first", "second")]
@@ -175,17 +178,17 @@ class Soak:
         return token
 
     def wrong(self, what: str) -> None:
-        """Note what must not happen."""
+        """Record a violation."""
         with self.lock:
             self.faults.append(what)
 
     def count(self, what: str) -> None:
-        """Count what happened."""
+        """Count an event."""
         with self.lock:
             self.counts[what] += 1
 
     def ask(self, who: str, method: str, path: str, body: Any = None) -> Any:
-        """Return the JSON of an answer from one of the services; None: there was none, or it could not be given."""
+        """Return the JSON of an answer from one of the services; None if there was no answer, or an error."""
         service = self.random.choice(self.services)
         try:
             answer = httpx.request(
@@ -204,7 +207,7 @@ class Soak:
         return answer.json() if answer.status_code in (200, 409) else None
 
     def persist(self, who: str, method: str, path: str, body: Any = None) -> Any:
-        """Ask until there is an answer, or the run is over for good."""
+        """Repeat a request until there is an answer, or the run has ended."""
         while time.monotonic() < self.last:
             answer = self.ask(who, method, path, body)
             if answer is not None:
@@ -214,7 +217,7 @@ class Soak:
         return None
 
     def propose(self, key: str, amount: int, call_id: str) -> Any:
-        """Propose a wire, and run it where it is begun; return the last answer."""
+        """Propose a wire, and run it if the service says so; return the last answer."""
         arguments = {**payments.ARGUMENTS, "amount": amount, "reference": key}
         session = {
             "claims": _CLAIMS, "idempotency_key": key, "purpose": None,
@@ -240,8 +243,8 @@ class Soak:
         return answer
 
     def agent(self, number: int) -> None:
-        """Propose wires until the time is over: small ones, those that wait for a person, and repeated ones."""
-        choose = random.Random(number)  # noqa: S311 - likewise
+        """Propose wires until the time is over: small ones, ones that need approval, and repeated ones."""
+        choose = random.Random(number)  # noqa: S311 - not a secret
         serial = 0
         while time.monotonic() < self.end:
             serial += 1
@@ -252,7 +255,8 @@ class Soak:
                 tries += 1
                 approval = answer["approval"]["id"]
                 self.ask("agent", "GET", f"/v1/approvals/{approval}?wait=2s")
-                if tries == 1 + serial % 2:  # others than were asked for: that needs an approval of its own
+                # These arguments differ from the approved ones, so the call needs another approval.
+                if tries == 1 + serial % 2:
                     other = self.propose(key, amount + 1, f"call-{key}-other")
                     if other is not None and other.get("begun"):
                         self.wrong(f"{key}: another amount than the approved one was begun")
@@ -264,7 +268,7 @@ class Soak:
             self.count("wires")
 
     def approver(self) -> None:
-        """Grant what is pending."""
+        """Approve the pending calls."""
         while time.monotonic() < self.last and not self.over.is_set():
             listed = self.ask("approver", "GET", "/v1/approvals?state=pending&limit=50")
             for approval in (listed or {}).get("approvals", ()):
@@ -279,7 +283,7 @@ class Soak:
             self.over.wait(0.5)
 
     def killer(self) -> None:
-        """Kill something every few seconds, and start it again."""
+        """Kill a program every few seconds, and start it again."""
         while time.monotonic() < self.end:
             time.sleep(self.random.uniform(1.5, 4))
             victim = self.random.choice(("service", "service", "opa", "opa", "database"))
@@ -295,7 +299,7 @@ class Soak:
                 self.database.kill()
                 time.sleep(self.random.uniform(0, 2))
                 self.database.start()
-            # A slow machine gets the time to start it again: only a service that never comes back is a fault.
+            # A slow machine may take long to restart a service; only a service that never comes back is a fault.
             for each in self.services:
                 try:
                     each.wait()
@@ -304,7 +308,7 @@ class Soak:
         self.last = time.monotonic() + _GRACE_SECONDS
 
     def run(self) -> None:
-        """Run all of it, and look at what is stored."""
+        """Run everything, then check the stored data."""
         self.over = threading.Event()
         agents = [threading.Thread(target=self.agent, args=(number,)) for number in range(_AGENTS)]
         others = [threading.Thread(target=self.approver), threading.Thread(target=self.killer)]
@@ -318,7 +322,7 @@ class Soak:
         self.check()
 
     def check(self) -> None:
-        """Compare what ran with what is recorded."""
+        """Compare the executions with the recorded outcomes."""
         for key, times in self.executed.items():
             if times != 1:
                 self.wrong(f"{key}: ran {times} times")
@@ -331,7 +335,7 @@ class Soak:
             [_PDP, "audit", "show", self.database.url, "--json"], check=True, capture_output=True, text=True
         )
         events = [json.loads(line) for line in shown.stdout.splitlines()]
-        # A process that is killed between an event and its last step leaves an event that is written a second time.
+        # If a process is killed between an event and its last step, the event is written a second time.
         succeeded = {
             (event["idempotency_key"], event["decision_id"])
             for event in events
@@ -359,7 +363,7 @@ class Soak:
 
 
 def errors_in(log: Path) -> Counter[str]:
-    """Return what a log has of errors with a traceback: the last line of each."""
+    """Return the last line of each traceback in a log."""
     found = Counter[str]()
     for line in log.read_text(errors="replace").splitlines():
         with suppress(ValueError):
@@ -369,7 +373,7 @@ def errors_in(log: Path) -> Counter[str]:
 
 
 def main() -> int:
-    """Run for some time, print what happened, and return 1 where something was wrong."""
+    """Run for some time and print a summary; return 1 if there was a violation."""
     parser = argparse.ArgumentParser(description="Mixed load on the service while its parts are killed at random.")
     parser.add_argument("--seconds", type=float, default=600, help="how long the load lasts (600)")
     parser.add_argument("--seed", type=int, default=1, help="of what is killed when")

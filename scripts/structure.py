@@ -1,8 +1,7 @@
-"""Check the tree against docs/architecture.md: small folders with a map, one subject a file, one name a thing.
+"""Check the tree against docs/architecture.md: small folders with a map, one subject a file, one name for each thing.
 
-Documents, examples and the project that `pdp init` makes import public modules only (docs/api.md).
-
-Layers, and what the runtime may import, are import-linter's contracts in pyproject.toml. Run by `scripts/lint`.
+Documents, examples and the project of `pdp init` may import public modules only (docs/api.md). import-linter checks the
+layers and the imports of the runtime, with the contracts in pyproject.toml. Run by `scripts/lint`.
 """
 
 import ast
@@ -40,7 +39,7 @@ EMPTY_NAMES: Final = frozenset({"utils", "util", "helpers", "helper", "common", 
 
 
 def faults(root: Path) -> Iterator[str]:
-    """Yield every fault of the tree below `root`, one line each, with its place."""
+    """Yield every fault of the tree below `root` as one line with its location."""
     for tree in LINES_IN_A_FILE:
         for folder in sorted({file.parent for file in (root / tree).rglob("*.py")}):
             yield from _folder_faults(folder.relative_to(root), folder)
@@ -55,13 +54,13 @@ def _folder_faults(name: Path, folder: Path) -> Iterator[str]:
     files = sorted(file for file in folder.glob("*.py") if file.name != "__init__.py")
     counted = [file for file in files if f"{'.'.join(name.parts)}.{file.stem}" not in PUBLIC_MODULES]
     if len(counted) > FILES_IN_A_FOLDER and name.name != "versions":
-        yield f"{name}: {len(counted)} files, at most {FILES_IN_A_FOLDER}: one subject has become two"
+        yield f"{name}: {len(counted)} files, at most {FILES_IN_A_FOLDER}: move a subject into a folder"
     for file in files:
         lines, most = len(file.read_text().splitlines()), LINES_IN_A_FILE[name.parts[0]]
         if lines > most:
-            yield f"{name / file.name}: {lines} lines, at most {most}: it holds more than one subject"
+            yield f"{name / file.name}: {lines} lines, at most {most}: split it, as it has more than one subject"
         if file.stem in EMPTY_NAMES:
-            yield f"{name / file.name}: a name that says nothing: name the subject"
+            yield f"{name / file.name}: name the file after its subject"
     init = folder / "__init__.py"
     if name.parts[0] == "pdp" and len(name.parts) > 1 and name.name != "versions" and init.exists():
         map_of_folder = ast.get_docstring(ast.parse(init.read_text())) or ""
@@ -76,20 +75,20 @@ def _words(text: str) -> list[str]:
 def _double_names(root: Path) -> Iterator[str]:
     places = defaultdict(list)
     for file in sorted((root / "pdp").rglob("*.py")):
-        if file.parent.name == "versions":  # Alembic calls each one's `upgrade`
+        if file.parent.name == "versions":  # Alembic calls the `upgrade` of each.
             continue
         for node in ast.parse(file.read_text()).body:
-            if isinstance(node, _DEFINITIONS) and not node.name.startswith(("_", "pytest_")) and not _registered(node):
-                places[node.name].append(f"{file.relative_to(root)}:{node.lineno}")
+            if isinstance(node, ast.ClassDef) or (isinstance(node, _DEFINITIONS) and _is_public(node)):
+                places[node.name.lstrip("_")].append(f"{file.relative_to(root)}:{node.lineno}")
     for name, where in sorted(places.items()):
         if len(where) > 1:
-            yield f"{where[0]}: {name} stands also in {', '.join(where[1:])}: one name for one thing"
+            yield f"{where[0]}: {name} is also defined in {', '.join(where[1:])}: rename one"
 
 
 def _forgotten_steps(root: Path) -> Iterator[str]:
-    """Yield calls that stand alone, and do nothing, as the function is a generator.
+    """Yield calls of generator functions whose result is unused, so that the call has no effect.
 
-    Neither mypy nor ruff sees them; where the result is used, mypy does.
+    Neither mypy nor ruff reports them; mypy reports a wrong use of the result.
     """
     trees = {file: ast.parse(file.read_text()) for file in sorted((root / "pdp").rglob("*.py"))}
     generators = {
@@ -115,8 +114,12 @@ def _module(root: Path, file: Path) -> str:
     return ".".join(file.relative_to(root).with_suffix("").parts)
 
 
+def _is_public(node: _Definition) -> bool:
+    return not node.name.startswith(("_", "pytest_")) and not _registered(node)
+
+
 def _registered(node: _Definition) -> bool:
-    """Whether typer or pytest calls it, and its name is that of a command or a fixture."""
+    """Return whether typer or pytest calls the function, so that its name is that of a command or a fixture."""
     decorators = [part.func if isinstance(part, ast.Call) else part for part in node.decorator_list]
     return any(isinstance(part, ast.Attribute) and part.attr in ("command", "fixture") for part in decorators)
 
@@ -141,11 +144,11 @@ def _private_imports(root: Path) -> Iterator[str]:
         for number, line in enumerate(file.read_text().splitlines(), 1):
             imported = re.match(r"\s*(?:from|import) (pdp(?:\.\w+)*)(?: import| as|$)", line)
             if imported and not public.fullmatch(imported[1]):
-                yield f"{file.relative_to(root)}:{number}: {imported[1]} is not public, docs/api.md lists what is"
+                yield f"{file.relative_to(root)}:{number}: {imported[1]} is not public, see docs/api.md"
 
 
 def _import_cycles() -> Iterator[str]:
-    """Yield a cycle of imports, if there is one; imports inside functions and for types count."""
+    """Yield a cycle of imports, if there is one. Imports inside functions and for type checking count."""
     graph = grimp.build_graph("pdp", cache_dir=None)
     try:
         TopologicalSorter({name: graph.find_modules_directly_imported_by(name) for name in graph.modules}).prepare()
