@@ -1,6 +1,6 @@
 """Policy decisions for the tool calls of AI agents: the names that nearly every application uses.
 
-A name is imported when it is first used, so that `import pdp` is cheap. docs/api.md lists all public modules.
+Each name is imported when it is first used, so that `import pdp` is fast. docs/api.md lists all public modules.
 """
 
 import sys
@@ -73,7 +73,7 @@ _NAMES = {
 
 
 def lazy(module: str, homes: dict[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a public module: it imports a name from its home when the name is first used."""
+    """Return a module's `__getattr__`, which imports each name on first use. `homes` has the names by their module."""
     home_of = {name: home for home, names in homes.items() for name in names}
 
     def named(name: str) -> Any:

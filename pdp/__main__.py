@@ -1,4 +1,4 @@
-"""`python -m pdp` is `pdp`."""
+"""Run the command line with `python -m pdp`."""
 
 from pdp.cli import main
 

@@ -1,4 +1,4 @@
-"""What the policy engine answered, parsed once at the boundary. Source: policies/authz/decision.rego."""
+"""Decisions, and the parser for the policy engine's answer, which policies/authz/decision.rego defines."""
 
 import os
 from dataclasses import dataclass
@@ -13,7 +13,14 @@ from pdp.json import FrozenObject, canonical, frozen
 
 
 class Verdict(StrEnum):
-    """The outcome. Only ALLOW executes; STEP_UP means that a person must approve first."""
+    """The outcome of a decision. Only ALLOW runs a tool; with STEP_UP a person must approve the call first.
+
+    Examples:
+        >>> Verdict("STEP_UP") is Verdict.STEP_UP
+        True
+        >>> [verdict.value for verdict in Verdict]
+        ['ALLOW', 'STEP_UP', 'DENY']
+    """
 
     ALLOW = "ALLOW"
     STEP_UP = "STEP_UP"
@@ -22,10 +29,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One finding of one concern. `code` is `<concern>.<finding>` and never renamed; `details` are read-only.
+    """One reason of a decision, given by one concern (a module) of the policy.
 
-    `remedy` is what whoever is denied can do; None where the rule states nothing. `explanation` is what the enforcement
-    point adds: where a value came from, what is left of a sum.
+    `code` is `<concern>.<finding>`, the same in all releases. `details` is read-only. `remedy` says how to get the call
+    allowed. The enforcement point adds `explanation`, such as the origin of a value or the remaining budget.
     """
 
     code: str
@@ -36,22 +43,19 @@ class Reason:
 
     @property
     def text(self) -> str:
-        """The reason in words, for whoever is denied, the model included: code, message, explanation and remedy."""
+        """The reason in words, for the caller and the model: code, message, explanation and remedy."""
         return " ".join(filter(None, (f"{self.code}: {self.message}", self.explanation, self.remedy)))
 
     def as_json(self) -> dict[str, Any]:
         """Return `{code, message, details, remedy?, explanation?}`."""
         parts = {"remedy": self.remedy, "explanation": self.explanation}
-        stated = {name: part for name, part in parts.items() if part is not None}
-        return {"code": self.code, "message": self.message, "details": _sorted(self.details)} | stated
+        present = {name: part for name, part in parts.items() if part is not None}
+        return {"code": self.code, "message": self.message, "details": _sorted(self.details)} | present
 
 
 @dataclass(frozen=True, slots=True)
 class Obligation:
-    """A duty on the enforcement point; one that it cannot fulfil turns ALLOW into DENY.
-
-    `on` is the verdict that it belongs to, `parameters` what the handler of `id` needs.
-    """
+    """A duty of the enforcement point if the verdict is `on`. An ALLOW becomes DENY if the handler of `id` fails."""
 
     id: str
     on: Verdict
@@ -64,10 +68,24 @@ class Obligation:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A verdict with its reasons (of that verdict alone, sorted by code) and obligations.
+    """A verdict with its reasons and obligations.
 
-    `decision_id` is unique. `bundle_revision` (a digest of the policy's content) and `release` (counts upwards from 1)
-    name the policy that decided; they are None when no policy did, or one that no build has named.
+    Attributes:
+        verdict: ALLOW, STEP_UP or DENY.
+        reasons: the reasons for this verdict, sorted by code.
+        obligations: the duties of the enforcement point.
+        decision_id: the unique id of the decision, which the audit records.
+        bundle_revision: the digest of the policy's content; None without a policy, or if the policy is no bundle.
+        release: the number of the policy's release, counted from 1; None in the same cases as `bundle_revision`.
+
+    Examples:
+        >>> import json
+        >>> from pdp import Pep
+        >>> call = {"tool": "lookup_beneficiary", "arguments": {"payee_name": "Acme", "invoice_ref": "INV-8842"}}
+        >>> with open("session.json") as file, Pep.from_project("pdp.yaml") as pep:
+        ...     decision = pep.decide(call, json.load(file)).decision
+        >>> decision.verdict.value, decision.codes
+        ('ALLOW', ('effects.gate_satisfied', 'risk.acceptable'))
     """
 
     verdict: Verdict
@@ -79,11 +97,11 @@ class Decision:
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """The reasons' codes, each once, sorted."""
+        """The codes of the reasons, without duplicates, sorted."""
         return tuple(sorted({reason.code for reason in self.reasons}))
 
     def as_json(self) -> dict[str, Any]:
-        """Return the decision as plain JSON."""
+        """Return `{verdict, reasons, obligations, decision_id, bundle_revision, release}` as plain JSON."""
         return {
             "verdict": self.verdict,
             "reasons": [reason.as_json() for reason in self.reasons],
@@ -95,81 +113,74 @@ class Decision:
 
 
 def new_id() -> str:
-    """Return a new unguessable identifier: 32 hexadecimal digits."""
+    """Return a new id that cannot be guessed: 32 hexadecimal digits."""
     return os.urandom(16).hex()
 
 
 def denied(code: str, message: str) -> Decision:
-    """Return the DENY that stands for a failure: no policy took part in it."""
+    """Return a DENY decision for a failure that occurred outside of the policy."""
     return Decision(Verdict.DENY, (Reason(code, message, FrozenObject()),), (), new_id(), None, None)
 
 
 _VERDICTS: Final = {verdict.value: verdict for verdict in Verdict}
-_OLDER_ANSWER: Final = {"verdict", "reasons", "obligations", "bundle"}
-_ANSWER: Final = _OLDER_ANSWER | {"request_id"}
+_OLD_ANSWER: Final = {"verdict", "reasons", "obligations", "bundle"}
+_ANSWER: Final = _OLD_ANSWER | {"request_id"}
 _FINDINGS: Final = {"deny", "step_up", "allow", "obligations"}
 _REASON: Final = {"code", "message", "details"}
-_REMEDIED: Final = _REASON | {"remedy"}
+_REASON_WITH_REMEDY: Final = _REASON | {"remedy"}
 _OBLIGATION: Final = {"id", "on", "parameters"}
 _BUNDLE: Final = {"revision", "release"}
 
 
-# Codes of the decision itself, which no verdict but a DENY has.
+# Reason codes that the decision itself adds. Only a DENY may have them.
 _DENIALS: Final = frozenset(
     f"decision.{name}" for name in ("concern_not_loaded", "nothing_allows", "reason_malformed", "request_invalid")
 )
-ANY: Final = object()
-"""In place of a request's id: the answer may be about any request."""
+ANY: Final = object()  # default of `parse_decision`: any request id is accepted
 
-GRANT: Final = "effects.gate_satisfied"
-"""The code of the one reason that grants a call: every ALLOW has it, and no other verdict."""
+GRANT: Final = "effects.gate_satisfied"  # the code of the reason that every ALLOW has, and no other verdict
 
 
 def parse_decision(body: bytes, request_id: object = ANY, *, grant: str | None = GRANT) -> Decision:
-    """Parse the JSON of the document `authz/decision`; nothing may be missing, mistyped or unknown.
+    """Parse the JSON of the document `authz/decision`; missing, mistyped and unknown fields are errors.
 
-    Checked by hand, in a third of the time that a model takes: this stands in the way of every decision.
+    The fields are checked by hand, because a pydantic model would take three times as long on every decision.
 
-    Args:
-        body: the JSON.
-        request_id: an answer that names another one is refused; bundles that were built before the policy named it
-            are not checked for that.
-        grant: the code of the reason that an ALLOW, and no other verdict, has to have; None: any.
-
-    AnswerInvalidError: not a decision, or not one about this request: policy and program are of different versions, or
-    the policy is broken.
+    An answer that names a request other than `request_id` is an error. Answers of old bundles name no request, and
+    pass. Every ALLOW must have a reason with the code `grant`, and no other verdict such a reason. With None, this is
+    not checked. Raises `AnswerInvalidError` if the policy is faulty, or belongs to another release than this program.
     """
-    answer = _object(body, _ANSWER, _OLDER_ANSWER)
+    answer = _object(body, _ANSWER, _OLD_ANSWER)
     if request_id is not ANY and answer.get("request_id", request_id) != request_id:
-        _refuse("it answers another request")
+        _reject("the answer is for another request")
     verdict = _VERDICTS.get(answer["verdict"]) if type(answer["verdict"]) is str else None
     if verdict is None:
-        _refuse("an unknown verdict")
+        _reject("the verdict is unknown")
     if type(answer["reasons"]) is not list or type(answer["obligations"]) is not list:
-        _refuse("reasons and obligations have to be lists")
+        _reject("reasons and obligations have to be lists")
     reasons = _reasons(answer["reasons"])
     if not reasons:
-        _refuse("no reason for the verdict")
+        _reject("the verdict has no reason")
     codes = {reason.code for reason in reasons}
     if grant and (grant in codes) is not (verdict is Verdict.ALLOW):
-        _refuse(f"{verdict} {'without' if verdict is Verdict.ALLOW else 'with'} a reason that grants")
+        _reject(f"{verdict} {'lacks' if verdict is Verdict.ALLOW else 'must not have'} the reason {grant}")
     if verdict is not Verdict.DENY and codes & _DENIALS:
-        _refuse(f"{verdict} with a reason to deny")
+        _reject(f"the verdict is {verdict}, but a reason denies the call")
     obligations = _obligations(answer["obligations"])
     if any(obligation.on is not verdict for obligation in obligations):
-        _refuse("an obligation of another verdict")
+        _reject("an obligation belongs to another verdict")
     revision, release = _identity(answer["bundle"])
     return Decision(verdict, reasons, obligations, new_id(), revision, release)
 
 
 def parse_findings(body: bytes) -> tuple[dict[str, tuple[Reason, ...]], tuple[Obligation, ...]]:
-    """Parse the JSON of the document `authz/findings`: all that fired for one request, whichever verdict won.
+    """Parse the JSON document `authz/findings`: the reasons under `deny`, `step_up` and `allow`, and the obligations.
 
-    Reasons by `deny`, `step_up` and `allow`, and obligations, are sorted as in a decision. Errors as of that.
+    Reasons and obligations are sorted as in a decision. Raises `AnswerInvalidError` if the answer is malformed.
     """
     answer = _object(body, _FINDINGS)
     if not all(type(part) is list for part in answer.values()):
-        _refuse("findings have to be lists")
+        _reject("findings have to be lists")
     return {part: _reasons(answer[part]) for part in ("deny", "step_up", "allow")}, _obligations(answer["obligations"])
 
 
@@ -177,13 +188,14 @@ def _object(body: bytes, *forms: set[str]) -> dict[str, Any]:
     try:
         answer = orjson.loads(body)
     except ValueError:
-        _refuse("not JSON")
+        _reject("not JSON")
     if type(answer) is not dict or answer.keys() not in forms:
-        _refuse(f"not an object with {', '.join(sorted(forms[0]))}")
+        _reject(f"not an object with {', '.join(sorted(forms[0]))}")
     return answer
 
 
-# Sets have no order, and WebAssembly and OPA list them differently (trap 15): one order for both.
+# Rego's sets have no order, and WebAssembly and OPA list their elements differently, so reasons and obligations are
+# sorted.
 def _reasons(items: list[Any]) -> tuple[Reason, ...]:
     reasons = [_reason(item) for item in items]
     if len({reason.code for reason in reasons}) < len(reasons):
@@ -198,7 +210,7 @@ def _obligations(items: list[Any]) -> tuple[Obligation, ...]:
     return tuple(obligations)
 
 
-def _refuse(why: str) -> NoReturn:
+def _reject(why: str) -> NoReturn:
     raise AnswerInvalidError(
         f"the policy engine's answer is not a decision: {why}",
         hint="check that the bundle and this program are of the same release",
@@ -206,11 +218,11 @@ def _refuse(why: str) -> NoReturn:
 
 
 def _reason(item: Any) -> Reason:
-    if type(item) is dict and (item.keys() == _REASON or item.keys() == _REMEDIED):
+    if type(item) is dict and (item.keys() == _REASON or item.keys() == _REASON_WITH_REMEDY):
         code, message, details, remedy = item["code"], item["message"], item["details"], item.get("remedy", "")
         if type(code) is str and type(message) is str and type(details) is dict and type(remedy) is str:
             return Reason(code, message, frozen(details), remedy or None)
-    _refuse("malformed reason")
+    _reject("malformed reason")
 
 
 def _obligation(item: Any) -> Obligation:
@@ -218,7 +230,7 @@ def _obligation(item: Any) -> Obligation:
         name, on, parameters = item["id"], item["on"], item["parameters"]
         if type(name) is str and type(on) is str and on in _VERDICTS and type(parameters) is dict:
             return Obligation(name, _VERDICTS[on], frozen(parameters))
-    _refuse("malformed obligation")
+    _reject("malformed obligation")
 
 
 def _identity(bundle: Any) -> tuple[str | None, int | None]:
@@ -228,10 +240,10 @@ def _identity(bundle: Any) -> tuple[str | None, int | None]:
         revision, release = bundle["revision"], bundle["release"]
         if type(revision) is str and type(release) is int and release >= 1:
             return revision, release
-    _refuse("malformed bundle")
+    _reject("malformed bundle")
 
 
-# The engines list the keys of an object in different orders.
+# The keys are sorted, because the engines return them in different orders.
 def _sorted(value: dict[str, Any]) -> dict[str, Any]:
     plain: dict[str, Any] = orjson.loads(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
     return plain

@@ -1,10 +1,10 @@
-"""Public names: engines, and the bundles and keys that they are made of. Each is imported when first used."""
+"""Public names for engines, their bundles and keys. Each name is imported when it is first used."""
 
 from typing import TYPE_CHECKING
 
 from pdp import lazy
 
-if TYPE_CHECKING:  # loaded when first used
+if TYPE_CHECKING:  # Imported when first used.
     from pdp.engine.bundle.file import read_bundle as read_bundle
     from pdp.engine.bundle.follow import FollowingEngine as FollowingEngine
     from pdp.engine.bundle.signature import load_public_keys as load_public_keys

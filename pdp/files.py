@@ -1,10 +1,10 @@
-"""Public names: functions that read manifests, audit streams and records. Each is imported when first used."""
+"""Public names for reading manifests, audit streams and records. Each name is imported when it is first used."""
 
 from typing import TYPE_CHECKING
 
 from pdp import lazy
 
-if TYPE_CHECKING:  # loaded when first used
+if TYPE_CHECKING:  # Imported when first used.
     from pdp.audit.verify import verify_chain as verify_chain
     from pdp.hooks.home import default_home as default_home
     from pdp.hooks.home import open_policy as open_policy

@@ -1,4 +1,4 @@
-"""What is installed: the files that come with the package, and the packages that an extra brings."""
+"""The files that come with the package, and the check for optional dependencies."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from pdp.errors import MissingExtraError
 def packaged(name: str) -> Path:
     """Return the path of a folder or file that comes with the package, such as `policies`.
 
-    In the wheel it stands beside the code, in a checkout at its root. Where it is missing, who reads it says so.
+    An installed wheel has these files in `pdp/data`, and a checkout has them at its root. The path may not exist.
     """
     package = Path(__file__).resolve().parent
     beside = package / "data" / name
@@ -19,10 +19,7 @@ def packaged(name: str) -> Path:
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Name the extra to install when an import in this block fails.
-
-    MissingExtraError: a package that is imported in the block is not installed.
-    """
+    """Raise `MissingExtraError`, which names the extra `name` to install, if an import in the `with` block fails."""
     try:
         yield
     except ModuleNotFoundError as error:

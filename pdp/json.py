@@ -1,7 +1,6 @@
-"""One form for each JSON value: RFC 8785 bytes, and the digests made of them.
+"""Strict JSON: one canonical form (RFC 8785) for each value, its digest, limits, and read-only copies.
 
-Both engines are handed these bytes, so that `25000.0` and `25000`, duplicate keys or lone surrogates cannot be read
-differently by the one and the other.
+Both policy engines get the canonical bytes, so they cannot differ about `25000.0`, duplicate keys or surrogates.
 """
 
 import hashlib
@@ -14,21 +13,24 @@ from typing import Any, Final, NoReturn, Self
 
 import orjson
 
-MAX_NUMBER: Final = 2**53 - 1  # beyond it doubles are not exact, and the engines disagree
-MAX_DEPTH: Final = 32  # of objects and arrays in a request
-MAX_BYTES: Final = 1024 * 1024  # of a request, in its canonical form
-MAX_VALUES: Final = 30_000  # in what a model writes: each costs time before it is known which tool it is for
+# The largest integer up to which a double represents every integer exactly. The engines disagree about larger numbers.
+MAX_NUMBER: Final = 2**53 - 1
+MAX_DEPTH: Final = 32  # The maximum number of nested objects and arrays in a request.
+MAX_BYTES: Final = 1024 * 1024  # The maximum size of a request's canonical form in bytes.
+# The maximum number of values in the arguments of a call. They are limited because they are read before the tool and
+# its limits are known.
+MAX_VALUES: Final = 30_000
 
-# So many characters of text cost as much as another value.
+# Processing this many characters of text takes as long as processing one more value.
 _TEXT_OF_A_VALUE: Final = 64
 _LONGEST_KEY: Final = 60
 
-# orjson formats numbers and texts as RFC 8785 does, with three exceptions: integral floats keep their ".0", numbers of
-# the order of 1e-6 get an exponent, and keys are sorted by code point where the RFC sorts by UTF-16 code unit (these
-# differ only beyond U+DFFF). tests/test_json.py compares it with another implementation.
+# orjson formats numbers and texts as RFC 8785 does, with three exceptions: integral floats keep their ".0", numbers
+# around 1e-6 get an exponent, and keys are sorted by code point instead of UTF-16 code unit (these differ only beyond
+# U+DFFF). tests/test_json.py compares the result with another implementation.
 _INTEGRAL_FLOAT = re.compile(rb"\.0(?:[,}\]]|$)")
 _SMALL_FLOAT = re.compile(rb"[0-9]e-6")
-# A text, which stays, or a number of orjson's that the RFC writes in another way.
+# Matches whole texts, which are not changed, and numbers that orjson writes differently from the RFC.
 _ODD_NUMBER = re.compile(
     rb'"(?:[^"\\]++|\\.)*+"|(-?)(\d+)\.0(?=[,}\]]|$)|(-?)(\d)(?:\.(\d+))?e-6(?=[,}\]]|$)', re.DOTALL
 )
@@ -36,26 +38,26 @@ _BEYOND_SURROGATES = re.compile("[\ue000-\U0010ffff]")
 
 
 def read_only(*_: object, **__: object) -> NoReturn:
-    """Refuse to change a value; stands in the place of the methods that would."""
-    raise TypeError("this is read-only: change a copy, and pass that on")
+    """Raise `TypeError`. Read-only types use this function in place of every method that changes a value."""
+    raise TypeError("this value is read-only: change a copy of it")
 
 
 class FrozenObject(dict[str, Any]):
-    """An object of JSON that none of its methods changes, made by `frozen`.
+    """A read-only JSON object, made by `frozen`.
 
-    Equal to a plain one, and written as one; copies (`copy`, `deepcopy`, `pickle`) are plain.
+    It compares and serialises like a plain dict. Copies (`copy`, `deepcopy`, `pickle`) are plain dicts.
     """
 
     __slots__ = ()
 
     def __new__(cls, *members: Any, **named: Any) -> Self:
-        """Fill the object here, since whoever holds it can call its `__init__` once more."""
+        """Fill the object in `__new__`, because `__init__` could be called again to change it."""
         made = super().__new__(cls)
         dict.update(made, *members, **named)
         return made
 
     def __init__(self, *_: object, **__: object) -> None:
-        """Leave the object as `__new__` has made it."""
+        """Do nothing, because `__new__` has already filled the object."""
 
     __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = read_only
 
@@ -64,18 +66,18 @@ class FrozenObject(dict[str, Any]):
 
 
 class FrozenList(list[Any]):
-    """A list of JSON that none of its methods changes, as `FrozenObject`."""
+    """A read-only JSON list, made by `frozen`; see `FrozenObject`."""
 
     __slots__ = ()
 
     def __new__(cls, items: Iterable[Any] = ()) -> Self:
-        """Fill the list here, as above."""
+        """Fill the list in `__new__`, because `__init__` could be called again to change it."""
         made = super().__new__(cls)
         list.extend(made, items)
         return made
 
     def __init__(self, _: object = ()) -> None:
-        """Leave the list as `__new__` has made it."""
+        """Do nothing, because `__new__` has already filled the list."""
 
     __setitem__ = __delitem__ = __iadd__ = __imul__ = append = extend = insert = read_only
     remove = pop = clear = sort = reverse = read_only
@@ -88,8 +90,9 @@ _CONTAINERS: Final = frozenset((dict, list, FrozenObject, FrozenList))
 
 
 def frozen(value: Any) -> Any:
-    """Return a value of JSON that is read-only through and through, in copies of its objects and lists."""
-    # Every answer of an engine is frozen: the copy is made as a whole, and only what is nested is replaced.
+    """Return a read-only copy of a JSON value, nested objects and lists included."""
+    # Every answer of an engine is frozen, so this is fast code: it copies the container and then replaces the nested
+    # ones.
     if type(value) is dict:
         members = dict.__new__(FrozenObject)
         dict.update(members, value)
@@ -107,49 +110,48 @@ def frozen(value: Any) -> Any:
 
 
 def thawed(value: Any) -> Any:
-    """Return a value of JSON with plain objects and lists of its own, frozen or not before."""
+    """Return a copy of a JSON value with plain dicts and lists."""
     if isinstance(value, dict):
         return {name: thawed(item) for name, item in value.items()}
     return [thawed(item) for item in value] if isinstance(value, list) else value
 
 
 class JsonValueError(ValueError):
-    """A value is not JSON as this system admits it. The message says what is wrong and where, as `a.b[2]`."""
+    """A value is not valid JSON, or exceeds a limit. The message has the path of the faulty part, such as `a.b[2]`."""
 
 
 class JsonTooLargeError(JsonValueError):
-    """A value has more parts or text than is admitted; whether it is JSON was not looked at to the end."""
+    """A value has too many nested values or too much text. The check stopped there, so the rest is not checked."""
 
 
 def check_json(value: Any, at: str = "", depth: int = 0, most: int = sys.maxsize, named: int = MAX_DEPTH) -> None:
-    """Check that `value` is finite, bounded JSON of exactly the plain types of `json`, or frozen ones.
+    """Check that `value` is valid JSON within the limits, made of frozen types or the types of the module `json`.
 
-    It stands `at` a place, for messages, in `depth` containers. With `most`, it has at most so many values, itself
-    included, and 1 MiB of text; what is shared counts wherever it stands. Messages name at most `named` levels of keys,
-    the deeper ones being `*`.
+    `at` is the path of `value` for messages, and `depth` the number of objects and lists around `value`. `most` limits
+    the number of nested values, including `value`; with `most`, the text may have 1 MiB. A value that occurs twice
+    counts twice. Messages may show the keys of the outer `named` levels; deeper keys are shown as `*`.
 
-    Raises:
-        JsonTooLargeError: too many values, or too much text.
-        JsonValueError: another type, a number beyond 2^53-1 or not finite, a lone surrogate, too deep a nesting.
+    Raises `JsonTooLargeError` for too many values or too much text, and `JsonValueError` for a value of another type, a
+    number beyond 2^53-1 or not finite, a lone surrogate, or nesting that is too deep.
     """
     try:
-        left = _left(value, depth, most + MAX_BYTES // _TEXT_OF_A_VALUE)
-    except _Fault as fault:
+        left = _values_left(value, depth, most + MAX_BYTES // _TEXT_OF_A_VALUE)
+    except _JsonFaultError as fault:
         raise JsonValueError(f"{_place(at, fault.steps[::-1], named)}: {fault}") from None
     if left < 0:
         raise JsonTooLargeError(f"{at or 'value'}: more than {most} values, or more than {MAX_BYTES} bytes of text")
 
 
-class _Fault(Exception):  # noqa: N818 - no error yet: its place is not known
-    """What is wrong with a value; `steps` lead to it, the last one first."""
+class _JsonFaultError(Exception):
+    """A fault in a JSON value. `steps` are the keys and indexes on the path to the fault, the innermost first."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.steps: list[str | int] = []
 
 
-def _left(value: Any, depth: int, left: int) -> int:  # noqa: C901, PLR0912 - types, in the order of their frequency
-    """Return how many values are left of those that are admitted; below 0 there are too many, and not all were seen."""
+def _values_left(value: Any, depth: int, left: int) -> int:  # noqa: C901, PLR0912 - types, in the order of their frequency
+    """Check `value`, and return how many more values the limit allows. Stop as soon as this number is negative."""
     kind = type(value)
     if kind is str:
         left -= 1 + len(value) // _TEXT_OF_A_VALUE
@@ -159,40 +161,40 @@ def _left(value: Any, depth: int, left: int) -> int:  # noqa: C901, PLR0912 - ty
     if kind is int or kind is float:
         if -MAX_NUMBER <= value <= MAX_NUMBER:
             return left - 1
-        # Of an integer, which is finite whatever its size, `isfinite` would be an overflow.
+        # `isfinite` raises OverflowError for an integer that is too large for a float, but an integer is always finite.
         finite = kind is int or math.isfinite(value)
-        raise _Fault("number beyond 2^53-1" if finite else f"{value} is not a number of JSON")
+        raise _JsonFaultError("number beyond 2^53-1" if finite else f"{value} is not a number of JSON")
     if value is None or kind is bool:
         return left - 1
     if kind not in _CONTAINERS:
-        raise _Fault(f"{kind.__name__} is not a type of JSON")
+        raise _JsonFaultError(f"{kind.__name__} is not a type of JSON")
     if depth >= MAX_DEPTH:
-        raise _Fault(f"nested deeper than {MAX_DEPTH} levels")
+        raise _JsonFaultError(f"nested deeper than {MAX_DEPTH} levels")
     left -= 1
     item: Any = None
     if kind is list or kind is FrozenList:
         try:
             for item in value:
-                left = _left(item, depth + 1, left)
+                left = _values_left(item, depth + 1, left)
                 if left < 0:
                     break
-        except _Fault as fault:
-            fault.steps.append(next(at for at, one in enumerate(value) if one is item))
+        except _JsonFaultError as fault:
+            fault.steps.append(next(at for at, member in enumerate(value) if member is item))
             raise
         return left
     for key, item in value.items():
         if type(key) is not str:
-            raise _Fault("a key is not a string")
+            raise _JsonFaultError("a key is not a string")
         if not key.isascii():
             _check_text(key)
         left -= len(key) // _TEXT_OF_A_VALUE
-        # Most members are plain texts: for them another call is saved.
+        # Most members are plain texts, so they are checked here without a further function call.
         if type(item) is str and item.isascii():
             left -= 1 + len(item) // _TEXT_OF_A_VALUE
         else:
             try:
-                left = _left(item, depth + 1, left)
-            except _Fault as fault:
+                left = _values_left(item, depth + 1, left)
+            except _JsonFaultError as fault:
                 fault.steps.append(key)
                 raise
         if left < 0:
@@ -204,7 +206,7 @@ def _check_text(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise _Fault("lone surrogate in a string") from None
+        raise _JsonFaultError("lone surrogate in a string") from None
 
 
 def _place(at: str, steps: Iterable[str | int], named: int) -> str:
@@ -218,10 +220,10 @@ def _place(at: str, steps: Iterable[str | int], named: int) -> str:
 
 
 def parse_json(text: str | bytes, depth: int = 0, most: int | None = None, named: int = MAX_DEPTH) -> Any:
-    """Parse JSON strictly: no duplicate keys, no NaN or Infinity, bounded as by `check_json`; bytes are UTF-8.
+    """Parse JSON within the limits of `check_json`. Duplicate keys, NaN, Infinity, and bytes not in UTF-8 are errors.
 
-    `depth`, `most` and `named` are as there, but that an empty object or list counts as two values. JsonValueError:
-    not JSON, or not JSON as this system admits it.
+    Arguments and errors are those of `check_json`, but an empty object or list counts as two values. With `most`,
+    `text` may have 1 MiB.
     """
     if most is not None:
         _check_size(text)
@@ -229,7 +231,7 @@ def parse_json(text: str | bytes, depth: int = 0, most: int | None = None, named
     if value is not None:
         return value
     try:
-        # Decoded here, since json would guess UTF-16 from the first bytes.
+        # The text is decoded here, because `json` would guess from the first bytes whether it is UTF-16.
         text = text.decode() if isinstance(text, bytes) else text
         if most is not None:
             _check_separators(text, most)
@@ -241,8 +243,8 @@ def parse_json(text: str | bytes, depth: int = 0, most: int | None = None, named
     except UnicodeDecodeError:
         raise JsonValueError("value: not UTF-8 text") from None
     except ValueError as error:
-        raise JsonValueError(f"value: not JSON: {error}" if text.strip() else "value: it is empty") from None
-    # Of most texts it shows without a walk through the value that nothing in them is out of bounds.
+        raise JsonValueError(f"value: not JSON: {error}" if text.strip() else "value: the text is empty") from None
+    # Most values need no check of each member, because the text alone shows that no limit is exceeded.
     levels = text.count("{") + text.count("[")
     if levels > MAX_DEPTH - depth or not text.isascii() or _UNUSUAL.search(text):
         check_json(value, depth=depth, named=named)
@@ -251,16 +253,17 @@ def parse_json(text: str | bytes, depth: int = 0, most: int | None = None, named
 
 def _check_size(text: str | bytes) -> None:
     size = len(text)
-    if isinstance(text, str) and size <= MAX_BYTES and not text.isascii():  # a longer one need not be copied
+    # A text beyond the limit is rejected anyway, so it is not copied.
+    if isinstance(text, str) and size <= MAX_BYTES and not text.isascii():
         size = len(text.encode(errors="surrogatepass"))
     if size > MAX_BYTES:
-        raise JsonTooLargeError(f"value: it has {size} bytes, at most {MAX_BYTES} are admitted")
+        raise JsonTooLargeError(f"value: it has {size} bytes, but at most {MAX_BYTES} are allowed")
 
 
 def _round_trip(text: bytes, depth: int, most: int | None, named: int) -> Any:
-    """Return the value of a text that is to the byte what orjson writes of it; None where that is not known.
+    """Return a text's value if orjson serialises it to exactly this text; otherwise, or for too many values, None.
 
-    Such a text has no key twice, no lone surrogate and no integer out of bounds; all else is checked.
+    Such a text has no duplicate keys, lone surrogates or integers out of range, so only the other limits are checked.
     """
     levels = text.count(b"{") + text.count(b"[")
     if most is not None and levels + text.count(b",") > most:
@@ -286,10 +289,11 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 
 def _check_separators(text: str, most: int) -> None:
-    """Refuse a text with too many values before they are made."""
+    """Raise `JsonTooLargeError` for a text with too many values, before the text is parsed."""
     if _separators(text) <= most:
         return
-    # What stands between quotes is text. So many values have two texts each at most, and four quotes.
+    # Separators within quotes are part of a text. Each value has at most two texts, its key and itself, so more than
+    # four quotes per allowed value exceed the limit.
     parts = text.replace("\\\\", "").replace('\\"', "").split('"', 4 * most + 1)
     if len(parts) > 4 * most + 1 or _separators("".join(parts[::2])) > most:
         raise JsonTooLargeError(f"value: more than {most} values")
@@ -301,21 +305,21 @@ def _separators(text: str) -> int:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
-    # Not which: nobody knows yet whether it is sensitive.
+    # The message does not contain the key, because the key may be sensitive.
     if len(members) < len(pairs):
-        raise JsonValueError("value: a key stands twice in one object")
+        raise JsonValueError("value: duplicate key in an object")
     return members
 
 
 _STRICT: Final = json.JSONDecoder(object_pairs_hook=_unique)
-# A lone surrogate may be written as an escape; numbers may be out of bounds. Texts that only look so cost time.
+# The text may contain an escaped lone surrogate, or numbers that are out of range. A wrong match only costs time.
 _UNUSUAL: Final = re.compile(r"\\u|[0-9](?:[eE]|[0-9]{15})|NaN|Infinity")
-# orjson writes a float out of bounds like this, or with ".0" at its end. A digest in hexadecimal does not match.
+# orjson writes a large float in one of these forms, or with ".0" at its end. A hexadecimal digest does not match.
 _LARGE_FLOAT: Final = re.compile(rb"[0-9]e\+?[0-9]+(?:[,\]}]|\Z)")
 
 
 def has_unique_keys(text: bytes) -> bool:
-    """Return whether no object of a JSON text has a key twice; the bounds of `check_json` do not matter here."""
+    """Return whether the keys in each object of a JSON text are unique. Nothing else is checked."""
     try:
         json.loads(text, object_pairs_hook=_unique)
     except (JsonValueError, RecursionError):
@@ -324,27 +328,27 @@ def has_unique_keys(text: bytes) -> bool:
 
 
 def _is_plain(text: bytes) -> bool:
-    # A text such as "1.0," or "1e-6" counts as a number as well: that costs time and changes nothing. Few texts have
-    # ".0" or "e-6", and to look for these is faster than for the expressions.
+    # A text such as "1.0," or "1e-6" matches as well, which costs time but changes nothing. The search for the plain
+    # bytes ".0" and "e-6" comes first because it is faster than the expressions and rarely finds them.
     if (b"e-6" in text and _SMALL_FLOAT.search(text)) or (b".0" in text and _INTEGRAL_FLOAT.search(text)):
         return False
     return text.isascii() or not _BEYOND_SURROGATES.search(text.decode())
 
 
 def canonical(value: Any) -> bytes:
-    """Return the RFC 8785 form of a value that `check_json` accepts; JsonValueError where it cannot be serialised."""
+    """Return the RFC 8785 bytes of a value that passed `check_json`. Raises `JsonValueError` for any other value."""
     try:
         text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
         if _is_plain(text):
             return text
-        # By an expression, since a model may write thirty thousand such numbers.
+        # All numbers are rewritten by one regular expression, because a model may write thirty thousand of them.
         return _ODD_NUMBER.sub(_rewritten, text if text.isascii() else orjson.dumps(_sorted(value)))
     except (TypeError, ValueError, RecursionError) as error:
         raise JsonValueError(f"value: {error}") from error
 
 
 def _sorted(value: Any) -> Any:
-    """Return a value with the keys of its objects sorted by UTF-16 code unit."""
+    """Return the value with the keys of its objects sorted by UTF-16 code unit."""
     if isinstance(value, dict):
         return {key: _sorted(value[key]) for key in sorted(value, key=lambda key: key.encode("utf-16-be"))}
     return [_sorted(item) for item in value] if isinstance(value, list | tuple) else value
@@ -358,12 +362,12 @@ def _rewritten(match: re.Match[bytes]) -> bytes:
 
 
 def pointer(key: str) -> str:
-    """Return the JSON Pointer (RFC 6901) of a member."""
+    """Return the JSON Pointer (RFC 6901) of the member `key` of an object."""
     return f"/{key.replace('~', '~0').replace('/', '~1')}"
 
 
 def pointer_steps(text: str) -> tuple[str, ...]:
-    """Return the steps of a JSON Pointer; none for the empty one, which is the whole."""
+    """Return the keys in a JSON Pointer, unescaped. The empty pointer, which means the whole document, has no keys."""
     return tuple(step.replace("~1", "/").replace("~0", "~") for step in text.split("/")[1:])
 
 

@@ -1,8 +1,7 @@
-"""Tool calls as the APIs of models spell them, and their results in the same form (docs/application.md).
+"""Read tool calls in the formats of model APIs, and write results in the call's format (docs/application.md).
 
-In each form, arguments are an object or JSON text. The list is closed, and so are the fields of each form: one that is
-not known here could say what is meant to be called, such as the toolset that a name belongs to. A field that is null is
-not stated.
+The arguments of a call are an object or JSON text. An unknown field makes a call invalid, because the field could
+change which tool is meant, for example by naming a toolset. A field with the value null counts as absent.
 """
 
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ _LONGEST_ID: Final = 1024
 
 
 class CallForm(StrEnum):
-    """Whose form of a tool call it is."""
+    """The formats of tool calls, by the API that defines them."""
 
     OPENAI = "openai"
     OPENAI_RESPONSES = "openai-responses"
@@ -27,10 +26,19 @@ class CallForm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that a model proposes.
+    """A tool call that a model proposes.
 
-    `id` is the model's own; `arguments` are an object or JSON text; `form` is that which it was read from, None for one
-    that an application makes; `source` is what it was read from; `fault` says why it is not a call of its form.
+    Attributes:
+        id: the model's id of the call; may be None.
+        tool: the name of the tool.
+        arguments: an object, or JSON text.
+        form: the format in which the call was written; None for a call that an application made itself.
+        source: the original object that the call was read from.
+        fault: why `source` is not a valid call of its format; empty if it is valid.
+
+    Examples:
+        >>> ToolCall("call-1", "plan_trip", '{"city": "Turin"}').as_proposal()
+        {'tool': 'plan_trip', 'arguments': {'city': 'Turin'}}
     """
 
     id: str | None
@@ -41,13 +49,17 @@ class ToolCall:
     fault: str = field(default="", repr=False, compare=False)
 
     def as_proposal(self) -> dict[str, Any]:
-        """Return `{tool, arguments}`, still to be checked; JsonValueError: not a call of its form, or not JSON text."""
+        """Return `{tool, arguments}`, which still has to be checked against the manifest.
+
+        Raises:
+            JsonValueError: the call is not valid in its format, or its arguments are not valid JSON.
+        """
         if self.fault:
             raise JsonValueError(self.fault)
         arguments: Any = self.arguments
         if isinstance(arguments, str):
             try:
-                # Some models send an empty text for a tool without arguments.
+                # Some models send an empty text as the arguments of a tool without arguments.
                 arguments = parse_json(arguments or "{}", most=MAX_VALUES, named=1)
             except JsonValueError as error:
                 raise JsonValueError(f"the text of the arguments: {error}") from None
@@ -57,10 +69,9 @@ class ToolCall:
 
 
 class _Shape(NamedTuple):
-    """How a form spells a call.
+    """The fields of a call in one format. The field `mark` with the value `value` (None: any value) shows this format.
 
-    It is known by the field `mark`, whose value has to be `value` (None: any). The object `inside` has name and
-    arguments; None: the call itself has. The id stands in either. `others` say nothing about what is called.
+    The object `inside` (None: the call) has name and arguments. Fields in `others` do not affect which tool is called.
     """
 
     form: CallForm
@@ -72,7 +83,7 @@ class _Shape(NamedTuple):
     others: tuple[str, ...]
 
 
-# In the order in which they are looked for: `name` stands in several.
+# The formats are tried in this order, because several of them have the field `name`.
 _SHAPES: Final = (
     _Shape(
         CallForm.OPENAI, "function", None, "function", "arguments", "id",
@@ -92,14 +103,13 @@ _SHAPES: Final = (
 
 
 def tool_call(value: Any) -> ToolCall | None:
-    """Return the call that an object in one of the forms stands for; None for anything else.
+    """Return the tool call in a JSON object, an SDK's object (with `model_dump`) or `ToolCall`; None for other values.
 
-    The object is one of JSON, a `ToolCall`, which is returned, or an SDK's (`model_dump`): JsonValueError where that
-    cannot be written as JSON.
+    Raises `JsonValueError` if the SDK's object cannot be converted to JSON.
     """
     if isinstance(value, ToolCall):
         return value
-    call = _written(value)
+    call = _as_json(value)
     if not isinstance(call, dict):
         return None
     shape = next((shape for shape in _SHAPES if shape.mark in call and shape.value in (None, call[shape.mark])), None)
@@ -114,25 +124,25 @@ def tool_call(value: Any) -> ToolCall | None:
     return ToolCall(own_id, fields.get("name", ""), {} if arguments is None else arguments, shape.form, value, fault)
 
 
-def _written(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     dump = None if isinstance(value, dict | type) else getattr(value, "model_dump", None)
     if dump is None:
         return value
     try:
         return dump(mode="json", by_alias=True)
     except Exception as error:
-        raise JsonValueError(f"{type(value).__name__} is not JSON: {type(error).__name__}") from error
+        raise JsonValueError(f"{type(value).__name__} cannot be written as JSON: {type(error).__name__}") from error
 
 
 def _fault(shape: _Shape, call: dict[str, Any], inner: Any, call_id: Any) -> str:
-    """Return why an object is not a call of the form that it is marked as; empty where it is."""
+    """Return why an object is not a valid call of its format; the empty string if it is valid."""
     parts = {"name", shape.arguments, shape.call_id, *shape.others}
-    stated = _stated(call)
-    unknown = stated - (parts if shape.inside is None else {shape.inside, shape.call_id, *shape.others}) - {shape.mark}
+    present = _present_fields(call)
+    unknown = present - (parts if shape.inside is None else {shape.inside, shape.call_id, *shape.others}) - {shape.mark}
     if shape.inside is not None:
         if not isinstance(inner, dict):
-            return f"a call of the form {shape.form} has an object as {shape.inside}"
-        unknown |= _stated(inner) - parts
+            return f"{shape.inside} has to be an object in a call of the form {shape.form}"
+        unknown |= _present_fields(inner) - parts
     if unknown:
         return f"unknown field {min(unknown)!r:.60} in a call of the form {shape.form}"
     if call_id is not None and not _is_id(call_id):
@@ -140,15 +150,15 @@ def _fault(shape: _Shape, call: dict[str, Any], inner: Any, call_id: Any) -> str
     return ""
 
 
-def _stated(fields: dict[Any, Any]) -> set[str]:
-    """Return the names of the fields that are not null; of one that no JSON has, the type of its name."""
+def _present_fields(fields: dict[Any, Any]) -> set[str]:
+    """Return the names of the fields that are not null; for a name that is not a string, the name of its type."""
     return {
         name if isinstance(name, str) else type(name).__name__ for name, value in fields.items() if value is not None
     }
 
 
 def _is_id(value: Any) -> bool:
-    """Return whether a value can be the id of a call; that of a request of JSON-RPC may be a number."""
+    """Return whether a value can be the id of a call. JSON-RPC also allows numbers."""
     if type(value) not in (str, int):
         return False
     try:
@@ -159,9 +169,9 @@ def _is_id(value: Any) -> bool:
 
 
 def tool_result(form: CallForm, call: ToolCall, content: str, *, is_error: bool, result: Any = None) -> dict[str, Any]:
-    """Return what goes back to the model for a call, in one of the forms.
+    """Return the message that shows the model a call's result. `content` is the result as text, or the error's reason.
 
-    `content` is the result as text, or why there is none; `result` is it as JSON, for the forms that take that.
+    `result` is the result as JSON, for formats that accept JSON.
     """
     if form is CallForm.OPENAI:
         return {"role": "tool", "tool_call_id": call.id, "content": content}

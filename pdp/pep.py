@@ -1,4 +1,4 @@
-"""The policy enforcement point: what an application calls. How a call goes stands in pdp/flow."""
+"""`Pep`, the policy enforcement point that applications call. The stages of a call are in `pdp.flow`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pdp.manifest.effective import EffectiveManifest
 from pdp.proposal import Execution
 from pdp.session import Session
 
-if TYPE_CHECKING:  # only some calls load these
+if TYPE_CHECKING:  # Most calls do not need these modules, so they are imported only for types.
     from pdp.approvals.approvals import Approvals
     from pdp.client.pep import RemotePep
     from pdp.contract.registry.registry import Registry
@@ -41,31 +41,42 @@ if TYPE_CHECKING:  # only some calls load these
     from pdp.stores.remote_calls import CallName
     from pdp.stores.sql.records import SqlRemoteCalls
 
-
-_OF_ENGINES: Final = frozenset({"bundle", "policies", "data", "engine", "opa_url"})
-"""The options of `engine_of_files` in `pdp.project.resources`."""
+_ENGINE_OPTIONS: Final = frozenset({"bundle", "policies", "data", "engine", "opa_url"})
 
 
 class Pep(Closable):
-    """Decides the tool calls of one agent application, and runs those that are allowed.
+    """The policy enforcement point: it decides the tool calls of an agent, and runs those that are allowed.
 
-    Safe to share between threads and tasks. A method that decides a proposal returns an `Evaluation` and never raises
-    for what a model proposed or an engine answered. Each has an async variant, `adecide` of `decide`, with the same
-    arguments and errors; there, a plain function of a tool runs in a thread. What is absent of `audit`, `keys`,
-    `actions` and `ledger` is kept in memory.
+    Threads and tasks can share a `Pep`. Methods that decide return an `Evaluation`, and do not raise for a bad proposal
+    or a failed engine. Async variants, such as `adecide`, run tools that are not coroutine functions in a thread.
 
     Args:
-        tools: the functions to run, by tool name; `tool` adds to them.
-        registry: where functions are bound as well, with their state and config; its manifest has to be `manifest`.
-        approvals: who may approve what the policy wants a person for. Without it no call is ever approved.
-        obligations: the application's own handlers, by the id of the obligation that each fulfils.
-        deployment: what holds for all runs of agents: sources to pin, versions, markings.
-        observers: functions that take an event when a tool begins and ends.
-        keyless: tools whose calls reserve no idempotency key, so that no earlier result is replayed.
+        manifest: the effective manifest, as `load_effective` returns it.
+        engine: the engine that decides.
+        audit: records the events; by default in memory, like `keys`, `actions`, `ledger` and `budgets`.
+        tools: the functions that run the tools, by tool name; the method `tool` adds further functions.
+        registry: functions with their state and configuration; the registry's manifest must be `manifest`.
+        approvals: opens and checks approvals. Without this argument, no call can be approved.
+        obligations: handlers of the application, by the id of the obligation.
+        keys, actions, ledger, budgets: the stores; see `pdp.SqlIdempotency` for keys in a database.
+        remote_calls: the store of calls whose tools other processes run.
+        deployment: settings that all runs share: sources to pin, versions and markings.
+        observers: functions that get an event when a tool starts and ends.
+        telemetry: records spans and metrics with OpenTelemetry.
+        keyless: names of tools that never reserve an idempotency key, so that none of their results is replayed.
 
     Raises:
-        UsageError: an invalid handler, or one for an obligation of the baseline; an invalid observer; a registry with
-            another manifest; a function that no tool has.
+        UsageError: an invalid handler or observer, a handler for an obligation of the baseline, a registry with
+            another manifest, or a function whose name is not a tool of the manifest.
+
+    Examples:
+        >>> def lookup_beneficiary(payee_name, invoice_ref):
+        ...     return "bene-acme-441"
+        >>> call = {"tool": "lookup_beneficiary", "arguments": {"payee_name": "Acme", "invoice_ref": "INV-8842"}}
+        >>> session = {"claims": {"sub": "officer-123", "scope": "payments.lookup"}}
+        >>> with Pep.from_project("pdp.yaml", tools={"lookup_beneficiary": lookup_beneficiary}) as pep:
+        ...     pep.call(call, session).result
+        'bene-acme-441'
     """
 
     @checked
@@ -90,9 +101,7 @@ class Pep(Closable):
         keyless: Iterable[str] = (),
     ) -> None:
         if registry is not None and registry.manifest.digest != manifest.digest:
-            raise UsageError(
-                "the registry has another manifest", hint="pass `registry.manifest`, or use `from_registry`"
-            )
+            raise UsageError("the registry was created with another manifest", hint="use `Pep.from_registry`")
         self.registry = registry
         self.watch: ProjectWatch | None = None
         self._owned = ExitStack()
@@ -117,25 +126,27 @@ class Pep(Closable):
     def from_project(
         cls, file: str | Path, *, engine: EngineName | Engine | None = None, watch: bool = False, **options: Any
     ) -> Self:
-        """Return an enforcement point for a project file; close it when done. docs/project.md says what it opens.
+        """Return an enforcement point for a project file; close it when done. docs/project.md describes the file.
 
         Args:
-            file: the path of the project file, `pdp.yaml`. What it says of `session` and `scenarios` is for commands.
-            engine: instead of the one that the file states: its name, or one that is open, which stays yours to close.
-            watch: for development: what the files say from now on decides, once all of it is sound; see `watch`.
-            options: the rest, as of the constructor. What is given there is not taken from the store.
+            file: the project file, `pdp.yaml`; only `pdp` commands read its fields `session` and `scenarios`.
+            engine: replaces the engine of the file: a name, or an open engine, which the caller closes.
+            watch: for development: load changed files again if they have no faults; see the attribute `watch`.
+            options: further arguments of the constructor. Stores given here replace those in the project's database.
 
         Raises:
-            UsageError: a file is missing or faulty, or OPA is needed and not there.
-            BundleError, EngineError, StoreError: what they name cannot be used.
+            UsageError: a file is missing or faulty, or OPA is needed and not installed.
+            BundleError, EngineError, StoreError: the bundle, engine or store cannot be used.
         """
-        from pdp.project.file import engine_of_project, manifest_of_project, read_project  # noqa: PLC0415 - not always
-        from pdp.project.resources import open_stores, stores_of_pep  # noqa: PLC0415 - likewise
+        from pdp.project.file import engine_of_project, manifest_of_project, read_project  # noqa: PLC0415 - only with a project file
+        from pdp.project.resources import open_stores, stores_of_pep  # noqa: PLC0415 - only with a project file
 
         path = Path(file).absolute()
         project = read_project(path)
         if watch and ((engine or project.engine) != "embedded" or "registry" in options):
-            raise UsageError("what is watched has the embedded engine, and no registry", hint="leave watch out")
+            raise UsageError(
+                "`watch` works only with the embedded engine and without a registry", hint="leave `watch` out"
+            )
         with ExitStack() as owned:
             stores = stores_of_pep(open_stores(project.store, owned)) if project.store else {}
             manifest = manifest_of_project(path, project)
@@ -168,19 +179,21 @@ class Pep(Closable):
         Args:
             manifest: path of the tool manifest, YAML or JSON.
             governance: path of the governance file.
-            bundle: path of a bundle; the released baseline when absent.
-            policies: instead of a bundle, folders with concerns of your own, compiled with OPA now or before.
-            data: the roots `directory` and `settings` of the policy's data, laid over the bundle's; or files with them.
-            engine: `embedded`, `sidecar`, or an engine that is open, which stays yours to close.
-            opa_url: for `sidecar` an OPA that runs and decides by its own bundle; without it a local one is started.
-            store: the URL of the database with keys, actions, approvals, runs and budgets, such as `sqlite:///agent.db`.
-            options: the rest, as of the constructor. What is given there is not taken from the store.
+            bundle: path of a bundle; by default the released baseline.
+            policies: folders with your own concerns, instead of a bundle. OPA compiles changed folders.
+            data: the policy's data under `directory` and `settings`, as an object or files. This data is merged over
+                the bundle's data.
+            engine: `embedded`, `sidecar`, or an open engine, which the caller closes.
+            opa_url: with `sidecar`: a running OPA that decides by its own bundle. By default, a local OPA is started.
+            store: the URL of the database with keys, actions, approvals, runs and budgets, such as
+                `sqlite:///agent.db`.
+            options: further arguments of the constructor. Stores given here replace the stores in `store`.
 
         Raises:
-            UsageError: a file is missing or faulty, with the place of every fault; arguments that exclude each other.
-            BundleError, EngineError, StoreError: what they name cannot be used.
+            UsageError: a file is missing or faulty (with the place of every fault), or arguments exclude each other.
+            BundleError, EngineError, StoreError: the bundle, engine or store cannot be used.
         """
-        from pdp.manifest.load import load_effective  # noqa: PLC0415 - only applications that start from files
+        from pdp.manifest.load import load_effective  # noqa: PLC0415 - only with files
 
         effective = load_effective(manifest, governance)
         files = {"bundle": bundle, "policies": policies, "data": data, "engine": engine, "opa_url": opa_url}
@@ -189,8 +202,8 @@ class Pep(Closable):
     @classmethod
     @checked
     def from_registry(cls, registry: Registry, **options: Any) -> Self:
-        """Return an enforcement point for the tools of a registry; options and errors as of `from_files`."""
-        files = {name: options.pop(name) for name in _OF_ENGINES & options.keys()}
+        """Return an enforcement point for the tools of a registry; options and errors as for `from_files`."""
+        files = {name: options.pop(name) for name in _ENGINE_OPTIONS & options.keys()}
         return cls._opened(registry.manifest, files, options.pop("store", None), {"registry": registry, **options})
 
     @staticmethod
@@ -198,17 +211,17 @@ class Pep(Closable):
     def remote(
         url: str, *, token: str | None = None, tools: Mapping[str, Callable[..., Any]] | None = None
     ) -> RemotePep:
-        """Return an enforcement point whose decisions a service makes; see `pdp.client.pep`. Needs the extra `client`.
+        """Return an enforcement point that asks a decision service; see `pdp.client.pep`. Needs the extra `client`.
 
         Args:
-            url: `https://HOST[:PORT][/PATH]`; `http` for this machine alone.
-            token: a bearer token; else the variable PDP_TOKEN.
-            tools: the functions to run, by tool name; `tool` adds to them.
+            url: `https://HOST[:PORT][/PATH]`; `http` is allowed for this machine only.
+            token: a bearer token; by default the variable PDP_TOKEN.
+            tools: the functions that run the tools, by tool name; the method `tool` adds further functions.
 
         Raises:
-            UsageError: an address, token or function that cannot be used; EngineError: the manifest cannot be read.
+            UsageError, EngineError: an argument cannot be used; or the service's manifest cannot be read.
         """
-        from pdp.client.pep import RemotePep  # noqa: PLC0415 - only applications without an engine
+        from pdp.client.pep import RemotePep  # noqa: PLC0415 - only with a decision service
 
         return RemotePep(url, token=token, tools=tools)
 
@@ -216,7 +229,7 @@ class Pep(Closable):
     def _opened(
         cls, manifest: EffectiveManifest, files: Mapping[str, Any], store: str | None, options: Mapping[str, Any]
     ) -> Self:
-        from pdp.project.resources import engine_of_files, open_stores, stores_of_pep  # noqa: PLC0415 - only such
+        from pdp.project.resources import engine_of_files, open_stores, stores_of_pep  # noqa: PLC0415 - only with files
 
         with ExitStack() as owned:
             stores = stores_of_pep(open_stores(store, owned)) if store else {}
@@ -226,7 +239,7 @@ class Pep(Closable):
         return pep
 
     def close(self) -> None:
-        """Close what was opened for it: engine, store, watching. What it was given stays open."""
+        """Close the engine, store and file watcher that this object opened, but not those passed as arguments."""
         self._owned.close()
 
     @checked
@@ -243,16 +256,16 @@ class Pep(Closable):
         budgets: BudgetStore | None = None,
         deployment: Deployment | None = None,
     ) -> Self:
-        """Return another enforcement point that shares manifest and engine; what is not given stays as it is here.
+        """Return a copy with the same manifest and engine, in which the given arguments replace the old arguments.
 
-        Runs are shared as well, unless `actions` or `deployment` is given: then it has its own, and none is open.
-        With `audit`, its calls and its `approvals` write to that stream, and to no other; approvals are still shared.
+        Original and copy share the open runs, unless `actions` or `deployment` is given. With `audit`, the copy records
+        its calls and approvals in that audit only, but the approvals themselves remain shared.
         """
         parts, other = self._parts, copy(self)
-        other.watch, other._owned = None, ExitStack()  # noqa: SLF001 - one of its own kind
+        other.watch, other._owned = None, ExitStack()  # noqa: SLF001 - a copy of this object
         if approvals is None and audit is not None and parts.approvals is not None:
             approvals = parts.approvals.recorded_in(audit)
-        other._parts = replace(  # noqa: SLF001 - likewise
+        other._parts = replace(  # noqa: SLF001 - a copy of this object
             parts,
             audit=parts.audit if audit is None else audit,
             approvals=parts.approvals if approvals is None else approvals,
@@ -269,43 +282,43 @@ class Pep(Closable):
 
     @property
     def engine(self) -> Engine:
-        """Who decides."""
+        """The engine that decides."""
         return self._parts.engine
 
     @property
     def newest(self) -> NewestRelease:
-        """The newest release that has decided here."""
+        """The newest policy release that has decided a call of this enforcement point."""
         return self._parts.newest
 
     @property
     def audit(self) -> AuditLog:
-        """Where events go."""
+        """The audit that records the events."""
         return self._parts.audit
 
     @property
     def approvals(self) -> Approvals | None:
-        """Who may approve; None: nobody."""
+        """The approvals of this enforcement point; may be None."""
         return self._parts.approvals
 
     @property
     def actions(self) -> ActionStore:
-        """The store of actions of calls with effects."""
+        """The store of actions, which records calls with effects."""
         return self._parts.stores.actions
 
     @property
     def remote_calls(self) -> SqlRemoteCalls | None:
-        """The store of calls whose tools others run; None: there is none."""
+        """The store of calls whose tools other processes run; may be None."""
         return self._parts.remote_calls
 
     def decide(self, proposal: Any, session: Any, *, hold: bool = False, **ids: Unpack[CallIds]) -> Evaluation:
         """Decide one proposal without running it.
 
         Args:
-            proposal: a `Proposal`, JSON text, or the object `{tool, arguments}` or `{tool_name, payload}`; or a call as
-                the API of a model spells it, see `pdp.model_calls`. Its id is then the `tool_call_id`.
-            session: a `Session`, or the object that it stands for.
-            hold: whether a STEP_UP opens the approval that the call waits for, as `call` does.
-            ids: `tool_call_id` and `step_name`, for the record; see `CallIds`.
+            proposal: a `Proposal`, JSON text, an object `{tool, arguments}` or `{tool_name, payload}`, or a call in a
+                format of `pdp.model_calls`, whose id becomes the `tool_call_id`.
+            session: a `Session`, or an object with its fields.
+            hold: whether to open an approval on STEP_UP, as `call` does.
+            ids: `tool_call_id` and `step_name`, which the audit records.
         """
         parts = self._parts
         received = _received(parts, to_run=False, hold=hold, **ids)
@@ -318,9 +331,9 @@ class Pep(Closable):
         return Evaluation(await adrive(decide(received, proposal, session, parts), parts.engine))
 
     def call(self, proposal: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
-        """Decide one proposal and, on ALLOW alone, run its tool with exactly the decided arguments.
+        """Decide one proposal and, on ALLOW only, run its tool with exactly the decided arguments.
 
-        Arguments as in `decide`. What the tool returned is in `Evaluation.result`, a failure in `outcome.failure`.
+        Arguments are as for `decide`. The evaluation has the tool's `result`, or its failure in `outcome.failure`.
         """
         from pdp.flow.run import call  # noqa: PLC0415 - a decision alone needs no runner
 
@@ -343,35 +356,35 @@ class Pep(Closable):
         proposer: Mapping[str, Any] | None = None,
         **ids: Unpack[CallIds],
     ) -> dict[str, Any]:
-        """Decide a proposal whose tool another enforcement point runs, see `pdp.flow.remote.calls`.
+        """Decide a proposal whose tool another process runs; see `pdp.flow.remote.calls`.
 
-        What comes back is plain JSON; docs/service.md has its form. On ALLOW, all that the run needs is reserved.
-        `proposer`: the claims of the token that proposes; whoever they name does not approve the call.
+        On ALLOW, the idempotency key, budgets and approval of the call are reserved. `proposer` has the claims of the
+        proposer, who cannot approve the call. Returns the answer of the service as JSON; docs/service.md describes it.
         """
-        from pdp.flow.remote.calls import begin  # noqa: PLC0415 - only services
+        from pdp.flow.remote.calls import begin  # noqa: PLC0415 - only in a service
 
         received = _received(self._parts, to_run=True, **ids)._replace(proposer=proposer or {})
         return await adrive(begin(remote, received, proposal, session, self._parts), self.engine)
 
     async def afinish(self, remote: CallName, execution: Execution) -> dict[str, Any]:
-        """Take what a call that was begun came to, see there."""
-        from pdp.flow.remote.calls import finish  # noqa: PLC0415 - only services
+        """Record the outcome of a call that `abegin` began, and return the answer of the service as JSON."""
+        from pdp.flow.remote.calls import finish  # noqa: PLC0415 - only in a service
 
         return await adrive(finish(remote, execution, self._parts), self.engine)
 
     def sweep(self, now: float | None = None) -> int:
-        """Record calls that nobody has finished in time, see there, and return how many."""
-        from pdp.flow.remote.calls import sweep  # noqa: PLC0415 - only services
+        """Record as `unknown` the calls whose outcome was not reported in time, and return their number."""
+        from pdp.flow.remote.calls import sweep  # noqa: PLC0415 - only in a service
 
         return drive(sweep(time.time() if now is None else now, self._parts), self.engine)
 
     def compensate(self, action_id: str, arguments: Any, session: Any, **ids: Unpack[CallIds]) -> Evaluation:
-        """Take back what an action did: call the tool that its own declares as `compensation`, decided as any other.
+        """Undo an action: call the tool that the action's tool declares as `compensation`, decided like any other call.
 
-        The action was committed, or has failed. It is compensated once, whatever the session's idempotency key.
+        The action must be committed or failed. It is compensated at most once, even with another idempotency key.
 
         Raises:
-            UsageError: an action that cannot be compensated, or no session; see `pdp.flow.run.compensate`.
+            UsageError: the action cannot be compensated, or there is no session.
         """
         from pdp.flow.run import compensate  # noqa: PLC0415 - a decision alone needs no runner
 
@@ -388,13 +401,12 @@ class Pep(Closable):
         return await adrive(compensate(received, action_id, arguments, session, parts), parts.engine)
 
     def plan(self, steps: Sequence[Any], session: Any) -> PlanEvaluation:
-        """Check a whole plan before its first call: every step by its tool's rules, all of them by the policy.
+        """Check a whole plan before its first call: each step against its tool, and all steps against the policy.
 
-        Steps are proposals, each with a `step_name` if it has one. No call runs: each is decided by itself, in a
-        session whose `plan` is that of the answer.
+        No call runs. Each call is decided again later, in a session with this `plan`. Steps may have a `step_name`.
 
         Raises:
-            UsageError: no list of at most 100 steps, or no session.
+            UsageError: `steps` is not a list of at most 100 steps, or there is no session.
         """
         return drive(*_plan(self._parts, steps, session))
 
@@ -403,10 +415,10 @@ class Pep(Closable):
         return await adrive(*_plan(self._parts, steps, session))
 
     def visible_tools(self, session: Any) -> dict[str, Visibility]:
-        """Return each tool with what this session's subject can do with it; see `pdp.flow.preview`.
+        """Return for each tool whether the session's subject may call it: always, never, or depending on the arguments.
 
         Raises:
-            UsageError: no session, or one that names nobody.
+            UsageError: no session, or a session without a subject.
         """
         return drive(*_visible_tools(self._parts, session))
 
@@ -415,20 +427,22 @@ class Pep(Closable):
         return await adrive(*_visible_tools(self._parts, session))
 
     def end_run(self, run_id: str, session: Any) -> None:
-        """Forget a run of the session's caller and all that it remembers; nothing happens when there is none.
+        """End a run of the session's caller and delete its records; do nothing if the run does not exist.
 
-        A run begins by itself with its first call. End each run that is over: a limited number is open at once, and
-        those closed for others stay closed. UsageError: no session, or no text as `run_id`.
+        A run begins with its first call. End each run, because the number of open runs is limited.
+
+        Raises:
+            UsageError: no session, or `run_id` is not a non-empty text.
         """
         if not isinstance(run_id, str) or not run_id:
-            raise UsageError("a run needs a run_id", hint="pass the `run_id` of its sessions")
+            raise UsageError("run_id has to be a non-empty text", hint="pass the `run_id` of the sessions")
         self._parts.stores.end_run(run_id, Session.read(session).caller, labelled=self.manifest.tracks_flow)
 
     def state_after(self, tool: str, state: Mapping[str, Any], result: Any) -> dict[str, Any]:
-        """Return the state after a tool gave `result`, its state effects merged.
+        """Return the state after `tool` returned `result`, with the tool's state effects applied to `state`.
 
         Raises:
-            UsageError, StateEffectError: no such tool, or the result is not what its effects declare.
+            UsageError, StateEffectError: no tool has this name; or the result does not fit its state effects.
         """
         compiled = self._parts.manifest.tool(tool)
         if compiled is None:
@@ -436,34 +450,32 @@ class Pep(Closable):
         return compiled.state_after(state, result)
 
     def tool(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Guard a function whose name is a tool of the manifest: whoever calls it is decided upon first.
+        """Guard a function that has the name of a tool in the manifest: decide each call before the function runs.
 
-        The guarded function takes its session from `using`. It returns what the function returns, or raises
-        `ToolDeniedError` (also when no session is in use) or `ToolFailedError`.
+        The guarded function uses the session of `using`. It returns the function's result, or raises `ToolDeniedError`
+        (also without a session) or `ToolFailedError`.
 
         Raises:
-            UsageError: no such tool, or parameters that the tool's schema does not name.
+            UsageError: no tool has this name, or the parameters are not those of the tool's schema.
         """
-        from pdp.flow.guard import guarded  # noqa: PLC0415 - only applications with guarded functions
+        from pdp.flow.guard import guarded  # noqa: PLC0415 - only with guarded functions
 
         return guarded(self.call, self.acall, function, self.manifest, self._parts.tools)
 
     def using(self, session: Any) -> AbstractContextManager[Session]:
-        """Let guarded functions called inside the block take this session, and those of tasks started there.
+        """Use this session for guarded functions that are called in the `with` block, and in tasks started there.
 
-        A new thread has no session of its own: start it with `contextvars.copy_context().run`. A generator that is
-        suspended within the block leaves its session to whoever goes on meanwhile in its thread or task: open no block
-        around a `yield`, but for a `@contextmanager` or a fixture that is to do just that.
+        A new thread has no session: start it with `contextvars.copy_context().run`. Do not `yield` inside the block,
+        because the generator's caller would use the session until the generator continues. A `@contextmanager` or
+        fixture may `yield`.
         """
-        from pdp.flow.guard import session_in_use  # noqa: PLC0415 - as above
+        from pdp.flow.guard import session_in_use  # noqa: PLC0415 - only with guarded functions
 
         return session_in_use(session)
 
     def _replaced(self, manifest: EffectiveManifest, engine: Engine) -> None:
-        """Let calls from now on be decided by these; those that are under way end with what they began with.
-
-        The releases are seen anew: policies that were compiled here have none to compare.
-        """
+        """Use another manifest and engine from now on; calls in progress finish with the old manifest and engine."""
+        # Policies compiled from files have no release number, so the check that rejects older releases starts again.
         tools, compiled = self._parts.tools.of_manifest(manifest), CompiledManifest(manifest)
         self._parts = replace(self._parts, manifest=compiled, engine=engine, tools=tools, newest=NewestRelease())
 
@@ -477,12 +489,12 @@ def _received(
 
 
 def _plan(parts: Parts, steps: Sequence[Any], session: Any) -> tuple[Generator[Step, Any, PlanEvaluation], Engine]:
-    from pdp.flow.preview import evaluate_plan  # noqa: PLC0415 - only applications that plan
+    from pdp.flow.preview import evaluate_plan  # noqa: PLC0415 - only for plans
 
     return evaluate_plan(steps, Session.read(session), _received(parts, to_run=False), parts), parts.engine
 
 
 def _visible_tools(parts: Parts, session: Any) -> tuple[Generator[Step, Any, dict[str, Visibility]], Engine]:
-    from pdp.flow.preview import visible  # noqa: PLC0415 - only applications that ask for it
+    from pdp.flow.preview import visible  # noqa: PLC0415 - only for visible tools
 
     return visible(Session.read(session), parts.manifest, time.time()), parts.engine

@@ -1,4 +1,4 @@
-"""What the model proposes, and what becomes of it.
+"""Proposals of a model, and their outcomes.
 
 Source: tool boundary document (proposal `{tool_name, payload}`, rejection `{code, reason}`, outcome
 `{status, proposal?, rejection?}`, the five fixed rejection codes) and tool registry document (proposal
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RejectionCode(StrEnum):
-    """Why a proposal did not pass; fixed by the tool boundary document."""
+    """The reasons why a proposal is rejected, as fixed by the tool boundary document."""
 
     INVALID_TOOL_NAME = "INVALID_TOOL_NAME"
     INVALID_PAYLOAD = "INVALID_PAYLOAD"
@@ -31,7 +31,7 @@ class RejectionCode(StrEnum):
 
 
 class ProposalRejectedError(PdpError):
-    """A proposal does not pass a check that stands before the policy; `call` is as of `Proposal`."""
+    """A proposal failed a check that precedes the policy. `rejection` is a code of the tool boundary document."""
 
     code: ClassVar[str] = "pdp.proposal_rejected"
 
@@ -43,10 +43,10 @@ class ProposalRejectedError(PdpError):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One tool call as a model proposes it: a name from the manifest and arguments, plain JSON. Nothing more.
+    """A tool call that a model proposes: a tool of the manifest and its arguments, as plain JSON.
 
-    `text` is the RFC 8785 form of the arguments; whatever runs is parsed from it again, so that nobody changes what was
-    decided on. `call` is the model's call that it was read from, if any; `spelling` names the two parts as they came.
+    `text` is the RFC 8785 form of the arguments. The tool's arguments are parsed from `text`, so the tool gets exactly
+    what was decided. `call` is the call in the model's format, `spelling` has the proposal's field names.
     """
 
     tool: str
@@ -57,22 +57,21 @@ class Proposal:
 
     @classmethod
     def read(cls, value: Any, *, is_checked: bool = False) -> Self:
-        """Read a proposal: JSON text or an object, in one of two spellings, or a call in a form of `pdp.model_calls`.
+        """Read a proposal: JSON text, an object (`_SPELLINGS`), a call in a format of `pdp.model_calls`, a `Proposal`.
 
-        `is_checked`: `parse_json` has already admitted the object, with at most `MAX_VALUES` values.
-
-        Raises:
-            ProposalRejectedError: INVALID_PAYLOAD: not JSON, too large, of another shape, or with unknown fields.
+        With `is_checked`, `parse_json` has already checked the object with at most `MAX_VALUES` values. Raises
+        `ProposalRejectedError` (INVALID_PAYLOAD) if `value` is not JSON, too large or not a proposal.
         """
         call = None
         if isinstance(value, Proposal):
             call, value = value.call, value.as_proposed()
         try:
-            # Depth 1: in the request, the arguments stand one level deeper than in the proposal.
+            # The depth is limited by one less than in a request, because the request nests the arguments one level
+            # deeper.
             if isinstance(value, str | bytes):
                 value, is_checked = parse_json(value, depth=1, most=MAX_VALUES, named=_NAMED), True
             if not isinstance(value, dict) or not ("tool" in value or "tool_name" in value):
-                from pdp.model_calls import tool_call  # noqa: PLC0415 - only what is in the form of a model's API
+                from pdp.model_calls import tool_call  # noqa: PLC0415 - only for calls of model APIs
 
                 call = tool_call(value)
                 if call is not None:
@@ -87,21 +86,22 @@ class Proposal:
 
     @property
     def digest(self) -> str:
-        """The digest of the arguments."""
+        """The digest of the arguments: `sha256:` and 64 hexadecimal digits."""
         return digest(self.text)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the proposal in the spelling of the registry document."""
+        """Return `{tool, arguments}`, as in the registry document."""
         return {"tool": self.tool, "arguments": self.arguments}
 
     def as_proposed(self) -> dict[str, Any]:
-        """Return the proposal in the spelling that it was read in."""
+        """Return the proposal with the field names that it was read with."""
         return dict(zip(self.spelling, (self.tool, self.arguments), strict=True))
 
 
-# An argument's name may be named before it is known which tool it is for; what is in it can be sensitive, keys as well.
+# At this point the tool is not known, so messages name an argument at most, and nothing inside it, which may be
+# sensitive.
 _NAMED: Final = 2
-# The two spellings of the source documents; a proposal uses one of them, whole.
+# The field names in the two accepted formats. A proposal must use one format only.
 _SPELLINGS: Final = (("tool", "arguments"), ("tool_name", "payload"))
 _KINDS: Final = {list: "a list", str: "a string", type(None): "null"}
 
@@ -114,7 +114,7 @@ def _parts(value: Any) -> tuple[tuple[str, str], str, dict[str, Any]]:
     tool, arguments = value.get(name), value.get(payload, {})
     if len(value) > (name in value) + (payload in value):
         unknown = min(value.keys() - {name, payload})
-        others = "" if name in value else ", or is a call as OpenAI, Anthropic, MCP or Gemini spell it"
+        others = "" if name in value else ", or is a call in the format of OpenAI, Anthropic, MCP or Gemini"
         raise JsonValueError(f"unknown field {unknown!r:.60}: a proposal has {name} and {payload}{others}")
     if not isinstance(tool, str) or not isinstance(arguments, dict):
         raise JsonValueError(f"{name} has to be a string and {payload} an object")
@@ -122,7 +122,7 @@ def _parts(value: Any) -> tuple[tuple[str, str], str, dict[str, Any]]:
 
 
 class Status(StrEnum):
-    """What became of a proposal."""
+    """The status of a proposal after all checks."""
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
@@ -131,9 +131,9 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A fixed code and a reason that is the same for the same input.
+    """The rejection of a proposal. Equal proposals are rejected for equal reasons.
 
-    `details` is for programs: where the schema refuses, `faults`: `[{argument, rule, expected, found}]`.
+    `details` is for programs. `details.faults` lists schema violations: `[{argument, rule, expected, found}]`.
     """
 
     code: RejectionCode
@@ -142,12 +142,12 @@ class Rejection:
 
     def as_json(self) -> dict[str, Any]:
         """Return `{code, reason, details?}`."""
-        stated = {"details": self.details} if self.details else {}
-        return {"code": self.code, "reason": self.reason, **stated}
+        details = {"details": self.details} if self.details else {}
+        return {"code": self.code, "reason": self.reason, **details}
 
 
 class FailureCode(StrEnum):
-    """Why an accepted call gave no result (tool layer document)."""
+    """The reasons why an accepted call has no result (tool layer document)."""
 
     TOOL_EXECUTION_FAILED = "TOOL_EXECUTION_FAILED"
     TOOL_TIMEOUT = "TOOL_TIMEOUT"
@@ -156,7 +156,7 @@ class FailureCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An execution that gave no result; `details` holds what a caller may branch on."""
+    """The failure of a call that was allowed; callers may branch on `details`."""
 
     code: FailureCode
     message: str
@@ -164,9 +164,9 @@ class Failure:
 
 
 class Execution(NamedTuple):
-    """What a call that was allowed gave: the tool's result, or a failure.
+    """The JSON result of an allowed call, or its failure. `error` is the exception that the tool raised, if any.
 
-    `error` is what the tool raised; `replayed`: an earlier call came to this, and the tool was not asked again.
+    `attempts` counts how often the tool was started. `replayed` means that the result was stored by an earlier call.
     """
 
     result: Any = None
@@ -178,7 +178,7 @@ class Execution(NamedTuple):
 
     @property
     def outcome(self) -> Literal["succeeded", "failed", "unknown"]:
-        """What became of it, as the audit has it; unknown: nobody knows whether it had its effect."""
+        """The outcome that the audit records; `unknown` means that the tool may or may not have had its effect."""
         if self.failure is None:
             return "succeeded"
         return "unknown" if self.failure.details.get("effect") == "unknown" else "failed"
@@ -186,7 +186,7 @@ class Execution(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a proposal. `proposal` is what was decided, after correction; absent when rejected."""
+    """The outcome of a proposal. `proposal` includes corrections; `failure` says why an accepted call has no result."""
 
     status: Status
     proposal: Proposal | None = None
@@ -205,7 +205,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The trace fields of the registry document; None where a check was not reached."""
+    """The trace fields of the registry document. A field is None if the check that sets it was not reached."""
 
     tool_name: str | None = None
     manifest_version: str | None = None

@@ -1,4 +1,4 @@
-"""The request as the policy sees it (Rego's `input`): AuthZEN's subject, action, resource and context."""
+"""The request that the policy evaluates (Rego's `input`): subject, action, resource and context, as in AuthZEN."""
 
 from typing import Any, NamedTuple
 
@@ -14,14 +14,14 @@ class Entity(NamedTuple):
 
 
 class RequestedAction(NamedTuple):
-    """What is to be done: the manifest entry's `pdp_action`, and in `properties` which entry of which manifest."""
+    """The action of a request, which is a tool's `pdp_action`; `properties` name the tool and its manifest."""
 
     name: str
     properties: dict[str, Any]
 
 
 class Request(NamedTuple):
-    """One question to the policy, which itself checks the shape and types of what is in it."""
+    """One request to the policy. The policy checks the shape and types of the content."""
 
     subject: Entity
     action: RequestedAction
@@ -29,7 +29,7 @@ class Request(NamedTuple):
     context: dict[str, Any]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the request as plain JSON, as Rego sees it."""
+        """Return the request as plain JSON, which is Rego's `input`."""
         return {
             "subject": self.subject._asdict(),
             "action": self.action._asdict(),
@@ -38,14 +38,14 @@ class Request(NamedTuple):
         }
 
     def canonical(self) -> bytes:
-        """Return the RFC 8785 bytes that every engine is handed; JsonValueError beyond the bounds of `pdp.json`."""
+        """Return the RFC 8785 bytes that every engine gets. Raises `JsonValueError` beyond the limits of `pdp.json`."""
         value = self.as_json()
         check_json(value)
         return bounded(canonical(value))
 
 
 def bounded(body: bytes) -> bytes:
-    """Return the request `body`; JsonValueError if it is larger than 1 MiB."""
+    """Return the serialised request `body`; raise `JsonValueError` if it is larger than 1 MiB."""
     if len(body) > MAX_BYTES:
-        raise JsonValueError(f"value: the request has {len(body)} bytes, at most {MAX_BYTES} are admitted")
+        raise JsonValueError(f"value: the request has {len(body)} bytes, but at most {MAX_BYTES} are allowed")
     return body

@@ -1,10 +1,10 @@
-"""Who calls, for whom and about what: everything that never comes from the model.
+"""The session: verified claims, facts and other data of a call that never come from the model.
 
-The claims are the verified content of the caller's token; this package does not verify tokens. Nothing about the
-subject, markings or approvals is ever taken from a tool's arguments.
+The claims are the verified content of the caller's token; this package does not verify tokens. Subject, markings and
+approvals are never taken from a tool's arguments.
 
-Who asks must not be who approves, and a quorum is of different people (design, Approvals): in doubt, two names that
-look alike are one person.
+Nobody may approve their own call, and a quorum needs different people (design, Approvals). Two names that look alike
+therefore count as the same person.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ from pdp.request import Entity
 _log = logging.getLogger("pdp.pep")
 _FROM_CLAIMS: Final = ("clearances", "roles", "limits", "entitlements", "iss")
 LONGEST_TEXT: Final = 1024
-LONGEST_PROMPT: Final = 256 * 1024  # all of its texts together; what is longer is a document, and no words of a user
-# Letters that names are made of, beside ASCII: of these scripts, by the first word of a letter's name in Unicode. Latin
-# letters are those that ASCII is in, with an accent, and a few that look like no other.
+# The maximum number of characters of all prompts together. A longer text is assumed to be a document and not the user's
+# own words.
+LONGEST_PROMPT: Final = 256 * 1024
+# Letters besides ASCII that names may contain, by script: the first word of a letter's Unicode name. The Latin letters
+# are ASCII letters with an accent, and a few that resemble no other letter.
 _SCRIPTS: Final = frozenset((
     "ARABIC", "BENGALI", "CJK", "CYRILLIC", "DEVANAGARI", "GREEK", "HANGUL", "HEBREW", "HIRAGANA", "KATAKANA", "LATIN",
     "TAMIL", "TELUGU", "THAI",
@@ -38,7 +40,7 @@ _SCRIPTS: Final = frozenset((
 _TOGETHER: Final = frozenset(("CJK", "HANGUL", "HIRAGANA", "KATAKANA"))
 _LATIN: Final = frozenset("ßæœøłđðþÆŒØŁĐÐÞ")
 _LETTERS: Final = frozenset(("Ll", "Lo", "Lu", "Mc", "Mn"))
-# What a whole name can be made of that looks like another one (UTS 39, confusables): Cyrillic, Greek, and ASCII itself.
+# Characters that can be mistaken for others (UTS 39, confusables), in Cyrillic, in Greek and in ASCII itself.
 _LOOK_ALIKES: Final = str.maketrans(
     "АВЕЅІЈКМНОРСТУХҮԚԜѴԀҺӀаеѕіјорсухүԁһԛԝѵӏгпкмтвньΑΒΕΖΗΙΚΜΝΟΡΤΥΧαβγεηικνορστυχωiI1|0",  # noqa: RUF001
     "ABESlJKMHOPCTYXYQWVDHlaesljopcyxydhqwvlrnkmtbhbABEZHlKMNOPTYXabyenlkvopotuxwllllo",
@@ -53,23 +55,20 @@ _PUBLIC_MAIL: Final = frozenset((
 
 
 class Person(NamedTuple):
-    """A person or an agent, as a token names them: `sub`, which is unique for one issuer `iss` (None: not stated)."""
+    """A person or an agent as named by a token: `sub`, unique for its issuer `iss` (None: no issuer)."""
 
     iss: str | None
     sub: str
 
     def may_be(self, other: Person) -> bool:
-        """Return whether both can be the same person: subs that look the same, and no two issuers that differ.
-
-        Upper and lower case are the same, and a slash at an issuer's end makes no difference.
-        """
+        """Return whether two names may mean one person: `sub`s look alike, and so do `iss`s, if both exist."""
         if _looks(self.sub).isdisjoint(_looks(other.sub)):
             return False
         return not self.iss or not other.iss or not _looks(self.iss, "/").isdisjoint(_looks(other.iss, "/"))
 
 
 def is_plain_name(text: str) -> bool:
-    """Return whether a name is in NFC, without blanks at its ends, of printable ASCII and letters of one script."""
+    """Return whether a name is hard to mistake for another: printable NFC, no outer blanks, letters of one script."""
     if not text or text != text.strip() or not unicodedata.is_normalized("NFC", text):
         return False
     if text.isascii():
@@ -94,22 +93,37 @@ def _looks(text: str, end: str = "") -> set[str]:
 
 
 class Session(BaseModel):
-    """The application's half of a call. Immutable, as are the objects and lists in it: `with_changes` gives a new one.
+    """The data of a call that the application, not the model, provides. Immutable, nested objects and lists included.
 
-    That holds for what its methods do, and for a copy. Python lets a tool in the same process reach behind them.
+    `with_changes` returns a changed copy. Malicious code in the same process can still change a session.
 
     Args:
-        claims: verified token claims: `sub`; `emts` (`{scope: true}`, only literal true counts) and `scope` (a string
-            of scopes separated by blanks); `clearances`, `roles`, `limits` (`{name: number}`), `entitlements`
-            (`{corpora, documents}`), and `act`, the acting agent (`{sub, scopes, ...}`, nested likewise).
-        purpose: what the run is for, such as `payments.supplier`.
+        claims: verified token claims. `sub` is required. Scopes are in `emts` (`{scope: true}`, only literal true
+            counts) and `scope` (a string, separated by blanks). Optional claims are `clearances`, `roles`, `limits`
+            (`{name: number}`), `entitlements` (`{corpora, documents}`), and `act`, the acting agent
+            (`{sub, scopes, ...}`, may be nested).
+        purpose: the purpose of the run, such as `payments.supplier`.
         facts: results of earlier tools and other facts about resources, read by the manifest's mappings.
-        idempotency_key: names this call, where the manifest demands that.
-        run_id: one task of an agent; request_id: one request to it.
+        idempotency_key: identifies this call, if the manifest requires a key.
+        run_id: identifies one task of an agent.
+        request_id: identifies one request to the agent.
         agent: the agent's id, such as `agent:payments`, for manifests that pin tool versions.
-        prompt: the user's own words in this run, never the model's; home_domains: domains whose addresses are theirs.
-        plan: the whole plan, a list of proposals; state, config: for the tool's own use.
-        time: RFC 3339 in UTC with `Z`; the clock's when absent.
+        prompt: the user's own words in this run, never the model's.
+        home_domains: domains whose mail addresses belong to the user's organisation.
+        plan: the agent's whole plan, a list of proposals.
+        state: the state of tools, as an object.
+        config: the configuration of tools, as an object.
+        time: the time of the call, RFC 3339 in UTC with `Z`; by default the current time.
+
+    Raises:
+        ValidationError: a field is unknown, mistyped or not JSON (`Session.read` raises `UsageError` instead).
+
+    Examples:
+        >>> session = Session(claims={"sub": "officer-123", "scope": "payments.lookup"}, purpose="payments.supplier")
+        >>> session.subject.properties["scopes"]
+        ['payments.lookup']
+        >>> session.with_changes(purpose="payments.refund").purpose
+        'payments.refund'
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -129,15 +143,16 @@ class Session(BaseModel):
     time: str | None = None
 
     def __init__(self, **fields: Any) -> None:
-        """Read the fields, or raise pydantic's ValidationError; a session that has its fields gets no others."""
+        """Validate the fields. A session that is already initialised cannot be changed by a second call."""
         if self.__dict__:
             read_only()
         super().__init__(**fields)
 
-    # Without the mark, pydantic would call it for each object that is validated.
+    # This attribute is set because pydantic would otherwise call `__init__` for every object that it validates.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
-    # What is made of the fields, and kept, is not a field: pydantic would let it be set.
+    # Assignments to cached properties are rejected here, because pydantic does not treat them as fields and would allow
+    # them.
     __setattr__ = __delattr__ = __setstate__ = read_only
 
     @field_validator("claims", "facts", "plan", "state", "config", mode="plain")
@@ -145,10 +160,10 @@ class Session(BaseModel):
     def _own_copy(cls, value: Any, field: ValidationInfo) -> Any:
         if not isinstance(value, list if field.field_name == "plan" else dict):
             raise PydanticKnownError("list_type" if field.field_name == "plan" else "dict_type")
-        # Depth 2: in the request, claims stand two levels deeper than in the session.
+        # The depth is limited by two less than in a request, because the request nests claims two levels deeper.
         check_json(value, depth=2)
-        # A copy, so that nobody changes what was decided on while it is decided on; and read-only, as whoever is handed
-        # a session, such as a guarded tool through `using`, would else decide its next call.
+        # The session is copied, so that its data stays unchanged during a decision. The copy is read-only, because a
+        # guarded tool gets the session through `using` and could otherwise change the decision about its next call.
         return frozen(orjson.loads(canonical(value)))
 
     @field_validator("purpose", "idempotency_key", "run_id", "request_id", "agent")
@@ -156,37 +171,47 @@ class Session(BaseModel):
     def _plain(cls, value: str | None) -> str | None:
         check_json(value)
         if value is not None and len(value) > LONGEST_TEXT:
-            raise ValueError(f"has {len(value)} characters, at most {LONGEST_TEXT} are admitted")
+            raise ValueError(f"has {len(value)} characters, but at most {LONGEST_TEXT} are allowed")
         return value
 
     @field_validator("prompt", "home_domains", mode="plain")
     @classmethod
     def _texts(cls, value: Any, field: ValidationInfo) -> Any:
         if not isinstance(value, list | tuple) or not all(isinstance(text, str) for text in value):
-            raise ValueError("is not a list of texts" + (", such as [the text]" if isinstance(value, str) else ""))
+            raise ValueError("is not a list of strings" + (", such as [the text]" if isinstance(value, str) else ""))
         if (length := sum(map(len, value))) > LONGEST_PROMPT:
-            raise ValueError(f"has {length} characters, at most {LONGEST_PROMPT} are admitted")
+            raise ValueError(f"has {length} characters, but at most {LONGEST_PROMPT} are allowed")
         check_json(list(value), depth=2)
         return frozen([_home_domain(text) for text in value] if field.field_name == "home_domains" else list(value))
 
     @field_validator("time")
     @classmethod
-    def _a_time(cls, value: str | None) -> str | None:
+    def _check_time(cls, value: str | None) -> str | None:
         if value is not None and not is_time(value):
             raise ValueError("is not a time such as 2026-07-01T10:00:00Z")
         return value
 
     @classmethod
     def read(cls, value: Any) -> Self:
-        """Return `value` as a session: one already, or the object that it stands for.
+        """Return `value` as a session.
+
+        Args:
+            value: a `Session`, or an object with its fields.
 
         Raises:
-            UsageError: a field is unknown, mistyped or not JSON.
+            UsageError: no session, or a field is unknown, mistyped or not JSON.
+
+        Examples:
+            >>> Session.read({"claims": {"sub": "officer-123"}, "purpos": "payments"})
+            Traceback (most recent call last):
+            pdp.errors.UsageError: session: purpos: Extra inputs are not permitted
         """
         if isinstance(value, cls):
             return value
         if value is None:
-            raise UsageError("no session is given", hint="open one with `with pep.using(session)`, or pass it")
+            raise UsageError(
+                "the call has no session", hint="open a session with `with pep.using(session)`, or pass one"
+            )
         try:
             return cls.model_validate(value)
         except ValidationError as error:
@@ -195,7 +220,11 @@ class Session(BaseModel):
             raise UsageError(f"session: {at}: {first['msg']}") from None
 
     def with_changes(self, **changes: Any) -> Self:
-        """Return a session with some fields changed; errors as of `read`."""
+        """Return a copy of the session with some fields changed.
+
+        Raises:
+            UsageError: a field is unknown, mistyped or not JSON.
+        """
         return type(self).read({**self._fields(), **changes})
 
     def _fields(self) -> dict[str, Any]:
@@ -210,28 +239,29 @@ class Session(BaseModel):
         return type(self).read, (self._fields(),)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:  # noqa: ARG002
-        """Return a session with what is updated, checked, and nothing that was made of the old one."""
+        """Return a validated copy with the fields in `update` changed; cached properties are computed again."""
         return self.with_changes(**(update or {}))
 
     @cached_property
     def subject(self) -> Entity:
-        """The request's subject, made of the claims alone.
+        """The subject of the request, taken from the claims alone.
 
         Raises:
-            UsageError: no `sub`, or one that is not a non-empty string.
+            UsageError: `sub` is missing or not a non-empty string, or a name can be mistaken for another name.
         """
         sub = self.claims.get("sub")
         if not isinstance(sub, str) or not sub:
             wrong = "missing" if sub is None else "not text" if not isinstance(sub, str) else "empty"
-            raise UsageError(f"session: claims.sub is {wrong}: no subject, no decision")
+            raise UsageError(f"session: claims.sub is {wrong}, but a decision needs a subject")
         for at, name in _names(self.claims):
             if not is_plain_name(name):
                 raise UsageError(
-                    f"session: {at} is {name!r:.60}: another text looks the same",
+                    f"session: {at} is {name!r:.60}, which can be mistaken for another name",
                     hint="name people in letters of one script, in NFC and without blanks at the ends",
                 )
         properties: dict[str, Any] = {"scopes": _scopes(self.claims)}
-        # Passed on as they are: the policy refuses the request when one of them has another type.
+        # The policy checks the types of these claims and denies the request if a type is wrong, so the types are not
+        # checked here.
         properties |= {name: self.claims[name] for name in _FROM_CLAIMS if name in self.claims}
         if self.claims.get("act") is not None:
             properties["act"] = self.claims["act"]
@@ -239,18 +269,18 @@ class Session(BaseModel):
 
     @property
     def issuer(self) -> str:
-        """The claim `iss`; empty when there is none."""
+        """The claim `iss`; the empty string if it is absent."""
         issuer = self.claims.get("iss")
         return issuer if isinstance(issuer, str) else ""
 
     @cached_property
     def caller(self) -> str:
-        """Who calls (claims `iss` and `sub`) as one text: what one caller has staged, or read, is not another's."""
+        """The claims `iss` and `sub` as one text, under which the caller's runs, keys and actions are stored."""
         return canonical([self.issuer, str(self.claims.get("sub"))]).decode()
 
     @cached_property
     def variables(self) -> FrozenObject:
-        """What a manifest's expressions see as `session`; a field that is not set is not there."""
+        """The fields that the manifest's expressions read as `session`, without those that are None."""
         return FrozenObject({name: value for name, value in self._fields().items() if value is not None})
 
 
@@ -260,13 +290,13 @@ def _home_domain(text: str) -> str:
     except UnicodeError:
         domain = ""
     if not _DOMAIN.fullmatch(domain) or domain in _PUBLIC_MAIL:
-        why = "anybody has an address there" if domain in _PUBLIC_MAIL else "is not a domain such as example.com"
+        why = "is a public mail provider" if domain in _PUBLIC_MAIL else "is not a domain such as example.com"
         raise ValueError(f"{text!r:.60}: {why}")
     return domain
 
 
 def _names(claims: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The names of people and agents in the claims, with their places; the policy refuses those of another type."""
+    """Yield path and text of each string `sub` and `iss` in the claims. The policy checks values of other types."""
     at: str = "claims"
     actor: Any = claims
     while isinstance(actor, dict):
@@ -277,18 +307,18 @@ def _names(claims: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _scopes(claims: dict[str, Any]) -> list[str]:
-    held: set[str] = set()
+    scopes: set[str] = set()
     entitlements, scope = claims.get("emts"), claims.get("scope")
     if isinstance(scope, str):
-        held |= {name for name in scope.split(" ") if name}
+        scopes |= {name for name in scope.split(" ") if name}
     if isinstance(entitlements, dict):
-        for name in held:
+        for name in scopes:
             if entitlements.get(name) is False:
-                _say_ignored(name)
-        held |= {name for name, granted in entitlements.items() if granted is True}
-    return sorted(held)
+                _warn_ignored(name)
+        scopes |= {name for name, granted in entitlements.items() if granted is True}
+    return sorted(scopes)
 
 
-@lru_cache(1000)  # each of them is said once
-def _say_ignored(scope: str) -> None:
-    _log.warning("a claim was ignored: emts: %.128r is false, and the claim scope grants it", scope)
+@lru_cache(1000)  # The cache prevents that a warning is logged twice.
+def _warn_ignored(scope: str) -> None:
+    _log.warning("a claim was ignored: emts: %.128r is false, but the claim scope grants it", scope)

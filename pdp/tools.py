@@ -1,10 +1,10 @@
-"""Public names: contracts, errors and pins for the code of tools. Each is imported when first used."""
+"""Public names for authors of tools: contracts, errors and pins. Each name is imported when it is first used."""
 
 from typing import TYPE_CHECKING
 
 from pdp import lazy
 
-if TYPE_CHECKING:  # loaded when first used
+if TYPE_CHECKING:  # Imported when first used.
     from pdp.contract.invariants import ToolInvariant as ToolInvariant
     from pdp.contract.plan import validate_plan as validate_plan
     from pdp.contract.registry.registry import Registry as Registry

@@ -1,1 +1,1 @@
-"""Tests: one file a module, each test one behaviour."""
+"""The tests of the package, one module for each subject."""

@@ -1,4 +1,4 @@
-"""What every test may ask for."""
+"""Fixtures and settings for all tests."""
 
 import signal
 from pathlib import Path
@@ -10,18 +10,19 @@ from pdp.opa.program import OPA_VERSION, find_opa, opa_version
 from tests.support import be_patient
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # What runs in a shell's background ignores interrupts, and hands that on to the programs that tests interrupt.
+    # A shell starts background programs with SIGINT ignored. Restore the handler, because some tests interrupt child
+    # processes.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 be_patient()
-# How long an example takes says something about the machine.
+# No deadline for an example of hypothesis, because its duration depends on the machine.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")
 def opa() -> Path:
-    """The OPA program of the pinned version. Without it tests fail, rather than be passed over in silence."""
+    """Return the path of OPA in the pinned version. If this OPA is missing, tests are not skipped but fail."""
     program = find_opa()
     if program is None or opa_version(program) != OPA_VERSION:
         pytest.fail(f"OPA {OPA_VERSION} is not there: run `scripts/opa`, and set PDP_OPA if another one is on PATH")

@@ -1,4 +1,4 @@
-"""Parsing what the policy answered: every body is a decision, or an error with a stable code."""
+"""Every answer of the policy engine is parsed into a decision, or raises an error with a stable code."""
 
 from typing import Any
 
@@ -16,13 +16,13 @@ def reason(code: str, **details: Any) -> dict[str, Any]:
 
 
 def answer(**changes: Any) -> bytes:
-    """A well-formed ALLOW, or another verdict, with `changes` laid over it."""
+    """Return an engine's answer as JSON: an ALLOW, with `changes` applied to its fields."""
     code = GRANT if changes.get("verdict", "ALLOW") == "ALLOW" else "x.y"
     whole: dict[str, Any] = {"verdict": "ALLOW", "reasons": [reason(code)], "obligations": [], "bundle": None}
     return orjson.dumps(whole | changes)
 
 
-def test_reads_the_whole_document() -> None:
+def test_parser_reads_every_field_of_a_decision() -> None:
     parsed = parse_decision(
         answer(
             obligations=[{"id": "redact", "on": "ALLOW", "parameters": {"marking": "pii"}}],
@@ -36,18 +36,20 @@ def test_reads_the_whole_document() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stated", "text"),
+    ("fields", "text"),
     [
         pytest.param({"remedy": "Ask the desk."}, "x.y: why Ask the desk.", id="stated"),
         pytest.param({}, "x.y: why", id="absent"),
     ],
 )
-def test_a_remedy_is_where_its_rule_states_one(stated: dict[str, str], text: str) -> None:
-    plain = reason("x.y", b=1, a=2) | stated
+def test_parsed_reason_has_a_remedy_only_if_the_engine_answer_contains_a_remedy(
+    fields: dict[str, str], text: str
+) -> None:
+    plain = reason("x.y", b=1, a=2) | fields
     decision = parse_decision(answer(verdict="DENY", reasons=[plain]))
 
     assert decision.as_json()["reasons"] == [plain]
-    assert (decision.reasons[0].remedy, decision.reasons[0].text) == (stated.get("remedy"), text)
+    assert (decision.reasons[0].remedy, decision.reasons[0].text) == (fields.get("remedy"), text)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,7 @@ def test_a_remedy_is_where_its_rule_states_one(stated: dict[str, str], text: str
         pytest.param(answer(bundle={"revision": "x", "release": "3"}), id="release mistyped"),
     ],
 )
-def test_anything_else_is_an_error(body: bytes) -> None:
+def test_malformed_engine_answer_raises_an_error(body: bytes) -> None:
     with pytest.raises(AnswerInvalidError) as caught:
         parse_decision(body)
 
@@ -97,15 +99,26 @@ GRANTED = reason(GRANT)
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"reasons": [STEP_UP]}, "ALLOW without a reason that grants"),
-        ({"verdict": "STEP_UP", "reasons": [STEP_UP, GRANTED]}, "STEP_UP with a reason that grants"),
-        ({"verdict": "DENY", "reasons": [GRANTED]}, "DENY with a reason that grants"),
-        ({"reasons": [GRANTED, reason("decision.concern_not_loaded")]}, "ALLOW with a reason to deny"),
-        ({"verdict": "STEP_UP", "reasons": [reason("decision.nothing_allows")]}, "STEP_UP with a reason to deny"),
-        ({"obligations": [{"id": "x", "on": "STEP_UP", "parameters": {}}]}, "an obligation of another verdict"),
+        ({"reasons": [STEP_UP]}, "ALLOW lacks the reason effects.gate_satisfied"),
+        (
+            {"verdict": "STEP_UP", "reasons": [STEP_UP, GRANTED]},
+            "STEP_UP must not have the reason effects.gate_satisfied",
+        ),
+        ({"verdict": "DENY", "reasons": [GRANTED]}, "DENY must not have the reason effects.gate_satisfied"),
+        (
+            {"reasons": [GRANTED, reason("decision.concern_not_loaded")]},
+            "the verdict is ALLOW, but a reason denies the call",
+        ),
+        (
+            {"verdict": "STEP_UP", "reasons": [reason("decision.nothing_allows")]},
+            "the verdict is STEP_UP, but a reason denies the call",
+        ),
+        ({"obligations": [{"id": "x", "on": "STEP_UP", "parameters": {}}]}, "an obligation belongs to another verdict"),
     ],
 )
-def test_reasons_and_obligations_of_another_verdict_are_an_error(changes: dict[str, Any], fault: str) -> None:
+def test_engine_answer_with_reasons_or_obligations_that_contradict_its_verdict_is_denied(
+    changes: dict[str, Any], fault: str
+) -> None:
     decision = Answering(answer(**changes)).decide(request())
 
     message = f"the policy engine's answer is not a decision: {fault}"
@@ -129,17 +142,17 @@ def test_reasons_and_obligations_of_another_verdict_are_an_error(changes: dict[s
         (b"no JSON", None, True),
     ],
 )
-def test_an_answer_names_the_request_that_it_is_about(asked: bytes, answered: object, is_right: bool) -> None:
+def test_engine_answer_with_another_request_id_is_denied(asked: bytes, answered: object, is_right: bool) -> None:
     engine = Answering(answer(request_id=answered), answer())
 
     verdicts = [engine.decide_body(asked).verdict for _ in range(2)]
 
-    # The second answer is one of a bundle that does not name the request.
+    # The second answer comes from an old bundle, whose answers lack the id of the request. The id may be missing.
     assert verdicts == [Verdict.ALLOW if is_right else Verdict.DENY, Verdict.ALLOW]
 
 
 class Answering(Engine):
-    """Gives these answers, or raises them."""
+    """An engine that returns the prepared answers. If an answer is an exception, the engine raises the exception."""
 
     name = "answering"
 
@@ -159,7 +172,7 @@ def request(**context: Any) -> Request:
     return Request(Entity("user", "u", {}), RequestedAction("a", {}), Entity("tool", "t", {}), context)
 
 
-def test_reasons_and_obligations_have_one_order_on_every_engine() -> None:
+def test_decision_sorts_reasons_and_obligations_of_the_engine() -> None:
     reasons = [reason("b.x", limit="2"), reason("a.x"), reason("b.x", limit="1")]
     obligations = [
         {"id": name, "on": "DENY", "parameters": {"n": number}} for name, number in (("r", 2), ("m", 1), ("r", 1))
@@ -182,7 +195,7 @@ def test_reasons_and_obligations_have_one_order_on_every_engine() -> None:
         pytest.param(b"{}", "engine.answer_invalid", id="answer"),
     ],
 )
-async def test_a_failure_is_a_deny_with_its_code(failure: bytes | Exception, code: str) -> None:
+async def test_engine_failure_gives_a_deny_with_the_code_of_the_error(failure: bytes | Exception, code: str) -> None:
     engine = Answering(failure, failure)
     for decision in (engine.decide(request()), await engine.adecide(request())):
         assert (decision.verdict, decision.codes, decision.bundle_revision, decision.release) == (
@@ -192,7 +205,7 @@ async def test_a_failure_is_a_deny_with_its_code(failure: bytes | Exception, cod
 
 
 @pytest.mark.parametrize("context", [{"x": float("nan")}, {"x": 2**53}, {"x": "y" * 1024 * 1024}, {"x": {1}}])
-async def test_a_request_that_is_not_json_never_reaches_the_engine(context: dict[str, Any]) -> None:
+async def test_request_that_is_not_json_is_not_sent_to_the_engine(context: dict[str, Any]) -> None:
     engine = Answering()
     for decision in (engine.decide(request(**context)), await engine.adecide(request(**context))):
         assert (decision.verdict, decision.codes) == (Verdict.DENY, ("decision.request_invalid",))

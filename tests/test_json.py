@@ -1,4 +1,4 @@
-"""One form for each JSON value, and what is not JSON is refused with its place."""
+"""JSON values are written in canonical form, and error messages say where an invalid value is."""
 
 import math
 from typing import Any
@@ -13,7 +13,7 @@ from pdp.json import MAX_BYTES, MAX_DEPTH, JsonTooLargeError, JsonValueError, ca
 _numbers = st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(-(2.0**53), 2.0**53, allow_nan=False).filter(
     lambda number: abs(number) <= 2**53 - 1
 )
-# Characters on either side of the surrogates, where the orders of code points and of UTF-16 units part.
+# Include characters around the surrogates. There, the order of code points differs from the order of UTF-16 units.
 _text = st.text(st.characters(exclude_categories=["Cs"])) | st.text(
     '\ud7ff\ue000\uffff\U00010000\U0010ffff.0-1e,[]:"\\', max_size=8
 )
@@ -26,7 +26,7 @@ _json: st.SearchStrategy[Any] = st.recursive(
 
 @given(_json)
 @settings(max_examples=60)
-def test_canonical_is_rfc_8785(value: Any) -> None:
+def test_canonical_json_matches_an_rfc_8785_implementation(value: Any) -> None:
     check_json(value)
 
     assert canonical(value) == rfc8785.dumps(value)
@@ -46,7 +46,7 @@ def test_canonical_is_rfc_8785(value: Any) -> None:
         pytest.param({"\ue000": 1, "\U00010000": 2}, '{"\U00010000":2,"\ue000":1}'.encode(), id="UTF-16 order"),
     ],
 )
-def test_canonical_bytes(value: Any, text: bytes) -> None:
+def test_canonical_json_of_example_values_has_the_expected_bytes(value: Any, text: bytes) -> None:
     assert canonical(value) == text
 
 
@@ -72,68 +72,68 @@ def nested(levels: int) -> Any:
         pytest.param(nested(MAX_DEPTH + 1), "[0]" * MAX_DEPTH + ": nested deeper than 32 levels", id="depth"),
     ],
 )
-def test_what_is_not_json_is_refused_with_its_place(value: Any, message: str) -> None:
+def test_error_names_the_path_of_the_invalid_value(value: Any, message: str) -> None:
     with pytest.raises(JsonValueError) as caught:
         check_json(value)
 
     assert str(caught.value) == message
 
 
-def test_the_deepest_nesting_that_is_admitted() -> None:
+def test_parser_accepts_32_nested_levels() -> None:
     check_json(nested(MAX_DEPTH))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param('{"a": 1, "a": 2}', "value: a key stands twice in one object", id="duplicate key"),
+        pytest.param('{"a": 1, "a": 2}', "value: duplicate key in an object", id="duplicate key"),
         pytest.param("[NaN]", "[0]: nan is not a number of JSON", id="NaN"),
         pytest.param("[-Infinity]", "[0]: -inf is not a number of JSON", id="Infinity"),
         pytest.param("1e400", "value: inf is not a number of JSON", id="overflow"),
         pytest.param("9007199254740992", "value: number beyond 2^53-1", id="large integer"),
         pytest.param('"\\ud800"', "value: lone surrogate in a string", id="escaped surrogate"),
         pytest.param("[" * 10_000 + "]" * 10_000, "value: nested deeper than 32 levels", id="10,000 levels"),
-        pytest.param("", "value: it is empty", id="empty"),
+        pytest.param("", "value: the text is empty", id="empty"),
         pytest.param(b"\xff\xfe\x00", "value: not UTF-8 text", id="binary"),
         pytest.param('{"a": 1} x', "value: not JSON: Extra data: line 1 column 10 (char 9)", id="trailing"),
     ],
 )
-def test_text_is_parsed_strictly(text: str | bytes, message: str) -> None:
+def test_parser_rejects_invalid_json_text(text: str | bytes, message: str) -> None:
     with pytest.raises(JsonValueError) as caught:
         parse_json(text)
 
     assert str(caught.value) == message
 
 
-def test_an_integer_of_5000_digits_is_refused() -> None:
+def test_parser_rejects_an_integer_with_5000_digits() -> None:
     with pytest.raises(JsonValueError, match=r"^value: "):
         parse_json("1" * 5000)
 
 
-def test_a_text_that_is_too_long_is_not_copied() -> None:
+def test_parser_rejects_a_too_long_text_without_copying_it() -> None:
     class Text(str):
         __slots__ = ()
 
         def encode(self, *_: Any, **__: Any) -> bytes:
-            raise AssertionError("this takes as long as the text is")
+            raise AssertionError("a long text must not be copied")
 
     with pytest.raises(JsonTooLargeError):
         parse_json(Text("é" * (MAX_BYTES + 1)), most=1)
 
 
-def test_text_that_is_json_is_parsed() -> None:
+def test_parser_accepts_valid_json_text() -> None:
     assert parse_json('{"__proto__": {"x": 1.5}, "b": [null, "é"]}') == {"__proto__": {"x": 1.5}, "b": [None, "é"]}
 
 
 @pytest.mark.parametrize("number", ["9007199254740992", "-9999999999999999", "1e400", "-1E17", "12345678901234567.5"])
 @pytest.mark.parametrize("text", ["%s", '{"a":%s}', "[1, \n%s]", '{"a": {"b": [%s]}}', '["sha256:4e5", %s]'])
-def test_a_number_out_of_bounds_is_found_wherever_it_stands(text: str, number: str) -> None:
+def test_parser_rejects_numbers_out_of_range_in_objects_and_arrays(text: str, number: str) -> None:
     with pytest.raises(JsonValueError):
         parse_json(text % number)
 
 
 @pytest.mark.parametrize("text", ['["\\ud800"]', '{"\\udfff": 1}', '["\\u0041\\ud83d"]', "[NaN]", "[1, -Infinity]"])
-def test_an_escape_is_no_way_around_the_bounds(text: str) -> None:
+def test_parser_rejects_escaped_surrogates_and_nan(text: str) -> None:
     with pytest.raises(JsonValueError):
         parse_json(text)
 
@@ -154,7 +154,7 @@ def test_an_escape_is_no_way_around_the_bounds(text: str) -> None:
         pytest.param("[1,2,3]", 3, id="as many values as may be"),
     ],
 )
-def test_bytes_are_read_as_the_text_that_they_are(text: str, most: int | None) -> None:
+def test_parser_gives_the_same_result_for_bytes_and_text(text: str, most: int | None) -> None:
     assert _read(text.encode(), most) == _read(text, most)
 
 
@@ -165,9 +165,9 @@ def _read(text: str | bytes, most: int | None) -> Any:
         return type(error), str(error)
 
 
-def test_digest_names_its_algorithm() -> None:
+def test_digest_starts_with_the_name_of_the_hash_algorithm() -> None:
     assert digest(b"") == "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
-def test_objects_in_a_tuple_are_sorted_as_well() -> None:
+def test_canonical_json_sorts_keys_of_objects_in_a_tuple() -> None:
     assert canonical([({"b": "\U0001f600", "a": 1},)]) == '[[{"a":1,"b":"\U0001f600"}]]'.encode()

@@ -1,4 +1,4 @@
-"""The lock files name a version of every package that pyproject.toml asks for, and one that it admits."""
+"""The lock files contain each package that pyproject.toml requires, in an accepted version."""
 
 import re
 import tomllib
@@ -26,15 +26,15 @@ def name_of(package: str) -> str:
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
-def requirements(stated: list[str]) -> list[Requirement]:
-    """Requirements of other packages, with our own extras spelt out."""
-    found = []
-    for requirement in map(Requirement, stated):
+def requirements(texts: list[str]) -> list[Requirement]:
+    """Return the required packages, with the extras of this project replaced by their own requirements."""
+    expanded = []
+    for requirement in map(Requirement, texts):
         if requirement.name == "tool-pdp":
-            found += requirements([each for extra in requirement.extras for each in EXTRAS[extra]])
+            expanded += requirements([each for extra in requirement.extras for each in EXTRAS[extra]])
         else:
-            found.append(requirement)
-    return found
+            expanded.append(requirement)
+    return expanded
 
 
 def locked(name: str) -> dict[str, list[str]]:
@@ -47,23 +47,25 @@ def locked(name: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("name", INSTALLED)
-def test_each_lock_satisfies_the_ranges_of_the_package(name: str) -> None:
+def test_lock_files_satisfy_the_version_ranges_in_pyproject(name: str) -> None:
     versions = locked(name)
 
     for requirement in requirements(INSTALLED[name]):
-        found = versions.get(name_of(requirement.name), [])
-        assert found, f"locks/{name}.txt lacks {requirement.name}: {RENEW}"
-        assert all(version in requirement.specifier for version in found), f"{requirement} but {found}: {RENEW}"
+        locked_versions = versions.get(name_of(requirement.name), [])
+        assert locked_versions, f"locks/{name}.txt lacks {requirement.name}: {RENEW}"
+        assert all(version in requirement.specifier for version in locked_versions), (
+            f"{requirement} but {locked_versions}: {RENEW}"
+        )
 
 
-def test_users_and_developers_have_the_same_versions() -> None:
+def test_user_and_developer_lock_files_agree_on_versions() -> None:
     tested = locked("dev")
 
     assert {name: versions for name, versions in locked("user").items() if versions != tested.get(name)} == {}
 
 
 @pytest.mark.parametrize("name", INSTALLED)
-def test_each_locked_package_has_a_hash(name: str) -> None:
+def test_every_locked_package_has_a_hash(name: str) -> None:
     entries = re.split(r"\n(?! )", (ROOT / f"locks/{name}.txt").read_text().strip())
 
     assert [entry for entry in entries if "--hash=sha256:" not in entry] == []

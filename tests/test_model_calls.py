@@ -1,4 +1,4 @@
-"""Calls as the APIs of models spell them: what is read of them, and what goes back."""
+"""Tool calls are read in the formats of model APIs, and each result is written in the format of its call."""
 
 import json
 from collections.abc import Iterator
@@ -18,14 +18,12 @@ TEXT = '{"city": "Turin", "days": 2}'
 
 
 class Function(BaseModel):
-    """The inner object of a chat completion's tool call, as its SDK has it."""
-
     arguments: str
     name: str
 
 
 class ChatToolCall(BaseModel):
-    """A chat completion's tool call, as its SDK has it."""
+    """A tool call of a chat completion, written as an object of the OpenAI SDK."""
 
     id: str
     function: Function
@@ -33,7 +31,7 @@ class ChatToolCall(BaseModel):
 
 
 class GeminiCall(BaseModel):
-    """A function call of an SDK that writes camel case and has fields for whatever is not stated."""
+    """A function call as the Gemini SDK writes it: field names are in camel case, and absent fields are null."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -44,8 +42,6 @@ class GeminiCall(BaseModel):
 
 
 class GeminiPart(BaseModel):
-    """The part of an answer that holds a function call."""
-
     model_config = ConfigDict(populate_by_name=True)
 
     text: str | None = None
@@ -98,7 +94,7 @@ class GeminiPart(BaseModel):
         pytest.param(ToolCall("c1", "plan_trip", TEXT), None, "c1", id="of an application"),
     ],
 )  # fmt: skip
-def test_a_call_in_the_form_of_a_models_api_is_a_proposal(call: Any, form: str | None, call_id: str | None) -> None:
+def test_pep_accepts_calls_in_the_formats_of_model_apis(call: Any, form: str | None, call_id: str | None) -> None:
     read = Proposal.read(call)
 
     assert (read, read.text) == (Proposal("plan_trip", ARGUMENTS), b'{"city":"Turin","days":2}')
@@ -118,12 +114,12 @@ def test_a_call_in_the_form_of_a_models_api_is_a_proposal(call: Any, form: str |
         pytest.param(GeminiCall(name="t"), id="null"),
     ],
 )
-def test_a_call_without_arguments_has_none(call: Any) -> None:
+def test_missing_call_arguments_become_an_empty_object(call: Any) -> None:
     assert Proposal.read(call) == Proposal("t", {})
 
 
 NOT_AN_ID = "id has to be a string of at most 1024 characters"
-FORMS = "or is a call as OpenAI, Anthropic, MCP or Gemini spell it"
+FORMS = "or is a call in the format of OpenAI, Anthropic, MCP or Gemini"
 
 
 @pytest.mark.parametrize(
@@ -155,10 +151,10 @@ FORMS = "or is a call as OpenAI, Anthropic, MCP or Gemini spell it"
             "unknown field 'willContinue' in a call of the form gemini", id="half a call",
         ),
         pytest.param(
-            {"function": "t"}, "a call of the form openai has an object as function", id="no object",
+            {"function": "t"}, "function has to be an object in a call of the form openai", id="no object",
         ),
         pytest.param(
-            {"method": "tools/call"}, "a call of the form mcp has an object as params", id="no params",
+            {"method": "tools/call"}, "params has to be an object in a call of the form mcp", id="no params",
         ),
         pytest.param(
             {"type": "tool_use", "id": ["c"], "name": "t", "input": {}}, NOT_AN_ID, id="id",
@@ -186,7 +182,7 @@ FORMS = "or is a call as OpenAI, Anthropic, MCP or Gemini spell it"
         ),
         pytest.param(
             {"function": {"name": "t", "arguments": '{"a": 1, "a": 2}'}},
-            "the text of the arguments: value: a key stands twice in one object", id="a key twice",
+            "the text of the arguments: value: duplicate key in an object", id="a key twice",
         ),
         pytest.param(
             {"function": {"name": "t", "arguments": '{"a": 1'}},
@@ -205,7 +201,7 @@ FORMS = "or is a call as OpenAI, Anthropic, MCP or Gemini spell it"
         ),
     ],
 )  # fmt: skip
-def test_what_is_no_call_of_any_form_is_rejected(call: Any, reason: str) -> None:
+def test_pep_rejects_calls_in_an_unknown_format(call: Any, reason: str) -> None:
     with pytest.raises(ProposalRejectedError) as caught:
         Proposal.read(call)
 
@@ -213,14 +209,12 @@ def test_what_is_no_call_of_any_form_is_rejected(call: Any, reason: str) -> None
 
 
 class Unwritable:
-    """An object that fails when it is written."""
-
     def model_dump(self, **_: Any) -> Any:
         raise RuntimeError("secret")
 
 
-def test_an_object_that_cannot_be_written_is_rejected() -> None:
-    with pytest.raises(ProposalRejectedError, match=r"^Unwritable is not JSON: RuntimeError$"):
+def test_pep_rejects_sdk_objects_that_cannot_be_serialised() -> None:
+    with pytest.raises(ProposalRejectedError, match=r"^Unwritable cannot be written as JSON: RuntimeError$"):
         Proposal.read(Unwritable())
 
 
@@ -249,8 +243,8 @@ def pep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pep]:
         yield Pep(manifest, engine, tools={"plan_trip": plan_trip})
 
 
-def made_as(form: CallForm, tool: str, arguments: str) -> dict[str, Any]:
-    """A call as each API has it; the arguments are text where the API has text."""
+def call_in(form: CallForm, tool: str, arguments: str) -> dict[str, Any]:
+    """Return a tool call in the given format. If the format has textual arguments, the arguments become a text."""
     plain = json.loads(arguments) if arguments.endswith("}") else arguments
     calls: dict[CallForm, dict[str, Any]] = {
         CallForm.OPENAI: {"id": "c1", "type": "function", "function": {"name": tool, "arguments": arguments}},
@@ -262,8 +256,8 @@ def made_as(form: CallForm, tool: str, arguments: str) -> dict[str, Any]:
     return calls[form]
 
 
-def answered_as(form: CallForm, tool: str, content: str, result: Any, *, is_error: bool) -> dict[str, Any]:
-    """What each API takes for the call."""
+def result_in(form: CallForm, tool: str, content: str, result: Any, *, is_error: bool) -> dict[str, Any]:
+    """Return the result message that the test expects, in the given format."""
     structured = {"structuredContent": result} if isinstance(result, dict) else {}
     response = {"error": content} if is_error else {"output": result}
     answers: dict[CallForm, dict[str, Any]] = {
@@ -289,54 +283,55 @@ def answered_as(form: CallForm, tool: str, content: str, result: Any, *, is_erro
         ("drop_trip", "{}", "INVALID_TOOL_NAME: 'drop_trip' is not a tool of manifest 2026.1.0", None),
     ],
 )
-def test_a_result_goes_back_in_the_form_of_its_call(
+def test_tool_result_has_the_same_format_as_its_call(
     pep: Pep, form: CallForm, tool: str, arguments: str, content: str, result: Any
 ) -> None:
     audit = MemoryAudit()
-    evaluation = pep.with_changes(audit=audit).call(made_as(form, tool, arguments), SESSION)
+    evaluation = pep.with_changes(audit=audit).call(call_in(form, tool, arguments), SESSION)
 
-    # What comes after it is the policy's or the parser's own text.
+    # A content that ends with ": " is only the start of the expected message. The policy or the parser writes the other
+    # words.
     whole = evaluation.answer.text if content.endswith(": ") else content
     assert evaluation.answer.text.startswith(content)
-    assert evaluation.as_tool_result() == answered_as(form, tool, whole, result, is_error=result is None)
-    # The id of a JSON-RPC request is its sender's.
+    assert evaluation.as_tool_result() == result_in(form, tool, whole, result, is_error=result is None)
+    # The sender of a JSON-RPC request chooses the id of the request, so audit events do not contain this id.
     call_id = "1" if form is CallForm.MCP else "c1"
     assert evaluation.trace.tool_call_id == call_id
     assert {event["tool_call_id"] for event in audit.events} == {call_id}
 
 
-def test_a_call_of_a_session_that_cannot_be_read_is_answered(pep: Pep) -> None:
-    evaluation = pep.call(made_as(CallForm.ANTHROPIC, "plan_trip", TEXT), {"claims": []})
+def test_invalid_session_gives_a_tool_result_for_the_call_id(pep: Pep) -> None:
+    evaluation = pep.call(call_in(CallForm.ANTHROPIC, "plan_trip", TEXT), {"claims": []})
 
     assert evaluation.codes == ("decision.request_invalid",)
     assert evaluation.as_tool_result()["tool_use_id"] == "c1"
 
 
-def test_the_applications_own_id_is_what_is_recorded(pep: Pep) -> None:
-    evaluation = pep.call(made_as(CallForm.OPENAI, "plan_trip", TEXT), SESSION, tool_call_id="mine")
+def test_trace_has_the_call_id_of_the_application_but_the_tool_result_has_the_id_of_the_model(pep: Pep) -> None:
+    evaluation = pep.call(call_in(CallForm.OPENAI, "plan_trip", TEXT), SESSION, tool_call_id="mine")
 
     assert evaluation.trace.tool_call_id == "mine"
     assert evaluation.as_tool_result()["tool_call_id"] == "c1"
 
 
-def test_a_result_may_go_back_in_a_form_that_is_named(pep: Pep) -> None:
+def test_caller_can_choose_the_format_of_a_tool_result(pep: Pep) -> None:
     evaluation = pep.call({"tool": "plan_trip", "arguments": ARGUMENTS}, SESSION, tool_call_id="c1")
     content, result = '{"city":"Turin","nights":1}', {"city": "Turin", "nights": 1}
 
     for form in CallForm:
-        answer = answered_as(form, "plan_trip", content, result, is_error=False)
+        answer = result_in(form, "plan_trip", content, result, is_error=False)
         assert evaluation.as_tool_result(form.value) == answer
 
 
 @pytest.mark.parametrize(
     ("form", "made", "fault"),
     [
-        (None, True, "the proposal is not a call in a form of a model's API (pass one of openai, openai-responses, "),
+        (None, True, "the proposal does not have a form of a model's API (pass one of openai, openai-responses, "),
         ("grok", True, "'grok' is not a form of a model's API (pass one of openai, openai-responses, "),
-        ("openai", False, "the call was decided and not made: it has no result (use `Pep.call`)"),
+        ("openai", False, "the call was decided but not run, so it has no result (run the call with `Pep.call`)"),
     ],
 )
-def test_what_has_no_result_in_a_form_says_so(pep: Pep, form: str | None, made: bool, fault: str) -> None:
+def test_as_tool_result_raises_without_a_format_or_a_result(pep: Pep, form: str | None, made: bool, fault: str) -> None:
     ask = pep.call if made else pep.decide
     evaluation = ask({"tool": "plan_trip", "arguments": ARGUMENTS}, SESSION)
 

@@ -1,4 +1,4 @@
-"""Arguments that cannot be used are refused when they are given, in one line that says what to pass."""
+"""`Pep` rejects invalid arguments when it is created, with a one-line message that says what to pass."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -45,10 +45,10 @@ def wire(**arguments: Any) -> Any:
     ("name", "hint"),
     [
         ("initiate_wirre", "did you mean `initiate_wire`?"),
-        ("shell", "name each function as its tool in the manifest"),
+        ("shell", "give each function the name of its tool"),
     ],
 )
-def test_a_function_that_no_tool_has_is_refused(make: Callable[..., Pep], name: str, hint: str) -> None:
+def test_pep_rejects_a_function_for_an_unknown_tool(make: Callable[..., Pep], name: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         make(tools={"initiate_wire": wire, name: wire})
 
@@ -81,7 +81,7 @@ def with_more(beneficiary_id: str, amount: float, source_account: str, reference
 
 
 @pytest.mark.parametrize(
-    ("make", "options", "told"),
+    ("make", "options", "message"),
     [
         (
             from_project,
@@ -98,16 +98,20 @@ def with_more(beneficiary_id: str, amount: float, source_account: str, reference
         (from_project, {"engine": 5}, "Pep.from_project: engine is 5, not EngineName or Engine or None"),
         (from_project, {"budgets": "b"}, "Pep.from_project: budgets is 'b', not BudgetStore or None"),
         (from_project, {"approvals": print}, "Pep.from_project: approvals is <built-in function print>"),
-        (from_files, {"polices": ["p"]}, "Pep.from_files takes no `polices` (did you mean `policies`?)"),
+        (from_files, {"polices": ["p"]}, "Pep.from_files has no argument `polices` (did you mean `policies`?)"),
         (
             from_files,
             {"policies": "policies"},
             "Pep.from_files: policies is 'policies', not Sequence[str | Path] (pass [",
         ),
-        (from_registry, {"obligation": {}}, "Pep.from_registry takes no `obligation` (did you mean `obligations`?)"),
+        (
+            from_registry,
+            {"obligation": {}},
+            "Pep.from_registry has no argument `obligation` (did you mean `obligations`?)",
+        ),
         (changed, {"ledger": 1}, "Pep.with_changes: ledger is 1, not LedgerStore or None"),
         (remote, {"url": 5}, "Pep.remote: url is 5, not str"),
-        (remote, {"tokn": "a"}, "Pep.remote takes no `tokn` (did you mean `token`?)"),
+        (remote, {"tokn": "a"}, "Pep.remote has no argument `tokn` (did you mean `token`?)"),
         (client, {"timeout": True}, "Client: timeout is True, not float"),
         (from_files, {"policies": [7]}, "Pep.from_files: policies is [7], not Sequence[str | Path] (pass ["),
         (from_files, {"data": [7]}, "Pep.from_files: data is [7], not Mapping[str, Any] or Sequence[str | Path] or"),
@@ -119,16 +123,16 @@ def with_more(beneficiary_id: str, amount: float, source_account: str, reference
         (guard, {}, "ToolGuard: missing a required argument: 'pep'"),
     ],
 )
-def test_an_argument_of_another_type_is_refused(make: Callable[..., Any], options: Any, told: str) -> None:
+def test_pep_rejects_an_option_of_the_wrong_type(make: Callable[..., Any], options: Any, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         make(**options)
 
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize(
-    ("function", "told"),
+    ("function", "message"),
     [
         (5, "the function for tool initiate_wire: 5 is not a callable object"),
         (short, "the function for tool initiate_wire: missing a required argument: 'payee'"),
@@ -136,12 +140,14 @@ def test_an_argument_of_another_type_is_refused(make: Callable[..., Any], option
         (with_more, "the function for tool initiate_wire: missing a required argument: 'key'"),
     ],
 )
-def test_a_function_with_another_signature_is_refused(make: Callable[..., Pep], function: Any, told: str) -> None:
+def test_pep_rejects_a_function_whose_signature_differs_from_its_tool(
+    make: Callable[..., Pep], function: Any, message: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         make(tools={"initiate_wire": function})
 
-    assert caught.value.message == told
-    assert caught.value.hint == "give it a parameter for each argument of the manifest's schema"
+    assert caught.value.message == message
+    assert caught.value.hint == "add a parameter for each argument of the manifest's schema"
 
 
 MANIFEST = """
@@ -164,7 +170,7 @@ def no_json(file: str, lines: Any = Path("a")) -> str:
     return f"{lines} of {file}"
 
 
-def test_a_default_of_a_function_is_decided(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_policy_sees_default_arguments_of_a_guarded_function(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "manifest.yaml").write_text(MANIFEST)
     manifest = load_effective(tmp_path / "manifest.yaml")
     pep = Pep(manifest, Scripted(lambda _: answer("ALLOW")), tools={"tail": ten})
@@ -182,7 +188,7 @@ def test_a_default_of_a_function_is_decided(tmp_path: Path, caplog: pytest.LogCa
     assert [each.request["context"]["arguments"]["lines"] for each in evaluations if each.request] == [10, 5]
     assert [each.result for each in evaluations] == ["10 of a", "5 of a"]
     assert planned == [{"tool": "tail", "arguments": {"file": "a", "lines": 10}}]
-    assert "tail: lines is 10 where a call leaves it out" in caplog.records[0].getMessage()
+    assert "tail: argument lines defaults to 10" in caplog.records[0].getMessage()
 
 
 def named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -194,15 +200,15 @@ def named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("function", [hundred, no_json])
-def test_a_default_that_the_manifest_does_not_admit_is_refused(tmp_path: Path, function: Any) -> None:
+def test_pep_rejects_a_default_argument_that_violates_the_schema(tmp_path: Path, function: Any) -> None:
     (tmp_path / "manifest.yaml").write_text(MANIFEST)
 
-    with pytest.raises(UsageError, match="has a default that its manifest does not admit: lines: "):
+    with pytest.raises(UsageError, match="has a default that the manifest does not allow: lines: "):
         Pep.from_files(tmp_path / "manifest.yaml", tools={"tail": function})
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_functions_of_tools_are_taken(make: Callable[..., Pep]) -> None:
+def test_pep_accepts_functions_whose_signature_matches_the_tool(make: Callable[..., Pep]) -> None:
     pep = make(tools={"initiate_wire": wire, "validate_payment": wire})
 
     assert {name: name in pep._parts.tools for name in pep.manifest.tools} == {
@@ -216,7 +222,7 @@ def failing(file: str, lines: int | None = None) -> str:
     raise RuntimeError(file)
 
 
-def test_an_evaluation_shows_why_it_has_no_result(tmp_path: Path) -> None:
+def test_repr_of_an_evaluation_says_why_it_has_no_result(tmp_path: Path) -> None:
     (tmp_path / "manifest.yaml").write_text(MANIFEST)
     manifest = load_effective(tmp_path / "manifest.yaml")
     pep = Pep(manifest, Scripted(lambda _: answer("ALLOW")), tools={"tail": failing})

@@ -1,4 +1,4 @@
-"""Reading what a model proposes: either spelling, and nothing beside it."""
+"""Proposals are read with the field names `tool` and `arguments`, or with `tool_name` and `payload`."""
 
 import json
 import math
@@ -19,11 +19,11 @@ from pdp.proposal import Proposal, ProposalRejectedError, RejectionCode
         pytest.param(Proposal(tool="t", arguments={"a": 1}), id="a proposal"),
     ],
 )
-def test_reads_both_spellings(value: Any) -> None:
+def test_proposal_accepts_field_names_of_tool_calls_and_of_the_proposal_format(value: Any) -> None:
     assert Proposal.read(value) == Proposal(tool="t", arguments={"a": 1})
 
 
-def test_arguments_may_be_left_out() -> None:
+def test_missing_arguments_become_an_empty_object() -> None:
     assert Proposal.read({"tool": "t"}) == Proposal(tool="t", arguments={})
 
 
@@ -32,7 +32,7 @@ OBJECT = "value: more than 30000 values, or more than 1048576 bytes of text"
 
 
 def shared(value: Any, levels: int) -> Any:
-    """Return a value of little memory in which `value` stands twice for each level more."""
+    """Return a small structure that contains `value` 2 ** `levels` times when it is written out as JSON."""
     for _ in range(levels):
         value = [value, value]
     return value
@@ -61,7 +61,7 @@ def shared(value: Any, levels: int) -> Any:
             "unknown field 'payload': a proposal has tool and arguments",
             id="both names",
         ),
-        pytest.param("", "value: it is empty", id="empty text"),
+        pytest.param("", "value: the text is empty", id="empty text"),
         pytest.param(b"\x00\xff", "value: not UTF-8 text", id="binary"),
         pytest.param(
             '{"tool": "t", "arguments": {"a": "\\udc00"}}', "arguments.a: lone surrogate in a string", id="surrogate"
@@ -69,11 +69,13 @@ def shared(value: Any, levels: int) -> Any:
         pytest.param(
             '{"tool": "t", "arguments": {"a": 1e400}}', "arguments.a: inf is not a number of JSON", id="1e400"
         ),
+        pytest.param('{"tool": "t", "arguments": {"a": 1, "a": 2}}', "value: duplicate key in an object", id="twice"),
         pytest.param(
-            '{"tool": "t", "arguments": {"a": 1, "a": 2}}', "value: a key stands twice in one object", id="twice"
+            b"x" * (1024 * 1024 + 1), "value: it has 1048577 bytes, but at most 1048576 are allowed", id="size"
         ),
-        pytest.param(b"x" * (1024 * 1024 + 1), "value: it has 1048577 bytes, at most 1048576 are admitted", id="size"),
-        pytest.param("é" * 524_289, "value: it has 1048578 bytes, at most 1048576 are admitted", id="size of a text"),
+        pytest.param(
+            "é" * 524_289, "value: it has 1048578 bytes, but at most 1048576 are allowed", id="size of a text"
+        ),
         pytest.param('{"tool": "t", "arguments": {"a": [' + "0," * 50_000 + "0]}}", MANY, id="many, text"),
         pytest.param("," * 50_001 + '"' + '\\"' * 400_000, MANY, id="many, and a text that does not end"),
         pytest.param("," * 50_001 + '"' + '\\"' * 400_000 + "\\", MANY, id="many, and an escape that does not end"),
@@ -99,14 +101,14 @@ def shared(value: Any, levels: int) -> Any:
         ),
     ],
 )
-def test_anything_else_is_an_invalid_payload(value: Any, reason: str) -> None:
+def test_malformed_proposal_is_rejected_as_invalid_payload(value: Any, reason: str) -> None:
     with pytest.raises(ProposalRejectedError) as caught:
         Proposal.read(value)
 
     assert (caught.value.rejection, caught.value.message) == (RejectionCode.INVALID_PAYLOAD, reason)
 
 
-def test_what_was_read_does_not_change_with_what_was_given() -> None:
+def test_proposal_does_not_change_when_its_input_changes() -> None:
     arguments = {"amounts": [1]}
     proposal = Proposal.read({"tool": "t", "arguments": arguments})
 
@@ -115,7 +117,7 @@ def test_what_was_read_does_not_change_with_what_was_given() -> None:
     assert proposal.arguments == {"amounts": [1]}
 
 
-def test_commas_and_brackets_within_texts_are_no_values() -> None:
+def test_value_count_ignores_commas_and_brackets_inside_texts() -> None:
     text = ",[{" * 30_000 + '\\"'
     values = [0] * 19_995
 

@@ -1,4 +1,4 @@
-"""What whoever keeps a reference can change of a call, its session, its decision and its manifest: nothing."""
+"""Sessions, decisions and manifests cannot be changed, not even through references to objects inside of them."""
 
 import copy
 import pickle
@@ -40,7 +40,7 @@ LIST_METHODS: list[Callable[[Any], Any]] = [
 ]
 
 
-READING = {
+READING_METHODS = {
     "__add__", "__class_getitem__", "__contains__", "__getitem__", "__iter__", "__len__", "__mul__", "__or__",
     "__reversed__", "__rmul__", "__ror__", "copy", "count", "fromkeys", "get", "index", "items", "keys", "values",
 }  # fmt: skip
@@ -63,7 +63,7 @@ def pep(engine: EmbeddedEngine, hub: Hub) -> Pep:
 
 
 @pytest.mark.parametrize("kind", [dict, list])
-def test_every_method_that_changes_a_plain_value_is_refused_by_a_frozen_one(kind: type) -> None:
+def test_frozen_value_rejects_every_mutating_method(kind: type) -> None:
     value: Any = {"a": [{"b": 1}]} if kind is dict else [3, [{"b": 1}]]
     methods, frozen_kind = (DICT_METHODS, FrozenObject) if kind is dict else (LIST_METHODS, FrozenList)
     reading = {name for name in vars(kind) if name not in vars(frozen_kind)}
@@ -75,12 +75,13 @@ def test_every_method_that_changes_a_plain_value_is_refused_by_a_frozen_one(kind
     made.__init__([])
     made.__init__([("x", 1)])
     assert made == value
-    # What is inherited reads; what a later Python adds is to be looked at.
-    assert reading - set(dir(object)) <= READING
+    # The methods of dict and list that are not overridden change nothing. If Python adds a method, this assertion
+    # fails.
+    assert reading - set(dir(object)) <= READING_METHODS
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, thawed, lambda value: pickle.loads(pickle.dumps(value))])  # noqa: S301
-def test_copies_of_a_frozen_value_are_plain_all_the_way(copied: Callable[[Any], Any]) -> None:
+def test_copies_of_a_frozen_value_contain_only_plain_dicts_and_lists(copied: Callable[[Any], Any]) -> None:
     value = {"a": [{"b": [1]}]}
 
     plain = copied(frozen(value))
@@ -90,17 +91,17 @@ def test_copies_of_a_frozen_value_are_plain_all_the_way(copied: Callable[[Any], 
     assert type(plain) is dict
 
 
-ANEW: dict[str, Callable[[Session], Any]] = {
-    "its fields": lambda session: Session.__init__(session, claims={"sub": "root"}),
-    "its state": lambda session: session.__setstate__({"__dict__": {"claims": {"sub": "root"}}}),
-    "a field": lambda session: setattr(session, "claims", {"sub": "root"}),
-    "what is made of them": lambda session: setattr(session, "subject", b""),
-    "what was made of them": lambda session: delattr(session, "subject"),
+CHANGES: dict[str, Callable[[Session], Any]] = {
+    "__init__": lambda session: Session.__init__(session, claims={"sub": "root"}),
+    "__setstate__": lambda session: session.__setstate__({"__dict__": {"claims": {"sub": "root"}}}),
+    "assignment to a field": lambda session: setattr(session, "claims", {"sub": "root"}),
+    "a cached property": lambda session: setattr(session, "subject", b""),
+    "deletion of a cached property": lambda session: delattr(session, "subject"),
 }
 
 
-@pytest.mark.parametrize("change", ANEW.values(), ids=ANEW.keys())
-def test_a_session_is_not_initialised_anew(change: Callable[[Session], Any]) -> None:
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_session_rejects_changes_to_its_claims_and_subject(change: Callable[[Session], Any]) -> None:
     session = payments.session()
     before = session.subject, session.claims
 
@@ -111,7 +112,7 @@ def test_a_session_is_not_initialised_anew(change: Callable[[Session], Any]) -> 
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])  # noqa: S301
-def test_copies_of_a_session_in_use_are_read_only_sessions(copied: Callable[[Session], Session]) -> None:
+def test_copies_of_a_session_are_read_only(copied: Callable[[Session], Session]) -> None:
     session = payments.session(plan=[payments.wire()])
     assert session.subject
     assert session.variables
@@ -130,10 +131,10 @@ REACHED: dict[str, Callable[[Pep, Session], Any]] = {
     "facts": lambda _, session: session.facts,
     "state": lambda _, session: session.state,
     "config": lambda _, session: session.config,
-    "facts that nobody stated": lambda *_: Session(claims={}).facts,
+    "default facts": lambda *_: Session(claims={}).facts,
     "a plan's step": lambda _, session: session.plan[0]["arguments"],
     "the subject's properties": lambda _, session: session.subject.properties["limits"],
-    "what expressions see": lambda _, session: session.variables,
+    "variables of expressions": lambda _, session: session.variables,
     "a reason's details": lambda pep, session: pep.decide(payments.wire(), session).reasons[0].details,
     "the manifest's tools": lambda pep, _: pep.manifest.tools,
     "the policy's document": lambda pep, _: pep.manifest.document["tools"]["initiate_wire"]["approval"],
@@ -143,7 +144,9 @@ REACHED: dict[str, Callable[[Pep, Session], Any]] = {
 
 
 @pytest.mark.parametrize("reach", REACHED.values(), ids=REACHED.keys())
-def test_nothing_that_can_be_reached_can_be_written_to(pep: Pep, reach: Callable[[Pep, Session], Any]) -> None:
+def test_evaluation_and_all_objects_reachable_from_it_are_read_only(
+    pep: Pep, reach: Callable[[Pep, Session], Any]
+) -> None:
     session = payments.session(plan=[payments.wire()])
 
     reached = reach(pep, session)
@@ -152,7 +155,7 @@ def test_nothing_that_can_be_reached_can_be_written_to(pep: Pep, reach: Callable
         reached["wire.auto_approved"] = 10**9
 
 
-def test_a_guarded_tool_cannot_raise_the_limits_of_the_session_it_is_called_in(pep: Pep) -> None:
+def test_guarded_tool_cannot_change_the_limits_of_its_session(pep: Pep) -> None:
     tried = []
 
     def validate_payment(beneficiary_id: str, amount: float, source_account: str, reference: str) -> dict[str, Any]:
@@ -168,14 +171,14 @@ def test_a_guarded_tool_cannot_raise_the_limits_of_the_session_it_is_called_in(p
     with pep.using(payments.session()) as session:
         try:
             validate(**wire["arguments"])
-        except ToolDeniedError as error:  # pragma: no cover - it says what the example changed
+        except ToolDeniedError as error:  # pragma: no cover - explains a failure of the example
             pytest.fail(str(error))
 
         assert pep.call(wire, session).codes == ("limits.exceeded",)
-    assert tried == ["this is read-only: change a copy, and pass that on"]
+    assert tried == ["this value is read-only: change a copy of it"]
 
 
-def test_the_proposal_of_an_evaluation_is_a_copy(pep: Pep, hub: Hub) -> None:
+def test_evaluation_stores_a_copy_of_its_proposal(pep: Pep, hub: Hub) -> None:
     evaluation = pep.call(payments.wire(amount=100), payments.session())
     first = evaluation.outcome.proposal
     assert first is not None

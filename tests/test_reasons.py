@@ -1,4 +1,4 @@
-"""What whoever is denied learns beside what the policy found: ignored claims and malformed fields, and no values."""
+"""The details of a denial name ignored claims and malformed fields, but contain no values of claims or fields."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def pep(deciding: Any) -> Pep:
 
 
 def details(pep: Pep, claims: dict[str, Any], proposal: Any = WIRE, **fields: Any) -> dict[str, Any]:
-    """By code, the details of a call that is not allowed."""
+    """Return the details of a denied call by reason code."""
     evaluation = pep.decide(proposal, {"claims": {"sub": "ann", **claims}, **fields})
     assert not evaluation.allowed
     assert VALUE not in str(evaluation.as_json())
@@ -53,27 +53,32 @@ def details(pep: Pep, claims: dict[str, Any], proposal: Any = WIRE, **fields: An
         ({"emts": "wire.send"}, ["emts: expected an object {SCOPE: true}, found string"]),
         (
             {"emts": {"wire.send": "true", "wire.read": 1, VALUE: "true"}},
-            ["emts: wire.read: only true counts, found number", "emts: wire.send: only true counts, found string"],
+            [
+                "emts: wire.read: only true grants a scope, found number",
+                "emts: wire.send: only true grants a scope, found string",
+            ],
         ),
         ({"emts": {"wire.send": False, "wire.read": None}}, None),
         ({"emts": {"other": True}}, None),
-        ({"scope": [VALUE]}, ["scope: expected one string of scopes with blanks between them, found array of string"]),
-        ({"scope": "wire.send,wire.read"}, ["scope: expected blanks between scopes, found another separator"]),
+        ({"scope": [VALUE]}, ["scope: expected one string of scopes separated by spaces, found array of string"]),
+        ({"scope": "wire.send,wire.read"}, ["scope: expected spaces between scopes, found another separator"]),
         ({"scope": "wire.sender"}, None),
-        ({"emt": HELD}, ["emt: no such claim is read, emts is"]),
-        ({"EMTS": HELD}, ["EMTS: no such claim is read, emts is"]),
+        ({"emt": HELD}, ["emt: unknown claim, did you mean emts?"]),
+        ({"EMTS": HELD}, ["EMTS: unknown claim, did you mean emts?"]),
         (
             {"scp": ["wire.send"], "permissions": ["wire.read"], "realm_access": {"roles": [VALUE]}},
             [
-                f"{name}: no scopes are read from it: map it to emts, as docs/application.md shows"
+                f"{name}: no scopes are read from this claim; map the claim to emts (docs/application.md)"
                 for name in ("permissions", "realm_access", "scp")
             ],
         ),
-        ({"scopes": VALUE}, ["scopes: no such claim is read, scope is"]),
+        ({"scopes": VALUE}, ["scopes: unknown claim, did you mean scope?"]),
         ({"limit": {}, "email": VALUE, "exp": 1, "iat": 1, "acr": "1", "aud": VALUE, "jti": VALUE}, None),
     ],
 )
-def test_claims_that_give_no_scope_are_named(pep: Pep, claims: dict[str, Any], ignored: list[str] | None) -> None:
+def test_denial_names_the_claims_that_grant_no_scope(
+    pep: Pep, claims: dict[str, Any], ignored: list[str] | None
+) -> None:
     expected = {"missing": ["wire.read", "wire.send"]} | ({"ignored_claims": ignored} if ignored else {})
 
     assert details(pep, claims, facts={"markings": []}) == {"scopes.missing": expected}
@@ -82,25 +87,23 @@ def test_claims_that_give_no_scope_are_named(pep: Pep, claims: dict[str, Any], i
 @pytest.mark.parametrize(
     ("claims", "code", "ignored"),
     [
-        ({"clearance": ["pii"]}, "markings.not_cleared", "clearance: no such claim is read, clearances is"),
-        ({"limit": {"wire.most": 9}}, "limits.exceeded", "limit: no such claim is read, limits is"),
+        ({"clearance": ["pii"]}, "markings.not_cleared", "clearance: unknown claim, did you mean clearances?"),
+        ({"limit": {"wire.most": 9}}, "limits.exceeded", "limit: unknown claim, did you mean limits?"),
         ({"act": {"sub": "a", "scope": VALUE}}, "delegation.exceeds_agent",
-         "act.scope: no such claim is read, act.scopes is"),
+         "act.scope: unknown claim, did you mean act.scopes?"),
         ({"act": {"sub": "a", "emts": HELD}}, "delegation.exceeds_agent",
-         "act.emts: no such claim is read, act.scopes is"),
+         "act.emts: unknown claim, did you mean act.scopes?"),
         ({"act": {"sub": "a", "scopes": [*HELD], "act": {"sub": "b", "Scopes": [*HELD]}}}, "delegation.exceeds_agent",
-         "act.act.Scopes: no such claim is read, act.act.scopes is"),
+         "act.act.Scopes: unknown claim, did you mean act.act.scopes?"),
     ],
 )  # fmt: skip
-def test_a_misspelt_claim_is_named_where_the_right_one_is_asked(
-    pep: Pep, claims: dict[str, Any], code: str, ignored: str
-) -> None:
+def test_denial_names_a_misspelt_claim(pep: Pep, claims: dict[str, Any], code: str, ignored: str) -> None:
     marked = {"markings": ["pii"] if code == "markings.not_cleared" else []}
 
     assert details(pep, {"emts": HELD, **claims}, facts=marked)[code]["ignored_claims"] == [ignored]
 
 
-def test_a_misspelt_entitlement_is_named(pep: Pep) -> None:
+def test_denial_names_a_misspelt_entitlement(pep: Pep) -> None:
     search = {"tool": "list_letters", "arguments": {"corpus": "hr"}}
     found = details(pep, {"emts": {"letters.read": True}, "entitlement": {"corpora": ["hr"]}}, search)
 
@@ -108,7 +111,7 @@ def test_a_misspelt_entitlement_is_named(pep: Pep) -> None:
         "documents.not_entitled": {
             "type": "corpus",
             "id": "hr",
-            "ignored_claims": ["entitlement: no such claim is read, entitlements is"],
+            "ignored_claims": ["entitlement: unknown claim, did you mean entitlements?"],
         }
     }
 
@@ -143,7 +146,7 @@ DEEP = {"sub": "a", "act": {"sub": "b", "act": {"sub": "c", "act": {"sub": "d", 
         ({"act": DEEP}, [("claims.act.act.act.act.act", "null, as there are at most 4 agents", "object")]),
     ],
 )  # fmt: skip
-def test_a_malformed_field_is_named_with_what_is_expected_and_found(
+def test_denial_names_expected_and_actual_type_of_a_malformed_field(
     pep: Pep, claims: dict[str, Any], faults: list[tuple[str, str, str]]
 ) -> None:
     named = [{"field": field, "expected": expected, "found": found} for field, expected, found in faults]
@@ -151,13 +154,13 @@ def test_a_malformed_field_is_named_with_what_is_expected_and_found(
     assert details(pep, claims) == {"decision.request_invalid": {"faults": named}}
 
 
-def test_markings_of_another_type_are_the_mappings(pep: Pep) -> None:
+def test_denial_reports_malformed_markings_as_a_resource_field(pep: Pep) -> None:
     named = {"field": "resource.markings", "expected": "array of strings", "found": "string"}
 
     assert details(pep, {}, facts={"markings": VALUE}) == {"decision.request_invalid": {"faults": [named]}}
 
 
-def test_what_is_added_is_bounded(pep: Pep) -> None:
+def test_denial_names_at_most_ten_malformed_fields(pep: Pep) -> None:
     found = details(pep, {"limits": {f"{number:03}": "" for number in range(500)}})
 
     assert [fault["field"] for fault in found["decision.request_invalid"]["faults"]] == [
@@ -165,20 +168,20 @@ def test_what_is_added_is_bounded(pep: Pep) -> None:
     ]
 
 
-def test_an_ignored_claim_is_logged_once_for_each_enforcement_point(
-    deciding: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_each_enforcement_point_logs_an_ignored_claim_once(deciding: Any, caplog: pytest.LogCaptureFixture) -> None:
     for pep in (Pep(*deciding), Pep(*deciding)):
         for claims in ({"emts": [VALUE]}, {"emts": ["another"]}, {"emts": 7}, {"emts": [VALUE]}):
             details(pep.with_changes(), claims)
 
     logged = [record.getMessage() for record in caplog.records]
-    text = "a claim was ignored, and a call was not allowed: emts: expected an object {SCOPE: true}, found"
+    text = (
+        "a call was not allowed, and a claim of its session was ignored: emts: expected an object {SCOPE: true}, found"
+    )
     assert logged == [f"{text} array of string", f"{text} number"] * 2
     assert VALUE not in caplog.text
 
 
-def test_a_call_that_is_allowed_says_nothing(pep: Pep, caplog: pytest.LogCaptureFixture) -> None:
+def test_allowed_call_has_no_ignored_claims_in_its_details(pep: Pep, caplog: pytest.LogCaptureFixture) -> None:
     claims = {"sub": "ann", "emts": HELD, "limits": {"wire.most": 9}, "scopes": ["x"], "clearances": []}
     evaluation = pep.decide(WIRE, {"claims": claims, "facts": {"markings": []}})
 

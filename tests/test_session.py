@@ -1,4 +1,4 @@
-"""The application's half of a call: the subject is made of verified claims alone."""
+"""Sessions are validated and copied. The subject of a session comes only from verified claims."""
 
 import math
 from typing import Any
@@ -25,21 +25,23 @@ def session(**claims: Any) -> Session:
         pytest.param({"scope": ["a"], "emts": ["a"]}, [], id="mistyped gives nothing"),
     ],
 )
-def test_scopes_come_from_entitlements_and_scope(claims: dict[str, Any], scopes: list[str]) -> None:
+def test_session_scopes_come_from_the_claims_entitlements_and_scope(claims: dict[str, Any], scopes: list[str]) -> None:
     assert session(**claims).subject.properties == {"scopes": scopes}
 
 
-def test_a_false_entitlement_beside_the_same_scope_is_said_to_be_ignored(caplog: pytest.LogCaptureFixture) -> None:
+def test_session_logs_an_entitlement_that_is_false_although_the_scope_claim_grants_the_scope(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     claims = {"sub": "ann", "emts": {"notes.wipe": False, "notes.read": True}, "scope": "notes.wipe notes.read"}
     for _ in range(2):
         assert Session(claims=claims).subject.properties["scopes"] == ["notes.read", "notes.wipe"]
 
     assert [record.getMessage() for record in caplog.records] == [
-        "a claim was ignored: emts: 'notes.wipe' is false, and the claim scope grants it"
+        "a claim was ignored: emts: 'notes.wipe' is false, but the claim scope grants it"
     ]
 
 
-def test_the_subject_has_what_the_claims_say_and_nothing_else() -> None:
+def test_subject_contains_only_known_claims() -> None:
     act = {"sub": "agent:payments", "scopes": ["a"], "act": {"sub": "agent:inner"}}
     given = session(
         iss="https://issuer.example", clearances=["pii"], roles=["officer"], limits={"l": 1},
@@ -72,17 +74,19 @@ def test_the_subject_has_what_the_claims_say_and_nothing_else() -> None:
         ({"sub": False}, "not text"),
     ],
 )
-def test_no_subject_no_session(claims: dict[str, Any], wrong: str) -> None:
+def test_claims_without_a_subject_are_rejected(claims: dict[str, Any], wrong: str) -> None:
     with pytest.raises(UsageError) as caught:
         _ = Session(claims=claims).subject
 
-    assert str(caught.value) == f"session: claims.sub is {wrong}: no subject, no decision"
+    assert str(caught.value) == f"session: claims.sub is {wrong}, but a decision needs a subject"
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        pytest.param(None, "no session is given (open one with `with pep.using(session)`, or pass it)", id="none"),
+        pytest.param(
+            None, "the call has no session (open a session with `with pep.using(session)`, or pass one)", id="none"
+        ),
         pytest.param({}, "session: claims: Field required", id="no claims"),
         pytest.param({"claims": []}, "session: claims: Input should be a valid dictionary", id="claims a list"),
         pytest.param({"claims": {}, "approval": {}}, "session: approval: Extra inputs are not permitted", id="unknown"),
@@ -109,24 +113,24 @@ def test_no_subject_no_session(claims: dict[str, Any], wrong: str) -> None:
         ),
         pytest.param(
             {"claims": {}, "request_id": "x" * 1025},
-            "session: request_id: Value error, has 1025 characters, at most 1024 are admitted",
+            "session: request_id: Value error, has 1025 characters, but at most 1024 are allowed",
             id="too long",
         ),
         pytest.param(
             {"claims": {}, "prompt": ["1" * 262_144, "2"]},
-            "session: prompt: Value error, has 262145 characters, at most 262144 are admitted",
+            "session: prompt: Value error, has 262145 characters, but at most 262144 are allowed",
             id="prompt too long",
         ),
     ],
 )
-def test_a_faulty_session_is_refused(value: Any, message: str) -> None:
+def test_invalid_session_is_rejected(value: Any, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         Session.read(value)
 
     assert str(caught.value) == message
 
 
-def test_a_session_does_not_change_with_what_it_was_made_of() -> None:
+def test_session_does_not_change_when_its_input_changes() -> None:
     claims: dict[str, Any] = {"sub": "officer-123", "emts": {}}
     made = Session(claims=claims)
 
@@ -135,7 +139,7 @@ def test_a_session_does_not_change_with_what_it_was_made_of() -> None:
     assert made.subject.properties == {"scopes": []}
 
 
-def test_changes_give_a_new_session() -> None:
+def test_with_changes_returns_a_changed_copy_of_the_session() -> None:
     before = session()
     after = before.with_changes(facts={"sanctions_status": "clear"}, purpose="payments.supplier")
 
@@ -145,7 +149,7 @@ def test_changes_give_a_new_session() -> None:
     )  # fmt: skip
 
 
-def test_a_copy_with_other_claims_has_another_subject() -> None:
+def test_changing_the_claims_of_a_session_changes_its_subject() -> None:
     before = session(emts={"a": True})
     assert before.subject.properties == {"scopes": ["a"]}
 
@@ -155,7 +159,7 @@ def test_a_copy_with_other_claims_has_another_subject() -> None:
     assert after.variables["claims"] == {"sub": "eve"}
 
 
-def test_expressions_see_only_what_is_set() -> None:
+def test_expressions_see_only_session_fields_that_are_set() -> None:
     assert session().variables == {
         "claims": {"sub": "officer-123"}, "facts": {}, "prompt": [], "home_domains": [], "plan": [], "state": {},
         "config": {},

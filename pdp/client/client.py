@@ -1,4 +1,4 @@
-"""Requests to the decision service, synchronous and asynchronous."""
+"""The client of the decision service, synchronous and asynchronous."""
 
 from __future__ import annotations
 
@@ -27,27 +27,33 @@ from pdp.stores.approvals import Approval
 if TYPE_CHECKING:
     import httpx
 
-TOKEN_VARIABLE: Final = "PDP_TOKEN"  # noqa: S105 - the variable with the token
-TIMEOUT: Final = 10.0  # default seconds for one try
-PATIENCE: Final = 2.0  # for how many seconds a request that does no harm twice is tried again
-LONGEST_WAIT: Final = 55  # seconds that one request may wait for an approval
-MAX_ANSWER: Final = 16 * 1024 * 1024  # bytes
+TOKEN_VARIABLE: Final = "PDP_TOKEN"  # noqa: S105 - the name of a variable, not a token
+TIMEOUT: Final = 10.0  # The default number of seconds for one attempt.
+PATIENCE: Final = 2.0  # A request that can be repeated safely is repeated for this many seconds.
+LONGEST_WAIT: Final = 55  # The maximum number of seconds that one request waits for an approval.
+MAX_ANSWER: Final = 16 * 1024 * 1024  # The maximum size of an answer in bytes.
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,8192}=*")
 _MOST_PAGES: Final = 1000
-_FAILED: Final = 500  # from this status on, the service could not do what it was asked
-_PASSING: Final = frozenset((408, 429))
+_SERVER_ERROR: Final = 500  # Answers from this HTTP status on are failures of the service.
+_RETRYABLE: Final = frozenset((408, 429))
 _LAST_PORT: Final = 65535
 _SHOWN: Final = 300
+_ADDRESS: Final = "write https://HOST[:PORT][/PATH]; http is allowed for this machine only"
 
 Json = dict[str, Any]
-One = TypeVar("One")
-Many = TypeVar("Many")
+Record = TypeVar("Record")
+Records = TypeVar("Records")
 Answer = TypeVar("Answer")
 
 
 class ServiceError(EngineError):
-    """The service refuses a request, with HTTP's `status` and a code of its own, such as `service.forbidden`."""
+    """The decision service answered a request with an HTTP error.
+
+    Attributes:
+        status: the HTTP status.
+        error_code: the code in the answer, such as `service.forbidden`.
+    """
 
     def __init__(self, status: int, error_code: str, message: str, hint: str | None = None) -> None:
         super().__init__(f"{error_code}: {message}", hint=hint)
@@ -56,57 +62,60 @@ class ServiceError(EngineError):
 
 
 class Connection:
-    """The way to a service, safe to share between threads and tasks; see `Client`.
+    """The connections to a service, safe to share between threads and tasks; see `Client`.
 
-    Its event loop is in a thread of its own. Only in a loop one deadline bounds everything: lookup, TLS, and an answer
-    that drips; and all threads and loops of the application share its connections.
+    The connections run in an event loop of a separate thread, so all threads and event loops can share them. Deadlines
+    also cover name lookup, TLS and an answer that arrives slowly.
     """
 
     def __init__(self, url: str, token: str | None, timeout: float) -> None:
         with extra("client"):
-            import httpx  # noqa: PLC0415 - only who asks a service needs it
-        self._faults = (httpx.HTTPError, OSError)
+            import httpx  # noqa: PLC0415 - only with a decision service
+        self._network_errors = (httpx.HTTPError, OSError)
         self._url = _service_url(url)
         self._timeout = timeout
         self._http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {_token(token)}", "Accept-Encoding": "identity"},
             verify=ssl.create_default_context(),
-            trust_env=False,  # the token goes by no proxy, as along no redirection
-            timeout=None,  # noqa: S113 - each try is bounded as a whole
+            trust_env=False,  # The token must not reach a proxy or the target of a redirect.
+            timeout=None,  # noqa: S113 - `asyncio.timeout` bounds each attempt
         )
-        self._process, self._is_open, self._turn = os.getpid(), True, threading.Lock()
+        self._process, self._is_open, self._lock = os.getpid(), True, threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="pdp-client", daemon=True)
         self._thread.start()
 
     def start(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
-        """Let the loop do it; EngineError after `close`, and in a forked process."""
-        with self._turn:
+        """Start `work` in the client's event loop, and return a future. Raise EngineError after `close` or a fork."""
+        with self._lock:
             if self._is_open and self._process == os.getpid():
                 return asyncio.run_coroutine_threadsafe(work, self._loop)
         work.close()
-        raise EngineError("the client is closed, or belongs to another process", hint="make one in this process")
+        raise EngineError(
+            "the client is closed, or belongs to another process", hint="create a new `Client` in this process"
+        )
 
     async def exchange(self, method: str, path: str, body: Any = None, *, patience: float = 0, wait: float = 0) -> Json:
-        """Return the object that the service answers; an empty one where it has nothing to say.
+        """Send a request and return the JSON object in the answer; an empty object for an empty answer.
 
-        `patience`: for how many seconds it is tried again, where that does no harm; `wait`: seconds that the service
-        is asked to wait. EngineError: refused (`ServiceError`), not there, too late, or no answer of the service.
+        The request is repeated after temporary failures, for `patience` seconds. `wait` seconds are added to the
+        timeout, because the service may wait before it answers. Raises EngineError if the service cannot be reached,
+        rejects the request (`ServiceError`), times out, or sends a malformed answer.
         """
         try:
             content = None if body is None else orjson.dumps(body)
         except (TypeError, ValueError) as error:
             raise RequestRefusedError(f"the request is not JSON: {error!s:.200}") from None
-        tries = AsyncRetrying(
+        retrying = AsyncRetrying(
             stop=stop_before_delay(patience),
             wait=wait_random_exponential(0.2, max=2),
-            retry=retry_if_exception(_may_pass),
+            retry=retry_if_exception(_is_retryable),
             reraise=True,
         )
-        answer: Json = await tries(self._tried, method, path, content, self._timeout + wait)
+        answer: Json = await retrying(self._exchange_once, method, path, content, self._timeout + wait)
         return answer
 
-    async def _tried(self, method: str, path: str, content: bytes | None, seconds: float) -> Json:
+    async def _exchange_once(self, method: str, path: str, content: bytes | None, seconds: float) -> Json:
         headers = {} if content is None else {"Content-Type": "application/json"}
         read = bytearray()
         try:
@@ -117,16 +126,16 @@ class Connection:
                 async for piece in response.aiter_raw():
                     read += piece
                     if len(read) > MAX_ANSWER:
-                        raise AnswerInvalidError(f"{self._url}: an answer of more than {MAX_ANSWER} bytes")
+                        raise AnswerInvalidError(f"{self._url}: the answer has more than {MAX_ANSWER} bytes")
         except TimeoutError:
-            raise EngineTimeoutError(f"{self._url}: no whole answer within {seconds:g} s") from None
-        except self._faults as error:
+            raise EngineTimeoutError(f"{self._url}: no complete answer within {seconds:g} s") from None
+        except self._network_errors as error:
             raise EngineError(f"{self._url}: {str(error) or type(error).__name__:.200}") from error
         return _answer(self._url, response, bytes(read))
 
     def close(self) -> None:
-        """End what is under way, and close all connections."""
-        with self._turn:
+        """Cancel the requests in progress, and close all connections."""
+        with self._lock:
             was_open, self._is_open = self._is_open, False
         if was_open and self._process == os.getpid():
             asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
@@ -135,120 +144,127 @@ class Connection:
             self._loop.close()
 
     async def _end(self) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._http.aclose()
 
 
-class ServiceApprovals(Generic[One, Many]):
-    """Approvals at the service. Who decides is who the token stands for.
+class ServiceApprovals(Generic[Record, Records]):
+    """The approvals of a service. The approver is the subject of the token.
 
-    ServiceError `approvals.<rule>`: a step that the rules do not admit.
+    Methods raise `EngineError`. If a rule forbids the request, it is a `ServiceError` with the code `approvals.RULE`.
     """
 
     def __init__(self, connection: Connection, sent: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self.connection = connection
         self._sent = sent
 
-    def list(self, **filters: str) -> Many:
-        """Return those that the token may see, in the order of being opened; by state, tool, subject and run_id."""
-        found: Many = self._sent(self._pages(filters))
-        return found
+    def list(self, **filters: str) -> Records:
+        """Return the approvals that the token may see, oldest first.
 
-    def get(self, approval_id: str) -> One:
-        """Return the approval of that id."""
-        return self._one("GET", approval_id)
+        Args:
+            filters: required values of the fields `state`, `tool`, `subject` and `run_id`.
+        """
+        approvals: Records = self._sent(self._pages(filters))
+        return approvals
 
-    def wait(self, approval_id: str, seconds: int = LONGEST_WAIT) -> One:
-        """Return it once it is decided, or pending as it is after so many seconds, at most 55; then ask again."""
-        return self._one("GET", approval_id, f"?wait={seconds}s", wait=seconds)
+    def get(self, approval_id: str) -> Record:
+        """Return the approval with this id."""
+        return self._request("GET", approval_id)
 
-    def grant(self, approval_id: str) -> One:
-        """Count one person's approval."""
-        return self._one("POST", approval_id, "/grant", {})
+    def wait(self, approval_id: str, seconds: int = LONGEST_WAIT) -> Record:
+        """Wait until the approval is decided, for at most `seconds` (up to 55), and return the approval."""
+        return self._request("GET", approval_id, f"?wait={seconds}s", wait=seconds)
 
-    def deny(self, approval_id: str, why: str | None = None) -> One:
-        """Deny it; the reason is for the record."""
-        return self._one("POST", approval_id, "/deny", {} if why is None else {"reason": why})
+    def grant(self, approval_id: str) -> Record:
+        """Approve the call as the person of the token. The call may need further approvers."""
+        return self._request("POST", approval_id, "/grant", {})
 
-    def withdraw(self, approval_id: str) -> One:
-        """Take it back, as who asked for it."""
-        return self._one("POST", approval_id, "/withdraw", {})
+    def deny(self, approval_id: str, why: str | None = None) -> Record:
+        """Deny the call; `why` is recorded as the reason."""
+        return self._request("POST", approval_id, "/deny", {} if why is None else {"reason": why})
 
-    def _one(self, method: str, approval_id: str, rest: str = "", body: Any = None, *, wait: float = 0) -> One:
-        async def record() -> Approval:
-            path, patience = f"/v1/approvals/{_part(approval_id)}{rest}", 0 if method == "POST" else PATIENCE
+    def withdraw(self, approval_id: str) -> Record:
+        """Withdraw the approval. Only the caller who requested the approval may withdraw it."""
+        return self._request("POST", approval_id, "/withdraw", {})
+
+    def _request(self, method: str, approval_id: str, rest: str = "", body: Any = None, *, wait: float = 0) -> Record:
+        async def send() -> Approval:
+            path, patience = f"/v1/approvals/{_quoted(approval_id)}{rest}", 0 if method == "POST" else PATIENCE
             return approval_of(await self.connection.exchange(method, path, body, patience=patience, wait=wait))
 
-        one: One = self._sent(record())
-        return one
+        approval: Record = self._sent(send())
+        return approval
 
     async def _pages(self, filters: Json) -> Sequence[Approval]:
-        found: list[Approval] = []
+        approvals: list[Approval] = []
         for _ in range(_MOST_PAGES):
             page = await self.connection.exchange("GET", f"/v1/approvals?{urlencode(filters)}", patience=PATIENCE)
             if not isinstance(page.get("approvals"), list):
                 break
-            found += map(approval_of, page["approvals"])
+            approvals += map(approval_of, page["approvals"])
             if page.get("next") is None:
-                return found
+                return approvals
             filters = {**filters, "after": page["next"]}
-        raise AnswerInvalidError("the service's answer is not a list of approvals, or has no end")
+        raise AnswerInvalidError("the service's answer is not a list of approvals, or has too many pages")
 
 
-class Endpoints(Generic[Answer, One, Many]):
-    """The endpoints of the service; docs/service.md says what their bodies and answers are.
+class Endpoints(Generic[Answer, Record, Records]):
+    """The endpoints of the service; docs/service.md describes their bodies and answers.
 
-    `sent` starts a request, and returns its answer or what gives that when it is awaited.
+    `sent` is called with each request, and returns the answer or an awaitable of the answer.
     """
 
     def __init__(self, connection: Connection, sent: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self.connection = connection
         self._sent = sent
-        self.approvals: ServiceApprovals[One, Many] = ServiceApprovals(connection, sent)
+        self.approvals: ServiceApprovals[Record, Records] = ServiceApprovals(connection, sent)
 
     def evaluate(self, request: Mapping[str, Any]) -> Answer:
-        """Ask an AuthZEN evaluation: `{subject, action, resource, context?}` -> `{decision, context?}`."""
-        return self._asked("/access/v1/evaluation", request)
+        """Request an AuthZEN evaluation: `{subject, action, resource, context?}` -> `{decision, context?}`."""
+        return self._request("/access/v1/evaluation", request)
 
     def evaluations(self, request: Mapping[str, Any]) -> Answer:
-        """Ask several at once: `{evaluations: [...], ...}` -> `{evaluations: [{decision, context?}]}`."""
-        return self._asked("/access/v1/evaluations", request)
+        """Request several evaluations: `{evaluations: [...], ...}` -> `{evaluations: [{decision, context?}]}`."""
+        return self._request("/access/v1/evaluations", request)
 
     def search(self, kind: str, request: Mapping[str, Any]) -> Answer:
-        """Ask which `subject`, `resource` or `action` would be allowed: -> `{results, page?}`."""
-        return self._asked(f"/access/v1/search/{_part(kind)}", request)
+        """Search for the allowed values of `kind`, which is `subject`, `resource` or `action` -> `{results, page?}`."""
+        return self._request(f"/access/v1/search/{_quoted(kind)}", request)
 
     def propose(self, call: Mapping[str, Any]) -> Answer:
-        """Propose a call: `{proposal, session, id?, run?, ...}`. What runs is tried again only where it has an id."""
-        return self._asked("/v1/proposals", call, patience=None if "id" in call or call.get("run") is False else 0)
+        """Propose `{proposal, session, id?, run?, ...}`. Requests that run a call are retried only with an `id`."""
+        return self._request("/v1/proposals", call, patience=None if "id" in call or call.get("run") is False else 0)
 
     def plan(self, steps: Sequence[Any], session: Mapping[str, Any]) -> Answer:
         """Check a whole plan before its first call."""
-        return self._asked("/v1/proposals", {"plan": steps, "session": session})
+        return self._request("/v1/proposals", {"plan": steps, "session": session})
 
     def result(self, call_id: str, execution: Mapping[str, Any], patience: float | None = None) -> Answer:
-        """Report what a call came to: `{started, attempts, result}` or `{started, attempts, failure}`.
+        """Report the outcome of a call: `{started, attempts, result}` or `{started, attempts, failure}`.
 
-        `patience`: for how many seconds it is tried again; two when absent.
+        Args:
+            call_id: the id of the call.
+            execution: the outcome.
+            patience: how many seconds the report is repeated after temporary failures; by default 2.
         """
-        return self._asked(f"/v1/proposals/{_part(call_id)}/result", {"execution": execution}, patience=patience)
+        return self._request(f"/v1/proposals/{_quoted(call_id)}/result", {"execution": execution}, patience=patience)
 
     def end_run(self, run_id: str, session: Mapping[str, Any]) -> Answer:
-        """Forget a run and all that it remembers."""
-        return self._asked(f"/v1/runs/{_part(run_id)}/end", {"session": session})
+        """End a run and delete all its records."""
+        return self._request(f"/v1/runs/{_quoted(run_id)}/end", {"session": session})
 
     def tools(self, session: Mapping[str, Any], form: str = "plain") -> Answer:
-        """Ask what the subject's model may see, in the form `plain`, `openai`, `anthropic` or `mcp`."""
-        return self._asked(f"/v1/tools?format={_part(form)}", {"session": session})
+        """Return the tools that the model may see, in the format `plain`, `openai`, `anthropic` or `mcp`."""
+        return self._request(f"/v1/tools?format={_quoted(form)}", {"session": session})
 
     def manifest(self) -> Answer:
-        """Read the effective manifest."""
-        return self._asked("/v1/manifest", method="GET")
+        """Return the effective manifest of the service."""
+        return self._request("/v1/manifest", method="GET")
 
-    def _asked(self, path: str, body: Any = None, *, method: str = "POST", patience: float | None = None) -> Answer:
+    def _request(self, path: str, body: Any = None, *, method: str = "POST", patience: float | None = None) -> Answer:
         patience = PATIENCE if patience is None else patience
         answer: Answer = self._sent(self.connection.exchange(method, path, body, patience=patience))
         return answer
@@ -257,14 +273,26 @@ class Endpoints(Generic[Answer, One, Many]):
 class Client(Closable, Endpoints[Json, Approval, Sequence[Approval]]):
     """A client of the decision service. Safe to share between threads and tasks; close it when done.
 
-    `asynchronous` has the same methods, to be awaited in any event loop.
+    Methods raise `EngineError`; `Connection.exchange` lists the causes.
 
     Args:
-        url: `https://HOST[:PORT][/PATH]`; `http` for this machine alone.
-        token: a bearer token; else the variable PDP_TOKEN. Shown nowhere.
-        timeout: seconds for one try.
+        url: `https://HOST[:PORT][/PATH]`; `http` is allowed for this machine only.
+        token: a bearer token, which is never logged; by default the variable PDP_TOKEN.
+        timeout: seconds for one attempt.
 
-    Methods raise EngineError, see `Connection.exchange`. UsageError: an address or token that cannot be used.
+    Attributes:
+        approvals: the approvals of the service.
+        asynchronous: the same methods as coroutines, for any event loop.
+
+    Raises:
+        UsageError: the address or the token cannot be used.
+
+    Examples:
+        >>> session = {"claims": {"sub": "officer-123", "scope": "payments.lookup"}}
+        >>> client = Client("https://pdp.example.com", token="eyJhbGciOi")
+        >>> client.tools(session)["tools"]  # doctest: +SKIP
+        [{'name': 'lookup_beneficiary', 'visibility': 'ALLOW'}]
+        >>> client.close()
     """
 
     @checked
@@ -275,17 +303,17 @@ class Client(Closable, Endpoints[Json, Approval, Sequence[Approval]]):
         )
 
     def close(self) -> None:
-        """End what is under way, and close all connections."""
+        """Cancel the requests in progress, and close all connections."""
         self.connection.close()
 
 
-def _part(text: str) -> str:
+def _quoted(text: str) -> str:
     return quote(text, safe="")
 
 
-def _may_pass(error: BaseException) -> bool:
+def _is_retryable(error: BaseException) -> bool:
     if isinstance(error, ServiceError):
-        return error.status >= _FAILED or error.status in _PASSING
+        return error.status >= _SERVER_ERROR or error.status in _RETRYABLE
     return isinstance(error, EngineError) and not isinstance(error, AnswerInvalidError | RequestRefusedError)
 
 
@@ -298,38 +326,44 @@ def _answer(url: str, response: httpx.Response, body: bytes) -> Json:
     if response.is_success and isinstance(answer, dict):
         return answer
     if response.is_error:
-        problem = {"message": answer} if isinstance(answer, str) else answer  # a text: as AuthZEN has it
+        problem = {"message": answer} if isinstance(answer, str) else answer  # AuthZEN's error bodies are plain text.
         problem = problem.get("error", problem) if isinstance(problem, dict) else None
-        if isinstance(problem, dict) or status >= _FAILED:  # a proxy says that the service is down with a page
+        if (
+            isinstance(problem, dict) or status >= _SERVER_ERROR
+        ):  # If the service is down, a proxy answers with an HTML page instead of JSON.
             named = {name: str(value)[:_SHOWN] for name, value in (problem or {}).items()}
             code = named.get("code", f"http.{status}")
-            raise ServiceError(status, code, named.get("message", "it gives no reason"), named.get("hint"))
-    hint = "check the address; no redirection is followed"
-    raise AnswerInvalidError(f"{url}: status {status}, and no answer of the service", hint=hint)
+            raise ServiceError(status, code, named.get("message", "the service gives no reason"), named.get("hint"))
+    hint = "check the address; redirects are not followed"
+    raise AnswerInvalidError(f"{url}: status {status}, and not an answer of the decision service", hint=hint)
 
 
 def secure_url(url: str) -> str:
-    """Return a URL that is https, or http of this machine, and names no user; ValueError: another one, not shown."""
-    import httpx  # noqa: PLC0415 - as above
+    """Return a URL that is `https`, or `http` on this machine, and names no user.
+
+    Raises ValueError for any other URL; the message does not show the URL.
+    """
+    import httpx  # noqa: PLC0415 - only with a decision service
 
     with suppress(httpx.InvalidURL, TypeError):
         parts = httpx.URL(url)
         is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_this_machine(parts.host))
-        is_named = parts.host and "%" not in parts.host  # which stands for what no host has, such as a blank
+        # httpx percent-encodes characters that no host name may have, such as a blank.
+        is_named = parts.host and "%" not in parts.host
         if is_safe and is_named and (parts.port or 0) <= _LAST_PORT and not parts.userinfo:
             return url
-    raise ValueError("has to begin with https://, without a user")
+    raise ValueError("has to begin with https:// and must not name a user")
 
 
 def _service_url(url: str) -> str:
     with suppress(ValueError):
         if not {"?", "#"}.intersection(secure_url(url)):
             return url.rstrip("/")
-    raise UsageError("not the address of a service", hint="https://HOST[:PORT][/PATH]; http for this machine alone")
+    raise UsageError("not the address of a decision service", hint=_ADDRESS)
 
 
 def is_this_machine(host: str) -> bool:
-    """Return whether a name or address is of the loopback."""
+    """Return whether a host name or address is the loopback interface."""
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"
@@ -338,6 +372,8 @@ def is_this_machine(host: str) -> bool:
 def _token(given: str | None) -> str:
     token = (given or os.environ.get(TOKEN_VARIABLE, "")).strip()
     if not _TOKEN.fullmatch(token):
-        wrong = "the token has characters that none has" if token else "no token for the service"
-        raise UsageError(wrong, hint=f"pass it, or set {TOKEN_VARIABLE}")
+        wrong = (
+            "the token has characters that are not allowed in a bearer token" if token else "no token for the service"
+        )
+        raise UsageError(wrong, hint=f"pass a token, or set {TOKEN_VARIABLE}")
     return token

@@ -1,4 +1,4 @@
-"""What a remote decision gives back: the service's answer, read into the records that a local decision has."""
+"""Evaluations and approvals, made from the answers of the decision service."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -21,9 +21,9 @@ _APPROVAL: Final = TypeAdapter(ApprovalBody)
 
 
 class RemoteEvaluation(Evaluation):
-    """An evaluation whose decision the service has made; `request`, `flow` and `pins` stay there.
+    """An evaluation whose decision the service made. The fields `request`, `flow` and `pins` are missing.
 
-    `known`: what the call came to here, in the place of what the service knows; `error`: what the tool raised.
+    `asked` is the call that was sent. `known` is the outcome in this process, which replaces the answer's outcome.
     """
 
     __slots__ = ("action", "failed_check", "trace", "trips")
@@ -39,9 +39,9 @@ class RemoteEvaluation(Evaluation):
         outcome, decision = answer.outcome, None
         if answer.verdict is not None:
             reasons = tuple(replace(each, details=frozen(each.details)) for each in answer.reasons)
-            duties = tuple(replace(each, parameters=frozen(each.parameters)) for each in answer.obligations)
+            obligations = tuple(replace(each, parameters=frozen(each.parameters)) for each in answer.obligations)
             identity = answer.decision_id or "", answer.bundle_revision, None
-            decision = Decision(answer.verdict, reasons, duties, *identity)
+            decision = Decision(answer.verdict, reasons, obligations, *identity)
         proposal = asked.proposal if outcome.proposal is None else Proposal.read(outcome.proposal)
         received = asked.received._replace(transformed=outcome.status is Status.TRANSFORMED)
         self.action = answer.action  # type: ignore[misc]
@@ -57,29 +57,26 @@ class RemoteEvaluation(Evaluation):
         if known is None and (answer.executed or answer.replayed or outcome.failure is not None):
             started, replayed = answer.executed, answer.replayed
             known = Execution(answer.result, outcome.failure, error, started=started, replayed=replayed)
-        found = answer.markings, answer.retrieval_snapshot
-        super().__init__(ended if known is None else Executed(ended, known, answer.action, *found, state=answer.state))
+        origin = answer.markings, answer.retrieval_snapshot
+        super().__init__(ended if known is None else Executed(ended, known, answer.action, *origin, state=answer.state))
 
 
 def read_answer(answer: dict[str, Any], call_id: str, *, may_run: bool = False) -> ProposalAnswer:
-    """Return an answer of the service; AnswerInvalidError where it is of another shape, or about another call.
-
-    `may_run`: whether the call may have begun by it.
-    """
+    """Parse the answer. Raise `AnswerInvalidError` if it is malformed, or begins a call that must not run."""
     try:
         read = ProposalAnswer.model_validate_json(orjson.dumps(answer), strict=True)
     except ValidationError as error:
         at = ".".join(str(part) for part in error.errors()[0]["loc"])
-        raise AnswerInvalidError(f"the service's answer is not one about a call: {at:.80}") from None
+        raise AnswerInvalidError(f"the service's answer about the call is malformed: {at:.80}") from None
     if read.id != call_id:
         raise AnswerInvalidError("the service's answer is about another call")
     if read.begun and not (may_run and read.verdict is Verdict.ALLOW and read.arguments is not None):
-        raise AnswerInvalidError("the service's answer says that a call has begun that may not run")
+        raise AnswerInvalidError("the service's answer starts a call that the verdict does not allow")
     return read
 
 
 def approval_of(record: Any) -> Approval:
-    """Return an approval from the service's record of it; AnswerInvalidError where it is of another shape."""
+    """Return an approval, read from the service's record; raise `AnswerInvalidError` if the record is malformed."""
     try:
         return _APPROVAL.validate_python(record).record()
     except (ValidationError, JsonValueError, ValueError):

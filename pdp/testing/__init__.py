@@ -1,6 +1,6 @@
-"""What tests of enforcement points need: one suite for every enforcement point.
+"""The conformance suite for enforcement points.
 
-- conformance/: the suite: its cases, its world, how it runs, the table of results
+- conformance/: the cases, their test world, the runner, and the table of results
 """
 
 from pdp.testing.conformance.cases import CASES as CASES

@@ -1,4 +1,4 @@
-"""The client on the wire: what is an answer of the service, what is an error with its code, and what is asked twice."""
+"""The client returns valid answers, raises errors with codes, retries safe requests, and protects its token."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from pdp.errors import UsageError
 from tests.support import at_once
 from tests.support.hostile_opa import HostileOpa, Peer, answering, http, self_signed
 
-TOKEN = "pdp_0123456789abcdefSECRET-secret_0"  # noqa: S105 - nobody's
+TOKEN = "pdp_0123456789abcdefSECRET-secret_0"  # noqa: S105 - not a real token
 REQUEST = {"subject": {"type": "user", "id": "a"}, "action": {"name": "b"}, "resource": {"type": "c", "id": "d"}}
 YES = http(b'{"decision":true}')
 UNAVAILABLE = http(
@@ -30,13 +30,13 @@ def error(status: bytes, code: bytes, hint: bytes = b"") -> bytes:
     return http(b'{"error":{"code":"%b","message":"so it is"%b}}' % (code, hint), status=status)
 
 
-def asked(server: HostileOpa) -> list[str]:
-    """The first line of each request that came."""
+def request_lines(server: HostileOpa) -> list[str]:
+    """Return the HTTP request line of each request that the server got."""
     return [request.partition(b"\r\n")[0].decode() for request in server.requests]
 
 
-def evaluated(server: HostileOpa, **options: Any) -> tuple[Any, Any]:
-    """What an evaluation gives, asked synchronously and asynchronously; of an error, its class, code and message."""
+def evaluate_twice(server: HostileOpa, **options: Any) -> tuple[Any, Any]:
+    """Evaluate a request synchronously and asynchronously. Return both answers, or class, code and text of errors."""
 
     def of(error: PdpError) -> tuple[str, str, str]:
         return type(error).__name__, error.code, str(error).replace(server.url, "URL")
@@ -50,17 +50,21 @@ def evaluated(server: HostileOpa, **options: Any) -> tuple[Any, Any]:
 
     with Client(server.url, token=TOKEN, **options) as client:
         try:
-            found: Any = client.evaluate(REQUEST)
+            answers: Any = client.evaluate(REQUEST)
         except PdpError as error:
-            found = of(error)
-    return found, asyncio.run(aevaluate())
+            answers = of(error)
+    return answers, asyncio.run(aevaluate())
 
 
-def test_a_request_is_what_the_service_reads_and_threads_and_tasks_share_a_connection() -> None:
+def test_threads_and_tasks_send_their_requests_over_one_connection() -> None:
     with HostileOpa(answering(YES)) as server, Client(server.url + "/base/", token=TOKEN) as client:
-        found = [client.evaluate(REQUEST), asyncio.run(_awaited(client)), *at_once([lambda: client.evaluate(REQUEST)])]
+        answers = [
+            client.evaluate(REQUEST),
+            asyncio.run(_awaited(client)),
+            *at_once([lambda: client.evaluate(REQUEST)]),
+        ]
 
-    assert found == [{"decision": True}] * 3
+    assert answers == [{"decision": True}] * 3
     assert server.connections == 1
     head, _, body = server.requests[0].partition(b"\r\n\r\n")
     assert head.split(b"\r\n")[0] == b"POST /base/access/v1/evaluation HTTP/1.1"
@@ -90,34 +94,34 @@ def says_nothing(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("behave", [drips, drips_its_head, says_nothing, Peer.wait_until_closed])
-def test_an_answer_that_is_late_as_a_whole_is_a_timeout(
+def test_client_times_out_if_the_answer_is_slow(
     behave: Callable[[Peer], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pdp.client.client.PATIENCE", 0)
     with HostileOpa(behave) as server:
-        found = evaluated(server, timeout=0.3)
+        answers = evaluate_twice(server, timeout=0.3)
 
-    assert found == (("EngineTimeoutError", "engine.timeout", "URL: no whole answer within 0.3 s"),) * 2
+    assert answers == (("EngineTimeoutError", "engine.timeout", "URL: no complete answer within 0.3 s"),) * 2
 
 
 INVALID = "AnswerInvalidError", "engine.answer_invalid"
-NOT_ONE = "and no answer of the service (check the address; no redirection is followed)"
+NO_ANSWER = "and not an answer of the decision service (check the address; redirects are not followed)"
 
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (http(b"{"), (*INVALID, f"URL: status 200, {NOT_ONE}")),
-        (http(b"[]"), (*INVALID, f"URL: status 200, {NOT_ONE}")),
-        (http(b'{"a":1,"a":2}'), (*INVALID, f"URL: status 200, {NOT_ONE}")),
-        (http(b'"yes"'), (*INVALID, f"URL: status 200, {NOT_ONE}")),
-        (http(b"\x1f\x8b\x08\0", headers=b"Content-Encoding: gzip\r\n"), (*INVALID, f"URL: status 200, {NOT_ONE}")),
-        (http(b"<html>", status=b"404 Not Found"), (*INVALID, f"URL: status 404, {NOT_ONE}")),
+        (http(b"{"), (*INVALID, f"URL: status 200, {NO_ANSWER}")),
+        (http(b"[]"), (*INVALID, f"URL: status 200, {NO_ANSWER}")),
+        (http(b'{"a":1,"a":2}'), (*INVALID, f"URL: status 200, {NO_ANSWER}")),
+        (http(b'"yes"'), (*INVALID, f"URL: status 200, {NO_ANSWER}")),
+        (http(b"\x1f\x8b\x08\0", headers=b"Content-Encoding: gzip\r\n"), (*INVALID, f"URL: status 200, {NO_ANSWER}")),
+        (http(b"<html>", status=b"404 Not Found"), (*INVALID, f"URL: status 404, {NO_ANSWER}")),
         (
             http(b"", status=b"307 Temporary Redirect", headers=b"Location: https://elsewhere.example/\r\n"),
-            (*INVALID, f"URL: status 307, {NOT_ONE}"),
+            (*INVALID, f"URL: status 307, {NO_ANSWER}"),
         ),
-        (http(b"x" * (MAX_ANSWER + 1)), (*INVALID, f"URL: an answer of more than {MAX_ANSWER} bytes")),
+        (http(b"x" * (MAX_ANSWER + 1)), (*INVALID, f"URL: the answer has more than {MAX_ANSWER} bytes")),
         (
             error(b"403 Forbidden", b"service.forbidden", b',"hint":"ask"'),
             ("ServiceError", "engine.unavailable", "service.forbidden: so it is (ask)"),
@@ -125,13 +129,13 @@ NOT_ONE = "and no answer of the service (check the address; no redirection is fo
         (http(b'"no"', status=b"400 Bad Request"), ("ServiceError", "engine.unavailable", "http.400: no")),
         (
             http(b"<html>", status=b"500 Oh"),
-            ("ServiceError", "engine.unavailable", "http.500: it gives no reason"),
+            ("ServiceError", "engine.unavailable", "http.500: the service gives no reason"),
         ),
-        (b"HTTP/1.1 999 x\r\n\r\n", (*INVALID, f"URL: status 999, {NOT_ONE}")),
+        (b"HTTP/1.1 999 x\r\n\r\n", (*INVALID, f"URL: status 999, {NO_ANSWER}")),
         (b"\0\0\0", ("EngineError", "engine.unavailable", "URL: ")),
     ],
 )  # fmt: skip
-def test_what_is_no_answer_of_the_service_is_an_error_with_a_code(
+def test_client_raises_an_error_with_a_code_for_an_invalid_answer(
     answer: bytes, expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pdp.client.client.PATIENCE", 0)
@@ -141,31 +145,31 @@ def test_what_is_no_answer_of_the_service_is_an_error_with_a_code(
             peer.send(answer)
 
     with HostileOpa(behave) as server:
-        for found in evaluated(server):
-            assert found[:2] == expected[:2]
-            assert found[2].startswith(expected[2])
+        for answer_seen in evaluate_twice(server):
+            assert answer_seen[:2] == expected[:2]
+            assert answer_seen[2].startswith(expected[2])
 
 
-def test_a_redirection_is_not_followed_and_the_token_goes_nowhere_else() -> None:
+def test_client_does_not_follow_a_redirect() -> None:
     with HostileOpa(answering(YES)) as other:
         away = http(b"", status=b"308 Permanent Redirect", headers=b"Location: %b/\r\n" % other.url.encode())
         with HostileOpa(answering(away)) as server:
-            found = evaluated(server)
+            answers = evaluate_twice(server)
 
-    assert [each[1] for each in found] == ["engine.answer_invalid"] * 2
+    assert [each[1] for each in answers] == ["engine.answer_invalid"] * 2
     assert other.requests == []
 
 
-def test_a_proxy_of_the_environment_never_sees_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_ignores_proxies_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     with HostileOpa(answering(YES)) as proxy, HostileOpa(answering(YES)) as server:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy.url)
-        found = evaluated(server)
+        answers = evaluate_twice(server)
 
-    assert (found, proxy.requests) == (({"decision": True},) * 2, [])
+    assert (answers, proxy.requests) == (({"decision": True},) * 2, [])
 
 
-def test_what_does_no_harm_twice_is_asked_again_and_nothing_else() -> None:
+def test_client_retries_only_idempotent_requests() -> None:
     steps: list[tuple[str, Callable[[Client], Any]]] = [
         ("POST /access/v1/evaluation HTTP/1.1", lambda client: client.evaluate(REQUEST)),
         ("POST /v1/proposals HTTP/1.1", lambda client: client.propose({"proposal": {}, "id": "i"})),
@@ -182,21 +186,22 @@ def test_what_does_no_harm_twice_is_asked_again_and_nothing_else() -> None:
     for line, step in steps:
         with HostileOpa(answering(UNAVAILABLE, YES)) as server, Client(server.url, token=TOKEN) as client:
             assert step(client) == {"decision": True}
-        assert asked(server) == [line] * 2
+        assert request_lines(server) == [line] * 2
         assert len({request.partition(b"\r\n\r\n")[2] for request in server.requests}) == 1
     for line, step in once:
         with HostileOpa(answering(UNAVAILABLE, YES)) as server, Client(server.url, token=TOKEN) as client:
             with pytest.raises(ServiceError) as caught:
                 step(client)
             assert (caught.value.status, caught.value.error_code) == (503, "service.unavailable")
-        assert asked(server) == [line]
+        assert request_lines(server) == [line]
 
 
-def test_an_answer_that_is_lost_is_asked_for_again() -> None:
+def test_request_is_retried_after_a_lost_answer() -> None:
     def behave(peer: Peer) -> None:
         while peer.request():
             if peer.number == 0:
-                peer.send(YES[:-4])  # the service has decided, and its answer breaks off
+                # The service has decided, but the service closes the connection before the answer is complete.
+                peer.send(YES[:-4])
                 return
             if peer.number == 1:
                 peer.reset()
@@ -208,24 +213,24 @@ def test_an_answer_that_is_lost_is_asked_for_again() -> None:
     assert len(server.requests) == 3
 
 
-def test_a_refusal_is_not_asked_again() -> None:
+def test_rejected_request_is_not_retried() -> None:
     with HostileOpa(answering(error(b"409 Conflict", b"service.conflict"), YES)) as server:
-        found = evaluated(server)
+        answers = evaluate_twice(server)
 
-    assert found == (("ServiceError", "engine.unavailable", "service.conflict: so it is"),) * 2
+    assert answers == (("ServiceError", "engine.unavailable", "service.conflict: so it is"),) * 2
     assert len(server.requests) == 2
 
 
-def test_tls_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_tls_certificate_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pdp.client.client.PATIENCE", 0)
     certificate = self_signed(tmp_path)
     with HostileOpa(answering(YES), certificate=certificate) as server:
-        found = evaluated(server)
-        assert [each[:2] for each in found] == [("EngineError", "engine.unavailable")] * 2
-        assert "CERTIFICATE_VERIFY_FAILED" in found[0][2]
+        answers = evaluate_twice(server)
+        assert [each[:2] for each in answers] == [("EngineError", "engine.unavailable")] * 2
+        assert "CERTIFICATE_VERIFY_FAILED" in answers[0][2]
         assert server.requests == []
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        assert evaluated(server) == ({"decision": True},) * 2
+        assert evaluate_twice(server) == ({"decision": True},) * 2
 
 
 @pytest.mark.parametrize(
@@ -237,23 +242,24 @@ def test_tls_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         "http://0.0.0.0:8181", "https://policy.example:99999999", "https://policy .example", "https://policy.example/#a",
     ],
 )  # fmt: skip
-def test_an_address_is_https_or_of_this_machine(url: str) -> None:
+def test_client_rejects_an_insecure_service_address(url: str) -> None:
     with pytest.raises(UsageError) as caught:
         Client(url, token=TOKEN)
 
     assert str(caught.value) == (
-        "not the address of a service (https://HOST[:PORT][/PATH]; http for this machine alone)"
+        "not the address of a decision service "
+        "(write https://HOST[:PORT][/PATH]; http is allowed for this machine only)"
     )
 
 
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:1", "http://[::1]:1", "http://localhost:1", "https://policy.example/a"]
 )
-def test_addresses_that_are_admitted(url: str) -> None:
+def test_client_accepts_a_secure_service_address(url: str) -> None:
     Client(url, token=TOKEN).close()
 
 
-def test_the_token_is_given_or_in_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_takes_its_token_from_an_argument_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PDP_TOKEN", f"{TOKEN}-variable")
     with HostileOpa(answering(YES)) as server:
         for given in (f"{TOKEN}-given", None):
@@ -269,20 +275,20 @@ def test_the_token_is_given_or_in_the_variable(monkeypatch: pytest.MonkeyPatch) 
     [
         (None, "no token for the service"),
         ("", "no token for the service"),
-        (f"{TOKEN}\r\nX-Other: 1", "the token has characters that none has"),
-        (f"{TOKEN}ü", "the token has characters that none has"),
+        (f"{TOKEN}\r\nX-Other: 1", "the token has characters that are not allowed in a bearer token"),
+        (f"{TOKEN}ü", "the token has characters that are not allowed in a bearer token"),
     ],
 )
-def test_a_token_that_cannot_be_sent(token: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_or_invalid_token_is_rejected(token: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PDP_TOKEN", raising=False)
 
     with pytest.raises(UsageError) as caught:
         Client("https://policy.example", token=token)
 
-    assert str(caught.value) == f"{message} (pass it, or set PDP_TOKEN)"
+    assert str(caught.value) == f"{message} (pass a token, or set PDP_TOKEN)"
 
 
-def test_the_token_is_in_no_text(caplog: pytest.LogCaptureFixture) -> None:
+def test_client_never_shows_its_token(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     texts: list[str] = []
     with HostileOpa(answering(http(b"{"))) as server, Client(server.url, token=TOKEN) as client:
@@ -295,7 +301,7 @@ def test_the_token_is_in_no_text(caplog: pytest.LogCaptureFixture) -> None:
     assert "SECRET" not in "".join([*texts, caplog.text])
 
 
-def test_what_is_no_json_is_not_sent() -> None:
+def test_client_does_not_send_a_request_that_is_not_json() -> None:
     with HostileOpa(answering(YES)) as server, Client(server.url, token=TOKEN) as client:
         for value in (object(), float, "\ud800", 2**70):
             with pytest.raises(PdpError) as caught:
@@ -305,7 +311,7 @@ def test_what_is_no_json_is_not_sent() -> None:
     assert server.requests == []
 
 
-def test_a_client_that_is_closed_answers_at_once_and_what_was_under_way_ends() -> None:
+def test_closing_the_client_cancels_running_requests() -> None:
     with HostileOpa(says_nothing) as server, ThreadPoolExecutor(1) as thread:
         client = Client(server.url, token=TOKEN)
         waiting = thread.submit(lambda: client.evaluate(REQUEST))
@@ -317,10 +323,13 @@ def test_a_client_that_is_closed_answers_at_once_and_what_was_under_way_ends() -
         with pytest.raises(PdpError) as caught:
             client.evaluate(REQUEST)
 
-    assert str(caught.value) == "the client is closed, or belongs to another process (make one in this process)"
+    assert (
+        str(caught.value)
+        == "the client is closed, or belongs to another process (create a new `Client` in this process)"
+    )
 
 
-def test_a_forked_process_is_told_so() -> None:
+def test_forked_process_cannot_use_the_client() -> None:
     with HostileOpa(answering(YES)) as server, Client(server.url, token=TOKEN) as client:
         child = os.fork()
         if child == 0:
@@ -334,7 +343,7 @@ def test_a_forked_process_is_told_so() -> None:
         assert client.evaluate(REQUEST) == {"decision": True}
 
 
-def test_no_list_of_approvals_and_one_without_end() -> None:
+def test_malformed_or_endless_list_of_approvals_is_an_error() -> None:
     for page in (b'{"approvals":{}}', b"{}", b'{"approvals":[],"next":"a"}', b'{"approvals":[{"id":"a"}],"next":null}'):
         with HostileOpa(answering(http(page))) as server, Client(server.url, token=TOKEN) as client:
             with pytest.raises(PdpError) as caught:

@@ -1,4 +1,4 @@
-"""`Pep.remote` and services that fail: what is not surely allowed does not run, and what has run is reported."""
+"""If the service fails, `Pep.remote` runs only calls that the service has allowed, and reports each run of a tool."""
 
 import asyncio
 import inspect
@@ -31,7 +31,7 @@ MANIFEST = effective()
 
 
 def manifest(**changes: Any) -> bytes:
-    """The service's answer about the manifest of the payments example."""
+    """Return a response of the service that contains the manifest of the payments example."""
     tools = {
         name: tool.model_dump(mode="json", by_alias=True, exclude_none=True) for name, tool in MANIFEST.tools.items()
     }
@@ -45,7 +45,7 @@ def manifest(**changes: Any) -> bytes:
 
 
 def answer(**changes: Any) -> bytes:
-    """The service's answer to a call that has begun."""
+    """Return the service's response to a call that may run now. `changes` replace fields of the response."""
     whole = {
         "outcome": {"status": "accepted", "proposal": wire()},
         "verdict": "ALLOW",
@@ -72,7 +72,7 @@ def answer(**changes: Any) -> bytes:
 
 
 class Bank:
-    """The tool: it remembers what it was called with."""
+    """A bank whose transfer tool records every call."""
 
     def __init__(self, result: Any = "sent") -> None:
         self.wires: list[dict[str, Any]] = []
@@ -86,7 +86,10 @@ class Bank:
 def serving(
     proposed: Sequence[bytes | None], reported: Sequence[bytes | None] = (None,), manifests: Sequence[bytes] = ()
 ) -> Callable[[Peer], None]:
-    """A behaviour: these answers by what is asked, the last again and again; None: the connection is closed."""
+    """Return a server that sends these responses, in order for each endpoint.
+
+    The last response of an endpoint is repeated. Instead of a response None, the server closes the connection.
+    """
     turns: dict[str, list[bytes | None]] = {"result": [*reported], "proposals": [*proposed]}
     turns["manifest"] = [*(manifests or [manifest()])]
 
@@ -105,7 +108,7 @@ def serving(
 
 
 def bodies(server: HostileOpa, ending: str) -> list[Any]:
-    """What was sent to the paths that end so."""
+    """Return the bodies of the requests whose path ends with `path`."""
     sent = [request.partition(b"\r\n\r\n") for request in server.requests]
     return [orjson.loads(body) for head, _, body in sent if head.partition(b" HTTP")[0].decode().endswith(ending)]
 
@@ -114,7 +117,7 @@ def bodies(server: HostileOpa, ending: str) -> list[Any]:
 def connected(behave: Callable[[Peer], None], bank: Bank | None = None) -> Iterator[tuple[RemotePep, HostileOpa]]:
     with (
         HostileOpa(behave) as server,
-        Pep.remote(server.url, token="t", tools={"initiate_wire": bank} if bank else {}) as pep,  # noqa: S106 - nobody's
+        Pep.remote(server.url, token="t", tools={"initiate_wire": bank} if bank else {}) as pep,  # noqa: S106 - fake
     ):
         yield pep, server
 
@@ -128,8 +131,8 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=["call", "acall"])
 def call(request: pytest.FixtureRequest) -> Callable[..., Evaluation]:
     def called(pep: Any, *arguments: Any) -> Evaluation:
-        found = getattr(pep, request.param)(*arguments)
-        evaluation: Evaluation = asyncio.run(found) if request.param == "acall" else found
+        evaluated = getattr(pep, request.param)(*arguments)
+        evaluation: Evaluation = asyncio.run(evaluated) if request.param == "acall" else evaluated
         return evaluation
 
     return called
@@ -141,20 +144,20 @@ def call(request: pytest.FixtureRequest) -> Callable[..., Evaluation]:
         (None, "engine.unavailable", "Server disconnected"),
         (DOWN, "engine.unavailable", "http.503"),
         (REFUSED, "engine.unavailable", "service.conflict: no"),
-        (http(b"{}"), "engine.answer_invalid", "the service's answer is not one about a call: id"),
-        (http(b"nonsense"), "engine.answer_invalid", "no answer of the service"),
-        (answer(begun="yes"), "engine.answer_invalid", "not one about a call: begun"),
-        (answer(begun=1), "engine.answer_invalid", "not one about a call: begun"),
-        (answer(verdict="MAYBE"), "engine.answer_invalid", "not one about a call: verdict"),
-        (answer(verdict="STEP_UP"), "engine.answer_invalid", "a call has begun that may not run"),
-        (answer(verdict=None), "engine.answer_invalid", "a call has begun that may not run"),
-        (answer(arguments=None), "engine.answer_invalid", "a call has begun that may not run"),
+        (http(b"{}"), "engine.answer_invalid", "the service's answer about the call is malformed: id"),
+        (http(b"nonsense"), "engine.answer_invalid", "not an answer of the decision service"),
+        (answer(begun="yes"), "engine.answer_invalid", "about the call is malformed: begun"),
+        (answer(begun=1), "engine.answer_invalid", "about the call is malformed: begun"),
+        (answer(verdict="MAYBE"), "engine.answer_invalid", "about the call is malformed: verdict"),
+        (answer(verdict="STEP_UP"), "engine.answer_invalid", "starts a call that the verdict does not allow"),
+        (answer(verdict=None), "engine.answer_invalid", "starts a call that the verdict does not allow"),
+        (answer(arguments=None), "engine.answer_invalid", "starts a call that the verdict does not allow"),
         (answer(id="another"), "engine.answer_invalid", "about another call"),
-        (answer(arguments=[1]), "engine.answer_invalid", "not one about a call: arguments"),
+        (answer(arguments=[1]), "engine.answer_invalid", "about the call is malformed: arguments"),
         (answer(approval={"id": "a-1"}, begun=False), "engine.answer_invalid", "approval.state"),
     ],
 )
-def test_what_is_no_answer_is_a_denial_and_nothing_runs(
+def test_call_is_denied_if_the_answer_of_the_service_is_invalid(
     response: bytes | None, code: str, message: str, call: Callable[..., Evaluation]
 ) -> None:
     bank = Bank()
@@ -166,12 +169,12 @@ def test_what_is_no_answer_is_a_denial_and_nothing_runs(
     assert len({body["id"] for body in bodies(server, "/proposals")}) == 1
 
 
-def test_a_service_that_is_gone_or_says_nothing(
+def test_call_is_denied_if_the_service_is_unreachable_or_silent(
     call: Callable[..., Evaluation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bank = Bank()
     with HostileOpa(serving([answer()])) as server:
-        pep = Pep.remote(server.url, token="t", tools={"initiate_wire": bank})  # noqa: S106 - nobody's
+        pep = Pep.remote(server.url, token="t", tools={"initiate_wire": bank})  # noqa: S106 - not a real token
     with pep:
         assert call(pep, wire(), SESSION).codes == ("engine.unavailable",)
     assert bank.wires == []
@@ -183,33 +186,33 @@ def test_a_service_that_is_gone_or_says_nothing(
                 return
             peer.send(manifest())
 
-    stated = {"token": None, "timeout": 0.5}
-    monkeypatch.setattr(inspect.unwrap(Client.__init__), "__kwdefaults__", stated)
+    defaults = {"token": None, "timeout": 0.5}
+    monkeypatch.setattr(inspect.unwrap(Client.__init__), "__kwdefaults__", defaults)
     with connected(silent, bank) as (pep, server):
         assert call(pep, wire(), SESSION).codes == ("engine.timeout",)
     assert bank.wires == []
 
 
-def test_an_answer_that_was_lost_is_asked_for_again_and_the_tool_runs_once(
+def test_tool_runs_once_if_an_answer_of_the_service_is_lost(
     call: Callable[..., Evaluation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("client.PATIENCE", "pep.REPORT_PATIENCE"):
         monkeypatch.setattr(f"pdp.client.{name}", PATIENCE)
     bank = Bank()
-    done = answer(begun=False, executed=True, result="told")
+    done = answer(begun=False, executed=True, result="confirmed")
     with connected(serving([None, answer()], [None, DOWN, done]), bank) as (pep, server):
         evaluation = call(pep, wire(), SESSION)
 
-    assert (evaluation.executed, evaluation.result, bank.wires) == (True, "told", [ARGUMENTS])
+    assert (evaluation.executed, evaluation.result, bank.wires) == (True, "confirmed", [ARGUMENTS])
     assert [body["execution"] for body in bodies(server, "/result")] == [
         {"started": True, "attempts": 1, "result": "sent"}
     ] * 3
     assert len({orjson.dumps(body) for body in bodies(server, "/proposals")}) == 1
 
 
-def test_exactly_the_arguments_of_the_answer_run(call: Callable[..., Evaluation]) -> None:
+def test_tool_runs_with_the_arguments_that_the_service_returned(call: Callable[..., Evaluation]) -> None:
     bank, decided = Bank(), {**ARGUMENTS, "amount": 1}
-    done = answer(begun=False, executed=True, result="told")
+    done = answer(begun=False, executed=True, result="confirmed")
     with connected(serving([answer(arguments=decided)], [done]), bank) as (pep, _server):
         call(pep, wire(), SESSION)
 
@@ -217,7 +220,7 @@ def test_exactly_the_arguments_of_the_answer_run(call: Callable[..., Evaluation]
 
 
 @pytest.mark.parametrize("response", [None, DOWN, REFUSED, http(b"{}"), http(b"nonsense")])
-def test_what_cannot_be_reported_is_unknown_and_does_not_go_out(
+def test_caller_gets_no_result_if_the_result_cannot_be_reported_to_the_service(
     response: bytes | None, call: Callable[..., Evaluation], caplog: pytest.LogCaptureFixture
 ) -> None:
     bank = Bank("SECRET")
@@ -229,11 +232,11 @@ def test_what_cannot_be_reported_is_unknown_and_does_not_go_out(
     assert evaluation.outcome.failure.details == {"effect": "unknown"}
     critical = [record.getMessage() for record in caplog.records if record.levelno == logging.CRITICAL]
     assert len(critical) == 1
-    assert re.match(r"what call [0-9a-f]{32} of initiate_wire came to could not be reported: ", critical[0])
+    assert re.match(r"could not report the outcome of call [0-9a-f]{32} of initiate_wire: ", critical[0])
     assert "SECRET" not in caplog.text + repr(evaluation)
 
 
-def test_a_result_that_is_no_json_is_reported_as_a_failure_with_an_effect(call: Callable[..., Evaluation]) -> None:
+def test_result_that_is_not_json_is_reported_as_a_failure(call: Callable[..., Evaluation]) -> None:
     failed = {"code": "TOOL_EXECUTION_FAILED", "message": "no", "details": {"effect": "done"}}
     done = answer(begun=False, executed=True, outcome={"status": "accepted", "failure": failed})
     with connected(serving([answer()], [done]), Bank(object())) as (pep, server):
@@ -244,7 +247,7 @@ def test_a_result_that_is_no_json_is_reported_as_a_failure_with_an_effect(call: 
     assert [body["execution"]["failure"]["details"]["effect"] for body in bodies(server, "/result")] == ["done"]
 
 
-def test_a_tool_without_function_is_decided_and_takes_nothing(call: Callable[..., Evaluation]) -> None:
+def test_call_of_a_tool_without_a_function_is_only_decided(call: Callable[..., Evaluation]) -> None:
     with connected(serving([answer(begun=False)])) as (pep, server):
         evaluation = call(pep, wire(), SESSION)
 
@@ -253,7 +256,7 @@ def test_a_tool_without_function_is_decided_and_takes_nothing(call: Callable[...
     assert (evaluation.outcome.failure.code, evaluation.executed) == ("TOOL_UNAVAILABLE", False)
 
 
-def test_what_is_only_decided_never_runs() -> None:
+def test_decide_never_runs_the_tool() -> None:
     bank = Bank()
     with connected(serving([answer()]), bank) as (pep, _):
         evaluations = [pep.decide(wire(), SESSION), asyncio.run(pep.adecide(wire(), SESSION))]
@@ -262,8 +265,8 @@ def test_what_is_only_decided_never_runs() -> None:
     assert bank.wires == []
 
 
-def test_a_manifest_that_has_changed_is_read_again_before_the_tool_runs(call: Callable[..., Evaluation]) -> None:
-    bank, done = Bank(), answer(begun=False, executed=True, result="told")
+def test_client_reads_a_changed_manifest_again_before_the_tool_runs(call: Callable[..., Evaluation]) -> None:
+    bank, done = Bank(), answer(begun=False, executed=True, result="confirmed")
     other = orjson.loads(manifest().partition(b"\r\n\r\n")[2])
     other["tools"]["initiate_wire"]["description"] = "another"
     made = made_of(
@@ -272,13 +275,15 @@ def test_a_manifest_that_has_changed_is_read_again_before_the_tool_runs(call: Ca
     )  # fmt: skip
     newer = manifest(tools=other["tools"], digest=made.digest, document=thawed(made.document))
     with connected(serving([answer(manifest_digest=made.digest)], [done], [manifest(), newer]), bank) as (pep, _server):
-        assert call(pep, wire(), SESSION).result == "told"
+        assert call(pep, wire(), SESSION).result == "confirmed"
         assert pep.manifest == made
     assert len(bank.wires) == 1
 
 
 @pytest.mark.parametrize("second", [manifest(), DOWN, http(b"{}")])
-def test_a_manifest_that_cannot_be_read_again_lets_nothing_run(second: bytes, call: Callable[..., Evaluation]) -> None:
+def test_tool_does_not_run_if_the_changed_manifest_cannot_be_read(
+    second: bytes, call: Callable[..., Evaluation]
+) -> None:
     bank = Bank()
     failed = {"code": "TOOL_EXECUTION_FAILED", "message": "no", "details": {"effect": "none"}}
     done = answer(begun=False, outcome={"status": "accepted", "failure": failed})
@@ -292,14 +297,14 @@ def test_a_manifest_that_cannot_be_read_again_lets_nothing_run(second: bytes, ca
 @pytest.mark.parametrize(
     "first", [manifest(digest="sha256:1"), manifest(tools={}), manifest(tools=1), http(b"{}"), manifest(version=None)]
 )
-def test_a_manifest_that_is_none_opens_nothing(first: bytes) -> None:
+def test_malformed_manifest_is_an_error(first: bytes) -> None:
     with HostileOpa(serving([], [], [first])) as server, pytest.raises(EngineError) as caught:
         Pep.remote(server.url, token="t")  # noqa: S106
 
     assert caught.value.code == "engine.answer_invalid"
 
 
-async def test_a_caller_that_is_cancelled_while_it_is_decided_runs_nothing_and_says_so() -> None:
+async def test_call_cancelled_during_the_decision_is_reported_as_not_run() -> None:
     bank, asked, go = Bank(), threading.Event(), threading.Event()
     failed = {"code": "TOOL_EXECUTION_FAILED", "message": "no", "details": {"effect": "none"}}
     done = answer(begun=False, outcome={"status": "accepted", "failure": failed})

@@ -1,4 +1,4 @@
-"""`Pep.remote` against a service that runs: the same calls come to the same as in a process with an engine."""
+"""A call has the same outcome with `Pep.remote` and a running service as with a local engine."""
 
 import asyncio
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def session(key: str = "k-1", **changes: Any) -> dict[str, Any]:
 
 
 def shown(evaluation: Evaluation) -> dict[str, Any]:
-    """All that an application reads of an evaluation, without what each decision has of its own."""
+    """Return all public values of an evaluation except ids and times, which differ between two evaluations."""
     approval, action = evaluation.approval, evaluation.action
     return {
         **evaluation.as_json(),
@@ -105,21 +105,21 @@ def shown(evaluation: Evaluation) -> dict[str, Any]:
     ],
 )
 @pytest.mark.parametrize("step", ["call", "decide", "acall", "adecide"])
-def test_a_call_comes_to_the_same_as_with_an_engine(
+def test_remote_call_gives_the_same_evaluation_as_a_local_call(
     step: str, proposal: Any, changes: dict[str, Any], remote: RemotePep, local: Pep, request: pytest.FixtureRequest
 ) -> None:
-    stated = session(request.node.name[-500:], **changes)
+    own_session = session(request.node.name[-500:], **changes)
 
     def evaluated(pep: Pep | RemotePep, own: Any) -> dict[str, Any]:
-        found = getattr(pep, step)(proposal, own, step_name="s-1")
-        return shown(asyncio.run(found) if step[0] == "a" else found)
+        answer = getattr(pep, step)(proposal, own, step_name="s-1")
+        return shown(asyncio.run(answer) if step[0] == "a" else answer)
 
-    assert evaluated(remote, stated) == evaluated(local, stated)
+    assert evaluated(remote, own_session) == evaluated(local, own_session)
 
 
-def test_a_wire_waits_is_granted_by_another_person_and_runs_once(remote: RemotePep, client: Client) -> None:
-    stated = session("k-waits")
-    waiting = remote.call(wire(), stated)
+def test_remote_pep_runs_an_approved_wire_transfer_once(remote: RemotePep, client: Client) -> None:
+    own_session = session("k-waits")
+    waiting = remote.call(wire(), own_session)
     assert (waiting.verdict, waiting.executed, waiting.approval and waiting.approval.state) == (
         Verdict.STEP_UP, False, "pending",
     )  # fmt: skip
@@ -137,7 +137,7 @@ def test_a_wire_waits_is_granted_by_another_person_and_runs_once(remote: RemoteP
     record, waited = asyncio.run(granted())
     assert record == waited
     assert (waited.state, [grant.sub for grant in waited.grants]) == ("granted", ["approver-7"])
-    ran, again = remote.call(wire(), stated), remote.call(wire(), stated)
+    ran, again = remote.call(wire(), own_session), remote.call(wire(), own_session)
     assert [(each.executed, each.replayed, each.result) for each in (ran, again)] == [
         (True, False, {"wire": "INV-8842"}), (False, True, {"wire": "INV-8842"}),
     ]  # fmt: skip
@@ -145,7 +145,7 @@ def test_a_wire_waits_is_granted_by_another_person_and_runs_once(remote: RemoteP
     assert (ran.approval.id, ran.approval.state) == (waiting.approval.id, "consumed")
 
 
-def test_an_approval_is_denied_and_withdrawn(remote: RemotePep, client: Client) -> None:
+def test_approvals_can_be_denied_and_withdrawn(remote: RemotePep, client: Client) -> None:
     asked = [remote.call(wire(), session(key)).approval for key in ("k-denied", "k-withdrawn")]
     assert all(asked)
     denied = client.approvals.deny(asked[0].id, "not today")  # type: ignore[union-attr]
@@ -156,7 +156,7 @@ def test_an_approval_is_denied_and_withdrawn(remote: RemotePep, client: Client) 
     assert remote.approvals.wait(asked[0].id, 0).state == "denied"  # type: ignore[union-attr]
 
 
-def test_the_token_says_who_asks_where_it_may_not_be_stated(served: RunningService) -> None:
+def test_subject_comes_from_the_token_if_claims_are_not_allowed(served: RunningService) -> None:
     token = served.token(["propose"], OFFICER)
     with Pep.remote(served.url, token=token, tools={"initiate_wire": initiate_wire}) as pep:
         own = pep.decide(wire(amount=20000), {"idempotency_key": "k-own"})
@@ -164,10 +164,10 @@ def test_the_token_says_who_asks_where_it_may_not_be_stated(served: RunningServi
 
     assert (own.codes, own.trace.idempotency_key) == (("beneficiary.not_looked_up", "sanctions.not_clear"), "k-own")
     assert foreign.codes == ("engine.unavailable",)
-    assert "service.forbidden: session: 'claims' takes the scope assert" in foreign.reasons[0].message
+    assert "service.forbidden: session: 'claims' needs the scope assert" in foreign.reasons[0].message
 
 
-def test_guarded_functions(served: RunningService) -> None:
+def test_guarded_functions_run_allowed_calls_only(served: RunningService) -> None:
     with Pep.remote(served.url, token=served.token()) as pep:
 
         @pep.tool
@@ -189,11 +189,11 @@ def test_guarded_functions(served: RunningService) -> None:
             initiate_wire(**{**arguments, "reference": "INV-FAILS"})
 
 
-def test_what_a_model_may_see_and_a_plan_and_the_end_of_a_run(remote: RemotePep, local: Pep) -> None:
+def test_service_answers_visible_tools_plans_and_the_end_of_a_run(remote: RemotePep, local: Pep) -> None:
     for claims in (OFFICER, {"sub": "nobody-1"}):
-        stated = session(claims=claims)
-        expected = local.visible_tools(stated)
-        assert remote.visible_tools(stated) == asyncio.run(remote.avisible_tools(stated)) == expected
+        own_session = session(claims=claims)
+        expected = local.visible_tools(own_session)
+        assert remote.visible_tools(own_session) == asyncio.run(remote.avisible_tools(own_session)) == expected
     assert Visibility.NEVER in expected.values()
     steps = [{**wire(), "step_name": "pay"}, {"tool": "rm", "arguments": {}}]
     plan = local.plan(steps, session())
@@ -203,16 +203,16 @@ def test_what_a_model_may_see_and_a_plan_and_the_end_of_a_run(remote: RemotePep,
     asyncio.run(remote.aend_run("run-1", session()))
 
 
-def test_tools_and_manifest_are_those_of_the_service(remote: RemotePep, local: Pep) -> None:
+def test_manifest_and_tools_come_from_the_service(remote: RemotePep, local: Pep) -> None:
     assert remote.manifest == local.manifest
 
 
-def test_a_function_that_no_tool_has(served: RunningService) -> None:
+def test_remote_pep_rejects_a_function_for_an_unknown_tool(served: RunningService) -> None:
     with pytest.raises(UsageError, match="tools: `rm` is not a tool of manifest"):
         Pep.remote(served.url, token=served.token(), tools={"rm": print})
 
 
-def test_authzen_over_the_client(served: RunningService) -> None:
+def test_client_gets_authzen_evaluations_from_the_service(served: RunningService) -> None:
     with Client(served.url, token=served.token(["decide", "assert"])) as client:
         request = {
             "subject": {"type": "user", "id": "officer-123"}, "action": {"name": "payment.lookup"},
@@ -220,8 +220,8 @@ def test_authzen_over_the_client(served: RunningService) -> None:
         }  # fmt: skip
         decision = client.evaluate(request)["decision"]
         several = client.evaluations({"evaluations": [request, request]})["evaluations"]
-        found = client.search("action", {name: request[name] for name in ("subject", "resource")})
+        answer = client.search("action", {name: request[name] for name in ("subject", "resource")})
 
     assert decision is False
     assert [each["decision"] for each in several] == [False, False]
-    assert found["results"] == []
+    assert answer["results"] == []

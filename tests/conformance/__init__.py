@@ -1,1 +1,1 @@
-"""The suite for enforcement points, run on each way in; a target stands in a file of its own."""
+"""Runs the conformance suite on every type of enforcement point. Each target has its own module."""

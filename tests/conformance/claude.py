@@ -1,4 +1,4 @@
-"""Claude Code itself as a target, with a stand-in for its model, and the suite's tools as an MCP server."""
+"""The target Claude Code: the real program with a scripted model, and the suite's tools on an MCP server."""
 
 import json
 import os
@@ -22,11 +22,11 @@ from tests.support.claude_code import ToolResult, ToolUse, run_claude
 SERVER = Path(__file__).with_name("mcp_server.py")
 TOOLS = ("read_note", "pay_bill", "wipe_disk", "fetch_page", "ping_host", "post_note", "open_shell")
 _MOST_TURNS = 200
-_AT_ONCE_SECONDS = 0.1  # in which calls are taken for one turn of the model
+_AT_ONCE_SECONDS = 0.1  # If several calls arrive within this time, the model makes them in the same turn.
 
 
 class ScriptedCalls:
-    """A model that makes the calls that it is given, those of one moment in one turn."""
+    """A scripted model that makes the calls it gets from the test. It makes calls that arrive together in one turn."""
 
     def __init__(self) -> None:
         self.given: queue.Queue[tuple[ToolUse, Future[ToolResult]] | None] = queue.Queue()
@@ -34,14 +34,13 @@ class ScriptedCalls:
         self.turns = [self.turn] * _MOST_TURNS
 
     def give(self, tool: str, arguments: Mapping[str, Any]) -> Future[ToolResult]:
-        """Have it call a tool of the suite; the future is what it is told."""
+        """Let the model call a tool of the suite, and return a future of the result that the model sees."""
         future: Future[ToolResult] = Future()
         self.given.put((ToolUse(f"mcp__kit__{tool}", dict(arguments)), future))
         return future
 
-    def turn(self, told: list[ToolResult]) -> Sequence[ToolUse]:
-        """What the model does next."""
-        for future, result in zip(self.made, told[len(told) - len(self.made) :], strict=True):
+    def turn(self, results: list[ToolResult]) -> Sequence[ToolUse]:
+        for future, result in zip(self.made, results[len(results) - len(self.made) :], strict=True):
             future.set_result(result)
         self.made, calls = [], []
         given = self.given.get()
@@ -54,7 +53,7 @@ class ScriptedCalls:
 
 
 class ClaudeClient:
-    """The program, and its model."""
+    """A running Claude Code with its scripted model."""
 
     def __init__(self, world: World, hook: HookClient) -> None:
         self.world, self.hook, self.model = world, hook, ScriptedCalls()
@@ -76,7 +75,7 @@ class ClaudeClient:
         raise NotImplementedError
 
     def _interrupted(self, tool: str, arguments: Mapping[str, Any], processes: Any) -> Observed:
-        """Make a call, and kill processes while it is decided."""
+        """Make a call, kill `processes` while the engine decides the call, and return what the model sees."""
         self.world.engine.become("slow")
         future = self.model.give(tool, arguments)
         assert until(lambda: self.world.engine.asked.is_set() or future.done())
@@ -86,12 +85,12 @@ class ClaudeClient:
 
 
 class ClaudeCodeTarget:
-    """The program with its hook."""
+    """Claude Code with the hook that this package installs."""
 
     name = "Claude Code itself"
     impossible: Mapping[str, str] = SHARED
     spelling = "mcp__kit__{}"
-    said_beside: Mapping[str, Any] = ALLOWING
+    other_answer: Mapping[str, Any] = ALLOWING
     versions: Mapping[str, str] = {"Claude Code": "2.1.330"}
 
     @contextmanager
@@ -107,7 +106,7 @@ class ClaudeCodeTarget:
             client, registered = ClaudeClient(world, hook), CLIENTS["claude-code"]
             hooks = {event: [registered.entry(hook.home)] for event in registered.events}
             if world.setting == "beside":
-                other = {"type": "command", "command": f"echo '{json.dumps(self.said_beside)}'"}
+                other = {"type": "command", "command": f"echo '{json.dumps(self.other_answer)}'"}
                 hooks["PreToolUse"].append({"matcher": "*", "hooks": [other]})
             names = ",".join(self.spelling.format(tool) for tool in TOOLS)
             program = threading.Thread(

@@ -1,4 +1,4 @@
-"""The gateway as a target: the program, between a client and a server of the MCP SDK, each revision of the protocol."""
+"""The target MCP gateway: the gateway's program, with a client and a server of the MCP SDK in each protocol version."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from tests.support.command_line import environment, pdp
 
 
 class GatewayClient:
-    """A client of a gateway, in an event loop of its own."""
+    """A client of a running gateway. The client has its own event loop."""
 
     def __init__(self, world: World, client: Client, portal: BlockingPortal) -> None:
         self.world, self.client, self.portal = world, client, portal
@@ -40,7 +40,7 @@ class GatewayClient:
         call = self.portal.start_task_soon(self._call, tool, dict(arguments))
         if self.world.setting == "raises":
             assert until(lambda: self.world.engine.asked.is_set() or call.done())
-            for process in _gateways(self.world.folder):
+            for process in _gateway_processes(self.world.folder):
                 os.kill(process, signal.SIGKILL)
         seen: Observed = call.result()
         return seen
@@ -58,7 +58,8 @@ class GatewayClient:
         assert until(lambda: self.world.engine.asked.is_set() or ended.is_set())
         called.cancel()
         assert ended.wait(PATIENCE)
-        # When this is answered, without the engine, the gateway has read what was sent before.
+        # The gateway answers this call without its engine, so the answer shows that the gateway has read the earlier
+        # messages.
         self.portal.call(self._call, "open_shell", {})
 
     def approve(self, held: str) -> None:
@@ -78,9 +79,9 @@ class GatewayClient:
         return Observed(message, bool(result.is_error), held[1] if held else None)
 
 
-class _Nobody(GatewayClient):
+class _NoClient(GatewayClient):
     def __init__(self) -> None:
-        """Connect to nothing."""
+        """Do not connect to a server."""
 
     def call(self, tool: str, arguments: Mapping[str, Any], *, call_id: str, by_position: bool = False) -> Observed:
         raise NotImplementedError
@@ -92,7 +93,7 @@ class GatewayTarget:
     spelling = "{}"
     impossible: Mapping[str, str] = {
         "positional arguments": "In every call over MCP, arguments have names.",
-        "handler registered beside ours": "MCP has no handlers beside a server that is connected to.",
+        "handler registered beside ours": "An MCP client calls one server, which has no other handler.",
     }
 
     def __init__(self, revision: str, mode: ConnectMode) -> None:
@@ -103,7 +104,7 @@ class GatewayTarget:
     @contextmanager
     def open(self, world: World) -> Iterator[GatewayClient]:
         if world.setting == "beside":
-            yield _Nobody()
+            yield _NoClient()
             return
         server = [
             sys.executable,
@@ -130,8 +131,8 @@ class GatewayTarget:
             yield GatewayClient(world, client, portal)
 
 
-def _gateways(folder: Path) -> Iterator[int]:
-    """The gateways that run with the file in a folder."""
+def _gateway_processes(folder: Path) -> Iterator[int]:
+    """Return the gateway processes that use a file in the folder."""
     for line in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             words = line.read_bytes().decode(errors="replace").split("\0")

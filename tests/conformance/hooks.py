@@ -1,6 +1,6 @@
-"""Clients with hooks as targets: the registered command line runs as the client runs it, and its answer is taken so.
+"""Simulated clients with hooks. The target runs the registered command line and reacts to its answer like the client.
 
-What a client does with an answer stands in `ruling` of each: as its program was seen to do, or as its source says.
+The method `ruling` of each client says how the client reacts to an answer, as observed or by its source code.
 """
 
 from __future__ import annotations
@@ -29,18 +29,16 @@ from tests.support.hooks.processes import Hooks
 
 SHARED = {
     "positional arguments": "In every call of this client, arguments have names.",
-    "list filtering": "A hook is not asked which tools the model is told of.",
+    "list filtering": "Hooks cannot filter the list of tools.",
 }
-UNTRIED = (
-    "What this client makes of the answers of two hooks was not tried; `pdp hook check` says where there are others."
-)
+NOT_TESTED = "This client was not tested with two hooks; `pdp hook check` lists other hooks."
 ALLOWING = {
     "hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "allow"},
 }
 
 
 class Ended(NamedTuple):
-    """What a hook's program ended with; `code` is negative for a signal."""
+    """How the program of a hook ended: its output and its exit code, which is negative after a signal."""
 
     code: int
     out: str
@@ -48,7 +46,7 @@ class Ended(NamedTuple):
 
 
 class Ruling(NamedTuple):
-    """What the client makes of an answer. `why`: what the model is told where the tool does not run."""
+    """How the client reacts to an answer. `why` is the text that the model sees if the tool does not run."""
 
     runs: bool
     why: str = ""
@@ -56,16 +54,16 @@ class Ruling(NamedTuple):
 
 
 class HookTarget:
-    """A client that asks a hook, played by the test."""
+    """A simulated client that asks a hook before each call."""
 
     name = ""
     client = ""
     version = ""
-    """Of the client that is played, and how it is known what that does with answers."""
+    """The versions of the simulated client, and whether its reactions were observed or read in its source code."""
     impossible: Mapping[str, str] = SHARED
     spelling = "mcp__kit__{}"
     allowing: Mapping[str, Any] = ALLOWING
-    """What another hook says that allows everything."""
+    """The answer of another hook, which allows everything."""
 
     def __init__(self) -> None:
         self.versions: Mapping[str, str] = {self.name.removeprefix("hook, "): self.version}
@@ -87,33 +85,33 @@ class HookTarget:
             client.warm_up()
             yield client
         finally:
-            for process in processes_of(home):  # also one that only starts
+            for process in processes_of(home):  # `processes_of` also lists programs that are just starting.
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
 
     def line(self, home: Path) -> str:
-        """The command line that is registered with the client."""
+        """Return the command line that the installation registers with the client."""
         return CLIENTS[self.client].line(home)
 
     def before(self, tool: str, arguments: Mapping[str, Any], call_id: str) -> dict[str, Any]:
-        """What the client sends before a call."""
+        """Return the JSON that the client sends to the hook before a call."""
         raise NotImplementedError
 
     def after(self, sent: dict[str, Any], result: str | None) -> dict[str, Any] | None:
-        """What the client sends after it; None: the result of a call that failed, or nothing to send."""
+        """Return the JSON that the client sends after a call. None if the client sends nothing, as after a failure."""
         raise NotImplementedError
 
     def ruling(self, ended: Ended) -> Ruling:
-        """What the client makes of one hook's answer."""
+        """Return how the client reacts if one hook gives this answer."""
         raise NotImplementedError
 
     def ruling_of_all(self, ours: Ruling, other: Ended | None) -> Ruling:
-        """What the client makes of ours beside another hook that allows everything."""
+        """Return how the client reacts if our hook gives the ruling `ours` and another hook allows everything."""
         return ours if other is None or not ours.runs else self.ruling(other)._replace(arguments=ours.arguments)
 
 
 class HookClient:
-    """The client, with its hook's HOME."""
+    """A simulated client, and the HOME of the hook that it asks."""
 
     def __init__(self, target: HookTarget, world: World, home: Path) -> None:
         self.target, self.world, self.hooks = target, world, Hooks(home)
@@ -121,7 +119,7 @@ class HookClient:
         self.line = target.line(home)
 
     def warm_up(self) -> None:
-        """Start the resident process: on a busy machine the first call may not wait for it long enough."""
+        """Start the resident process before the first call, because on a busy machine its start may take too long."""
         sent = self.target.before("open_shell", {}, "first")
         assert until(lambda: "is not ready" not in self._ended(self._start(), sent).err)
 
@@ -138,13 +136,13 @@ class HookClient:
             ended = self._ended(asking, sent, kill=self.hooks.residents)
         else:
             ended = self._ended(asking, sent)
-        return self._taken(tool, arguments, sent, ended)
+        return self._apply_answer(tool, arguments, sent, ended)
 
     def cancel(self, tool: str, arguments: Mapping[str, Any], *, call_id: str) -> None:
-        """The hook's program is killed; the shell around it is left."""
+        """Kill the program of the hook, but not the shell that started the program."""
         sent, asking = self.target.before(tool, arguments, call_id), self._start()
-        ended = self._ended(asking, sent, kill=lambda: _last_children(asking.pid))
-        self._taken(tool, arguments, sent, ended)
+        ended = self._ended(asking, sent, kill=lambda: _descendants_without_children(asking.pid))
+        self._apply_answer(tool, arguments, sent, ended)
 
     def approve(self, held: str) -> None:
         with closing(OpenStores(f"sqlite:///{self.home}/state/store.db")) as stores:
@@ -153,7 +151,7 @@ class HookClient:
     def listed(self) -> Sequence[str]:
         raise NotImplementedError
 
-    def _taken(self, tool: str, arguments: Mapping[str, Any], sent: dict[str, Any], ended: Ended) -> Observed:
+    def _apply_answer(self, tool: str, arguments: Mapping[str, Any], sent: dict[str, Any], ended: Ended) -> Observed:
         other = Ended(0, json.dumps(dict(self.target.allowing)), "") if self.world.setting == "beside" else None
         ruling = self.target.ruling_of_all(self.target.ruling(ended), other)
         if not ruling.runs:
@@ -164,14 +162,14 @@ class HookClient:
         result = None
         with suppress(RuntimeError):
             result = run_body(self.world.record, tool, arguments)
-        told = self.target.after(sent, result)
-        if told is not None:
-            self._ended(self._start(), told)
+        report = self.target.after(sent, result)
+        if report is not None:
+            self._ended(self._start(), report)
         return Observed(result or "the tool failed", is_error=result is None)
 
     def _start(self) -> subprocess.Popen[bytes]:
         pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        return subprocess.Popen(self.line, shell=True, cwd=self.world.folder, **pipes)  # noqa: S602 - as clients do
+        return subprocess.Popen(self.line, shell=True, cwd=self.world.folder, **pipes)  # noqa: S602 - like clients
 
     def _ended(self, asking: subprocess.Popen[bytes], sent: Mapping[str, Any], kill: Any = None) -> Ended:
         if kill is None:
@@ -189,32 +187,32 @@ class HookClient:
 
 
 def processes_of(home: Path, program: str = "") -> list[int]:
-    """The processes that have a HOME as their last word, with `program` in another one."""
-    found = []
+    """Return the ids of processes whose last argument is `home` and that have another argument containing `program`."""
+    processes = []
     for line in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             words = line.read_bytes().decode(errors="replace").split("\0")[:-1]
             if words[-1:] == [str(home)] and any(program in word for word in words):
-                found.append(int(line.parent.name))
-    return found
+                processes.append(int(line.parent.name))
+    return processes
 
 
 def held_by(message: str) -> str | None:
-    """The approval that a message says a call waits for."""
-    found = re.search(r"approvals grant ([\w-]+)", message)
-    return found[1] if found else None
+    """Return the id of the approval that the denial message names, if any."""
+    match = re.search(r"approvals grant ([\w-]+)", message)
+    return match[1] if match else None
 
 
-def _last_children(process: int) -> list[int]:
-    """The processes below one that have none below them."""
+def _descendants_without_children(process: int) -> list[int]:
+    """Return the ids of those descendants of a process that have no child processes."""
     below = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    return [last for child in below for last in _last_children(int(child))] or [process]
+    return [last for child in below for last in _descendants_without_children(int(child))] or [process]
 
 
 class ClaudeCodeHook(HookTarget):
-    """Claude Code, as its program was seen to take answers (2.1.330)."""
+    """Claude Code, simulated as we observed version 2.1.330."""
 
-    name, client, version = "hook, Claude Code", "claude-code", "2.1.330, played"
+    name, client, version = "hook, Claude Code", "claude-code", "2.1.330, simulated"
 
     def before(self, tool: str, arguments: Mapping[str, Any], call_id: str) -> dict[str, Any]:
         return {
@@ -232,19 +230,20 @@ class ClaudeCodeHook(HookTarget):
         if ended.code == 2:
             return Ruling(runs=False, why=ended.err)
         if ended.code:
-            return Ruling(runs=True)  # any other code is no block
+            return Ruling(runs=True)  # Claude Code runs the call if the hook exits with any code other than 0 and 2.
         answer = _object(ended.out).get("hookSpecificOutput")
         if not isinstance(answer, dict) or answer.get("hookEventName") != "PreToolUse":
             return Ruling(runs=True)
-        if answer.get("permissionDecision") in {"deny", "ask", "defer"}:  # nobody is there to be asked
+        # `ask` blocks the call, because no person can be asked here.
+        if answer.get("permissionDecision") in {"deny", "ask", "defer"}:
             return Ruling(runs=False, why=answer.get("permissionDecisionReason", ""))
         return Ruling(runs=True, arguments=answer.get("updatedInput"))
 
 
 class CodexHook(HookTarget):
-    """Codex, as its program was seen to take answers (0.169.0), and as its source says."""
+    """Codex, simulated as we observed version 0.169.0 and as its source code says."""
 
-    name, client, version = "hook, Codex", "codex", "0.169.0, played"
+    name, client, version = "hook, Codex", "codex", "0.169.0, simulated"
 
     def before(self, tool: str, arguments: Mapping[str, Any], call_id: str) -> dict[str, Any]:
         return {
@@ -281,9 +280,9 @@ def _object(text: str) -> dict[str, Any]:
 
 
 class GeminiHook(HookTarget):
-    """Gemini CLI, as its program was seen to take answers (0.61.0); of several hooks one that blocks is enough."""
+    """Gemini CLI, simulated as we observed version 0.61.0. If there are several hooks, each hook can block a call."""
 
-    name, client, version = "hook, Gemini CLI", "gemini-cli", "0.61.0, played"
+    name, client, version = "hook, Gemini CLI", "gemini-cli", "0.61.0, simulated"
     spelling = "mcp_kit_{}"
     allowing: Mapping[str, Any] = MappingProxyType({"decision": "allow"})
 
@@ -310,11 +309,11 @@ class GeminiHook(HookTarget):
 
 
 class CopilotHook(HookTarget):
-    """Copilot CLI, as its program was seen to take answers (1.0.102): exit code 2 denies and loses the reason."""
+    """Copilot CLI, simulated as we observed version 1.0.102. Exit code 2 denies the call, but the reason is lost."""
 
-    name, client, version = "hook, Copilot CLI", "copilot-cli", "1.0.102, played"
+    name, client, version = "hook, Copilot CLI", "copilot-cli", "1.0.102, simulated"
     spelling = "mcp__kit__{}"
-    impossible: Mapping[str, str] = SHARED | {"handler registered beside ours": UNTRIED}
+    impossible: Mapping[str, str] = SHARED | {"handler registered beside ours": NOT_TESTED}
 
     def before(self, tool: str, arguments: Mapping[str, Any], call_id: str) -> dict[str, Any]:
         return {
@@ -337,13 +336,13 @@ class CopilotHook(HookTarget):
 
 
 class CursorHook(HookTarget):
-    """Cursor, as others have recorded it: it was not run."""
+    """Cursor, simulated as published texts describe Cursor, because this project has not run the program."""
 
-    name, client, version = "hook, Cursor", "cursor", "3.11, played as others recorded it"
+    name, client, version = "hook, Cursor", "cursor", "3.11, simulated as described by others"
     spelling = "MCP:{}"
     impossible: Mapping[str, str] = SHARED | {
-        "handler registered beside ours": UNTRIED,
-        "correct": "What it makes of other arguments in an answer is not known: the call is denied, with what to call.",
+        "handler registered beside ours": NOT_TESTED,
+        "correct": "Unknown whether this client uses changed arguments: the call is denied, and the answer shows them.",
     }
 
     def before(self, tool: str, arguments: Mapping[str, Any], call_id: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The enforcement point itself as a target: guarded functions of this process."""
+"""The target `Pep`: guarded functions in the process of the test."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from tests.support import until
 
 
 class LocalClient:
-    """Calls guarded functions; a tool without one is asked of the enforcement point by its name."""
+    """Calls guarded functions. For a tool without a function, the client uses `Pep.call` instead."""
 
     def __init__(self, pep: Pep, world: World) -> None:
         self.pep, self.world = pep, world
@@ -35,7 +35,7 @@ class LocalClient:
             return Observed(str(error), is_error=True)
 
     def cancel(self, tool: str, arguments: Mapping[str, Any], *, call_id: str) -> None:
-        async def call_and_give_up() -> None:
+        async def call_and_cancel() -> None:
             call = self.pep.acall({"tool": tool, "arguments": arguments}, self.world.session)
             task = asyncio.create_task(call)
             await asyncio.to_thread(until, lambda: self.world.engine.asked.is_set() or task.done())
@@ -43,7 +43,7 @@ class LocalClient:
             with suppress(asyncio.CancelledError):
                 await task
 
-        asyncio.run(call_and_give_up())
+        asyncio.run(call_and_cancel())
 
     def approve(self, held: str) -> None:
         assert self.pep.approvals is not None
@@ -55,7 +55,7 @@ class LocalClient:
 
 
 class RaisingPep(Pep):
-    """An enforcement point with a fault of its own."""
+    """An enforcement point that fails with an exception."""
 
     def call(self, *_: Any, **__: Any) -> NoReturn:
         raise RuntimeError("a fault of the enforcement point")
@@ -64,16 +64,16 @@ class RaisingPep(Pep):
 
 
 def fail_at(event: Any) -> None:
-    """Be an observer of somebody else's, with a fault."""
+    """Raise an exception, as a faulty event observer of an application does."""
     raise RuntimeError(f"a fault of an observer: {event}")
 
 
 @contextmanager
 def opened_pep(world: World) -> Iterator[Pep]:
-    """An enforcement point of this process on the world's files, with its setting."""
+    """Open an enforcement point that uses the files of the world and has the fault that the case needs."""
     kind, file = RaisingPep if world.setting == "raises" else Pep, world.folder / "pdp.yaml"
     observers = [fail_at] if world.setting == "beside" else []
-    # Tests are patient with engines, and this one is slow in earnest.
+    # The engine gets a short timeout, because a case tests that a slow engine times out.
     with (
         SidecarEngine(world.engine.url, timeout=1) as engine,
         kind.from_project(file, engine=engine, observers=observers) as pep,
@@ -82,8 +82,6 @@ def opened_pep(world: World) -> Iterator[Pep]:
 
 
 class LocalTarget:
-    """`Pep` in this process."""
-
     name = "Pep"
     versions: Mapping[str, str] = {}
     impossible: Mapping[str, str] = {}
@@ -96,7 +94,7 @@ class LocalTarget:
 
 
 def functions(world: World) -> dict[str, Any]:
-    """The functions of the world's tools, with its parameters."""
+    """Return a function with the right parameters for each tool of the world."""
 
     def run(tool: str, given: Mapping[str, Any]) -> str:
         return run_body(world.record, tool, {name: value for name, value in given.items() if value is not None})

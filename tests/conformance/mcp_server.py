@@ -1,4 +1,4 @@
-"""The suite's tools as an MCP server, as a program: `mcp_server.py MANIFEST RECORD`, over stdio."""
+"""An MCP server over stdio that offers the suite's tools: `mcp_server.py MANIFEST RECORD`."""
 
 import asyncio
 import json
@@ -13,7 +13,8 @@ from mcp.server.stdio import stdio_server
 from pdp.testing.conformance.world import run_body
 
 UNDECLARED = {"name": "open_shell", "schema": {"type": "object", "properties": {"command": {"type": "string"}}}}
-SPELLING = "mcp__kit__"  # of a client's manifest
+# The client adds this prefix to the tool names of the server `kit`, so manifests for hooks have the prefix, too.
+SPELLING = "mcp__kit__"
 TOOLS = [*json.loads(Path(sys.argv[1]).read_text())["tools"], UNDECLARED]
 
 

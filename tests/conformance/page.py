@@ -1,4 +1,4 @@
-"""What came of a target, and the table of docs/enforcement-points.md that says it: written and read."""
+"""Runs the suite on targets, and reads and writes the results in the table of docs/enforcement-points.md."""
 
 import re
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ _TABLE: Final = re.compile(r"(?<=-->\n)(.*)(?=<!-- end of table -->)", re.DOTALL
 
 
 def outcome(target: Target, folder: Path) -> dict[str, str]:
-    """Run the suite. On a busy machine an answer is late, and so a denial: such a case is run once more.
+    """Run the suite. Repeat failed cases once, because on a busy machine a request may time out.
 
-    One in which something ran that must not stays as it is.
+    If a tool ran without permission, the case is not repeated.
     """
     cells = run(target, folder / "first")
     denied = [case for case, cell in cells.items() if cell.startswith("fail") and "UnsafeError" not in cell]
@@ -25,20 +25,18 @@ def outcome(target: Target, folder: Path) -> dict[str, str]:
 
 
 def page_rows() -> dict[str, dict[str, str]]:
-    """What the page says of each target."""
-    found = _TABLE.search(PAGE.read_text(encoding="utf-8"))
-    assert found is not None
-    return rows(found[1])
+    match = _TABLE.search(PAGE.read_text(encoding="utf-8"))
+    assert match is not None
+    return rows(match[1])
 
 
 def write_page(written: Mapping[str, Mapping[str, str]]) -> None:
-    """Make these the page's rows."""
     text = table(written)
     PAGE.write_text(_TABLE.sub(lambda _: f"\n{text}\n", PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def rows(text: str) -> dict[str, dict[str, str]]:
-    """What a table says of each target: each column's cell, its note in place of the note's number."""
+    """Return the rows of a table by target. The number of a footnote is replaced by the text of the footnote."""
     notes = dict(re.findall(r"^(\d+)\. (.*)$", text, re.MULTILINE))
     lines = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
     return {

@@ -1,4 +1,4 @@
-"""An enforcement point whose decisions a service makes as a target: the service is a process of its own."""
+"""The target `Pep.remote`, with a service in another process."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,8 +14,6 @@ from tests.support.service import RunningService, running_service
 
 
 class RemoteClient(LocalClient):
-    """Calls guarded functions."""
-
     def __init__(self, pep: Any, world: World, service: RunningService) -> None:
         super().__init__(pep, world)
         self.service = service
@@ -38,11 +36,9 @@ class RemoteClient(LocalClient):
 
 
 class RemoteTarget:
-    """`Pep.remote` and `pdp serve`."""
-
     name = "Pep.remote"
     versions: Mapping[str, str] = {}
-    impossible: Mapping[str, str] = {"handler registered beside ours": "`Pep.remote` has no handlers of others."}
+    impossible: Mapping[str, str] = {"handler registered beside ours": "`Pep.remote` has no other handlers."}
     spelling = "{}"
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""The ways in that need no framework, in the order of the table's rows; tests/adapters/targets.py has the others."""
+"""The targets that need no framework, in the order of the table. The targets for adapters are in tests/adapters."""
 
 from typing import Final
 

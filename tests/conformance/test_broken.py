@@ -1,4 +1,4 @@
-"""The suite can fail: for each case a target that fails open in that very way, and what the suite says of it."""
+"""The suite detects faults. For each case, a test runs a target that runs forbidden calls, and compares the failure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from tests.conformance.local import LocalClient, LocalTarget, opened_pep
 
 
 class Open(LocalClient):
-    """Runs the tool itself where the enforcement point's answer has a word in it."""
+    """A client that runs a denied call if the text of the denial contains `word`."""
 
     word = ""
 
@@ -44,7 +44,7 @@ class Uncorrected(Open):
 
 
 class ApprovesTools(Open):
-    """Takes an approval for one of the tool, whatever its arguments."""
+    """A client that accepts an approval for all calls of the approved tool, even with other arguments."""
 
     approved = False
 
@@ -63,7 +63,7 @@ class ByPositionUnseen(Open):
 
 
 class Flat(Open):
-    """Shows the policy what is flat, and runs the tool with everything."""
+    """A client that hides nested arguments from the policy, but passes the nested arguments to the tool."""
 
     def call(self, tool: str, arguments: Mapping[str, Any], **options: Any) -> Observed:
         flat = {name: value for name, value in arguments.items() if not isinstance(value, dict)}
@@ -72,7 +72,7 @@ class Flat(Open):
 
 
 class ApprovesAtOnce(Open):
-    """Looks for the approval, and forgets that another call may have found it."""
+    """A client that uses an approval without checking whether another call has already used the approval."""
 
     approved = False
 
@@ -85,7 +85,7 @@ class ApprovesAtOnce(Open):
 
 
 class Remembers(Open):
-    """Answers a call that it knows by the answer of before, and runs it."""
+    """A client that returns the stored answer for a repeated call, but runs the tool again."""
 
     def __init__(self, pep: Pep, world: World) -> None:
         super().__init__(pep, world)
@@ -117,7 +117,7 @@ class ListsAll(Open):
 
 
 class Beside(Open):
-    """The handler of somebody else has the last word."""
+    """A client in which another handler can overrule the denial of the enforcement point."""
 
     def call(self, tool: str, arguments: Mapping[str, Any], **options: Any) -> Observed:
         seen = super().call(tool, arguments, **options)
@@ -146,7 +146,7 @@ BROKEN: Mapping[str, tuple[type[LocalClient], str]] = {
     "unknown tool": (opens_at("INVALID_TOOL_NAME"), """UnsafeError("open_shell ran with {'command': 'a'}")"""),
     "list filtering": (
         ListsAll,
-        """AssertionError("the model is told of other tools: ['pay_bill', 'read_note', 'wipe_disk']")""",
+        """AssertionError("the model sees other tools: ['pay_bill', 'read_note', 'wipe_disk']")""",
     ),
     "engine down": (opens_at("engine.unavailable"), """UnsafeError("read_note ran with {'note': 'a'}")"""),
     "engine slow": (opens_at("engine.timeout"), """UnsafeError("read_note ran with {'note': 'a'}")"""),
@@ -158,7 +158,7 @@ BROKEN: Mapping[str, tuple[type[LocalClient], str]] = {
     "enforcement point raises": (opens_at("a fault of"), """UnsafeError("read_note ran with {'note': 'a'}")"""),
     "handler registered beside ours": (Beside, """UnsafeError("wipe_disk ran with {'disk': 'a'}")"""),
 }
-"""The client that fails open in the way of each case, and what the suite finds."""
+"""For each case, a client that fails open, and the failure that the suite must report."""
 
 
 class BrokenTarget(LocalTarget):
@@ -171,21 +171,21 @@ class BrokenTarget(LocalTarget):
             yield self.client(pep, world)
 
 
-def test_every_case_has_a_broken_target() -> None:
+def test_every_conformance_case_has_a_broken_target_that_fails_the_case() -> None:
     assert list(BROKEN) == list(CASES)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_suite_finds_what_fails_open(case: str, tmp_path: Path) -> None:
+def test_suite_reports_each_target_that_fails_open(case: str, tmp_path: Path) -> None:
     client, finding = BROKEN[case]
     assert run(BrokenTarget(client), tmp_path, [case]) == {case: f"fail: {finding}"}
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_said_to_be_impossible_must_not_run_all_the_same(case: str, tmp_path: Path) -> None:
+def test_case_declared_impossible_fails_if_a_tool_runs(case: str, tmp_path: Path) -> None:
     client, finding = BROKEN[case]
-    found = run(BrokenTarget(client, {case: "because"}), tmp_path, [case])[case]
-    assert found == (f"fail: {finding}" if finding.startswith("UnsafeError") else "impossible: because")
+    result = run(BrokenTarget(client, {case: "because"}), tmp_path, [case])[case]
+    assert result == (f"fail: {finding}" if finding.startswith("UnsafeError") else "impossible: because")
 
 
 class Mute(Open):
@@ -193,8 +193,8 @@ class Mute(Open):
         return Observed("", super().call(tool, arguments, **options).is_error)
 
 
-def told(what: str, *, is_error: bool) -> str:
-    return f"fail: {AssertionError(f'the model {what}: {Observed(str(), is_error)}')!r}"
+def failed_check(fault: str, *, is_error: bool) -> str:
+    return f"fail: {AssertionError(f'the model {fault}: {Observed(str(), is_error)}')!r}"
 
 
 class Unable(Open):
@@ -210,13 +210,15 @@ class Raising(Open):
 @pytest.mark.parametrize(
     ("client", "case", "finding"),
     [
-        (Mute, "deny", told("is not told why nothing ran", is_error=True)),
-        (Mute, "allow", told("does not see the result", is_error=False)),
+        (Mute, "deny", failed_check("does not see why nothing ran", is_error=True)),
+        (Mute, "allow", failed_check("does not see the result", is_error=False)),
         (Raising, "deny", "fail: ValueError('a fault of the target')"),
         (Unable, "cancelled call", "fail: NotImplementedError()"),
     ],
 )  # fmt: skip
-def test_what_else_the_suite_finds(client: type[LocalClient], case: str, finding: str, tmp_path: Path) -> None:
+def test_suite_reports_target_faults_even_if_no_tool_ran(
+    client: type[LocalClient], case: str, finding: str, tmp_path: Path
+) -> None:
     assert run(BrokenTarget(client), tmp_path, [case]) == {case: finding}
 
 
@@ -225,20 +227,20 @@ def test_what_else_the_suite_finds(client: type[LocalClient], case: str, finding
     [
         (Unable, "cancelled call", "impossible: because"),
         (Raising, "deny", "fail: ValueError('a fault of the target')"),
-        (LocalClient, "deny", "fail: it is said to be impossible, and passes"),
+        (LocalClient, "deny", "fail: the case passes, although the target calls it impossible"),
     ],
 )
-def test_what_is_said_to_be_impossible_has_to_be(
+def test_case_declared_impossible_fails_if_the_target_passes_the_case(
     client: type[LocalClient], case: str, finding: str, tmp_path: Path
 ) -> None:
     assert run(BrokenTarget(client, {case: "because"}), tmp_path, [case]) == {case: finding}
 
 
-def test_a_target_that_does_not_open_fails_its_cases(tmp_path: Path) -> None:
+def test_suite_fails_each_case_if_the_target_does_not_open(tmp_path: Path) -> None:
     def refuse(*_: object) -> LocalClient:
         raise OSError("no such client")
 
-    found = run(BrokenTarget(refuse), tmp_path, ["allow", "enforcement point raises"])  # type: ignore[arg-type]
-    assert found == dict.fromkeys(
+    result = run(BrokenTarget(refuse), tmp_path, ["allow", "enforcement point raises"])  # type: ignore[arg-type]
+    assert result == dict.fromkeys(
         ["allow", "enforcement point raises"], "fail: not opened or closed: OSError('no such client')"
     )

@@ -1,4 +1,4 @@
-"""The suite on hooks that are registered or answered wrongly."""
+"""The suite detects hooks that are registered wrongly, and hooks that give wrong answers."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,14 +14,14 @@ pytestmark = pytest.mark.process
 
 
 class Unguarded(ClaudeCodeHook):
-    """Its command line ends as the program does, however that ends."""
+    """Registers a command line that exits like the hook's program, even if the program crashes."""
 
     def line(self, home: Path) -> str:
         return super().line(home).partition(" || ")[0] + "'"
 
 
 class OtherDialect(CodexHook):
-    """Is answered as Claude Code is, which for Codex is no answer."""
+    """Sends Codex the answers for Claude Code, which Codex ignores."""
 
     def line(self, home: Path) -> str:
         return ClaudeCodeHook().line(home)
@@ -31,7 +31,7 @@ class OtherDialect(CodexHook):
 
 
 class Silent(CodexHook):
-    """Loses the reason, without which exit code 2 is nothing to Codex."""
+    """Discards the reason on standard error, because Codex ignores exit code 2 if there is no reason."""
 
     def line(self, home: Path) -> str:
         return f"{super().line(home)} 2> /dev/null"
@@ -46,20 +46,20 @@ class Silent(CodexHook):
     ],
     ids=["unguarded", "other dialect", "silent"],
 )
-def test_a_hook_that_fails_open_is_found(target: type[HookTarget], case: str, finding: str, tmp_path: Path) -> None:
+def test_suite_reports_hooks_that_fail_open(target: type[HookTarget], case: str, finding: str, tmp_path: Path) -> None:
     assert run(target(), tmp_path, [case]) == {case: f"fail: {finding}"}
 
 
 class Rewriting(ClaudeCodeTarget):
-    """Another hook beside ours answers with arguments of its own."""
+    """A client with another hook, which changes the arguments of a call."""
 
-    said_beside: Mapping[str, Any] = {
+    other_answer: Mapping[str, Any] = {
         "hookSpecificOutput": {"hookEventName": "PreToolUse", "updatedInput": {"note": "rewritten"}}
     }
 
 
-def test_claude_code_runs_what_another_hook_makes_of_a_call(tmp_path: Path) -> None:
-    """No hook can hold that; docs/enforcement-points.md says so."""
+def test_claude_code_runs_arguments_changed_by_another_hook(tmp_path: Path) -> None:
+    """If another hook changes the arguments, our hook cannot prevent it, as docs/enforcement-points.md warns."""
     case = "handler registered beside ours"
-    found = run(Rewriting(), tmp_path, [case])
-    assert found == {case: """fail: UnsafeError("read_note ran with {'note': 'rewritten'}")"""}
+    result = run(Rewriting(), tmp_path, [case])
+    assert result == {case: """fail: UnsafeError("read_note ran with {'note': 'rewritten'}")"""}

@@ -1,4 +1,4 @@
-"""What several tests share: projects, servers, generated requests, scripted models."""
+"""Helpers for several tests: waiting, threads, killed processes, and subpackages with servers and projects."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from pdp.engine.wasm.engine import EmbeddedEngine
 T = TypeVar("T")
 
 ROOT: Final = Path(__file__).parents[2]
-"""The repository."""
+"""The root folder of the repository."""
 
 PATIENCE: Final = 600.0
-"""Seconds for what comes in any case, however busy the machine is. A test that passes never waits for them."""
+"""Seconds to wait for an event that must happen. A test that passes waits less."""
 
 _DEFAULTS: Final = (
     (EmbeddedEngine.__init__, ("deadline",)),
@@ -45,9 +45,10 @@ _CONSTANTS: Final = (
 
 
 def be_patient() -> None:
-    """Give engines, stores and locks of this process the time that a busy machine needs, unless a test gives another.
+    """Use long timeouts for engines, stores and locks in this process, except where a test passes a timeout.
 
-    The defaults are for production: there a late answer is a denial. A test is about something else, or states a time.
+    The default timeouts suit production, where a late answer is a DENY. On a busy machine, tests would fail with the
+    default timeouts.
     """
     for function, names in ((inspect.unwrap(function), names) for function, names in _DEFAULTS):
         function.__kwdefaults__ = {**(function.__kwdefaults__ or {}), **dict.fromkeys(names, PATIENCE)}
@@ -56,7 +57,7 @@ def be_patient() -> None:
 
 
 def until(condition: Callable[[], object]) -> bool:
-    """Wait for what another thread or process does, and return whether it came."""
+    """Wait until `condition` is true. Return whether `condition` became true within `PATIENCE`."""
     end = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > end:
@@ -66,9 +67,9 @@ def until(condition: Callable[[], object]) -> bool:
 
 
 def timely(attempt: Callable[[float], T], in_time: Callable[[T], bool], seconds: float = 0.2) -> T:
-    """Return what an attempt gives that has some seconds, and ever more where they are too few for what comes first.
+    """Repeat an attempt with longer and longer deadlines until `in_time` accepts the result, and return this result.
 
-    For a deadline that has to fire after something else has happened, which takes as long as the machine needs.
+    Use this function if a deadline must expire after another event whose duration depends on the machine.
     """
     while not in_time(given := attempt(seconds)) and seconds < PATIENCE:
         seconds *= 4
@@ -76,9 +77,9 @@ def timely(attempt: Callable[[float], T], in_time: Callable[[T], bool], seconds:
 
 
 def recorded_by_killed(append_for_ever: str, *arguments: str) -> int:
-    """Start pairs of processes that write, kill them anywhere, and return how many events they had recorded.
+    """Start pairs of processes that write events, kill the processes at any time, and count the recorded events.
 
-    `append_for_ever` is the text of a function that writes a dot to a pipe for each event that is recorded.
+    `append_for_ever` is the source of a function that writes a dot to a pipe after each recorded event.
     """
     command = [sys.executable, "-c", append_for_ever + _KILLING, *arguments]
     return int(subprocess.run(command, check=True, timeout=PATIENCE, capture_output=True, text=True).stdout)
@@ -111,7 +112,7 @@ print(recorded)
 
 
 def at_once(steps: Sequence[Callable[[], T]]) -> list[T]:
-    """Take the steps, none before all threads are there, and return what they give, in their order."""
+    """Run all functions in threads that start at the same time, and return their results in order."""
     together = threading.Barrier(len(steps))
 
     def take(step: Callable[[], T]) -> T:

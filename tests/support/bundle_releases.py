@@ -1,6 +1,7 @@
-"""Bundles for tests: the payments policy under any release number, signed or not, and bundles that decide otherwise.
+"""Bundles of the payments policy with any release number, signed or not, and bundles that decide differently.
 
-`bundle` and `tiny` differ in settings and signature alone; `lax_file` and `strict_file` give other decisions.
+The bundles of `bundle` and `tiny` differ only in settings and signature. The bundles of `lax_file` and `strict_file`
+decide differently.
 """
 
 from functools import cache
@@ -20,7 +21,7 @@ from tests.support import payments
 
 
 def key(name: str = "one") -> SigningKey:
-    """A key of this test run by its name."""
+    """Return the signing key with this name. During a test run, the same name always gives the same key."""
     return _key(name)
 
 
@@ -32,7 +33,7 @@ def _key(name: str) -> SigningKey:
 
 
 def key_file(folder: Path, name: str = "one") -> Path:
-    """That key as a file for its owner only, and its public half beside it."""
+    """Write the private key to a file, and the public key to a file next to it. Return the first file."""
     file = folder / name
     file.write_bytes(key(name).jwk.as_pem(private=True))
     file.chmod(0o600)
@@ -41,9 +42,9 @@ def key_file(folder: Path, name: str = "one") -> Path:
 
 
 def bundle(release: int, *, signed: str | None = "one", **settings: Any) -> bytes:
-    """The payments bundle with a release number and settings of its own, signed with the key of that name.
+    """Return the payments bundle with this release number and these settings, signed with the named key.
 
-    The same arguments give the same bytes: ES256 itself signs otherwise each time.
+    The bytes are cached, because ES256 signs the same content differently each time.
     """
     return _bundle(release, signed, tuple(settings.items()))
 
@@ -56,7 +57,7 @@ def _bundle(release: int, signed: str | None, items: tuple[tuple[str, Any], ...]
 
 
 def tiny(release: int, *, signed: str | None = None, **settings: Any) -> bytes:
-    """A bundle that no engine could decide by, for those who only keep it: ten kilobytes. Bytes as of `bundle`."""
+    """Return a cached bundle of ten kilobytes that no engine can use, for tests that only store bundles."""
     return _tiny(release, signed, tuple(settings.items()))
 
 
@@ -81,24 +82,24 @@ def _example() -> Bundle:
     return read_bundle(payments.BUNDLE)
 
 
-# Bundles that decide otherwise, and requests that show it
+# Bundles that decide differently from the example's bundle, and requests that show the difference.
 
 
 def lax_file(release: int) -> bytes:
-    """The example's manifest under the baseline alone: nobody denies for sanctions or beneficiary any longer."""
+    """Return a bundle without the example's own concerns. This bundle allows sanctioned beneficiaries."""
     ours, baseline = _example(), read_bundle(baseline_bundle_path())
     data = {**ours.data, "config": baseline.data["config"]}
     return pack_bundle(release=release, wasm=baseline.wasm, data=data, modules=baseline.modules)
 
 
 def strict_file(release: int) -> bytes:
-    """The same, where the example's own concerns are still asked for: everything is DENY."""
+    """Return a bundle without the concerns that the example requires. Every decision of this bundle is a DENY."""
     ours, baseline = _example(), read_bundle(baseline_bundle_path())
     return pack_bundle(release=release, wasm=baseline.wasm, data=ours.data, modules=baseline.modules)
 
 
 def usual_file(release: int) -> bytes:
-    """The example's own bundle under another release number."""
+    """Return the bundle of the example with another release number."""
     ours = _example()
     return pack_bundle(release=release, wasm=ours.wasm, data=ours.data, modules=ours.modules)
 
@@ -114,7 +115,7 @@ def strict() -> Bundle:
 
 
 class _Asked(EmbeddedEngine):
-    """Records every body that it is asked to decide."""
+    """An engine that records all requests and plans on which it decides."""
 
     def __init__(self) -> None:
         super().__init__(read_bundle(payments.BUNDLE))
@@ -128,7 +129,7 @@ class _Asked(EmbeddedEngine):
 
 @cache
 def scenario_requests() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-    """All requests of the payments scenarios, and all plans."""
+    """Return the requests and the plans of all payments scenarios."""
     suite = load_suite(payments.EXAMPLE / "scenarios.yaml")
     with _Asked() as engine:
         assert all(result.passed for result in Runner(suite, engine).run_all())
@@ -138,7 +139,10 @@ def scenario_requests() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
 
 @cache
 def wire_body(amount: float = 20000, sanctions: str = "clear", request_id: str = "req-1") -> bytes:
-    """The request of a wire. 20000: ALLOW; 47500: STEP_UP; sanctions other than `clear`: DENY, and not by `lax`."""
+    """Return the request of a wire. An amount of 20000 is an ALLOW, and 47500 is a STEP_UP.
+
+    If `sanctions` is not `clear`, the decision is a DENY, except with the bundle of `lax_file`.
+    """
     session = payments.session(
         facts={"beneficiary_id": "bene-acme-441", "sanctions_status": sanctions}, request_id=request_id
     )

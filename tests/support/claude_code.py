@@ -1,7 +1,6 @@
-"""Claude Code itself, the program that claude-agent-sdk brings, with a stand-in for its model: no network, no account.
+"""Run the real Claude Code program with a scripted model, without a network or an account.
 
-The model says what a test scripts: turn by turn the tools that it calls. What it is told of each call is what a real
-one would read.
+The test scripts the tool calls of each turn. The scripted model receives the same results as a real model.
 """
 
 import importlib.util
@@ -22,26 +21,26 @@ from tests.support import PATIENCE
 
 
 class ToolUse(NamedTuple):
-    """A call by the model."""
+    """A tool call that the model makes."""
 
     tool: str
     arguments: dict[str, Any]
 
 
 class ToolResult(NamedTuple):
-    """What the model is told of a call: the tool's result, or why it was not run."""
+    """The text that the model sees after a call: the result of the tool, or the reason why the tool did not run."""
 
     text: str
     is_error: bool
 
 
 Turn = Sequence[ToolUse] | Callable[[list[ToolResult]], Sequence[ToolUse]]
-"""The calls that the model makes at once; a function gets what it has been told so far. No calls: it has finished."""
+"""The parallel calls of one turn, or a function that returns them for the results so far. No calls end the run."""
 
 
 @dataclass(frozen=True)
 class ClaudeRun:
-    """A run of the client. `results`: in the order of the calls; `said`: the JSON that it prints in the end."""
+    """The outcome of a run: `results` in the order of the calls, and the last JSON that the client prints (`said`)."""
 
     exit_code: int
     results: list[ToolResult]
@@ -50,7 +49,7 @@ class ClaudeRun:
 
 
 def claude_program() -> Path:
-    """The client's program. Without it tests fail, rather than be passed over in silence."""
+    """Return the path of the Claude Code program. If the program is missing, tests are not skipped but fail."""
     found = importlib.util.find_spec("claude_agent_sdk")
     program = Path(found.origin if found and found.origin else "").parent / "_bundled" / "claude"
     if not program.is_file():
@@ -67,16 +66,17 @@ def run_claude(
     environment: Mapping[str, str] | None = None,
     tools: str = "Bash,Read,Write,Edit,Glob,Grep",
 ) -> ClaudeRun:
-    """Run the client on one prompt without a person.
+    """Run Claude Code on one prompt. Nobody can answer Claude Code's questions.
 
     Args:
-        home: the person's folder: settings lie in `.claude/settings.json` of it. Not the machine's own.
+        home: the user's home folder, with settings in `.claude/settings.json`.
         workspace: the folder in which the client works.
-        turns: what the model does.
-        options: more options of the client's command line.
-        settings: for `--settings`, beside those of the person and of the workspace.
-        environment: more variables; of this process it gets the PATH alone.
-        tools: what the client's own rules let run; a tool that is not in there is refused, as nobody can be asked.
+        turns: the turns of the model.
+        options: more command-line options of the client.
+        settings: the value of `--settings`, in addition to the settings of user and workspace.
+        environment: more environment variables. Only PATH is inherited.
+        tools: the tools that the client's own rules allow. The client rejects all other tools, because it can ask
+            nobody.
     """
     chosen = ["--settings", json.dumps(settings)] if settings is not None else []
     with model(turns) as (url, results):
@@ -94,9 +94,9 @@ def run_claude(
 
 @contextmanager
 def model(turns: Sequence[Turn], *, always: bool = False) -> Iterator[tuple[str, Callable[[], list[ToolResult]]]]:
-    """Serve the Messages API at a URL; what is handed out with it gives the results that the latest request carried.
+    """Serve the Messages API. Yield its URL, and a function that returns the tool results in the latest request.
 
-    A request without tools is for something small, such as a title, and has no calls in its answer, unless `always`.
+    A request without tools, for example for a title, gets an answer without calls, unless `always` is true.
     """
     told: list[ToolResult] = []
 
@@ -106,7 +106,8 @@ def model(turns: Sequence[Turn], *, always: bool = False) -> Iterator[tuple[str,
             calls: Sequence[ToolUse] = []
             if request.get("tools") or always:
                 blocks = [block for message in request["messages"] for block in _blocks(message)]
-                # Calls that are made at once are told in the order in which they ended.
+                # The client sends the results of parallel calls in the order in which the calls ended. Sort the results
+                # by the order of the calls.
                 found = sorted((block for block in blocks if block["type"] == "tool_result"), key=_place)
                 told[:] = [_result(block) for block in found]
                 done = sum(_calls(message) > 0 for message in request["messages"])
@@ -123,7 +124,7 @@ def model(turns: Sequence[Turn], *, always: bool = False) -> Iterator[tuple[str,
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Do not log requests."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -154,7 +155,7 @@ def _result(block: dict[str, Any]) -> ToolResult:
 
 
 def _events(calls: Sequence[ToolUse], before: int) -> Iterator[dict[str, Any]]:
-    """The stream of one answer, as the Messages API writes it."""
+    """Return an answer of the Messages API as an event stream."""
     usage = {"input_tokens": 1, "output_tokens": 1}
     empty = {"id": f"msg_{before}", "type": "message", "role": "assistant", "model": "stand-in", "content": []}
     yield {"type": "message_start", "message": {**empty, "stop_reason": None, "stop_sequence": None, "usage": usage}}

@@ -1,4 +1,4 @@
-"""The command line as tests use it: run in this process, or as one of its own."""
+"""Run commands of `pdp` in this process or in another one."""
 
 import io
 import json
@@ -19,7 +19,7 @@ OPTIONS = {"-m": EXAMPLE / "manifest.json", "-s": EXAMPLE / "session.json", "-g"
 
 
 class Done(NamedTuple):
-    """What a command answered."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -27,12 +27,12 @@ class Done(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """Standard output, which is one JSON document and nothing else."""
+        """Parse standard output, which must be a single JSON document."""
         return json.loads(self.out)
 
 
 def pdp(*arguments: object, stdin: bytes | None = None) -> Done:
-    """Run one command in this process."""
+    """Run a `pdp` command in this process."""
     out, err = io.StringIO(), io.StringIO()
     with ExitStack() as stack:
         stack.enter_context(redirect_stdout(out))
@@ -44,7 +44,7 @@ def pdp(*arguments: object, stdin: bytes | None = None) -> Done:
 
 
 def pdp_process(*arguments: object, stdin: bytes = b"", **variables: str) -> Done:
-    """Run one command as a process of its own, `variables` being added to its environment."""
+    """Run a `pdp` command in another process, with `variables` added to the environment."""
     done = subprocess.run(
         [sys.executable, "-m", "pdp", *map(str, arguments)],
         input=stdin, capture_output=True, check=False, cwd=ROOT, env=environment(**variables), timeout=PATIENCE,
@@ -53,9 +53,9 @@ def pdp_process(*arguments: object, stdin: bytes = b"", **variables: str) -> Don
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """The environment without what changes how Python writes, and with `variables`.
+    """Return the environment with `variables`, but without variables that change the output of Python.
 
-    OPA runs unit tests in half the time where it seldom collects garbage.
+    OPA is set to collect garbage less often, which makes unit tests of policies twice as fast.
     """
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONUNBUFFERED", "COLUMNS")}
     return {**kept, "GOGC": "800", **variables}
@@ -63,12 +63,12 @@ def environment(**variables: str) -> dict[str, str]:
 
 def _checked(done: Done) -> Done:
     assert "Traceback" not in done.out + done.err
-    assert "fault of pdp itself" not in done.err
+    assert "internal error of pdp" not in done.err
     return done
 
 
 def written(path: Path, value: object) -> Path:
-    """Write a file: bytes and text as they are, anything else as JSON."""
+    """Write a file and return its path. Bytes and texts are written unchanged, and other values are written as JSON."""
     if isinstance(value, bytes):
         path.write_bytes(value)
     else:
@@ -77,23 +77,23 @@ def written(path: Path, value: object) -> Path:
 
 
 def line(proposal: object = "-", **files: object) -> list[object]:
-    """The line of `pdp decide` for the payments example, with some of its files replaced: `m=`, `s=`, `g=`."""
+    """Return the arguments of `pdp decide` for the payments example. `m`, `s` and `g` replace its input files."""
     options = {**OPTIONS, **{f"-{name}": file for name, file in files.items()}}
     return ["decide", proposal, *(part for option in options.items() for part in option)]
 
 
 def decided(proposal: object, *more: object, **files: object) -> Done:
-    """What `pdp decide` answers to a proposal on standard input."""
+    """Run `pdp decide` with a proposal on standard input, and return the exit code and output."""
     text = proposal if isinstance(proposal, bytes) else json.dumps(proposal).encode()
     return pdp(*line(**files), *more, stdin=text)
 
 
 def session_file(folder: Path, **changes: Any) -> Path:
-    """The example's session with some fields changed; those in `claims` one by one."""
+    """Write the example's session with these fields changed and these `claims` added, and return the file."""
     claims = {**SESSION["claims"], **changes.pop("claims", {})}
     return written(folder / "session.json", {**SESSION, "claims": claims, **changes})
 
 
 def codes(done: Done) -> list[str]:
-    """The codes of the reasons in a JSON answer."""
+    """Return the reason codes in the JSON output of a command."""
     return [reason["code"] for reason in done.json["reasons"]]

@@ -1,4 +1,4 @@
-"""A desk with tools of every effect class, as tests of the enforcement point use it: on the embedded baseline."""
+"""A manifest with tools of every effect class and an engine with the baseline policies, for tests of `Pep`."""
 
 import asyncio
 import threading
@@ -83,7 +83,7 @@ NOW, SOON = "2026-07-01T10:00:00Z", "2026-07-01T10:05:00Z"
 
 
 def effective(folder: Path) -> EffectiveManifest:
-    """The manifest, read from a file in `folder`."""
+    """Load the manifest through a file in `folder`, and return the effective manifest."""
     file = folder / "manifest.yaml"
     file.write_text(MANIFEST)
     return load_effective(file, None)
@@ -109,7 +109,7 @@ def staging(kind: str, **changes: Any) -> dict[str, Any]:
 
 
 class Desk:
-    """Runs every tool, and keeps what it was called with."""
+    """The functions of the tools. `runs` records the tool and the amount of each call."""
 
     names = (
         "read_entry", "keep_draft", "post_note", "drop_note", "book_entry", "unbook_entry", "send_letter",
@@ -137,7 +137,7 @@ class Desk:
 
 
 class FailingAudit(MemoryAudit):
-    """Takes as many events as it is to, then fails."""
+    """An audit log that accepts `takes` events and then raises `failure`."""
 
     def __init__(self, failure: Exception, takes: int = 1000) -> None:
         super().__init__()
@@ -152,14 +152,14 @@ class FailingAudit(MemoryAudit):
 
 
 def events(pep: Pep) -> list[dict[str, Any]]:
-    """The events of a stream in memory, its chain checked."""
+    """Check the hash chain of an audit log in memory, and return its events."""
     assert isinstance(pep.audit, MemoryAudit)
     assert verify_chain(list(pep.audit._lines)) == len(pep.audit.events)
     return pep.audit.events
 
 
 def recorded(pep: Pep) -> list[tuple[Any, ...]]:
-    """The events as `(type, verdict or outcome)`."""
+    """Return each event of the audit log as a pair of its type and its verdict or outcome."""
     return [(event["type"], event["verdict"] or event["outcome"]) for event in events(pep)]
 
 
@@ -176,7 +176,7 @@ both_ways = pytest.mark.parametrize("call", [waiting, asynchronously])
 
 
 def in_database(pep: Pep, works: Desk, store: Database, log: MemoryAudit | None = None) -> Pep:
-    """The same with all stores in one database."""
+    """Return a copy of the enforcement point. The keys, approvals and actions of the copy are in one database."""
     return pep.with_changes(
         audit=MemoryAudit() if log is None else log, tools=works.tools(), keys=SqlIdempotency(store),
         approvals=Approvals(SqlApprovals(store)), actions=SqlActions(store),
@@ -194,12 +194,12 @@ def rules(pep: Pep) -> Approvals:
 
 
 def asked(evaluation: Evaluation) -> Approval:
-    """The approval that a call waits for."""
+    """Return the approval for which the evaluated call waits."""
     assert evaluation.verdict is Verdict.STEP_UP
     assert evaluation.approval is not None
     return evaluation.approval
 
 
 def granted(pep: Pep, proposal: Any, **changes: Any) -> Approval:
-    """Call, and have the approval that it waits for granted."""
+    """Make a call that needs approval, grant the approval, and return the approval."""
     return rules(pep).grant(asked(pep.call(proposal, session(**changes))).id, CHIEF, SOON)

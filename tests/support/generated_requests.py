@@ -1,4 +1,4 @@
-"""Requests for comparing engines: well-formed, hostile and mistyped ones, the same in every run."""
+"""Generate valid, hostile and mistyped requests for comparing engines. Every run generates the same requests."""
 
 import copy
 import random
@@ -13,7 +13,7 @@ _PATTERNS: dict[str | None, str] = {
     "pure": "composition",
     "read-internal": "search",
     "commit-low": "approval-request",
-    "stage": "extraction",  # which is pure
+    "stage": "extraction",  # A tool of the pattern `extraction` has the effect class `pure`.
 }
 _RESOURCE = {"type": "t", "id": "r", "properties": {}}
 _DIRECTORY: dict[str, Any] = {
@@ -31,7 +31,7 @@ _DIRECTORY: dict[str, Any] = {
 }
 
 
-# Entries that a loader never makes, but a bundle made by hand could have.
+# The manifest loader rejects these entries, but a bundle that was made by hand could contain such entries.
 _SPOILED: dict[str | None, dict[str, Any]] = {
     "pure": {"limits": "s"},
     "stage": {"limits": [{"limit": "l"}]},
@@ -41,7 +41,7 @@ _SPOILED: dict[str | None, dict[str, Any]] = {
 
 
 def _tools() -> dict[str, Any]:
-    """Entries of every kind, and some that no loader would let through."""
+    """Return manifest entries for every risk tier and effect class, some of which the loader rejects."""
     tools: dict[str, Any] = {}
     for tier in _TIERS:
         for effect in _CLASSES:
@@ -86,7 +86,7 @@ _PROFILES: tuple[dict[str, Any], ...] = (
 
 
 def _labelled() -> dict[str, Any]:
-    """Entries whose calls say where their values came from: each profile, each of three kinds."""
+    """Return manifest entries with flow rules: three tools for each flow profile."""
     kinds: dict[str, dict[str, Any]] = {
         "fetch": {"effect_class": "read-external"},
         "write": {"effect_class": "stage", "admits": ["pii"]},
@@ -115,16 +115,16 @@ SOURCES: tuple[Any, ...] = (
     [""], ["s", " "], [None], [[]], [{}], [False], [0, True], [["s"], []], {"a": None}, {"a": "s"},
     {"": ["s", {"b": ""}]}, [[[["s"]]]], [[[[["s"]]]]], [[[[[]]]]], [[[[None]]]],
 )  # fmt: skip
-"""What arguments that name sources may hold: some of it names something, some has a part that does not."""
+"""Argument values that should name a source: valid names, and values that are not names."""
 
 
 def directory() -> dict[str, Any]:
-    """Corpora, documents and who is entitled; some of it mistyped."""
+    """Return a directory of corpora, documents and entitlements, in which some values have the wrong type."""
     return _DIRECTORY
 
 
 def manifests() -> dict[str, Any]:
-    """Two effective manifests by digest: anybody's, and one that pins its tools to an agent."""
+    """Return two effective manifests by digest: one for all agents, and one that pins tools to an agent."""
     return {DIGEST: _ANYBODYS, PINNED: _PINNED}
 
 
@@ -177,7 +177,7 @@ def _valid(rng: random.Random, tools: list[str]) -> dict[str, Any]:
 
 
 def _ease(rng: random.Random, request: dict[str, Any]) -> None:
-    """Give the call what most tools need, so that more of them are allowed or need a person."""
+    """Change a request so that it meets most requirements. Otherwise, the verdict would nearly always be DENY."""
     tool = request["action"]["properties"]["tool"]
     request["action"]["name"] = tool if not tool.endswith("3") else "shared"
     request["action"]["properties"]["manifest_digest"] = DIGEST
@@ -197,7 +197,7 @@ _ROLES = ("destination", "object", "value", "url", "address", "body")
 
 
 def _flow(rng: random.Random) -> dict[str, Any]:
-    """What the ledger says of a call, mostly of a run that has read what a stranger wrote."""
+    """Return the field `context.flow` of a request. In most cases, the run has read untrusted data."""
 
     def origin() -> dict[str, Any]:
         return {
@@ -223,7 +223,7 @@ def _flow(rng: random.Random) -> dict[str, Any]:
 
 
 def _approval(rng: random.Random) -> dict[str, Any]:
-    """An approval, mostly a good one."""
+    """Return an approval for a request. Most of the generated approvals are valid."""
     people = [
         {"iss": rng.choice([None, "i", "j"]), "sub": sub, "roles": rng.choice([["approver"]] * 4 + [["other"], []])}
         for sub in rng.sample(["boss", "chief", "u", "agent:0", "boss"], rng.randrange(1, 4))
@@ -291,7 +291,7 @@ def _spoiled(rng: random.Random, request: dict[str, Any]) -> Any:
 
 
 def requests(count: int) -> Iterator[Any]:
-    """Yield `count` requests, half of them well-formed, each next one spoiled in up to three places."""
+    """Yield `count` requests. After each valid request comes a copy of this request with up to three faults."""
     rng = random.Random(20260701)  # noqa: S311 - the same requests in every run
     tools = list(_TOOLS)
     yield from copy.deepcopy(_HOSTILE)

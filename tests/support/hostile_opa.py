@@ -1,4 +1,4 @@
-"""A server that does on each connection what a test tells it, however wrong that is."""
+"""A server that acts like a faulty OPA, for example with malformed answers. Tests script its behaviour."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ ALLOW = (
     b'{"verdict":"ALLOW","reasons":[{"code":"effects.gate_satisfied","message":"","details":{}}],"obligations":[],'
     b'"bundle":null}'
 )
-"""The document of a policy that grants."""
+"""A decision document that allows the call."""
 
 GOOD = b'"provenance":{"version":"%b"}' % OLDEST_GOOD.encode()
-"""The member of an answer by which an OPA says which version it is."""
+"""The JSON field of OPA's answer that contains OPA's version."""
 
 
 def http(body: bytes, *, status: bytes = b"200 OK", headers: bytes = b"") -> bytes:
-    """A well-formed response in JSON, unless `headers` say otherwise; each of them ends with CR LF."""
+    """Return an HTTP response with JSON. `headers` can make the response invalid. Each header ends with CR LF."""
     if b"Content-Type" not in headers:
         headers += b"Content-Type: application/json\r\n"
     return b"HTTP/1.1 %b\r\n%bContent-Length: %d\r\n\r\n%b" % (status, headers, len(body), body)
 
 
 def result(document: bytes, said: bytes = GOOD) -> bytes:
-    """The response in which OPA wraps a document, and says which version it is."""
+    """Return an HTTP response of OPA with a decision document and OPA's version."""
     return http(b'{%b,"result":%b}' % (said, document))
 
 
 class Peer:
-    """One connection, as the server sees it; `number` counts from 0."""
+    """A connection of a client to the server. The connections have numbers from 0."""
 
     def __init__(self, server: HostileOpa, sock: socket.socket, number: int) -> None:
         self._server = server
@@ -52,7 +52,7 @@ class Peer:
         self.last_request = b""
 
     def request(self) -> bool:
-        """Read one whole request into the server's `requests`; False when the client has closed the connection."""
+        """Read a whole request into the server's `requests`. Return False if the client closed the connection."""
         read = b""
         while b"\r\n\r\n" not in read:
             piece = self._receive()
@@ -75,14 +75,14 @@ class Peer:
             self._sock.sendall(data)
 
     def drip(self, data: bytes) -> None:
-        """Send byte by byte, never letting the client wait long for the next one."""
+        """Send data byte by byte, with pauses so short that no timeout for a single read expires."""
         for index in range(len(data)):
             self._sock.send(data[index : index + 1])
             if self._server.ended.wait(0.02):
                 return
 
     def reset(self) -> None:
-        """Close so that the client sees a reset."""
+        """Close the connection with a TCP reset."""
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         self._sock.close()
 
@@ -98,10 +98,12 @@ class Peer:
 
 
 class HostileOpa:
-    """A server, as a context manager. `behave` is run for each connection, in a thread; then the connection is closed.
+    """A scripted server as a context manager. `behave` runs in a thread for each connection.
 
-    It listens on 127.0.0.1, with TLS if `certificate` is a PEM file with key and certificate, or on the Unix socket
-    `path`. With `clients` it demands a certificate that one of those in that file has signed.
+    The server listens on 127.0.0.1 or on the Unix socket `path`. With `certificate`, a PEM file with key and
+    certificate,
+    the server uses TLS. With `clients`, the server requires a client certificate that a certificate in this file has
+    signed.
     """
 
     def __init__(
@@ -135,7 +137,6 @@ class HostileOpa:
 
     @property
     def connections(self) -> int:
-        """How many connections there were until now."""
         return len(self._socks)
 
     def __enter__(self) -> Self:
@@ -175,7 +176,10 @@ class HostileOpa:
 
 
 def answering(*responses: bytes) -> Callable[[Peer], None]:
-    """A behaviour: on each connection answer one request after the other, the last response again and again."""
+    """Return a behaviour that answers the requests of each connection with these responses, in order.
+
+    The last response is repeated.
+    """
 
     def behave(peer: Peer) -> None:
         turn = 0
@@ -187,7 +191,7 @@ def answering(*responses: bytes) -> Callable[[Peer], None]:
 
 
 def answering_once(response: bytes) -> Callable[[Peer], None]:
-    """A behaviour: answer one request, then close the connection."""
+    """Return a behaviour that answers one request and then closes the connection."""
 
     def behave(peer: Peer) -> None:
         if peer.request():
@@ -197,7 +201,7 @@ def answering_once(response: bytes) -> Callable[[Peer], None]:
 
 
 def self_signed(folder: Path) -> Path:
-    """A key and a certificate for 127.0.0.1 that nobody else has signed, in one file."""
+    """Write a self-signed certificate for 127.0.0.1 and its key into one file, and return the file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "opa")])
     now = datetime.now(UTC)

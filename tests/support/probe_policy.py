@@ -1,4 +1,4 @@
-"""The policy of tests/support/rego/probes, compiled, and requests that make it behave or misbehave."""
+"""The compiled policy of tests/support/rego/probes, and requests that trigger its behaviours and faults."""
 
 import subprocess
 import tarfile
@@ -18,7 +18,7 @@ DATA = {
 
 
 def compile_probes(opa: Path, folder: Path) -> bytes:
-    """The module as OPA itself makes it, without any of our code."""
+    """Compile the policy with OPA and return the WebAssembly module."""
     packed = folder / "probes.tar.gz"
     subprocess.run(
         [opa, "build", "-t", "wasm", "-O", "0", "-e", "authz/decision", "-b", ".", "-o", packed],
@@ -36,7 +36,7 @@ def body(action: str, **context: Any) -> bytes:
 
 
 def decision(seen: Any) -> dict[str, Any]:
-    """What the action `echo` answers for the context `seen`."""
+    """Return the decision document of the action `echo` for the context `seen`."""
     return {
         "verdict": "ALLOW",
         "reasons": [{"code": "effects.gate_satisfied", "message": "seen", "details": {"seen": seen}}],
@@ -46,7 +46,7 @@ def decision(seen: Any) -> dict[str, Any]:
 
 
 def parsed(text: bytes) -> Any:
-    """The document of a result set, with arrays that come from sets left as they are."""
+    """Parse the document in a result set. Sets of Rego become arrays with the order that they have in the result."""
     results = orjson.loads(text)
     assert [set(result) for result in results] == [{"result"}]
     return results[0]["result"]
@@ -71,7 +71,7 @@ PARTS = {
 
 
 def by_hand(**parts: str) -> bytes:
-    """A policy that OPA has not made: it answers 1, and a test replaces parts of it (`_0` in a name is a space)."""
+    """Return a hand-written WebAssembly policy that returns 1. Arguments replace parts, and `_0` stands for a space."""
     text = "\n".join(
         ["(module", *(PARTS | {name.replace("_0", " "): part for name, part in parts.items()}).values(), ")"]
     )

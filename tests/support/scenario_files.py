@@ -1,4 +1,4 @@
-"""A small project for tests of the harness: notes that are read, and wires that a person approves."""
+"""A small project for tests of scenarios. One tool reads notes, and a wire tool needs approval."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ BOB = {"claims": {"sub": "bob", "roles": ["wires.approver"]}}
 
 
 def project(folder: Path, *scenarios: Any, name: str = "scenarios.json", **settings: Any) -> Path:
-    """Write the manifest and a scenario file of these scenarios, and return the file."""
+    """Write a manifest and a scenario file with these scenarios, and return the scenario file."""
     (folder / "manifest.json").write_text(json.dumps(MANIFEST))
     whole = {"manifest": "manifest.json", "session": SESSION, **settings, "scenarios": list(scenarios)}
     file = folder / name
@@ -49,27 +49,26 @@ def project(folder: Path, *scenarios: Any, name: str = "scenarios.json", **setti
 
 
 def one(**fields: Any) -> dict[str, Any]:
-    """A scenario of one step, or of `steps`."""
+    """Return a scenario with these `steps`, or with one step that has these fields."""
     return {"name": "it", **fields}
 
 
 def ran(file: Path, engine: EngineName = "embedded") -> list[ScenarioResult]:
-    """What came of every scenario of a file."""
     suite = load_suite(file)
     with open_suite_engine(suite, engine) as opened:
         return Runner(suite, opened).run_all()
 
 
 def ran_one(folder: Path, scenario: Any, **settings: Any) -> ScenarioResult:
-    """What came of a scenario, in a project of its own."""
+    """Run one scenario in a new project and return the result."""
     return ran(project(folder, scenario, **settings))[0]
 
 
 def loaded(folder: Path, *scenarios: Any, **settings: Any) -> Suite:
-    """The suite of a project with these scenarios."""
+    """Load the scenario suite of a new project with these scenarios."""
     return load_suite(project(folder, *scenarios, **settings))
 
 
 def differing(result: ScenarioResult) -> list[tuple[str, Any, Any]]:
-    """Every key that was not as expected."""
+    """Return the key, the expected value and the actual value of each mismatch in the result of a scenario."""
     return [(each.key, each.expected, each.actual) for step in result.steps for each in step.mismatches]

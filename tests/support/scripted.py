@@ -1,4 +1,4 @@
-"""Stand-ins: an engine that answers from a script, and a telemetry whose spans and metrics stay in memory."""
+"""An engine with scripted answers, and a telemetry that collects spans and metrics in memory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ from pdp.execution.telemetry import Telemetry
 
 
 def answer(verdict: str = "ALLOW", *obligations: dict[str, Any], code: str | None = None) -> dict[str, Any]:
-    """A decision document with one reason, which grants where it is an ALLOW; obligations belong to the verdict."""
+    """Return a decision document with these obligations and one reason. For an ALLOW, the reason is a grant."""
     code = code or (GRANT if verdict == "ALLOW" else "scripted.said")
     return {
         "verdict": verdict,
@@ -31,12 +31,12 @@ def duty(name: str, /, **parameters: Any) -> dict[str, Any]:
 
 
 def until_approved(request: dict[str, Any]) -> dict[str, Any]:
-    """STEP_UP without an approval, ALLOW with one."""
+    """Return STEP_UP for a request without an approval, and ALLOW for a request with an approval."""
     return answer("STEP_UP", code="approvals.required") if request["context"]["approval"] is None else answer()
 
 
 class Scripted(Engine):
-    """Asks `respond`, and keeps what it was asked."""
+    """An engine that calls `respond` for each decision and records the requests."""
 
     name = "scripted"
 
@@ -51,7 +51,7 @@ class Scripted(Engine):
 
 
 class Collected:
-    """A telemetry whose spans and metrics stay in memory."""
+    """A telemetry that collects spans and metrics in memory."""
 
     def __init__(self, **options: Any) -> None:
         self.exporter = InMemorySpanExporter()
@@ -75,7 +75,7 @@ class Collected:
         return points
 
     def counts(self) -> dict[str, list[tuple[dict[str, Any], float]]]:
-        """Each metric's values by attributes: what was counted, or how often a histogram was filled."""
+        """Return the value of each metric by attributes. The value of a histogram is the number of recorded values."""
         return {
             name: [
                 (dict(point.attributes or {}), point.count if isinstance(point, HistogramDataPoint) else point.value)

@@ -1,4 +1,4 @@
-"""The decision service, as tests use it: on the payments example, in this process, or as one of its own."""
+"""The decision service with the payments example, in this process or in another one."""
 
 import subprocess
 import sys
@@ -27,14 +27,14 @@ OFFICER = {
     "emts": {"payments.lookup": True, "payments.validate": True, "payments.wire.initiate": True},
     "limits": {"wire.auto_approved": 25000},
 }
-"""The claims of who asks for wires in the payments example."""
+"""Claims of the person who requests wires in the payments example."""
 
 APPROVER = {"sub": "approver-7", "roles": ["payments.approver"]}
-"""The claims of who may approve them."""
+"""Claims of the person who may approve wires in the payments example."""
 
 
 class ServedApp:
-    """A service whose application is called in this process, without a network."""
+    """A service in this process that tests call without a network."""
 
     def __init__(self, app: FastAPI, clients: AsyncExitStack) -> None:
         self.app = app
@@ -48,7 +48,6 @@ class ServedApp:
     def token(
         self, scopes: Iterable[str] = Scope, claims: Mapping[str, Any] = OFFICER, *, tenant: str = "default"
     ) -> str:
-        """A new token."""
         return issue_token(
             self.service.tokens.tokens, tenant, {"name": "test", "scopes": [*scopes], "claims": {**claims}}
         )[1]
@@ -61,7 +60,7 @@ class ServedApp:
         tenant: str = "default",
         token: str | None = None,
     ) -> httpx.AsyncClient:
-        """A client with a new token, or with the one that is given; none is sent where that is empty."""
+        """Return a client that sends this token or a new token. If the token is an empty text, it sends none."""
         bearer = self.token(scopes, claims, tenant=tenant) if token is None else token
         headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
@@ -71,19 +70,19 @@ class ServedApp:
 
 
 def tenant_on(url: str, **settings: Any) -> dict[str, Any]:
-    """The settings of a tenant with the payments example, its stores in a database, which gets its tables."""
+    """Return the settings of a tenant with the payments example. Its database at `url` must have its tables."""
     Database.open(url, upgrade=True).close()
     return {"project": EXAMPLE / "pdp.yaml", "store": url, **settings}
 
 
 def settings_on(url: str, **settings: Any) -> ServiceSettings:
-    """The settings of a service with the one tenant `default`, unless others are given."""
+    """Return the settings of a service. By default, its only tenant is `default`."""
     return ServiceSettings(**{"tenants": {"default": tenant_on(url)}, **settings})
 
 
 @asynccontextmanager
 async def service(folder: Path, database: str = "sqlite", **settings: Any) -> AsyncIterator[ServedApp]:
-    """Serve the payments example from a new, empty database of one of `DATABASES`; `url` in its place names one."""
+    """Serve the payments example with a new database of one of `DATABASES`, or with the database at `url`."""
     url = settings.pop("url", None) or empty_database(database, folder)
     app = create_app(settings_on(url, **settings))
     async with app.router.lifespan_context(app), AsyncExitStack() as clients:
@@ -91,7 +90,7 @@ async def service(folder: Path, database: str = "sqlite", **settings: Any) -> As
 
 
 class RunningService:
-    """A service that `pdp serve` runs, at `url`; what it logs is in the file `log`."""
+    """A service that `pdp serve` runs in another process. Its URL is `url`, and its log is in the file `log`."""
 
     def __init__(self, process: subprocess.Popen[str], url: str, store: str, log: Path, clients: ExitStack) -> None:
         self.process = process
@@ -103,22 +102,17 @@ class RunningService:
     def token(
         self, scopes: Iterable[str] = Scope, claims: Mapping[str, Any] = OFFICER, *, tenant: str = "default"
     ) -> str:
-        """A new token."""
         with closing(OpenStores(self.store)) as stores:
             return issue_token(stores.tokens, tenant, {"name": "test", "scopes": [*scopes], "claims": {**claims}})[1]
 
     def client(self, scopes: Iterable[str] = Scope, claims: Mapping[str, Any] = OFFICER) -> httpx.Client:
-        """A client with a new token."""
         bearer = {"Authorization": f"Bearer {self.token(scopes, claims)}"}
         return self._clients.enter_context(httpx.Client(base_url=self.url, headers=bearer, timeout=PATIENCE))
 
 
 @contextmanager
 def running_service(folder: Path, database: str = "sqlite", **settings: Any) -> Iterator[RunningService]:
-    """Serve the payments example as a process of its own, on a free port; otherwise as `service`.
-
-    `tenant`: more settings of the tenant.
-    """
+    """Serve the payments example in another process, on a free port. `tenant` adds settings of the tenant."""
     store = settings.pop("url", None) or empty_database(database, folder)
     tenant = {**tenant_on(store), "project": str(EXAMPLE / "pdp.yaml"), **settings.pop("tenant", {})}
     config = written(folder / "service.json", {"port": 0, "tenants": {"default": tenant}, **settings})

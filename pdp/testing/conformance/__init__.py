@@ -1,8 +1,8 @@
-"""One suite for every enforcement point: what it has to do, and in which faults a tool must not run.
+"""The conformance suite: checks how an enforcement point treats calls, and that no denied tool runs.
 
-- target.py: what the suite drives: an enforcement point with its client
-- world.py: policy, tools and engine around it, and the engine's faults
+- target.py: the interface between the suite and an enforcement point with its client
+- world.py: policy, tools and engine of a case, and the engine's faults
 - cases.py: the cases
-- run.py: the cases run on a target, and what came of each
-- table.py: the table of the documents, made from runs
+- run.py: runs cases on a target
+- table.py: the table of results for the documentation
 """

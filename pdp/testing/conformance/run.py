@@ -1,4 +1,4 @@
-"""The cases run on a target, and what came of each."""
+"""Run the cases of the suite on a target."""
 
 from collections.abc import Iterable
 from contextlib import closing
@@ -11,9 +11,18 @@ from pdp.testing.conformance.world import World
 
 
 def run(target: Target, folder: Path, cases: Iterable[str] = CASES) -> dict[str, str]:
-    """Run cases and return what came of each: `pass`, `fail: WHY` or `impossible: WHY`.
+    """Run cases on a target and return their results by name: `pass`, `fail: WHY` or `impossible: WHY`.
 
-    Cases of one setting share a client; one that cannot be opened or closed fails them. `folder` is for their worlds.
+    Consecutive cases with the same setting share a client. If a client cannot be opened or closed, its cases fail.
+
+    Args:
+        target: the enforcement point with its client.
+        folder: an empty folder for the files of the cases.
+        cases: names in `CASES`; all cases by default.
+
+    Examples:
+        >>> run(target, Path("worlds"), ["allow"])  # doctest: +SKIP
+        {'allow': 'pass'}
     """
     cells: dict[str, str] = {}
     for setting, group in groupby(cases, lambda case: CASES[case]["setting"]):
@@ -21,7 +30,7 @@ def run(target: Target, folder: Path, cases: Iterable[str] = CASES) -> dict[str,
         try:
             with closing(World(folder / setting, setting, target.spelling)) as world, target.open(world) as client:
                 cells |= {case: _cell(target.impossible.get(case), case, Trial(case, world, client)) for case in own}
-        except Exception as error:  # noqa: BLE001 - whatever a target does is a finding
+        except Exception as error:  # noqa: BLE001 - any error of a target is a result
             cells |= dict.fromkeys(own, f"fail: not opened or closed: {error!r}")
     return cells
 
@@ -30,9 +39,9 @@ def _cell(impossible: str | None, case: str, trial: Trial) -> str:
     try:
         for step in CASES[case]["steps"]:
             getattr(trial, step["step"])(**{name: value for name, value in step.items() if name != "step"})
-    except Exception as error:  # noqa: BLE001 - likewise
+    except Exception as error:  # noqa: BLE001 - any error of a target is a result
         harmless = isinstance(error, AssertionError | NotImplementedError) and not isinstance(error, UnsafeError)
         return f"impossible: {impossible}" if impossible and harmless else f"fail: {error!r}"
     finally:
         trial.engine_becomes("plain")
-    return "fail: it is said to be impossible, and passes" if impossible else "pass"
+    return "fail: the case passes, although the target calls it impossible" if impossible else "pass"

@@ -1,4 +1,4 @@
-"""The table of the documents: a row for each target, made from its run."""
+"""The table of results for the documentation, with a row for each target."""
 
 from collections.abc import Mapping
 
@@ -10,12 +10,31 @@ VERSIONS = "versions"
 
 
 def row(target: Target, cells: Mapping[str, str]) -> dict[str, str]:
-    """Return what a run of all cases came to, as `table` takes it: the target's versions, then a cell for each case."""
+    """Return the row of a target for `table`: its versions, then the result of each case.
+
+    Args:
+        target: the target that ran.
+        cells: the results of all cases, as `run` returns them.
+
+    Examples:
+        >>> from types import SimpleNamespace
+        >>> row(SimpleNamespace(versions={"my-client": "1.2"}), {"allow": "pass"})
+        {'versions': 'my-client 1.2', 'allow': 'pass'}
+    """
     return {VERSIONS: "<br>".join(f"{name} {number}" for name, number in target.versions.items()), **cells}
 
 
 def table(rows: Mapping[str, Mapping[str, str]]) -> str:
-    """Return rows by their names as Markdown: a column for each case; below, why a cell is not `pass`."""
+    """Return a Markdown table with a column for each case, and notes about results other than `pass`.
+
+    Args:
+        rows: the rows by the name of the target, as `row` returns them.
+
+    Examples:
+        >>> cells = dict.fromkeys(CASES, "pass") | {"versions": "my-client 1.2", "prune": "impossible: not supported"}
+        >>> print(table({"Mine": cells}).splitlines()[-1])
+        1. not supported
+    """
     columns, notes = [VERSIONS, *CASES], dict[str, int]()
     lines = [[f"tool-pdp {__version__}", *columns], ["---"] * (len(columns) + 1)]
     for name, cells in rows.items():

@@ -1,4 +1,4 @@
-"""What the suite drives: an enforcement point with its client. A target is written once for each way in."""
+"""The interface of the suite: implement a `Target` for each kind of enforcement point."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -10,7 +10,17 @@ from pdp.testing.conformance.world import World
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the client's model sees of a call. `held`: the id of the approval that the message says it waits for."""
+    """The answer to a call as the client's model sees it.
+
+    Attributes:
+        message: the text of the answer.
+        is_error: whether the client marks the answer as an error.
+        held: the id of the approval that the call waits for, taken from the message; None if the call does not wait.
+
+    Examples:
+        >>> Observed("read_note got {}", is_error=False).held is None
+        True
+    """
 
     message: str
     is_error: bool
@@ -18,29 +28,32 @@ class Observed:
 
 
 class ToolClient(Protocol):
-    """A client that is open: tools are called as in manifest.yaml, and their bodies are `run_body`.
+    """An open client. Its tools are those of manifest.yaml, and each tool calls `run_body`.
 
-    What cannot be done raises NotImplementedError, and the target's `impossible` says why.
+    A method that the client does not support raises NotImplementedError; `Target.impossible` then says why.
     """
 
     def call(self, tool: str, arguments: Mapping[str, Any], *, call_id: str, by_position: bool = False) -> Observed:
-        """Call a tool as a model does, from any thread; `by_position`: pass the values of `arguments` without names."""
+        """Call a tool as a model does, from any thread. With `by_position`, pass the arguments without their names."""
 
     def cancel(self, tool: str, arguments: Mapping[str, Any], *, call_id: str) -> None:
-        """Begin a call, give it up as the client does once `World.engine.asked` is set, and wait for its end."""
+        """Start a call, cancel it as soon as `World.engine.asked` is set, and wait until the call has ended."""
 
     def approve(self, held: str) -> None:
-        """Have somebody with `World.approver`'s claims grant what a call waits for."""
+        """Approve the call that waits for the approval `held`, with the claims `World.approver`."""
 
     def listed(self) -> Sequence[str]:
-        """Return the tools that the model is told of."""
+        """Return the names of the tools that the model can see."""
 
 
 class Target(Protocol):
-    """A way in.
+    """An enforcement point with its client.
 
-    `name` and `versions` (such as `{"Claude Code": "2.1.330"}`) head its row. `spelling`: how the manifest names its
-    tools, as `mcp__kit__{}`. `impossible`: why a case cannot pass, by its name; it is tried, and runs nothing wrong.
+    Attributes:
+        name: the target's name in the table of results.
+        versions: the versions in the table, such as `{"Claude Code": "2.1.330"}`.
+        impossible: why a case cannot pass, by the case's name. The case still runs, and fails if a denied tool runs.
+        spelling: the format of tool names in the manifest, such as `mcp__kit__{}`.
     """
 
     name: str
@@ -49,4 +62,4 @@ class Target(Protocol):
     spelling: str
 
     def open(self, world: World) -> AbstractContextManager[ToolClient]:
-        """Open a client whose calls the policy in `World.folder` decides, in the world's setting (`World.setting`)."""
+        """Open a client whose calls are decided by the policy in `World.folder`, with the fault `World.setting`."""

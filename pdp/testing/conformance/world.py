@@ -1,6 +1,6 @@
-"""What surrounds an enforcement point in the suite: policy files, tools that say what they got, an engine with faults.
+"""The test world of a case: policy files, tools that record their arguments, and an engine with faults.
 
-The engine is a stand-in for OPA on 127.0.0.1, so that whoever is tried in a process of its own is cut off from it too.
+The engine is an HTTP server in place of OPA, so that its faults also reach enforcement points in other processes.
 """
 
 import threading
@@ -17,34 +17,39 @@ from pdp.engine.wasm.engine import EmbeddedEngine
 from pdp.manifest.load import load_effective
 
 Setting = Literal["plain", "raises", "beside", "down", "slow", "garbage", "stale"]
-"""What is special about a world; from `down` on, about its engine, while a client is open.
+"""The fault of a test world. Faults from `down` on are those of the engine, and begin while a client is open.
 
-raises: calls of the enforcement point raise, or its process ends in them; beside: somebody else's handler is registered
-beside ours and lets all pass; down: it hangs up; slow: for 10 s; garbage: half an ALLOW; stale: of an older release.
+- raises: calls of the enforcement point raise, or end its process
+- beside: another handler, which allows everything, is registered beside that of the enforcement point
+- down: the engine closes the connection
+- slow: the engine answers after 10 s
+- garbage: the engine's answer is an ALLOW that breaks off
+- stale: the engine has an older policy release
 """
 
 
 class StandInEngine(ThreadingHTTPServer):
-    """Decides by the baseline, as an OPA over HTTP at `url`. `asked` is set by a question since the last `become`."""
+    """An HTTP server at `url` that decides like OPA with the baseline. Requests set `asked`, `become` clears it."""
 
     setting: Setting = "plain"
-    request_queue_size = 64  # With the default, 5, calls side by side lose connections and time out.
+    # The backlog is longer than the default of 5, with which parallel calls lose connections and time out.
+    request_queue_size = 64
 
     def __init__(self, manifests: dict[str, Any]) -> None:
-        super().__init__(("127.0.0.1", 0), _Question)
+        super().__init__(("127.0.0.1", 0), _EngineRequestHandler)
         self.baseline = EmbeddedEngine.baseline(manifests=manifests)
         self.asked, self.mended = threading.Event(), threading.Event()
         self.url = f"http://127.0.0.1:{self.server_port}"
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     def become(self, setting: Setting) -> None:
-        """Have a fault from now on, or none any longer (`plain`)."""
+        """Set the fault of the engine; `plain` repairs it."""
         self.setting = setting
         self.asked.clear()
         (self.mended.set if setting == "plain" else self.mended.clear)()
 
 
-class _Question(BaseHTTPRequestHandler):
+class _EngineRequestHandler(BaseHTTPRequestHandler):
     server: StandInEngine
 
     def do_POST(self) -> None:
@@ -59,7 +64,7 @@ class _Question(BaseHTTPRequestHandler):
             decided["bundle"]["release"] = 1 if setting == "stale" else 2
         whole = orjson.dumps({"provenance": {"version": OLDEST_GOOD}, "result": decided})
         text = b'{"result":{"verdict":"ALLOW"' if setting == "garbage" else whole
-        with suppress(OSError):  # whoever asked may have given up
+        with suppress(OSError):  # The client may have cancelled the request, so a broken connection is no error.
             if setting != "down":
                 self.wfile.write(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text))
 
@@ -68,8 +73,22 @@ class _Question(BaseHTTPRequestHandler):
 
 
 def run_body(record: Path, tool: str, arguments: Any) -> str:
-    """Be the body of a tool: note what it got, and return a text; RuntimeError: the tool is `post_note`."""
-    with record.open("ab", buffering=0) as file:  # one write, so that processes do not mix theirs
+    """Act as a tool: append the tool's name and arguments to the file `record`, and return a text.
+
+    Args:
+        record: the file `World.record`; each call is a line of JSON.
+        tool: the name of the tool.
+        arguments: the arguments that the tool got, as JSON.
+
+    Raises:
+        RuntimeError: the tool is `post_note`, which always fails.
+
+    Examples:
+        >>> run_body(Path("ran.jsonl"), "read_note", {"note": "a"})
+        'read_note got {"note":"a"}'
+    """
+    # Each line is a single write, so that lines of several processes are not mixed.
+    with record.open("ab", buffering=0) as file:
         file.write(orjson.dumps([tool, arguments]) + b"\n")
     if tool == "post_note":
         raise RuntimeError("the note is lost")
@@ -77,9 +96,10 @@ def run_body(record: Path, tool: str, arguments: Any) -> str:
 
 
 class World:
-    """A policy in files: `folder` has `pdp.yaml` and all that it names, tools spelt as the target says.
+    """The test world of a case: a new `folder` with `pdp.yaml` and its files, and the file `record` of tool calls.
 
-    `session`: the caller's; `approver`: claims of who may approve; `record`: the file of what tools got.
+    `session` is the caller's session, and `approver` has the claims of a person who may approve. `setting` is the fault
+    of the world; see `Setting`. `spelling` is the format of tool names; see `Target.spelling`.
     """
 
     session: Final[Any] = {
@@ -108,5 +128,5 @@ class World:
         self.engine.server_close()
 
     def ran(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return what the bodies got until now: tool and arguments."""
+        """Return the calls that tools recorded so far, each as the tool's name and its arguments."""
         return [tuple(orjson.loads(line)) for line in self.record.read_bytes().splitlines()]

@@ -1,1 +1,1 @@
-"""Hooks as tests use them: processes."""
+"""Helpers for tests of hooks: a simulated machine, and the processes of hooks."""

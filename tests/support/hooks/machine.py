@@ -1,4 +1,4 @@
-"""A person's machine: a home folder with nothing in it, a repository, and `pdp` as they type it."""
+"""A simulated machine of a user, with an empty home folder, a repository, and the command `pdp`."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.support.hooks.processes import Hooks
 
 @dataclass
 class Machine:
-    """What is in `folder` is the person's: `home`, `work`, and programs in `bin`, which come first in the PATH."""
+    """The folders `home`, `work` and `bin` in `folder`. `bin` comes first in the PATH."""
 
     folder: Path
     variables: dict[str, str] = field(default_factory=dict)
@@ -41,17 +41,16 @@ class Machine:
         return self.home / ".claude/settings.json"
 
     def program(self, name: str, script: str) -> None:
-        """Put a program there, as a shell script."""
+        """Add a program to `bin` that runs a shell script."""
         file = self.folder / "bin" / name
         file.write_text(f"#!/bin/sh\n{script}\n")
         file.chmod(0o755)
 
     def pdp(self, *arguments: object, stdin: str = "") -> Done:
-        """Run `pdp` in the repository."""
         return self.run([sys.executable, "-m", "pdp", *map(str, arguments)], stdin)
 
     def run(self, command: list[str] | str, stdin: str = "") -> Done:
-        """Run a command in the repository: a line as a shell takes it, or words."""
+        """Run a command in the repository. The command is a shell command line or a list of arguments."""
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         ended = subprocess.run(
             command, shell=isinstance(command, str), input=stdin, capture_output=True, text=True, check=False,
@@ -59,15 +58,15 @@ class Machine:
             env={"PATH": path, "HOME": str(self.home), "PYTHONPATH": str(ROOT), **self.variables},
         )  # fmt: skip
         assert "Traceback" not in ended.stdout + ended.stderr
-        assert "fault of pdp itself" not in ended.stderr
+        assert "internal error of pdp" not in ended.stderr
         return Done(ended.returncode, ended.stdout, ended.stderr)
 
     def checked(self, *clients: str) -> Any:
-        """What `pdp hook check` answers."""
+        """Run `pdp hook check --json` and return its output."""
         return self.pdp("hook", "check", *clients, "--json").json
 
     def files(self) -> dict[str, tuple[int, bytes]]:
-        """Every file of the home folder but those of the policy, with mode and bytes; folders with none."""
+        """Return mode and content of all files and folders in the home folder, except the files of the policy."""
         found = {}
         for path in sorted(self.home.rglob("*")):
             if not path.is_relative_to(self.home / ".config"):
@@ -78,7 +77,7 @@ class Machine:
         return found
 
     def end(self) -> None:
-        """End what runs."""
+        """Kill the resident processes of hooks."""
         Hooks(self.policy).end()
 
 

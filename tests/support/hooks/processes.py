@@ -1,4 +1,4 @@
-"""Hooks as tests use them: a HOME with the starter's files, what a client starts, and the resident process."""
+"""Hooks with the starter's files in a new HOME, the program that a client starts, and the resident process."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests.support import PATIENCE
 
 
 class Answered(NamedTuple):
-    """What a client has of a hook."""
+    """The exit code and the output of the hook's program."""
 
     code: int
     out: str
@@ -28,12 +28,12 @@ PASSED = Answered(0, "", "")
 
 
 def denied(reason: str) -> Answered:
-    """Return the denial with a reason of ask.py itself."""
+    """Return the output with which ask.py denies a call for this reason."""
     return Answered(2, "", f"pdp denies this call: {reason}\n")
 
 
 class Hooks:
-    """HOME, and who asks and answers by it. `program`: an installation's ask.py."""
+    """The HOME of a hook and the hook's processes. `program` is the file ask.py of an installation."""
 
     def __init__(self, home: Path, program: Path = Path(ask.__file__)) -> None:
         self.home, self.program = home, program
@@ -41,7 +41,7 @@ class Hooks:
         self.log = self.state / "log"
 
     def start(self, client: str = "claude-code", **options: Any) -> subprocess.Popen[bytes]:
-        """Start the program as a client does; its environment has what a repository could put there."""
+        """Start the hook's program as a client does, with variables that a repository could set."""
         return subprocess.Popen(
             [sys.executable, "-I", "-S", self.program, client, self.home],
             stdin=subprocess.PIPE,
@@ -52,21 +52,20 @@ class Hooks:
         )
 
     def ask(self, sent: Mapping[str, Any] | bytes, client: str = "claude-code", **options: Any) -> Answered:
-        """Ask once."""
         return self.answer(self.start(client, **options), sent)
 
     @staticmethod
     def answer(asking: subprocess.Popen[bytes], sent: Mapping[str, Any] | bytes) -> Answered:
-        """Send what a client sends, and return the answer."""
+        """Send a client's message to the hook's program, and return the program's output."""
         out, err = asking.communicate(sent if isinstance(sent, bytes) else json.dumps(sent).encode(), PATIENCE)
         return Answered(asking.returncode, out.decode(), err.decode())
 
     def residents(self) -> list[int]:
-        """Return the resident processes that ever answered, oldest first."""
+        """Return the process ids of resident processes that have answered a call, oldest process first."""
         return [int(number) for number in re.findall(r"process (\d+) answers", self.log.read_text())]
 
     def end(self) -> None:
-        """End all of them."""
+        """Kill all resident processes."""
         for process in self.residents() if self.log.exists() else ():
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -74,7 +73,7 @@ class Hooks:
 
 @contextmanager
 def hooks_in(folder: Path, **options: Any) -> Iterator[Hooks]:
-    """Yield what asks by a new HOME in a folder; its resident processes are ended."""
+    """Yield hooks with a new HOME in the folder. At the end, kill the resident processes of these hooks."""
     home = folder / "home"
     home.mkdir(mode=0o700)
     for name, content in starter_files("alice").items():
@@ -88,7 +87,7 @@ def hooks_in(folder: Path, **options: Any) -> Iterator[Hooks]:
 
 
 def tool_call(cwd: Path, tool: str = "Bash", **tool_input: Any) -> dict[str, Any]:
-    """Return what Claude Code sends before a tool runs; without arguments, a listed command."""
+    """Return Claude Code's message before a tool call. By default, the message is about an allowed command."""
     return {
         "session_id": "s1",
         "transcript_path": "/nowhere",
@@ -101,11 +100,12 @@ def tool_call(cwd: Path, tool: str = "Bash", **tool_input: Any) -> dict[str, Any
 
 
 def is_gone(process: int) -> Callable[[], bool]:
-    """Return what tells whether a process that is nobody's child here has ended."""
+    """Return a function that returns whether a process has ended, even if this process is not its parent."""
 
     def gone() -> bool:
         try:
-            # One that nobody has waited for; while other threads of it end, its files are still open.
+            # A zombie process has ended. But while other threads of the process still run, the files of the process
+            # stay open.
             has_ended = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].startswith("Z")
             return has_ended and len([*Path(f"/proc/{process}/task").iterdir()]) == 1
         except OSError:

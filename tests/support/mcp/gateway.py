@@ -1,4 +1,4 @@
-"""A gateway for tests, with servers of `server.py` behind it and a policy of one's own, or the drafted one."""
+"""A gateway with test servers (server.py), and with a drafted or custom policy."""
 
 import json
 import subprocess
@@ -24,21 +24,21 @@ TEXT = {"type": "object", "properties": {"text": {"type": "string"}}}
 
 
 def tool(name: str = "echo", **stated: Any) -> dict[str, Any]:
-    """A tool as a server declares it."""
+    """Return the MCP declaration of a tool with this name."""
     return {"name": name, "description": f"{name} a text.", "inputSchema": TEXT, **stated}
 
 
 def shown(result: Any) -> tuple[bool, list[str]]:
-    """Whether a result is an error, and its texts."""
+    """Return whether a tool result is an error, and the texts in the tool result."""
     return result.is_error, [block.text for block in result.content]
 
 
 BOTH: Final = pytest.mark.parametrize("mode", ["auto", "legacy"], ids=["new-client", "old-client"])
-"""Clients of both revisions of the protocol."""
+"""Runs a test once with a client of each protocol revision."""
 
 
 class World:
-    """Servers and the gateway in front of them, in a folder."""
+    """A folder with the files of several test servers, and of a gateway to which the test servers belong."""
 
     def __init__(self, folder: Path, **servers: dict[str, Any]) -> None:
         self.folder = folder
@@ -52,22 +52,21 @@ class World:
         self.servers = settings
 
     def state(self, name: str, **stated: Any) -> None:
-        """What a server is from now on."""
+        """Change the declaration and behaviour of a test server from now on."""
         (self.folder / name / "server.json").write_text(json.dumps({"tools": [tool()], **stated}))
 
     def calls(self, name: str = "one") -> list[Any]:
-        """The calls that reached a server."""
         log = self.folder / name / "calls"
         return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
     def write(self, **stated: Any) -> GatewaySettings:
-        """Write the configuration, and read it."""
+        """Write the configuration of the gateway and return its settings."""
         file = self.folder / "gateway.yaml"
         file.write_text(json.dumps({"servers": self.servers, "timeout": 60, **stated}))
         return read_gateway(file)
 
     async def pin(self, **stated: Any) -> tuple[list[str], list[str]]:
-        """Write the configuration and pin; return the difference, and what is left out."""
+        """Write the configuration and pin the tools. Return the differences, and the tools that were not pinned."""
         settings = self.write(**stated)
         old = read_pinned(settings) if settings.pins.exists() else {}
         pins, left_out = await survey(settings)
@@ -75,20 +74,20 @@ class World:
         return pins_difference(old, pins), left_out
 
     async def ready(self, **rules: Any) -> Self:
-        """Pin what is declared, and let calls run without a person."""
+        """Pin the tools that the servers declare, and allow all calls without approval."""
         await self.pin()
         self.loosen(**rules)
         return self
 
     def loosen(self, **rules: Any) -> None:
-        """Let every tool run without a person."""
+        """Change the policy so that it allows every tool without approval."""
         file = self.folder / "governance.yaml"
         actions = yaml.safe_load(file.read_text())["actions"]
         low = {"risk_tier": "low", "scopes": ["mcp.use"], **rules}
         file.write_text(yaml.safe_dump({"actions": {n: low | {"accepts": a["accepts"]} for n, a in actions.items()}}))
 
     def events(self, *fields: str) -> list[tuple[Any, ...]]:
-        """These fields of what the audit stream has, in order."""
+        """Return these fields of each event in the audit log, in order."""
         stores = OpenStores(f"sqlite:///{self.folder / 'store.db'}")
         try:
             audit = stores.open_audit()
@@ -100,7 +99,7 @@ class World:
 
     @asynccontextmanager
     async def client(self, mode: str = "auto", **options: Any) -> AsyncIterator[Client]:
-        """A client of a gateway in this process."""
+        """Connect a client to a gateway in this process."""
         async with (
             open_gateway(read_gateway(self.folder / "gateway.yaml")) as gateway,
             Client(gateway.server(), mode=mode, cache=None, **options) as client,
@@ -110,7 +109,7 @@ class World:
 
 @contextmanager
 def http_server(folder: Path, name: str, **stated: Any) -> Iterator[None]:
-    """A server over HTTP in `folder/name`, for the time of a block."""
+    """Run a test server over HTTP during the `with` block, with its files in `folder/name`."""
     (folder / name).mkdir()
     (folder / name / "server.json").write_text(json.dumps({"tools": [tool()], "http": True, **stated}))
     with ExitStack() as stack:

@@ -1,8 +1,8 @@
-"""An MCP server for tests, as a program: `server.py FOLDER`; what it is and has stands in FOLDER/server.json.
+"""An MCP server for tests, as a program: `server.py FOLDER`. FOLDER/server.json defines its tools and behaviour.
 
-`{tools: [...], legacy: bool, http: bool}`: `tools` is read at every list; `legacy`: it knows the revision of 2025-11-25
-alone; `http`: it writes its URL into FOLDER/url; `instructions`; `start_waits`, `list_waits`: see `until`. Each call
-that reaches it is a line of FOLDER/calls.
+`{tools: [...], legacy: bool, http: bool}`: The server reads `tools` again for each list of tools. If `legacy` is true,
+it supports only the protocol version 2025-11-25. If `http` is true, it writes its URL into FOLDER/url. Other fields are
+`instructions`, `start_waits` and `list_waits` (see `until`). The server writes each call as a line into FOLDER/calls.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ def stated() -> dict[str, Any]:
 
 
 async def until(file: str) -> None:
-    """Say in FOLDER/reached that this point is reached, and wait until the test makes a file."""
+    """Write the file name `file` into FOLDER/reached, and wait until the test creates FOLDER/`file`."""
     with (FOLDER / "reached").open("a") as log:
         log.write(f"{file}\n")
     while not (FOLDER / file).exists():  # noqa: ASYNC110 - another process makes it
@@ -77,7 +77,7 @@ async def call_tool(  # noqa: C901, PLR0911, PLR0912, PLR0915 - one case for eac
                 await ctx.session.report_progress(step, 2, f"step {step}")
             await BUS.publish(ToolsListChanged())
             await ctx.session.send_tool_list_changed()
-            warnings.simplefilter("ignore")  # logging is deprecated, and in use
+            warnings.simplefilter("ignore")  # The SDK marks its logging as deprecated, but servers still use it.
             for level in ("debug", "error"):
                 await ctx.session.send_log_message(level, f"an {level}", "support", ctx.request_id)
             meta: Any = {"example.com/told": True, "tool-pdp/replayed": True, "io.modelcontextprotocol/x": 1}
@@ -173,7 +173,7 @@ async def over_stdio() -> None:
 
 
 class Refusing:
-    """What answers `status` to whatever is asked; `legacy`: what does not know the revision in a header."""
+    """Answers every request with `status` if this is set. With `legacy`, rejects headers of newer protocol versions."""
 
     def __init__(self, app: Any) -> None:
         self._app = app

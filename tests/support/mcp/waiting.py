@@ -1,4 +1,4 @@
-"""Clients that wait for a person, how they reach a gateway, and that person, who grants beside it."""
+"""Clients of the gateway that wait for approvals, their connections, and a person who grants the approvals."""
 
 import asyncio
 import getpass
@@ -34,7 +34,7 @@ _ANY: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 
 class Desk:
-    """The person, and the approvals of a gateway."""
+    """A person who can see, grant and deny the approvals of a gateway."""
 
     def __init__(self, world: World) -> None:
         self._url = f"sqlite:///{world.folder / 'store.db'}"
@@ -48,7 +48,7 @@ class Desk:
         return [str(approval.standing) for approval in self.all()]
 
     async def waiting(self, number: int) -> None:
-        """Return when so many approvals have been asked for."""
+        """Wait until this number of approvals exists."""
         while len(await asyncio.to_thread(self.all)) < number:  # noqa: ASYNC110 - another process may write it
             await asyncio.sleep(0.02)
 
@@ -61,14 +61,14 @@ class Desk:
             Approvals(stores.approvals).deny(self.all()[number].id, PERSON, why=why)
 
     def token(self, claims: dict[str, Any] = AGENT) -> str:
-        """A new token of the gateway over HTTP."""
+        """Issue an access token for the gateway over HTTP."""
         with closing(OpenStores(self._url, upgrade=True)) as stores:
             order = {"name": "test", "scopes": ["propose"], "claims": claims}
             return issue_token(stores.tokens, "default", order)[1]
 
 
 class TaskClaim(types.Result):
-    """A result that comes later."""
+    """The answer to a call whose result the client must fetch later, as a task."""
 
     result_type: Literal["task"]
     task_id: str
@@ -78,38 +78,37 @@ class TaskClaim(types.Result):
 
 
 class AskForTask(types.GetTaskRequest):
-    """What a client asks of a task."""
+    """The request of a client for the state of a task."""
 
     name_param = "taskId"
 
 
 class CancelTask(types.CancelTaskRequest):
-    """What a client asks of a task that it gives up."""
+    """The request of a client to cancel a task."""
 
     name_param = "taskId"
 
 
 async def task_of(client: Client, arguments: dict[str, Any]) -> str:
-    """Return the id of the task that a call has become."""
+    """Make a call that becomes a task, and return the id of the task."""
     result: Any = await client.session.call_tool("echo", arguments, allow_claimed=True)
     task_id: str = result.task_id
     return task_id
 
 
 async def ask_for_task(session: Any, task_id: str) -> dict[str, Any]:
-    """Return what is said of a task, but for texts and times."""
+    """Return the state of a task without its texts and times."""
     request = AskForTask(params=types.GetTaskRequestParams(task_id=task_id))
     said: dict[str, Any] = await session.send_request(request, _ANY)
     return {key: said[key] for key in ("taskId", "status", "result", "resultType") if key in said}
 
 
 async def cancel_task(session: Any, task_id: str) -> None:
-    """Give a task up."""
     await session.send_request(CancelTask(params=types.CancelTaskRequestParams(task_id=task_id)), _ANY)
 
 
 class TasksOfClient(ClientExtension):
-    """The tasks extension of a client: it asks until there is a result; the person grants after the first answer."""
+    """The tasks extension of a client. It polls for the result. After the first poll, the person grants the call."""
 
     identifier = TASKS
 
@@ -134,7 +133,7 @@ class TasksOfClient(ClientExtension):
 
 @asynccontextmanager
 async def over_stdio(world: World, mode: str, **options: Any) -> AsyncIterator[Client]:
-    """A client of the gateway as a program."""
+    """Connect a client over stdio to a gateway in another process."""
     words = ["-m", "pdp", "mcp-gateway", "serve", "-c", str(world.folder / "gateway.yaml")]
     program = StdioServerParameters(command=sys.executable, args=words, env=environment())
     async with Client(program, mode=mode, cache=None, **options) as client:
@@ -142,14 +141,13 @@ async def over_stdio(world: World, mode: str, **options: Any) -> AsyncIterator[C
 
 
 class HttpGateway:
-    """The gateway over HTTP, in this process."""
+    """A gateway that serves HTTP in this process."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     @asynccontextmanager
     async def client(self, token: str, mode: str = "auto", **options: Any) -> AsyncIterator[Client]:
-        """A client with a token."""
         async with create_mcp_http_client(headers={"Authorization": f"Bearer {token}"}) as http:
             transport = streamable_http_client(self.url, http_client=http)
             async with Client(transport, mode=mode, cache=None, **options) as client:
@@ -158,8 +156,8 @@ class HttpGateway:
 
 @asynccontextmanager
 async def over_http(world: World) -> AsyncIterator[HttpGateway]:
-    """A gateway over HTTP, for the time of a block."""
-    Desk(world).token()  # which makes the database
+    """Serve a gateway over HTTP during the `with` block."""
+    Desk(world).token()  # Issuing a token creates the database, which must exist before the gateway starts.
     settings = read_gateway(world.folder / "gateway.yaml")
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]

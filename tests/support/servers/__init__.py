@@ -1,5 +1,5 @@
-"""Servers that run as a process or, where Docker runs, as a container.
+"""Servers for tests that run as a process, or in a container if Docker runs.
 
 containers: whether Docker runs here
-opa:        OPA; tests/support/postgres.py has PostgreSQL
+opa:        OPA (PostgreSQL is in tests/support/postgres.py)
 """

@@ -1,4 +1,4 @@
-"""Certificates that sign themselves."""
+"""Self-signed TLS certificates for test servers."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 
 def certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """A certificate for a name, and its key, as files."""
+    """Write a self-signed certificate for a host name and its key to files."""
     key = ec.generate_private_key(ec.SECP256R1())
     named = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""Whether Docker runs here, for the tests that start containers."""
+"""Checks whether Docker runs, for tests that start containers."""
 
 import gc
 import warnings
@@ -7,11 +7,12 @@ from functools import cache
 
 @cache
 def no_docker() -> str | None:
-    """Return why no container can be started here; None: Docker runs."""
-    import docker  # only tests with containers wait for it
+    """Return why no container can be started, or None if Docker runs."""
+    import docker  # Import here, so that only tests with containers wait until Docker's client is imported.
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # it leaves its socket open when there is no engine
+        # If Docker does not run, its client leaves a socket open and so causes this warning.
+        warnings.simplefilter("ignore", ResourceWarning)
         try:
             client = docker.from_env(timeout=5)
             client.ping()

@@ -1,4 +1,4 @@
-"""A real OPA, as a process or as a container; tests put policies and data into it with opa-python-client."""
+"""A real OPA as a process or a container. Tests load policies and data with opa-python-client."""
 
 import os
 import socket
@@ -20,7 +20,7 @@ KINDS = ("process", pytest.param("docker", marks=pytest.mark.docker))
 
 @contextmanager
 def free_port() -> Iterator[int]:
-    """Reserve a port on which a server may listen."""
+    """Yield a TCP port that no process uses."""
     with socket.socket() as reserved:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
@@ -29,7 +29,7 @@ def free_port() -> Iterator[int]:
 
 @contextmanager
 def opa_process(*arguments: str, **variables: str) -> Iterator[OpaClient]:
-    """Run OPA, with a free port for `{port}` in the arguments, and yield a client once OPA answers."""
+    """Run OPA with these arguments, where `{port}` is a free port. When OPA answers, yield a client."""
     with (
         free_port() as port,
         OpaClient("127.0.0.1", port, retries=0, timeout=PATIENCE) as client,
@@ -50,7 +50,7 @@ def opa_process(*arguments: str, **variables: str) -> Iterator[OpaClient]:
 
 @contextmanager
 def opa_server(kind: str, *options: str, folder: Path = ROOT / "bundles") -> Iterator[OpaClient]:
-    """Run OPA as one of `KINDS`, with options of `opa run`; `{folder}` in them is where OPA sees the folder."""
+    """Run OPA as one of `KINDS` with options of `opa run`. `{folder}` stands for the folder's path as OPA sees it."""
     options = ("run", "--server", "--log-level=error", "--skip-version-check", *options)
     if kind == "process":
         arguments = [each.replace("{folder}", str(folder)) for each in options]
@@ -73,5 +73,4 @@ def opa_server(kind: str, *options: str, folder: Path = ROOT / "bundles") -> Ite
 
 
 def url_of(client: OpaClient) -> str:
-    """The URL of the OPA that a client asks."""
     return f"{client.schema}{client.host}:{client.port}"
