@@ -1,4 +1,4 @@
-"""Observers of an application, and the events that they get of every call. In this process only.
+"""The events of each call, which the application's observers receive in this process.
 
 Source: tool layer document, observability (the event's shape, its data `call_id`, `name`, `args`, the three actions;
 all tool activity is in the events) and correlation identifiers (`request_id`, `tool_call_id`, `step_name`).
@@ -22,42 +22,31 @@ EventAction = Literal["execute_start", "execute_end", "execute_cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class ToolEvent:
-    """One event of one call of a tool. Each observer gets a copy of its own.
+    """One event of a tool call. Each observer gets its own copy.
 
-    Attributes:
-        timestamp: RFC 3339 in UTC with milliseconds.
-        layer: always `tool`.
-        action: `execute_start` (the tool is about to run), `execute_end`, or `execute_cancelled` (before it began, or
-            while it ran). A call whose tool does not run has `execute_end` alone.
-        data: `{call_id, request_id, tool_call_id, step_name, name, args}`; at the end `attempts` as well, 0 where the
-            tool was not asked, and `replayed` where the result is that of an earlier call. Values of sensitive
-            arguments are `***`, as are all of a tool that is not in the manifest. `call_id` is the model's id of the
-            call, or else one of its own, and the same for all events of a call.
-        duration: seconds that the run took; None at the start, and where nothing ran.
-        error: why there is no result, as the model sees it: `<code>: <message>`; None where there is one.
+    `data` is `{call_id, request_id, tool_call_id, step_name, name, args}`; `call_id` is the model's id, or generated. A
+    call's last event also has `attempts` and, if the result is an earlier call's, `replayed`. If the tool does not run,
+    the last event is the only event. Sensitive values are `***`, as are all arguments of a tool outside the manifest.
     """
 
-    timestamp: str
-    layer: str
+    timestamp: str  # RFC 3339 in UTC with milliseconds.
+    layer: str  # Always `tool`.
     action: EventAction
     data: dict[str, Any]
-    duration: float | None = None
-    error: str | None = None
+    duration: float | None = None  # Seconds that the run took; None at the start and if the tool did not run.
+    error: str | None = None  # `<code>: <message>` as the model sees it; None if there is a result.
 
     def as_json(self) -> dict[str, Any]:
-        """Return the event as plain JSON; `duration` and `error` only where there is one."""
+        """Return the event as plain JSON. A `duration` or `error` that is None is left out."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 Observer = Callable[[ToolEvent], object]
-"""A plain function that takes one event."""
+"""Plain function that takes one event."""
 
 
 class CallEvents:
-    """The events of one call: `started` and `stopped` around its run, if it runs; then `ended`.
-
-    An observer that raises is logged and harms nobody. `data` is that of `ToolEvent` but for its end.
-    """
+    """Sends the events of one call. Call `started` and `stopped` around the run, if any, and then `ended`."""
 
     __slots__ = ("_began", "_data", "_duration", "_observers")
 
@@ -68,17 +57,17 @@ class CallEvents:
         self._data = data
 
     def started(self) -> None:
-        """Send that the tool is about to run."""
+        """Report that the tool is about to run."""
         self._send("execute_start", self._data)
         self._began = time.perf_counter()
 
     def stopped(self) -> None:
-        """Measure how long the run took; what it comes to is not known yet."""
+        """Stop measuring the duration of the run, whose outcome is not known yet."""
         if self._began is not None:
             self._duration = time.perf_counter() - self._began
 
     def ended(self, error: str | None, execution: Execution | None, *, cancelled: bool = False) -> None:
-        """Send that the call has ended: why it has no result, what it came to if it was allowed."""
+        """Report that the call has ended, with its error, if any, and the outcome of its run, if any."""
         if cancelled:
             self.stopped()
             return self._send("execute_cancelled", self._data, error)
@@ -91,5 +80,5 @@ class CallEvents:
         for observer in self._observers:
             try:
                 observer(ToolEvent(timestamp, "tool", action, deepcopy(dict(data)), self._duration, error))
-            except Exception as fault:  # noqa: BLE001 - it is the observer's own failure, not the tool's
+            except Exception as fault:  # noqa: BLE001 - an observer must not fail the call
                 _log.error("an observer failed at %s of tool %s: %s", action, data["name"], place_of(fault))

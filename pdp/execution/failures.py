@@ -1,7 +1,4 @@
-"""The errors by which a tool reports that it has no result, and what the model sees of them.
-
-Source of the codes: tool layer document, safety contract.
-"""
+"""Errors that tools raise, and the failures that the model sees. Source: tool layer document, safety contract."""
 
 import re
 from collections.abc import Mapping
@@ -11,12 +8,13 @@ from pdp.contract.sensitive import SHORTEST_PART, Mask
 from pdp.errors import PdpError
 from pdp.proposal import Failure, FailureCode
 
-LONGEST: Final = 300  # characters of a failure's message at most
+MAX_MESSAGE: Final = 300  # The maximum number of characters of a failure's message.
 
-# A message may be of any length; the rest is not read.
-_READ: Final = 20_000
+# Only this many characters of a message are processed, because a message may have any length.
+_MAX_READ: Final = 20_000
 _PATH: Final = re.compile(
-    r"""(?P<quote>["'])(?:~|\.{1,2}|[A-Za-z]:)?[/\\].*?(?P=quote)"""  # quoted, perhaps with blanks in it
+    # A path in quotes may contain spaces, so it is matched separately.
+    r"""(?P<quote>["'])(?:~|\.{1,2}|[A-Za-z]:)?[/\\].*?(?P=quote)"""
     r"""|(?<![\w:/.~])(?:~|\.{1,2})?/[^\s"',;()<>|]*[^\s"',;:.()<>|]"""
     r"""|(?<!\w)[A-Za-z]:\\[^\s"',;()<>|]*[^\s"',;:.()<>|]"""
 )
@@ -24,11 +22,15 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 class ToolError(PdpError):
-    """What a tool raises to state in its own words why there is no result.
+    """A tool raises this error to say why it has no result.
 
-    The model sees the first line of the message, without paths, the values of sensitive arguments masked. `details` is
-    what a caller may branch on, plain JSON; values of sensitive arguments in it are masked, and user and password in a
-    URL. Paths stay.
+    The model sees the first line of the message, without paths and values of sensitive arguments.
+
+    Args:
+        message: the text for the model.
+        details: a JSON object for programs. Values of sensitive arguments and passwords in URLs are masked; paths are
+            not.
+        hint: what the caller can do next.
     """
 
     code: ClassVar[str] = "pdp.tool_error"
@@ -40,9 +42,11 @@ class ToolError(PdpError):
 
 
 class ToolArgumentError(ToolError):
-    """One argument cannot be used, although the schema admits it. Raise it before anything was done.
+    """A tool raises this error, before any effect, if an argument that the schema allows is unusable.
 
-    `message` says what is wrong with it, such as `must be 1 to 10`.
+    Args:
+        argument: the name of the argument.
+        message: the problem, such as `must be 1 to 10`.
     """
 
     code = "pdp.tool_argument"
@@ -52,9 +56,9 @@ class ToolArgumentError(ToolError):
 
 
 class ToolUnavailableError(ToolError):
-    """The tool cannot run now: something that it needs is missing. Raise it before anything was done.
+    """A tool raises this error if something that it needs is missing, before it has any effect.
 
-    For a tool with effects that counts only with the details `{"effect": "none"}`; otherwise its effect is unknown.
+    A tool with effects must add the details `{"effect": "none"}`; otherwise the effect of the call counts as unknown.
     """
 
     code = "pdp.tool_unavailable"
@@ -62,7 +66,7 @@ class ToolUnavailableError(ToolError):
 
 
 class ToolExitError(ToolError):
-    """A program ended with an exit code that is no result, or by a signal (then the code is negative)."""
+    """A program was ended by a signal, or with an exit code that means an error. The code of a signal is negative."""
 
     code = "pdp.tool_exit"
 
@@ -71,10 +75,7 @@ class ToolExitError(ToolError):
 
 
 class ToolResultError(ToolError):
-    """There is a result, and it cannot be used: the tool ran, so another try would be a second run.
-
-    `fault` is `invalid` or `too_large`; `result` what the tool returned, where its schema does not admit that.
-    """
+    """The tool ran, but its result is `invalid` or `too_large` (`fault`). The call is not retried."""
 
     code = "pdp.tool_result"
 
@@ -84,35 +85,34 @@ class ToolResultError(ToolError):
 
 
 def failure_of(error: BaseException, mask: Mask | None = None, *, any_text: bool = False) -> Failure:
-    """Return what the model sees of `error`: the message of a `ToolError`; of any other exception its class alone.
+    """Return the failure that the model sees: the message of a `ToolError`, but only the class of other exceptions.
 
-    The message of another exception is not meant for a model: it may name hosts, passwords and what other people own.
-    The developer of the tool finds it in `Execution.error`, and shows it all the same by `safety.error_text`
-    (`any_text`). `mask` hides the values of sensitive arguments.
+    The messages of other exceptions may contain secrets, so only the developer can read them, in `Execution.error`.
+    With `safety.error_text` (`any_text`), the model sees these messages too. `mask` hides sensitive values.
     """
     name = type(error).__name__
     details: dict[str, Any] = {"exception": name}
     if not isinstance(error, Exception if any_text else ToolError):
-        return Failure(FailureCode.TOOL_EXECUTION_FAILED, name[:LONGEST], details)
+        return Failure(FailureCode.TOOL_EXECUTION_FAILED, name[:MAX_MESSAGE], details)
     mask = mask or Mask((), {})
     try:
         text = str(error).strip()
-        message = mask.text(text[:_READ])
-        # A value that is cut here has no part left that is hidden when fewer than eight characters of it are left.
-        message = safe_text(message if len(text) <= _READ else message[:-SHORTEST_PART])
+        message = mask.text(text[:_MAX_READ])
+        # The cut may leave a part of a sensitive value that is too short to be masked, so such a part is removed from
+        # the end.
+        message = safe_text(message if len(text) <= _MAX_READ else message[:-SHORTEST_PART])
         details |= mask.value(error.details) if isinstance(error, ToolError) else {}
-    except Exception:  # noqa: BLE001 - an error of the tool's own may have any text and any details
+    except Exception:  # noqa: BLE001 - the tool's error may have any text and details
         message = ""
     code = error.failure_code if isinstance(error, ToolError) else FailureCode.TOOL_EXECUTION_FAILED
     return Failure(code, message or name, details)
 
 
 def safe_text(text: str) -> str:
-    """Return the first line of `text` that can be shown to the model: at most 300 characters.
+    """Return the first line of a text in a form that the model may see, with at most 300 characters.
 
-    Absolute paths and those from `~`, `.` or `..` on become `<path>`, control characters blanks. What `Mask` hides is
-    hidden before: a text that is cut would leave parts of it.
+    Paths become `<path>`, control characters spaces. Apply `Mask` first, because the cut may leave a part of a secret.
     """
-    first = next(iter(text.strip()[:_READ].splitlines()), "")
+    first = next(iter(text.strip()[:_MAX_READ].splitlines()), "")
     plain = " ".join(_CONTROL.sub(" ", _PATH.sub("<path>", first)).split())
-    return plain if len(plain) <= LONGEST else plain[: LONGEST - 1] + "…"
+    return plain if len(plain) <= MAX_MESSAGE else plain[: MAX_MESSAGE - 1] + "…"

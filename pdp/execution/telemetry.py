@@ -1,4 +1,4 @@
-"""Spans and metrics of tool calls, through OpenTelemetry. Loaded when an application makes a `Telemetry`.
+"""Spans and metrics of tool calls with OpenTelemetry, which is imported only if an application creates a `Telemetry`.
 
 Source: tool pattern library, 9.6: spans `tool.<name>.dispatch` (caller, scopes, arguments' hash, idempotency key, the
 policy's verdict), `.run` (duration, retry count, downstream span links), `.result` (outcome, result hash, exceptions);
@@ -35,7 +35,7 @@ from pdp.proposal import Execution
 
 _log = logging.getLogger("pdp.execution")
 
-SCOPE: Final = "pdp"  # the name under which spans and metrics are made
+SCOPE: Final = "pdp"  # The name of the instrumentation scope of all spans and metrics.
 
 _LINEAGE: Final = ("model", "version", "prompt")
 _MOST_EXCEPTIONS: Final = 16
@@ -46,12 +46,18 @@ _LATENCY_BUCKETS: Final = (
 
 
 class Telemetry:
-    """Makes the spans and metrics of one application. An error in it is logged and harms no call.
+    """Records spans and metrics of tool calls with OpenTelemetry. Its errors are logged and do not fail the call.
 
     Args:
-        tracer_provider, meter_provider: OpenTelemetry's; the global ones when absent.
-        costs: by tool, what a result has cost, in the application's own unit: called with the result of each run that
-            succeeded, it returns a number, or None where it does not know.
+        tracer_provider: creates the spans; by default, the global provider.
+        meter_provider: creates the metrics; by default, the global provider.
+        costs: by tool, a function that returns the cost of a result in a unit of your choice, or None if unknown.
+
+    Examples:
+        >>> from pdp import Pep
+        >>> telemetry = Telemetry(costs={"lookup_beneficiary": lambda result: 0.01})
+        >>> with Pep.from_project("pdp.yaml", telemetry=telemetry) as pep:
+        ...     evaluation = pep.decide({"tool": "shell", "arguments": {}}, {"claims": {"sub": "officer-123"}})
     """
 
     def __init__(
@@ -71,15 +77,15 @@ class Telemetry:
         self.latency = meter.create_histogram(
             "tool.latency",
             unit="s",
-            description="How long runs took, all attempts together",
+            description="Duration of runs, with all attempts",
             explicit_bucket_boundaries_advisory=_LATENCY_BUCKETS,
         )
         self.errors = meter.create_counter(
             "tool.error_class_distribution", unit="{call}", description="Runs that failed, by code and exception"
         )
-        self.cost = meter.create_histogram("tool.cost_per_call", description="What runs have cost")
+        self.cost = meter.create_histogram("tool.cost_per_call", description="Cost of runs")
         meter.create_observable_gauge(
-            "tool.success_ratio", [self._ratios], unit="1", description="Runs that succeeded, since the process began"
+            "tool.success_ratio", [self._ratios], unit="1", description="Share of runs that succeeded"
         )
 
     def _ratios(self, _: CallbackOptions) -> Iterable[Observation]:
@@ -89,14 +95,11 @@ class Telemetry:
 
 
 class CallTelemetry:
-    """The spans of one call that has just been decided: dispatch, until `ended`; run and result within it.
+    """The spans of one decided call: a dispatch span that contains a run span and a result span.
 
-    A tool without an entry is called `unknown`, so that a model invents no span names. `began`: when the call came in,
-    in seconds since 1970; `attributes`: what is known of it, such as `pdp.verdict` and `pdp.caller`.
-
-    `run_started` and `run_ended` around the run, which is the current span in between, so that spans which the tool
-    makes belong to it; then, in any case, `ended`. A call that is allowed has all three; where nothing ran, as nothing
-    runs for a replay, its run span has no duration.
+    Call `run_started` and `run_ended` around the run, and `ended` in any case. `began` is in seconds since 1970. If the
+    manifest has no such tool, the spans are named `unknown`, so that a model cannot invent span names. An allowed call
+    has all three spans, even if no tool ran; the run span then has no duration.
     """
 
     __slots__ = ("_began", "_entry", "_run", "_seconds", "_span", "_telemetry", "_token", "_tool")
@@ -116,18 +119,19 @@ class CallTelemetry:
             self._span = telemetry.tracer.start_span(
                 f"tool.{self._tool}.dispatch",
                 attributes={"pdp.tool": self._tool, **attributes},
-                start_time=round(began * 1_000_000) * 1000,  # in nanoseconds, which a float does not hold
+                # The time stays an integer, because a float cannot represent nanoseconds exactly.
+                start_time=round(began * 1_000_000) * 1000,
             )
 
     def run_started(self) -> None:
-        """Open the run's span, and make it the current one."""
+        """Open the run span and make it the current span."""
         self._began = time.perf_counter()
         with _harmless("run"):
             self._run = self._start("run", {})
             self._token = context.attach(trace.set_span_in_context(self._run))
 
     def run_ended(self, execution: Execution) -> None:
-        """Close the run's span."""
+        """Close the run span, and record the run's duration, retries and cost."""
         self._seconds = time.perf_counter() - self._began
         with _harmless("run"):
             token, self._token = self._token, None
@@ -146,9 +150,9 @@ class CallTelemetry:
                     self._telemetry.cost.record(cost, {"pdp.tool": self._tool})
 
     def ended(self, execution: Execution | None, attributes: Mapping[str, Any]) -> None:
-        """Make the result's span, count the run if there was one, and close the dispatch span.
+        """Create the result span, count the run if there was one, and close the dispatch span.
 
-        `execution`: as its caller gets it; None: the call was not allowed, and `attributes` are of its dispatch span.
+        If the call was not allowed, `execution` is None and `attributes` are added to the dispatch span.
         """
         if execution is not None:
             self._end_result(execution, attributes)
@@ -174,7 +178,7 @@ class CallTelemetry:
 
     @property
     def _objective(self) -> dict[str, str]:
-        """The least percentile of the entry's `sla` whose latency the run has kept, or `exceeded`."""
+        """The lowest latency percentile in the tool's `sla` that the run met, or `exceeded` if the run met none."""
         sla = self._entry.sla if self._entry is not None else None
         if not sla or self._seconds is None:
             return {}
@@ -204,23 +208,23 @@ class CallTelemetry:
 def _harmless(part: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - whatever it is, the call must not notice
+    except Exception as error:  # noqa: BLE001 - telemetry must not fail the call
         _log.error("telemetry failed at %s: %s", part, place_of(error))
 
 
 def _close(span: Span, execution: Execution) -> None:
-    # Not the exception itself, whose traceback may hold what is sensitive.
+    # Only the type of the exception is recorded, because its traceback may contain sensitive values.
     if execution.failure is not None:
         span.set_status(Status(StatusCode.ERROR, f"{execution.failure.code}: {execution.failure.message}"))
     span.end()
 
 
 def _emitted(execution: Execution, entry: DeclaredTool | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return what was raised, or the kinds of the exceptions in a pattern's result; and the lineage of its model."""
+    """Return the failure's error class or the result's exception kinds, and the model's lineage, as span attributes."""
     if execution.failure is not None:
         return {"pdp.exceptions": (_error_class(execution),)}, {}
     result = execution.result if entry is not None and entry.pattern is not None else None
-    # It has the shape of its pattern; but an obligation may have put something else into it.
+    # The result usually has the structure that its pattern requires, but an obligation may have changed the structure.
     exceptions, lineage = _member(result, "exceptions", list), _member(result, "lineage", dict)
     kinds = {_member(item, "kind", str)[:_LONGEST_TEXT] for item in exceptions[:_MOST_EXCEPTIONS]} - {""}
     models = {
@@ -235,10 +239,10 @@ def _member(value: Any, name: str, kind: type[Any]) -> Any:
 
 
 def _error_class(execution: Execution) -> str:
-    """Return what tells errors of one code apart: the kind of a typed exception, a pattern's rule, or the class."""
+    """Return the class of an error for metrics: its kind or the broken pattern rule, else the Python class."""
     error = execution.error
     if error is not None:
-        # Of other libraries' errors, such an attribute may be anything.
+        # Exceptions of other libraries may have an attribute of this name with any value.
         named = (getattr(error, name, None) for name in ("kind", "rule") if isinstance(error, ToolError))
         return next(filter(None, named), type(error).__name__)
     return "none" if execution.failure is None else execution.failure.code.value

@@ -1,16 +1,16 @@
-"""The way of one call, from a proposal to its result; `pdp.pep` puts it in motion.
+"""The stages of one tool call, from the proposal to the result. `pdp.pep` runs them.
 
 stages: one frozen record for each stage
-decide: read, check, prepare, decide, conclude
-record: the audit events of a call
-run: from ALLOW to a result: reserve, run, settle, deliver; what runs the tool here
-settle: what is stored of a call's outcome, and what its caller gets
-reserve: what a call reads and reserves of the stores before its tool runs: budgets, approval, key, action
-evaluation: what the caller gets back
-reasons: what is added to the reasons of a call that is not allowed: ignored claims, malformed fields
-drive: doing what the flow asks for, waiting or asynchronously
-parts: what an enforcement point is made of: tools, stores, options
-guard: functions whose every call goes through an enforcement point
-remote: a folder: calls whose tool another enforcement point runs
-preview: what is asked ahead of any call: which tools a subject's model may see, a whole plan
+decide: parses and checks a proposal, builds its request, and lets the policy decide it
+record: writes the audit events of a call
+run: runs an allowed call: reserves what it needs, runs the tool, stores the outcome, returns the result
+settle: stores the outcome of a call and builds the result for its caller
+reserve: reads and reserves budgets, approval, idempotency key and action before the tool runs
+evaluation: `Evaluation`, the object that the caller of a tool gets
+reasons: adds ignored claims and malformed fields to the reasons of a call that is not allowed
+drive: runs the steps of a call, blocking or async
+parts: the components of an enforcement point: tools, stores, options
+guard: functions whose calls go through an enforcement point
+remote: a folder for calls whose tool runs at another enforcement point
+preview: decisions before any call: which tools the model may see, and whether a plan is acceptable
 """

@@ -1,7 +1,4 @@
-"""From a proposal to a decision: read, check, prepare, decide, conclude.
-
-Every failure is a DENY with a stable code, and the audit records every outcome.
-"""
+"""Parse and check a proposal, build its request, and ask the policy. Any failure is a DENY with a stable code."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from pdp.proposal import Proposal, ProposalRejectedError, Rejection, RejectionCo
 from pdp.request import bounded
 from pdp.session import Session
 
-if TYPE_CHECKING:  # only some calls load these
+if TYPE_CHECKING:  # Only some calls need these modules at run time.
     from pdp.contract.budgets import Spending
     from pdp.ledger.summary import CallFlow
 
@@ -37,10 +34,7 @@ INTERNAL_ERROR: Final = "pep.internal_error"
 
 
 def decide(received: Received, proposal: Any, session: Any, parts: Parts) -> Generator[Step, Any, Decided | Ended]:
-    """Decide a proposal, and record that.
-
-    If the policy replaces the proposal, the new one goes through all stages as well, once.
-    """
+    """Decide and record a proposal, and the proposal that the policy puts in its place. A second change is denied."""
     decided = yield from _through_stages(received, proposal, session, parts)
     if isinstance(decided, Replaced):
         first, other = decided
@@ -48,11 +42,11 @@ def decide(received: Received, proposal: Any, session: Any, parts: Parts) -> Gen
         if recorded.allowed:
             asked = first.asked
             again = asked.received._replace(transformed=True)
-            # A second replacement is an obligation that cannot be fulfilled: a DENY.
+            # A second replacement raises `ObligationError`, which becomes a DENY.
             second = yield from _through_stages(again, other, asked.session, parts, asked.request_id)
             decided = second.decided if isinstance(second, Replaced) else second
         else:
-            reason = "the decision on the proposal that was made could not be recorded"
+            reason = "the decision on the original proposal could not be recorded"
             decided = first.denied(AuditError.code, reason)
     decided = yield from record_decision(decided, parts.audit)
     if isinstance(decided, Decided) and decided.duties is not None and decided.duties.log_level is not None:
@@ -83,23 +77,20 @@ def _through_stages(
             stage = decided
             opens = parts.approvals is not None and (received.to_run or received.hold)
             if decision.verdict is Verdict.STEP_UP and opens:
-                from pdp.flow.reserve import open_approval  # noqa: PLC0415 - only where a person is asked
+                from pdp.flow.reserve import open_approval  # noqa: PLC0415 - only if an approval is opened
 
                 decided = yield from open_approval(decided, parts)
-    except Exception as error:  # noqa: BLE001 - whatever fails on the way is a DENY
+    except Exception as error:  # noqa: BLE001 - any failure on the way is a DENY
         return stage.denied(*failed(error))
     except BaseException:
-        # The caller was cancelled or interrupted before it was decided; the attempt is recorded.
+        # The caller was cancelled or interrupted before the decision, but the attempt is still recorded.
         yield from record_decision(stage.denied(INTERNAL_ERROR, "the caller was cancelled or interrupted"), parts.audit)
         raise
     return decided
 
 
 def read(received: Received, proposal: Any, session: Any, tools: Tools, request_id: str | None = None) -> Asked | Ended:
-    """Return proposal and session as read: bounded, and copies that nobody else can change; `Ended`: one is malformed.
-
-    The proposal gets the defaults of the function that runs it.
-    """
+    """Parse the session and the proposal, and add the tool's default arguments. Return `Ended` if that fails."""
     proposed: Proposal | ProposalRejectedError
     try:
         proposed = tools.filled(Proposal.read(proposal))
@@ -116,7 +107,7 @@ def read(received: Received, proposal: Any, session: Any, tools: Tools, request_
     request_id = request_id or own_session.request_id or new_id()
     if isinstance(proposed, Proposal):
         if own_session.plan and received.step_name is None:
-            from pdp.contract.plan import planned_step  # noqa: PLC0415 - only calls of a plan
+            from pdp.contract.plan import planned_step  # noqa: PLC0415 - only for calls of a plan
 
             received = received._replace(step_name=recordable(planned_step(proposed, own_session.plan)))
         return Asked(received, own_session, request_id, proposed)
@@ -125,7 +116,7 @@ def read(received: Received, proposal: Any, session: Any, tools: Tools, request_
 
 
 def check_call(asked: Asked, manifest: CompiledManifest) -> Checked | Ended:
-    """Run the checks of the contract; `Ended`: one rejects the proposal, or the tool's config cannot be resolved."""
+    """Check the proposal. Return `Ended` if a check rejects the proposal or the tool's config cannot be resolved."""
     try:
         checked = check(asked.proposal, asked.session, manifest)
     except UsageError as error:
@@ -136,9 +127,9 @@ def check_call(asked: Asked, manifest: CompiledManifest) -> Checked | Ended:
 
 
 def prepare(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any, Prepared | Ended]:
-    """Make the request, with the approval that the store has for exactly this call.
+    """Build the request to the policy, including the stored approval for exactly this call, if there is one.
 
-    `Ended`: there is no such request: a mapping fails, the claims name nobody, or it is too large.
+    Return `Ended` if a mapping of the manifest fails, the claims have no subject, or the request is too large.
     """
     approval, flow = None, None
     spendings: Sequence[Spending] = ()
@@ -148,16 +139,16 @@ def prepare(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any
         known = None if flow is None else (flow.digested, flow.context)
         request = build_request(checked, asked.session, request_id=asked.request_id, now=asked.received.now, flow=known)
         if parts.approvals is not None:
-            from pdp.flow.reserve import find_approval  # noqa: PLC0415 - only where somebody may approve
+            from pdp.flow.reserve import find_approval  # noqa: PLC0415 - only if approvals are configured
 
             approval, request = yield from find_approval(asked, checked, request, parts.approvals, parts.stores)
         if checked.tool.spends:
-            from pdp.flow.reserve import read_spent  # noqa: PLC0415 - only tools with cumulative limits
+            from pdp.flow.reserve import read_spent  # noqa: PLC0415 - only for tools with cumulative limits
 
             spendings, request = yield from read_spent(asked, checked, request, parts.stores)
-        # Not `Request.canonical`, which would walk the whole request once more: claims and facts were checked with the
-        # session, the arguments with the proposal, what expressions compute by `Expression.evaluate`, and the names of
-        # an approval's people when they granted it; what the ledger says is made here.
+        # `Request.canonical` would check every value again. All values were checked before: claims and facts with the
+        # session, arguments with the proposal, computed values by `Expression.evaluate`, and the names in an approval
+        # when it was granted. The ledger's values are built here.
         body = bounded(canonical(request.as_json()))
         return Prepared(asked, checked, request, body, approval, flow, spendings)
     except (MappingError, ExpressionError) as error:
@@ -168,10 +159,7 @@ def prepare(asked: Asked, checked: Checked, parts: Parts) -> Generator[Step, Any
 
 
 def call_flow(asked: Asked, checked: Checked, stores: Stores) -> Generator[Step, Any, CallFlow | None]:
-    """Return what the ledger says of a call; None where its session names no run.
-
-    StateError: the run has expired, or the ledger cannot be read.
-    """
+    """Return the labels of the call's run; None without a `run_id`. Raise `StateError` if the run cannot be read."""
     session, ledger = asked.session, stores.ledger
     if not session.run_id:
         return None
@@ -181,17 +169,19 @@ def call_flow(asked: Asked, checked: Checked, stores: Stores) -> Generator[Step,
 
 
 def conclude(prepared: Prepared, decision: Decision, parts: Parts) -> Decided | Replaced:
-    """Check the decision against the newest release seen here, and find the handlers of its obligations."""
+    """Find the handlers of the decision's obligations. Deny a call that an outdated policy release has decided."""
     if decision.verdict is not Verdict.ALLOW:
-        from pdp.flow.reasons import explained  # noqa: PLC0415 - only where a call is not allowed
+        from pdp.flow.reasons import explained  # noqa: PLC0415 - only if a call is not allowed
 
         decision = explained(decision, prepared.asked.session.claims, prepared.request, parts.ignored_claims)
     decided = Decided(prepared, decision, approval=prepared.approval)
     if parts.newest.is_stale(decision):
-        return decided.denied("bundle.stale", f"release {decision.release} decided, and a later one has decided before")
+        return decided.denied(
+            "bundle.stale", f"release {decision.release} is older than a release that decided an earlier call"
+        )
     if not decision.obligations:
         return decided
-    from pdp.obligations.handlers import ObligationError, transformed  # noqa: PLC0415 - only with obligations
+    from pdp.obligations.handlers import ObligationError, transformed  # noqa: PLC0415 - only for decisions with obligations
 
     try:
         duties = parts.obligations().duties(decision, transformed=prepared.asked.received.transformed)
@@ -204,12 +194,12 @@ def conclude(prepared: Prepared, decision: Decision, parts: Parts) -> Decided | 
 
 
 def failed(error: Exception) -> tuple[str, str]:
-    """Return code and message of the DENY that stands for an error that no step expected; it is logged."""
-    from pdp.contract.sensitive import place_of  # noqa: PLC0415 - only where something fails
+    """Log an unexpected error, and return the code and message with which the call is denied."""
+    from pdp.contract.sensitive import place_of  # noqa: PLC0415 - only if a step fails
 
     if not isinstance(error, StateError):
-        _log.error("a decision failed, which is a DENY: %s", place_of(error))
-        return INTERNAL_ERROR, "the enforcement point failed; its log says how"
+        _log.error("the decision failed, so the call is denied: %s", place_of(error))
+        return INTERNAL_ERROR, "the enforcement point failed; see its log"
     if error.code != "flow.expired":
-        _log.error("a decision failed, which is a DENY: %s", place_of(error))
+        _log.error("the decision failed, so the call is denied: %s", place_of(error))
     return error.code, str(error)

@@ -1,4 +1,4 @@
-"""Drive a flow: do each step that the generator yields, waiting or asynchronously, and send it the result."""
+"""Runs the steps of a call, blocking or async. A generator yields the steps and gets the result of each step back."""
 
 import asyncio
 import contextvars
@@ -10,30 +10,30 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from pdp.engine.protocol import DECISION, Engine
 
-if TYPE_CHECKING:  # only a tool that runs loads it
+if TYPE_CHECKING:  # Only a tool that runs loads this module.
     from pdp.execution.runner import ToolRunner
 
 
 class Question(NamedTuple):
-    """A canonical request, or plan, for the engine. The result is a `Decision`."""
+    """A step of a call: the engine decides a request or plan in canonical JSON. The step's result is a `Decision`."""
 
     body: bytes
     document: str = DECISION
 
 
 class ToolRun(NamedTuple):
-    """A run of a tool. The result is an `Execution`."""
+    """A step of a call: run a tool. The step's result is an `Execution`."""
 
     runner: "ToolRunner"
     arguments: dict[str, Any]
 
 
 class Work(NamedTuple):
-    """A function to call. The result is what it returns.
+    """A step of a call: run a function. The step's result is the function's return value.
 
-    A cancellation does not interrupt it: it is raised at the first later step that is not `Work`, or at the end, so
-    that the flow always knows what it has reserved. `blocking` work waits for a disk or a network: an event loop hands
-    it to a thread, or awaits `future` instead.
+    Cancelling the caller does not interrupt this step, because the call must know what the function reserved. The
+    cancellation is raised at the next step that is not a `Work`, or at the end. If `blocking`, the function waits for
+    disk or network, so an event loop runs the function in a thread or, if set, awaits `future`.
     """
 
     do: Callable[[], Any]
@@ -42,7 +42,7 @@ class Work(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Seconds to wait; 0: only raise a cancellation that has arrived."""
+    """A step of a call: wait for some seconds. With 0 seconds, the step only raises a pending cancellation."""
 
     seconds: float
 
@@ -56,13 +56,13 @@ T = TypeVar("T")
 
 
 def drive(flow: Generator[Step, Any, T], engine: Engine) -> T:
-    """Drive `flow` to its end, waiting for each step, and return what it returns."""
+    """Run all steps that a call's generator yields, blocking at each step. Return the generator's return value."""
     try:
         step = next(flow)
         while True:
             try:
-                answer = engine.decide_body(step.body, step.document) if isinstance(step, Question) else _done(step)
-            except BaseException as error:  # noqa: BLE001 - the flow says what becomes of it
+                answer = engine.decide_body(step.body, step.document) if isinstance(step, Question) else _do(step)
+            except BaseException as error:  # noqa: BLE001 - raised again inside the flow
                 step = flow.throw(error)
             else:
                 step = flow.send(answer)
@@ -72,32 +72,32 @@ def drive(flow: Generator[Step, Any, T], engine: Engine) -> T:
 
 
 async def adrive(flow: Generator[Step, Any, T], engine: Engine) -> T:
-    """Async variant of `drive`: it does not block the event loop."""
-    late: list[asyncio.CancelledError] = []
+    """Run all steps that a call's generator yields, in an event loop. Return the generator's return value."""
+    pending: list[asyncio.CancelledError] = []
     try:
         step = next(flow)
         while True:
             try:
-                answer = await _adone(step, engine, late)
+                answer = await _ado(step, engine, pending)
             except GeneratorExit:
                 _close(flow)
                 raise
-            except BaseException as error:  # noqa: BLE001 - the flow says what becomes of it
+            except BaseException as error:  # noqa: BLE001 - raised again inside the flow
                 step = flow.throw(error)
             else:
                 step = flow.send(answer)
     except StopIteration as end:
-        _raise_late(late)
+        _raise_pending(pending)
         result: T = end.value
         return result
 
 
-def _raise_late(late: list[asyncio.CancelledError]) -> None:
-    if late:
-        raise late.pop() from None
+def _raise_pending(pending: list[asyncio.CancelledError]) -> None:
+    if pending:
+        raise pending.pop() from None
 
 
-def _done(step: ToolRun | Work | Pause) -> Any:
+def _do(step: ToolRun | Work | Pause) -> Any:
     if isinstance(step, Work):
         return step.do()
     if isinstance(step, ToolRun):
@@ -107,7 +107,7 @@ def _done(step: ToolRun | Work | Pause) -> Any:
     return None
 
 
-async def _adone(step: Step, engine: Engine, late: list[asyncio.CancelledError]) -> Any:
+async def _ado(step: Step, engine: Engine, pending: list[asyncio.CancelledError]) -> Any:
     if isinstance(step, Work) and not step.blocking:
         return step.do()
     if isinstance(step, Work):
@@ -120,9 +120,9 @@ async def _adone(step: Step, engine: Engine, late: list[asyncio.CancelledError])
             try:
                 await asyncio.wait((work,))
             except asyncio.CancelledError as error:
-                late[:] = [error]
+                pending[:] = [error]
         return work.result()
-    _raise_late(late)
+    _raise_pending(pending)
     if isinstance(step, Question):
         return await engine.adecide_body(step.body, step.document)
     if isinstance(step, ToolRun):
@@ -133,14 +133,14 @@ async def _adone(step: Step, engine: Engine, late: list[asyncio.CancelledError])
 
 
 def _close(flow: Generator[Step, Any, object]) -> None:
-    """Cancel a flow whose coroutine was closed; the flow still stores its outcome."""
+    """Cancel the generator of a call whose coroutine was closed, but let it store the call's outcome."""
     with suppress(StopIteration, asyncio.CancelledError):
-        # Not GeneratorExit, upon which the flow's parts could do nothing more.
+        # After `GeneratorExit` the flow could no longer yield the steps that store the call's outcome.
         step = flow.throw(asyncio.CancelledError())
         while isinstance(step, Work):
             try:
                 answer = step.do()
-            except Exception as error:  # noqa: BLE001 - the flow says what becomes of it
+            except Exception as error:  # noqa: BLE001 - raised again inside the flow
                 step = flow.throw(error)
             else:
                 step = flow.send(answer)

@@ -1,4 +1,4 @@
-"""What the caller of an enforcement point gets back: one proposal, from its checks to its result."""
+"""The object that the caller of a tool gets back: `Evaluation`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pdp.flow.stages import Decided, Ended, Executed
 from pdp.json import JsonValueError, canonical, check_json
 from pdp.proposal import Outcome, Trace
 
-if TYPE_CHECKING:  # only some calls load these
+if TYPE_CHECKING:  # Only some calls need these modules at run time.
     from pdp.contract.invariants import Trip
     from pdp.model_calls import CallForm, ToolCall
     from pdp.stores.actions import Action
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # only some calls load these
 
 
 class CallAnswer(NamedTuple):
-    """What a model sees of a call: a text; whether it says why there is no result; the result, where that is JSON."""
+    """The answer to a call for the model: a text, whether the text reports an error, and a result that is JSON."""
 
     text: str
     is_error: bool = False
@@ -30,7 +30,15 @@ class CallAnswer(NamedTuple):
 
 
 class Evaluation:
-    """One proposal, from its checks to its result. Immutable."""
+    """The result of one proposal: its checks, decision and outcome. Immutable.
+
+    Examples:
+        >>> from pdp import Pep
+        >>> with Pep.from_project("pdp.yaml") as pep:
+        ...     evaluation = pep.decide({"tool": "shell", "arguments": {}}, {"claims": {"sub": "officer-123"}})
+        >>> evaluation.allowed, evaluation.verdict, evaluation.outcome.rejection.code.value
+        (False, None, 'INVALID_TOOL_NAME')
+    """
 
     __slots__ = ("_decided", "_executed")
 
@@ -44,44 +52,44 @@ class Evaluation:
 
     @property
     def allowed(self) -> bool:
-        """Whether this call may run, or ran: the verdict is ALLOW."""
+        """Whether the verdict is ALLOW: the call may run, or ran."""
         return self._decided.allowed
 
     @property
     def decision(self) -> Decision | None:
-        """The decision; None when a check rejected or pruned the proposal before the policy was asked."""
+        """The decision; None if a check or an invariant stopped the proposal before the policy was asked."""
         return self._decided.decision
 
     @property
     def verdict(self) -> Verdict | None:
-        """The decision's verdict; None when there is no decision."""
+        """The verdict of the decision; None if there is no decision."""
         return self._decided.decision.verdict if self._decided.decision else None
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """The decision's reasons."""
+        """The reasons of the decision."""
         return self._decided.decision.reasons if self._decided.decision else ()
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """The reasons' codes, each once, sorted."""
+        """The codes of the reasons, without duplicates, sorted."""
         return self._decided.decision.codes if self._decided.decision else ()
 
     @property
     def obligations(self) -> tuple[Obligation, ...]:
-        """The decision's obligations."""
+        """The obligations of the decision."""
         return self._decided.decision.obligations if self._decided.decision else ()
 
     @property
     def request(self) -> dict[str, Any] | None:
-        """What the policy was asked, as plain JSON and a copy; None when it was not asked."""
+        """A copy of the request to the policy, as plain JSON; None if the policy was not asked."""
         decided = self._decided
         request: dict[str, Any] | None = orjson.loads(decided.prepared.body) if isinstance(decided, Decided) else None
         return request
 
     @property
     def flow(self) -> dict[str, Any] | None:
-        """What the ledger says of the call (`context.flow`), a copy; None where labels are not in use, or no run is."""
+        """A copy of the run's labels (`context.flow`); None without a run, or if the manifest does not track flow."""
         request = self.request
         return None if request is None else request["context"].get("flow")
 
@@ -92,81 +100,82 @@ class Evaluation:
 
     @property
     def replayed(self) -> bool:
-        """Whether an earlier call came to this, and the tool was not asked again."""
+        """Whether the result is the stored outcome of an earlier call, so the tool did not run again."""
         return self._executed is not None and self._executed.execution.replayed
 
     @property
     def result(self) -> Any:
-        """What the tool returned, as obligations leave it; None when it was not executed, failed, or is withheld."""
+        """The tool's result after obligations; None if the tool did not run or failed, or the result is withheld."""
         return self._executed.execution.result if self._executed else None
 
     @property
     def approval(self) -> Approval | None:
-        """The approval that a STEP_UP of `call` opened or found pending, or that let this call through."""
+        """The approval that this call opened, waits for, or used; None if there is none."""
         return self._decided.approval
 
     @property
     def markings(self) -> tuple[str, ...]:
-        """The markings that the result carries (obligation `mark_result`), sorted."""
+        """The markings of the result (obligation `mark_result`), sorted."""
         return tuple(sorted(self._executed.markings)) if self._executed else ()
 
     @property
     def retrieval_snapshot(self) -> str | None:
-        """The snapshot that the result was retrieved from (obligation `pin_retrieval_snapshot`)."""
+        """The snapshot from which the result was retrieved (obligation `pin_retrieval_snapshot`)."""
         return self._executed.retrieval_snapshot if self._executed else None
 
     @property
     def trips(self) -> tuple[Trip, ...]:
-        """The invariants that tripped, in their order."""
+        """The invariants that the call violated, in the order in which they were checked."""
         return self._decided.checked.trips if self._decided.checked else ()
 
     @property
     def failed_check(self) -> str | None:
-        """The check before the policy that stopped the call, of `pdp.contract.request.CHECKS`; None when none has."""
+        """The check that failed before the policy was asked (see `pdp.contract.request.CHECKS`); None if all passed."""
         return self._decided.checked.check if isinstance(self._decided.checked, Rejected) else None
 
     @property
     def pruned(self) -> bool:
-        """Whether an invariant dropped the call: nothing was decided, and nothing runs."""
+        """Whether an invariant removed the call from its plan, so the policy was not asked about the call."""
         return self._decided.pruned
 
     @property
     def action(self) -> Action | None:
-        """The action of a call with effects, as it was left: staged by a STEP_UP, committed or failed by its run."""
+        """The action of a call with effects: staged if the verdict was STEP_UP, committed or failed after a run."""
         if self._executed is not None:
             return self._executed.action
         return self._decided.action if isinstance(self._decided, Decided) else None
 
     @property
     def state(self) -> dict[str, Any] | None:
-        """The session's state as the result leaves it; None when the tool declares no state effects, or gave none."""
+        """The session's state after the result; None if the tool does not change the state, or has no result."""
         return self._executed.state if self._executed else None
 
     @property
     def pins(self) -> dict[str, str]:
-        """The versions of the pinned sources that the tool could use, by source."""
+        """The version of each source that was pinned for the run when the tool ran, by source name."""
         return dict(self._executed.pins) if self._executed else {}
 
     @property
     def error(self) -> BaseException | None:
-        """What the tool raised, if it did."""
+        """The exception that the tool raised; None if the tool raised none."""
         return self._executed.execution.error if self._executed else None
 
     @property
     def outcome(self) -> Outcome:
-        """Accepted, rejected or transformed, and how an execution failed."""
+        """The outcome of the call: accepted, rejected or transformed, with the failure of its run, if any."""
         decided = self._decided
         if decided.allowed:
             failure = self._executed.execution.failure if self._executed else None
             proposal = decided.proposal
-            if proposal is not None:  # a copy, as an approval or a later look at the evaluation shows the same call
+            # The proposal is copied, so that changes by the caller do not change the approval and later reads.
+            if proposal is not None:
                 proposal = replace(proposal, arguments=orjson.loads(proposal.text))
             return Outcome(decided.status, proposal=proposal, failure=failure)
         return Outcome(decided.status, rejection=decided.rejection)
 
     @property
     def answer(self) -> CallAnswer:
-        """What the model sees of the call: its result, or codes and messages that are meant for it."""
+        """The answer for the model: the result, or the codes and messages of the rejection or failure."""
         outcome = self.outcome
         if outcome.rejection is not None:
             text = f"{outcome.rejection.code}: {outcome.rejection.reason}"
@@ -181,29 +190,35 @@ class Evaluation:
 
     @property
     def call(self) -> ToolCall | None:
-        """The model's call, where the proposal was one in the form of a model's API, or a `ToolCall`."""
+        """The model's original call if the proposal came in a format of `pdp.model_calls`; else None."""
         return self._decided.asked.received.call
 
     def as_tool_result(self, form: CallForm | str | None = None) -> dict[str, Any]:
-        """Return what goes back to the model's API for this call, in a form of `pdp.model_calls`, the call's own first.
+        """Return the message that gives the result of the call to the model.
 
-        UsageError: not a form, or none where the proposal has none either; the call was decided and not made.
+        Args:
+            form: the message format, see `pdp.model_calls`; by default the format of the model's call.
+
+        Raises:
+            UsageError: the format is unknown or cannot be derived, or the call was decided but not executed.
         """
-        from pdp.model_calls import CallForm, ToolCall, tool_result  # noqa: PLC0415 - only calls of a model's API
+        from pdp.model_calls import CallForm, ToolCall, tool_result  # noqa: PLC0415 - only for calls of a model's API
 
         call = self.call or ToolCall(self.trace.tool_call_id, self._decided.tool_name)
         form = form or call.form
         if form not in list(CallForm):
-            problem = "the proposal is not a call in a form" if form is None else f"{form!r:.60} is not a form"
+            problem = "the proposal does not have a form" if form is None else f"{form!r:.60} is not a form"
             raise UsageError(f"{problem} of a model's API", hint=f"pass one of {', '.join(CallForm)}")
         if self.allowed and self._executed is None:
-            raise UsageError("the call was decided and not made: it has no result", hint="use `Pep.call`")
+            raise UsageError(
+                "the call was decided but not run, so it has no result", hint="run the call with `Pep.call`"
+            )
         answer = self.answer
         return tool_result(CallForm(form), call, answer.text, is_error=answer.is_error, result=answer.result)
 
     @property
     def trace(self) -> Trace:
-        """The registry document's trace fields."""
+        """The trace of the call, with the fields that the tool registry document defines."""
         checked, tool = self._decided.checked, self._decided.tool
         asked, received = self._decided.asked, self._decided.asked.received
         return Trace(
@@ -221,7 +236,7 @@ class Evaluation:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the object that `pdp decide --json` prints; its form is stable."""
+        """Return the object that `pdp decide --json` prints. Its format is stable."""
         decision = self._decided.decision
         trace = self.trace
         return {
@@ -235,10 +250,11 @@ class Evaluation:
         }
 
 
-# The text of another object may contain anything, such as the password of a connection, and be of any length.
+# Other objects are not shown as text, because their text may be long or contain secrets, such as a connection's
+# password.
 def _shown(result: Any) -> CallAnswer:
     try:
         check_json(result)
         return CallAnswer(result if isinstance(result, str) else canonical(result).decode(), result=result)
     except JsonValueError:
-        return CallAnswer(result if isinstance(result, str) else "a result that is not JSON")
+        return CallAnswer(result if isinstance(result, str) else "the result is not JSON")

@@ -1,4 +1,4 @@
-"""A function whose every call goes through an enforcement point, and the session that such calls take."""
+"""Guarded functions: each call of a guarded function goes through an enforcement point, with the current session."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,19 +25,19 @@ class _GuardedError(PdpError):
 
 
 class ToolDeniedError(_GuardedError):
-    """A guarded function was called and may not run. `evaluation` says why."""
+    """The call of a guarded function was not allowed; `evaluation` has the reasons."""
 
     code = "pdp.tool_denied"
 
 
 class ToolFailedError(_GuardedError):
-    """A guarded function was allowed to run and gave no result. `evaluation.outcome.failure` says how it failed."""
+    """The call of a guarded function was allowed, but failed; `evaluation.outcome.failure` has the details."""
 
     code = "pdp.tool_failed"
 
 
 def session_in_use(session: Any) -> AbstractContextManager[Session]:
-    """Let guarded functions called inside the block take this session."""
+    """Return a context manager within which guarded functions use this session."""
     return set_within(_session, Session.read(session))
 
 
@@ -48,16 +48,15 @@ def guarded(
     manifest: EffectiveManifest,
     tools: Tools,
 ) -> Callable[..., Any]:
-    """Let a function run the tool that it has the name of, and return what guards it with `call` or `acall` of a `Pep`.
-
-    UsageError: no such tool, one that has a function, or parameters that the tool's schema does not name.
-    """
+    """Return the guarded version of a function. Raise `UsageError` if the function's name or parameters fit no tool."""
     name = getattr(function, "__name__", type(function).__name__)
     if name in tools:
-        raise UsageError(f"{name} has a function already", hint="one function for a tool; rename or remove one")
+        raise UsageError(
+            f"{name} has a function already", hint="a tool can have only one function; rename or remove one of them"
+        )
     entry = manifest.tools.get(name)
     if entry is None:
-        raise UsageError(f"{name} is not a tool of manifest {manifest.version}", hint="name the function so")
+        raise UsageError(f"{name} is not a tool of manifest {manifest.version}", hint="use the name of a tool")
     signature = _checked_signature(function, name, entry.schema_)
     tools.add(name, function)
 
@@ -77,7 +76,8 @@ def guarded(
         def guard(*args: Any, **kwargs: Any) -> Any:
             return _returned(call(proposal(args, kwargs), _session.get()))
 
-    # `wraps` leaves the unguarded function within reach; its signature is all that frameworks need.
+    # `wraps` would expose the unguarded function as `__wrapped__`. Frameworks need only its signature, so only that is
+    # kept.
     del guard.__wrapped__  # type: ignore[attr-defined]
     guard.__signature__ = signature  # type: ignore[attr-defined]
     return guard
@@ -92,31 +92,32 @@ def _returned(evaluation: Evaluation) -> Any:
 
 
 def _checked_signature(function: Callable[..., Any], name: str, schema: Mapping[str, Any]) -> inspect.Signature:
-    """Return the signature: each parameter is an argument of the schema, since nothing else is decided upon."""
+    """Return the function's signature. Raise `UsageError` unless its parameters are exactly the schema's arguments."""
     signature = inspect.signature(function)
     where = f"the function for tool {name}"
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise UsageError(f"{where}: a generator runs only after its call was recorded", hint="return a list instead")
+        raise UsageError(f"{where}: a generator would run after its call is recorded", hint="return a list instead")
     for parameter in signature.parameters.values():
         if parameter.kind in VARIADIC:
-            raise UsageError(f"{where}: *{parameter.name} has no names to decide upon", hint="name every argument")
+            raise UsageError(f"{where}: *{parameter.name} has no argument names", hint="name every argument")
         if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
             raise UsageError(f"{where}: {parameter.name} is positional only", hint="drop the / from the signature")
     properties, parameters = set(schema.get("properties", {})), set(signature.parameters)
     unknown = sorted(parameters - properties)
     if unknown:
-        raise UsageError(f"{where}: the schema has no argument {unknown[0]}", hint="add it to the manifest's schema")
+        raise UsageError(
+            f"{where}: the schema has no argument {unknown[0]}", hint="add the argument to the manifest's schema"
+        )
     absent = sorted(properties - parameters)
     if absent:
-        raise UsageError(f"{where}: the function has no parameter {absent[0]}", hint="add it to the function")
+        raise UsageError(
+            f"{where}: the function has no parameter {absent[0]}", hint="add the parameter to the function"
+        )
     return signature
 
 
 def _bound_arguments(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every argument by name, defaults included, so that what runs is what was decided.
-
-    A default of None is left out: absent and None are the same to the function, and the schema need not admit null.
-    """
+    """Return the call's arguments by name. Leave out a default of None, because the schema may not allow null."""
     bound = signature.bind(*args, **kwargs)
     given = dict(bound.arguments)
     bound.apply_defaults()

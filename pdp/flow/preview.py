@@ -1,6 +1,6 @@
-"""What is asked ahead of any call: which tools a subject's model may see, and whether a whole plan is acceptable.
+"""Decisions before any call: which tools a session's model may see, and whether a whole plan is acceptable.
 
-Source: tool registry document (the model is told only of tools it could use) and tool layer document, definitions.
+Source: tool registry document (the model sees only tools that it could use) and tool layer document, definitions.
 """
 
 import logging
@@ -32,21 +32,21 @@ _log = logging.getLogger("pdp.pep")
 
 
 class Visibility(StrEnum):
-    """What a subject can do with a tool. ALLOW: call it; NEVER: not with any arguments; DEPENDS: on the arguments."""
+    """Whether a subject can call a tool: always (ALLOW), never (NEVER), or only with some arguments (DEPENDS)."""
 
     ALLOW = "ALLOW"
     NEVER = "NEVER"
     DEPENDS = "DEPENDS"
 
 
-# Codes of the baseline that look at subject, purpose, run and entry alone.
+# The baseline's reason codes that do not depend on the arguments, but only on subject, purpose, run and manifest entry.
 _WHATEVER_THE_ARGUMENTS: Final = frozenset((
     "delegation.exceeds_agent", "effects.pattern_mismatch", "effects.unknown", "flow.unknown", "manifest.mismatch",
     "manifest.not_pinned", "manifest.not_released", "manifest.unknown_action", "purposes.missing",
     "purposes.not_allowed", "scopes.missing",
 ))  # fmt: skip
 
-# A run of which nothing is known but the worst.
+# A preview does not read the run's labels, but assumes the most restrictive ones.
 _ANY_RUN: Final = {
     "tainted": True, "untrusted": [], "markings": [], "plan": [], "anchored": False, "intended": False,
     "arguments": [],
@@ -54,10 +54,10 @@ _ANY_RUN: Final = {
 
 
 def visible(session: Session, manifest: CompiledManifest, now: float) -> Generator[Step, Any, dict[str, Visibility]]:
-    """Return every tool of the manifest with what this session's subject can do with it, in the manifest's order.
+    """Return whether the session's subject can call each tool, in the order of the manifest.
 
-    ALLOW is what the baseline says where nothing in the tool's entry looks at arguments; a concern of one's own may
-    still look at them. A decision that cannot be made is NEVER.
+    ALLOW means that the baseline policies allow the tool without reading its arguments. Policies that you add may still
+    deny a call because of its arguments. If a decision fails, the tool is NEVER.
     """
     visibilities: dict[str, Visibility] = {}
     for tool in filter(None, map(manifest.tool, manifest.manifest.tools)):
@@ -70,7 +70,7 @@ def visible(session: Session, manifest: CompiledManifest, now: float) -> Generat
         decision: Decision = yield Question(body)
         visibilities[name] = _visibility(tool, decision)
         if any(code.startswith("engine.") for code in decision.codes):
-            # Nobody decides. To ask of each other tool is as many time-outs, and has an engine left alone for longer.
+            # The engine has failed, so asking about the other tools would only cause more time-outs.
             return dict.fromkeys(manifest.manifest.tools, Visibility.NEVER) | visibilities
     return visibilities
 
@@ -78,7 +78,7 @@ def visible(session: Session, manifest: CompiledManifest, now: float) -> Generat
 def _visibility(tool: CompiledTool, decision: Decision) -> Visibility:
     if decision.verdict is Verdict.ALLOW and not _reads_arguments(tool):
         return Visibility.ALLOW
-    # Other arguments change nothing about a failure of the engine.
+    # If the engine itself failed, the denial does not depend on the arguments.
     for_any_arguments = decision.bundle_revision is None or not _WHATEVER_THE_ARGUMENTS.isdisjoint(decision.codes)
     return Visibility.NEVER if decision.verdict is Verdict.DENY and for_any_arguments else Visibility.DEPENDS
 
@@ -92,7 +92,7 @@ def _reads_arguments(tool: CompiledTool) -> bool:
 
 
 def _probe(tool: CompiledTool, session: Session, now: float) -> Request:
-    """A request as a call would make it, whose arguments nobody knows yet."""
+    """Return the request for a hypothetical call of the tool, whose arguments are not known."""
     resource = _known(tool.resource, session)
     kind, name = resource.pop("type", "tool"), resource.pop("id", tool.entry.name)
     context = _known(tool.context, session) | {
@@ -125,26 +125,26 @@ def _known(mapping: Mapping[str, Expression], session: Session) -> dict[str, Any
 
 @dataclass(frozen=True, slots=True)
 class PlanEvaluation:
-    """What became of a plan: what its tools' rules made of its steps, and the planning policy of those that go on."""
+    """The result of evaluating a plan: its checked steps, and the planning policy's decision on the accepted steps."""
 
     checked: CheckedPlan
     decision: Decision
 
     @property
     def acceptable(self) -> bool:
-        """Whether no step was rejected and the policy accepts the plan."""
+        """Whether the checks accepted every step and the policy allows the plan."""
         return self.checked.valid and self.decision.verdict == "ALLOW"
 
     @property
     def plan(self) -> list[dict[str, Any]]:
-        """The steps that go on: the `plan` of the session in which they are called; see `CheckedPlan.plan`."""
+        """The accepted steps. Pass these steps as `plan` in the session of the plan's calls. See `CheckedPlan.plan`."""
         return self.checked.plan
 
 
 def evaluate_plan(
     steps: Sequence[Any], session: Session, received: Received, parts: Parts
 ) -> Generator[Step, Any, PlanEvaluation]:
-    """Check a plan's steps, ask the policy about the rest of them, and record both; errors as of `validate_plan`."""
+    """Check a plan's steps, decide on the accepted steps, and record steps and decision. Raises as `validate_plan`."""
     checked = validate_plan(steps, session, parts.manifest, parts.tools.filled)
     try:
         going_on = [respelt(step) for step in checked.plan]
@@ -157,15 +157,12 @@ def evaluate_plan(
 
 
 def _record_plan(plan: CheckedPlan, decision: Decision, asked: Unread, log: AuditLog) -> Generator[Step, Any, Decision]:
-    """Record each step of a plan, and then the decision on it; if that fails, return a DENY.
-
-    The events are called `tool.<name>.planned` and `plan.decided`: no step of a plan is a call.
-    """
+    """Record the steps of a plan and the decision on the plan. Return the decision, or a DENY if recording fails."""
     try:
         for event in _plan_events(plan, decision, asked, log):
             yield from write_event(event, log)
-    except Exception as error:  # noqa: BLE001 - what is not recorded is not accepted
-        _log.exception("a plan could not be recorded, which is a DENY")
+    except Exception as error:  # noqa: BLE001 - a plan that is not recorded is not accepted
+        _log.exception("could not record a plan, so the plan is denied")
         return denied(AuditError.code, str(error) if isinstance(error, AuditError) else "audit failed")
     return decision
 

@@ -1,4 +1,4 @@
-"""The audit events of a call, one for each decision before anything runs and one after."""
+"""The two audit events of a call: the decision, written before the tool runs, and the result."""
 
 from __future__ import annotations
 
@@ -23,31 +23,26 @@ _log = logging.getLogger("pdp.pep")
 
 T = TypeVar("T", Decided, Ended, Decided | Ended)
 
-_MOST_SOURCES: Final = 1_000  # digests in the event of one call; `arguments_digest` is of them all
+# The maximum number of source digests in the event of one call. `arguments_digest` covers all sources.
+_MAX_SOURCES: Final = 1_000
 
 
 def record_decision(decided: T, log: AuditLog, *, superseded: bool = False) -> Generator[Step, Any, T]:
-    """Record a proposal that was decided or rejected, before anything runs; if that fails, return it denied.
-
-    `superseded`: another proposal takes its place, and this one will not run.
-    """
+    """Record and return a decision, or a DENY if recording fails. `superseded`: the policy replaced the proposal."""
     try:
         yield from write_event(decision_event(decided, log, superseded=superseded), log)
-    except Exception as error:  # noqa: BLE001 - whoever was about to execute must not
-        _log.exception("an audit event could not be written, which is a DENY")
+    except Exception as error:  # noqa: BLE001 - the call is denied instead
+        _log.exception("could not write an audit event, so the call is denied")
         return decided.denied(AuditError.code, str(error) if isinstance(error, AuditError) else "audit failed")
     return decided
 
 
 def record_result(executed: Executed, log: AuditLog) -> Generator[Step, Any, Executed]:
-    """Record what a tool that ran, or should have, came to.
-
-    If that fails, the outcome of a tool that ran is unknown; one that was refused stays refused.
-    """
+    """Record the outcome of a call. If recording fails and the tool ran, the caller gets an unknown outcome."""
     try:
         yield from write_result(executed, log)
-    except Exception:  # noqa: BLE001 - the tool ran; its caller has to know that much
-        from pdp.execution.runner import unknown  # noqa: PLC0415 - an alarm, not the way of every call
+    except Exception:  # noqa: BLE001 - reported as an unknown outcome instead
+        from pdp.execution.runner import unknown  # noqa: PLC0415 - only if recording fails
 
         _log.critical("the result of an allowed call could not be recorded", exc_info=True)
         if executed.execution.failure is not None and not executed.execution.started:
@@ -58,12 +53,12 @@ def record_result(executed: Executed, log: AuditLog) -> Generator[Step, Any, Exe
 
 
 def write_result(executed: Executed, log: AuditLog) -> Generator[Step, Any, None]:
-    """Record what a call came to, or raise AuditError."""
+    """Record the outcome of a call. Raise `AuditError` if that fails."""
     yield from write_event(result_event(executed, log), log)
 
 
 def write_event(event: AuditEvent, log: AuditLog) -> Generator[Step, Any, None]:
-    """Append an event to the audit stream, waiting where it waits."""
+    """Append an event to the audit stream, and wait until it is written."""
     waiting = log.offer(event)
     if isinstance(waiting, Future):
         yield Work(waiting.result, blocking=True, future=waiting)
@@ -72,17 +67,17 @@ def write_event(event: AuditEvent, log: AuditLog) -> Generator[Step, Any, None]:
 
 
 def log_decision(decided: Decided, level: int) -> None:
-    """Log the decision at the level that an obligation names. What was proposed is not in the line."""
+    """Log the decision at the level that the obligation `log_level` sets. Arguments are not logged."""
     decision, name = decided.decision, decided.tool.entry.name
     codes = ", ".join(decision.codes)
     _log.log(level, "%s for %s: %s (decision %s)", decision.verdict, name, codes, decision.decision_id)
 
 
 def decision_event(decided: Decided | Ended, log: AuditLog, *, superseded: bool = False) -> AuditEvent:
-    """Return the event of a decision, or of a proposal that was rejected."""
+    """Return the audit event of the decision on a proposal, or of its rejection by a check."""
     received = decided.asked.received
     event = call_event(decided, log, "dispatch", received.now)
-    # Without it, a call that was only asked about would look like one whose end nobody recorded.
+    # Without this outcome, a call that was decided but not run would look like a call whose result was never recorded.
     executes = received.to_run and received.staged is None and not superseded and not decided.pruned
     event["outcome"] = None if executes else "not_executed"
     status = Status.TRANSFORMED if superseded else decided.status
@@ -101,10 +96,10 @@ def decision_event(decided: Decided | Ended, log: AuditLog, *, superseded: bool 
 
 
 def _flow(context: Mapping[str, Any], decision: Decision) -> dict[str, Any]:
-    """Return the labels of a run and of the call's arguments, and the codes of findings that decide nothing."""
+    """Return the labels of the run and of the arguments, and the codes in the decision's obligations `note`."""
     duties = decision.obligations
     noted = {code for duty in duties if duty.id == "note" for code in duty.parameters["codes"] if isinstance(code, str)}
-    # Sorted, as the log writes them.
+    # The keys are listed in sorted order, because the audit log writes them sorted.
     return {
         "arguments": [
             {"path": recordable(argument["path"]), "role": argument["role"], "sources": argument["sources"]}
@@ -118,7 +113,7 @@ def _flow(context: Mapping[str, Any], decision: Decision) -> dict[str, Any]:
 
 
 def result_event(executed: Executed, log: AuditLog) -> AuditEvent:
-    """Return the event of a result."""
+    """Return the audit event of a call's outcome."""
     decided, execution = executed.decided, executed.execution
     event = call_event(decided, log, "result", time.time())
     event["status"] = decided.status
@@ -134,14 +129,14 @@ def result_event(executed: Executed, log: AuditLog) -> AuditEvent:
 
 
 def _sources(required: Sequence[str], arguments: Mapping[str, Any], log: AuditLog) -> list[str]:
-    """Return a digest for each source that a call names: who knows a source finds what rests on it."""
+    """Return digests of the sources that the arguments name, so that an auditor can match a source to the call."""
     named = [arguments[name] for name in required]
     links = [link for value in named for link in (value if isinstance(value, list) else [value])]
-    return [log.digest(canonical(link)) for link in links[:_MOST_SOURCES]]
+    return [log.digest(canonical(link)) for link in links[:_MAX_SOURCES]]
 
 
 def _spent(request: Request) -> list[dict[str, str | None]]:
-    """Return the sums that a call was decided by; what it takes itself is not in it, and a number is a text."""
+    """Return, for each limit, the amount spent before this call, as the policy saw it. Numbers are written as text."""
     return [
         {"limit": entry["limit"], "used": str(entry["used"]), "window_ends": entry["window_ends"]}
         for entry in request.context["spent"]
@@ -150,12 +145,12 @@ def _spent(request: Request) -> list[dict[str, str | None]]:
 
 
 def call_event(decided: Decided | Ended, log: AuditLog, phase: str, now: float) -> AuditEvent:
-    """Return what every event of a call has."""
+    """Return the fields that every audit event of a call contains."""
     asked, checked, decision = decided.asked, decided.checked, decided.decision
     proposal, tool = (asked.proposal, None) if checked is None else (checked.proposal, checked.tool)
     event: AuditEvent = {
         "time": to_milliseconds(now),
-        # A name that is in no manifest is the model's text; it does not become part of a type that alerts key on.
+        # The model may invent a tool name, so an unknown name is not used in the event type, which alerts match.
         "type": f"tool.{tool.entry.name if tool else 'unknown'}.{phase}",
         "request_id": recordable(asked.request_id),
         "tool_call_id": asked.received.tool_call_id,
@@ -191,22 +186,22 @@ def call_event(decided: Decided | Ended, log: AuditLog, phase: str, now: float) 
 
 
 def recorded_reason(decided: Decided | Ended, reason: str) -> str | None:
-    """Return why a check or the enforcement point itself has stopped a call, with nothing in it of what was proposed.
+    """Return the reason for a rejection, without the values that the model proposed.
 
-    None where a policy has: its codes say why, and its messages may quote anything.
+    None if a policy rejected the call, because the messages of a policy may quote any value.
     """
     decision, proposal, tool = decided.decision, decided.proposal, decided.tool
     if decision is not None and (decision.bundle_revision is not None or decision.verdict is not Verdict.DENY):
         return None
     if proposal is not None and tool is not None:
-        from pdp.contract.sensitive import without_arguments  # noqa: PLC0415 - only calls without a decision
+        from pdp.contract.sensitive import without_arguments  # noqa: PLC0415 - only for calls without a decision
 
         reason = without_arguments(reason, proposal.arguments, tool.argument_names)
     return recordable(reason)
 
 
 def result_digest(result: Any, log: AuditLog) -> str | None:
-    """Return the keyed digest of a result; None for one that is not JSON."""
+    """Return the keyed digest of a tool's result; None if the result is not JSON."""
     try:
         check_json(result)
         return log.digest(canonical(result))

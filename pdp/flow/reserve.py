@@ -1,11 +1,10 @@
-"""What a call takes of the stores before its tool runs: its budgets; approval and idempotency key, both or neither.
+"""Reservations for a call before its tool runs: first budgets, then the approval together with the idempotency key.
+
+Budgets come first, because the policy decides a call again if other calls have spent its budget meanwhile.
 
 Source: tool pattern library, 9.1 (re-invocation with the same key has no second side effect), pattern 6 and 9.2 (human
 approval for the very call that was approved, and for the action that was staged for it); design, Execution: a key is of
 one tenant, subject, tool and major version.
-
-Budgets (cumulative limits) come before both: a call that others leave nothing for is decided again, with the new sum,
-and has used nothing up.
 """
 
 from __future__ import annotations
@@ -53,34 +52,34 @@ from pdp.stores.keys import (
     Unknown,
 )
 
-if TYPE_CHECKING:  # only some calls load these
-    from pdp.patterns.enforcement import HeldCall
+if TYPE_CHECKING:  # Only some calls need these modules at run time.
+    from pdp.patterns.enforcement import EnforcedCall
     from pdp.patterns.run import Run
 
 Consume = Callable[[Transaction | None], object]
-"""What uses up an approval within a transaction."""
+"""Function that uses up an approval within a transaction."""
 
-PATIENCE: Final = 10.0  # seconds that a call waits for another one with the same key that is running
+PATIENCE: Final = 10.0  # A call waits at most this many seconds for another running call with the same key.
 _FIRST_WAIT: Final = 0.002
 _LONGEST_WAIT: Final = 0.25
-_SPARE: Final = 5.0
-_CONFLICT: Final = "the idempotency key stands for a call with other arguments"
+_SPARE_SECONDS: Final = 5.0
+_CONFLICT: Final = "the idempotency key was used for a call with other arguments"
 _RUNNING: Final = "a call with the same idempotency key is still running"
-_LOST: Final = (
-    "a call with the same idempotency key was started before, and nobody knows what came of it; it is not run again"
+_UNKNOWN_OUTCOME: Final = (
+    "a call with the same idempotency key was started before and its outcome is unknown, so this call does not run"
 )
 
 
 def key_of(asked: Asked, checked: Checked) -> IdempotencyKey | None:
-    """Return the key under which the call runs once; None where its entry demands none.
+    """Return the idempotency key of the call; None if the tool requires no key.
 
-    The compensation of an action always has one, the action's id alone: it is done once, whoever does it. The tenant is
-    the issuer (claim `iss`) and nothing else: where several tenants have one issuer, keep a store for each of them.
+    The key of a compensation consists of the action's id only, so each action is compensated once, whoever calls. All
+    other keys include the issuer (claim `iss`) as the tenant, so tenants with the same issuer need separate stores.
     """
     if checked.idempotency_key is None:
         return None
     if asked.received.compensates is not None:
-        # Without an owner: an action is compensated once for all.
+        # A compensation key names no owner, so the action is compensated once, whoever calls.
         return IdempotencyKey("", "", "", "", f"compensation:{asked.received.compensates.id}")
     if not checked.tool.reserves_key:
         return None
@@ -93,9 +92,9 @@ def key_of(asked: Asked, checked: Checked) -> IdempotencyKey | None:
 def find_approval(
     asked: Asked, checked: Checked, request: Request, approvals: Approvals, stores: Stores
 ) -> Generator[Step, tuple[Approval | None, Request], tuple[Approval | None, Request]]:
-    """Return the approval that lets exactly this call through, if there is one, and the request that shows it.
+    """Return the approval for exactly this call, or None, and the request with the approval added.
 
-    One that was used up by the very run whose result is stored still counts: nothing will run for it.
+    An approval that an earlier call with the same key has used is returned too, because the tool does not run again.
     """
 
     def find() -> tuple[Approval | None, Request]:
@@ -122,10 +121,7 @@ def _used(asked: Asked, checked: Checked, call_digest: str, approvals: Approvals
 
 
 def open_approval(decided: Decided, parts: Parts) -> Generator[Step, Decided, Decided]:
-    """Open the approval that the policy asks for, or find the one that is pending; stage the action that it is for.
-
-    AuditError: it could not be recorded, and is not opened; StoreError: the action cannot be staged.
-    """
+    """Open or find the call's approval and stage the call's action. Raise `AuditError` or `StoreError` on failure."""
     prepared, stores, approvals = decided.prepared, parts.stores, parts.approvals
     if approvals is None:
         return decided
@@ -147,17 +143,14 @@ def open_approval(decided: Decided, parts: Parts) -> Generator[Step, Decided, De
 
 
 def _staged_action(decided: Decided, stores: Stores) -> Action | None:
-    """Return the action that a person is asked about: the one staged in the call's run, or one of the call's own.
-
-    None when the call has no effects. As long as nobody has decided on it, the same call finds the same action again,
-    and another call another one.
-    """
+    """Return the action to approve, either staged in the call's run or new. None if the call has no effects."""
     prepared = decided.prepared
     if not decided.tool.has_action:
         return None
     staged = prepared.asked.received.staged
     if staged is not None and staged.payload_digest == prepared.checked.proposal.digest:
-        return staged  # and no call's yet: one with another key may still commit it, and then needs its own approval
+        # Another call with a different key may also commit this action, but it then needs its own approval.
+        return staged
     if prepared.asked.session.run_id is not None:
         in_run = _staged_in_run(prepared, stores.actions, stores.run_of(prepared.asked.session))
         if in_run is not None:
@@ -167,12 +160,10 @@ def _staged_action(decided: Decided, stores: Stores) -> Action | None:
 
 
 def approved_action(decided: Decided, actions: ActionStore, run: Run, call_id: str | None = None) -> Action:
-    """Return the call's action, approved: by the approval that lets it through, or by the policy alone.
+    """Return the call's action in the state `approved`. Two calls never get the same action.
 
-    No two calls get the same one: an action belongs to one approval, and of all that move a staged one, one succeeds.
-    `call_id`: the same call that goes on after a crash gets the same one again.
-
-    StoreError: that cannot be stored; ActionStateError: it was denied, or another call or approval has it.
+    With a `call_id`, a call that continues after a crash gets the same action again. Raises `StoreError` if the action
+    cannot be stored, and `ActionStateError` if the action was denied or belongs to another call.
     """
     prepared, approval = decided.prepared, decided.approval
     if approval is not None and approval.action_id is not None:
@@ -181,18 +172,18 @@ def approved_action(decided: Decided, actions: ActionStore, run: Run, call_id: s
             if action.state is not ActionState.APPROVED:
                 return actions.move(action, ActionState.APPROVED, approval_id=approval.id)
             if action.approval_id != approval.id:
-                raise ActionStateError(f"action {action.id} was approved by another approval than the call's")
+                raise ActionStateError(f"action {action.id} was approved by another approval")
             return action
     approval_id = approval.id if approval is not None else None
     in_run = _staged_in_run(prepared, actions, run)
     if approval is None and prepared.checked.tool.commits_staged:
         if in_run is None:
             raise ActionStateError(
-                f"the action staged for {decided.tool_name} was committed or denied, or is another call's"
+                f"the action staged for {decided.tool_name} was committed or denied, or belongs to another call"
             )
         return actions.move(in_run, ActionState.APPROVED)
     if in_run is not None:
-        # Another call of this run may have been quicker: then this one is an effect of its own.
+        # Another call of this run may already have committed the action. In that case this call stages a new action.
         with suppress(ActionStateError):
             return actions.move(in_run, ActionState.APPROVED, approval_id=approval_id)
     action = _stage(decided, actions, None if call_id is None else f"call:{call_id}")
@@ -215,39 +206,34 @@ def _stage(decided: Decided, actions: ActionStore, key: str | None = None) -> Ac
 
 
 def _staged_in_run(prepared: Prepared, actions: ActionStore, run: Run) -> Action | None:
-    """The action that its caller has staged in the run, if nothing has become of it yet; it is this call's then."""
+    """Bind the action staged in the run to this call. Return the action, or None if it is not in the state `staged`."""
     proposal = prepared.checked.proposal
     action_id = run.bind_staged(proposal.tool, proposal.digest, prepared.call_digest)
     action = None if action_id is None else actions.get(action_id)
     return action if action is not None and action.state is ActionState.STAGED else None
 
 
-class Together(NamedTuple):
-    """What a call of a remote enforcement point takes and stores in one transaction with its key and approval.
+class RemoteTransaction(NamedTuple):
+    """Steps that a remote call adds to the transaction that reserves its key and approval."""
 
-    `token` names the run of its key; `check` raises where another request has begun the call; `take` gets that
-    transaction, and what uses up the approval within it.
-    """
-
-    token: str
-    check: Callable[[], None]
+    token: str  # The text by which the key's record identifies this run of the tool.
+    check: Callable[[], None]  # Raises if another request has begun the call.
     transaction: Callable[[], AbstractContextManager[Transaction | None]]
-    take: Callable[[Consume, Transaction | None], object]
+    take: Callable[[Consume, Transaction | None], object]  # Stores the call and uses up its approval, if any.
 
 
 def reserve(
-    reserved: Reserved, parts: Parts, together: Together | None = None
+    reserved: Reserved, parts: Parts, remote: RemoteTransaction | None = None
 ) -> Generator[Step, Any, Reserved | Known]:
-    """Reserve the call's key and use up its approval; `Known`: what an earlier call with the key came to.
+    """Reserve the call's key and use up its approval. Return `Known` if an earlier call has used the key.
 
-    CallDeniedError: the approval does not hold any more, or the key stands for other arguments; StateError: a store or
-    the audit cannot be used.
+    Raises `CallDeniedError` if the approval is no longer valid or the key was used with other arguments.
     """
     prepared = reserved.prepared
     uses_approval = prepared.approval is not None and parts.approvals is not None and parts.approvals.blocking
-    blocking = parts.stores.keys.blocking or uses_approval or together is not None
+    blocking = parts.stores.keys.blocking or uses_approval or remote is not None
     try:
-        begun, used = yield from _waiting(partial(_take, prepared, parts, together), blocking=blocking)
+        begun, used = yield from _with_retries(partial(_reserve, prepared, parts, remote), blocking=blocking)
     except ApprovalRefusedError as error:
         raise CallDeniedError("approvals.invalid", error.message) from error
     reserved = reserved._replace(decided=reserved.decided._replace(approval=used))
@@ -263,22 +249,26 @@ def reserve(
         case Running():
             return Known(reserved, not_run(_RUNNING, "unknown"))
         case Unknown(execution, _):
-            return Known(reserved, execution._replace(replayed=True) if execution else not_run(_LOST, "unknown"))
+            return Known(
+                reserved, execution._replace(replayed=True) if execution else not_run(_UNKNOWN_OUTCOME, "unknown")
+            )
         case _:
             assert_never(begun)
 
 
-def _take(prepared: Prepared, parts: Parts, together: Together | None) -> tuple[Begun | None, Approval | None]:
+def _reserve(
+    prepared: Prepared, parts: Parts, remote: RemoteTransaction | None
+) -> tuple[Begun | None, Approval | None]:
     approvals, approval = parts.approvals, prepared.approval
     key = key_of(prepared.asked, prepared.checked)
-    if together is not None:
-        together.check()
+    if remote is not None:
+        remote.check()
 
     def step(consume: Consume) -> Begun | None:
-        take = consume if together is None else partial(together.take, consume)
+        take = consume if remote is None else partial(remote.take, consume)
         if key is not None:
-            return _begin(prepared, key, parts.stores.keys, take, None if together is None else together.token)
-        with nullcontext() if together is None else together.transaction() as transaction:
+            return _begin(prepared, key, parts.stores.keys, take, None if remote is None else remote.token)
+        with nullcontext() if remote is None else remote.transaction() as transaction:
             take(transaction)
         return None
 
@@ -294,21 +284,21 @@ def _begin(prepared: Prepared, key: IdempotencyKey, keys: IdempotencyStore, take
         prepared.checked.proposal.digest,
         ttl=tool.key_ttl,
         now=time.time(),
-        lasting=lasting(tool),
+        lasting=max_run_seconds(tool),
         approval=ApprovalUse(None if approval is None else approval.id, take),
         token=token,
     )
 
 
-def lasting(tool: CompiledTool) -> float:
-    """Return for how many seconds a tool may run at most."""
-    return tool.timeout + _SPARE if tool.timeout is not None else LASTING
+def max_run_seconds(tool: CompiledTool) -> float:
+    """Return how long a run of the tool may last, in seconds."""
+    return tool.timeout + _SPARE_SECONDS if tool.timeout is not None else LASTING
 
 
-def _waiting(
+def _with_retries(
     begin: Callable[[], tuple[Begun | None, Approval | None]], *, blocking: bool
 ) -> Generator[Step, Any, tuple[Begun | None, Approval | None]]:
-    """Begin, and while another call with the same key runs, begin again: at most `PATIENCE` seconds."""
+    """Repeat `begin` while another call with the same key is running, for at most `PATIENCE` seconds."""
     end, wait = time.monotonic() + PATIENCE, _FIRST_WAIT
     while True:
         begun, used = yield Work(begin, blocking)
@@ -322,16 +312,13 @@ def _waiting(
 def read_spent(
     asked: Asked, checked: Checked, request: Request, stores: Stores
 ) -> Generator[Step, tuple[Sequence[Spending], Request], tuple[Sequence[Spending], Request]]:
-    """Return what the call takes of its cumulative limits, and the request that shows what is spent of them.
-
-    Where its idempotency key is known already, it takes nothing: its tool will not run again.
-    """
+    """Return the amounts that the call would spend, and the request with the amounts spent before by other calls."""
     key = key_of(asked, checked)
 
     def read() -> tuple[Sequence[Spending], Request]:
         known = None if key is None else stores.keys.look(key, checked.proposal.digest, time.time())
         replayed = isinstance(known, Stored | Running | Unknown)
-        tenant, now = asked.session.issuer, _now(asked)
+        tenant, now = asked.session.issuer, _window_time(asked)
         taken = spendings(checked, asked.session, request, tenant, replayed=replayed)
         spent = [
             spending.as_context(stores.budgets.spent(spending.take, now) if spending.take else Spent(0), now)
@@ -343,31 +330,26 @@ def read_spent(
 
 
 def reserve_budgets(reserved: Reserved, parts: Parts) -> Generator[Step, Any, Reserved]:
-    """Reserve what the call takes of its budgets, up to the caps that the policy has allowed.
-
-    OverspentError: others were quicker, and it is not there any more; CallDeniedError: the policy allows the call, and
-    not what it takes; StoreError: the store cannot be used.
-    """
-    # Whoever has to settle it finds the call by its decision in the audit.
+    """Reserve the amounts that the call spends. Raise `OverspentError` if the policy's caps are exceeded."""
+    # The decision id links a reservation to its call in the audit stream.
     reservation = reserved.decided.decision.decision_id
-    take_all = taking(reserved.decided, parts.stores, reservation)
+    take_all = budget_reservation(reserved.decided, parts.stores, reservation)
     if take_all is None:
         return reserved
     yield Work(partial(take_all, None), parts.stores.budgets.blocking)
     return reserved._replace(budgets=reservation)
 
 
-def taking(decided: Decided, stores: Stores, reservation: str) -> Callable[[Transaction | None], None] | None:
-    """Return what reserves a call's budgets, within a transaction; None where it takes nothing of any.
-
-    Errors as of `reserve_budgets`.
-    """
+def budget_reservation(
+    decided: Decided, stores: Stores, reservation: str
+) -> Callable[[Transaction | None], None] | None:
+    """Return a function that reserves the call's amounts and may raise `OverspentError`; None without amounts."""
     prepared = decided.prepared
     takes = [_capped(spending, decided) for spending in prepared.spendings]
     takes = [take for take in takes if take.amount]
 
     def take_all(transaction: Transaction | None) -> None:
-        now, until = _now(prepared.asked, time.time()), time.time() + lasting(prepared.checked.tool)
+        now, until = _window_time(prepared.asked, time.time()), time.time() + max_run_seconds(prepared.checked.tool)
         if not stores.budgets.reserve(reservation, takes, now=now, running_until=until, within=transaction):
             raise OverspentError
 
@@ -375,7 +357,7 @@ def taking(decided: Decided, stores: Stores, reservation: str) -> Callable[[Tran
 
 
 def _capped(spending: Spending, decided: Decided) -> Take:
-    """Return what a call takes, with the lowest cap of the policy's obligations for it; null there is none."""
+    """Return the amount to reserve, with the lowest cap among the policy's obligations. A null cap means no cap."""
     take = spending.take
     caps = [
         duty.parameters["cap"]
@@ -384,23 +366,23 @@ def _capped(spending: Spending, decided: Decided) -> Take:
         and duty.parameters["amount"] == spending.number(take.amount)
     ]  # fmt: skip
     if take is None or not caps:
-        reason = f"the policy allows the call, and reserves nothing of {spending.limit} for it"
+        reason = f"the policy allows the call but reserves no amount of the limit {spending.limit}"
         raise CallDeniedError("obligations.unfulfillable", reason)
     return take._replace(cap=min(MOST if cap is None else spending.units(cap) for cap in caps))
 
 
-def _now(asked: Asked, now: float | None = None) -> float:
-    """Return the time that windows go by: the session's; where it states none, `now` or when the call came in."""
-    stated = asked.session.time
-    if stated is not None:
-        return datetime.fromisoformat(stated).timestamp()
+def _window_time(asked: Asked, now: float | None = None) -> float:
+    """Return the time that selects the budget windows: the session's time, else `now`, else the call's arrival time."""
+    session_time = asked.session.time
+    if session_time is not None:
+        return datetime.fromisoformat(session_time).timestamp()
     return asked.received.now if now is None else now
 
 
-def hold(decided: Decided, parts: Parts) -> Generator[Step, Any, HeldCall]:
-    """Open the run that the call belongs to, and hold the call to the rules of its pattern; StateError if it cannot."""
-    from pdp.patterns.enforcement import HeldCall  # noqa: PLC0415 - only calls that a pattern or a run has rules for
-    from pdp.patterns.rule import CallFacts  # noqa: PLC0415 - likewise
+def open_pattern_call(decided: Decided, parts: Parts) -> Generator[Step, Any, EnforcedCall]:
+    """Return the call with its run and its pattern's rules. Raise `StateError` if the run cannot be opened."""
+    from pdp.patterns.enforcement import EnforcedCall  # noqa: PLC0415 - only for calls with rules of a pattern or run
+    from pdp.patterns.rule import CallFacts  # noqa: PLC0415 - only for calls with rules of a pattern or run
 
     prepared, stores = decided.prepared, parts.stores
     run = yield Work(lambda: stores.run_of(prepared.asked.session), blocking=stores.reads_sources)
@@ -417,19 +399,19 @@ def hold(decided: Decided, parts: Parts) -> Generator[Step, Any, HeldCall]:
         time=prepared.request.context["time"],
         inputs=_inputs(prepared),
     )
-    return HeldCall(prepared.checked.tool.entry, arguments, run, facts, stores.actions, parts.approvals)
+    return EnforcedCall(prepared.checked.tool.entry, arguments, run, facts, stores.actions, parts.approvals)
 
 
 def _clearances(claims: Mapping[str, Any]) -> frozenset[str]:
-    """Return what subject and acting agents are all cleared for. An agent that states no clearances narrows nothing."""
-    # The policy has checked the shape of the claims: it allowed the call.
-    held = frozenset(claims.get("clearances") or ())
+    """Return the clearances that subject and agents share. Agents without the claim `clearances` are ignored."""
+    # The types of the claims need no check here, because the policy has allowed the call and checks them.
+    clearances = frozenset(claims.get("clearances") or ())
     agent = claims.get("act")
     while isinstance(agent, dict):
         if "clearances" in agent:
-            held &= frozenset(agent["clearances"] or ())
+            clearances &= frozenset(agent["clearances"] or ())
         agent = agent.get("act")
-    return held
+    return clearances
 
 
 def _inputs(prepared: Prepared) -> bytes:
@@ -440,18 +422,19 @@ def _inputs(prepared: Prepared) -> bytes:
     try:
         return canonical({"config": dict(prepared.checked.config), "state": state})
     except JsonValueError:
-        # A normalizer may make any object of a config: what cannot be compared is like nothing else.
+        # A normalizer may put any object into the config. Inputs that are not JSON are treated as different from all
+        # others.
         return new_id().encode()
 
 
 def endorse(prepared: Prepared, stores: Stores) -> Generator[Step, None, None]:
-    """Write what the approval of a call endorses, before its tool runs; StateError if it cannot be written."""
+    """Record in the run ledger that people approved the call's values. Raise `StateError` if that fails."""
     flow = prepared.flow
     if flow is None or prepared.approval is None:
         return
     endorsed = prepared.checked.tool.tracker.endorsed(flow, prepared.call_id)
     if endorsed:
-        from pdp.ledger.ledger import RunLabels  # noqa: PLC0415 - only where labels are in use
+        from pdp.ledger.ledger import RunLabels  # noqa: PLC0415 - only if the manifest tracks flow
 
         ledger, now = stores.ledger, prepared.asked.received.now
         yield Work(lambda: ledger.write(flow.run, RunLabels(), endorsed, now), blocking=ledger.blocking)

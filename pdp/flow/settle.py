@@ -1,7 +1,6 @@
-"""The end of a call: what is stored of its outcome (`settle`), and what its caller gets (`deliver`).
+"""The end of a call: `settle` stores its outcome, and `deliver` builds the result for its caller.
 
-Where nothing was done, the key is free again and the budgets have back what was reserved of them. Where nobody knows
-what was done, both stay reserved, for a person to settle.
+If the call had no effect, its key and budgets are released. If the effect is unknown, a person has to settle the call.
 """
 
 import logging
@@ -22,15 +21,15 @@ from pdp.stores.actions import Action, ActionState, ActionStore
 
 _log = logging.getLogger("pdp.pep")
 
-GIVEN_UP: Final = not_run("the call was given up before its tool was started")
-_UNDELIVERED: Final = "the tool ran, and its result could not be delivered"
-_WITHHELD: Final = "the tool ran, and its result is withheld: the ledger of the run could not be written"
+CANCELLED: Final = not_run("the call was cancelled before its tool started")
+_UNDELIVERED: Final = "the tool ran, but its result could not be delivered"
+_WITHHELD: Final = "the tool ran, but its result is withheld, because the run's ledger could not be written"
 
 
 def settle(
     reserved: Reserved, action: Action | None, execution: Execution, stores: Stores
 ) -> Generator[Step, Any, Action | None]:
-    """Store the outcome of a call for its action, key and budgets, and return the action as it is then."""
+    """Store the outcome of a call with its action, key and budgets. Return the action in its new state, or None."""
     compensates = reserved.prepared.asked.received.compensates
     if action is None and compensates is None and reserved.key is None and reserved.budgets is None:
         return None
@@ -42,43 +41,41 @@ def settle(
 
 
 def release(
-    reserved: Reserved, action: Action | None, stores: Stores, execution: Execution = GIVEN_UP
+    reserved: Reserved, action: Action | None, stores: Stores, execution: Execution = CANCELLED
 ) -> Generator[Step, Any, None]:
-    """Settle a call whose end is recorded already. An error is logged, and what it is about stays reserved."""
+    """Store an outcome that the audit already contains. If storing fails, log the error and keep the reservations."""
     try:
         yield from settle(reserved, action, execution, stores)
-    except Exception:  # noqa: BLE001 - the call's end is what is recorded
+    except Exception:  # noqa: BLE001 - the end of the call is recorded already
         _log.critical("could not release the call's reservations", exc_info=True)
 
 
 def deliver(
     reserved: Reserved, action: Action | None, execution: Execution, stores: Stores
 ) -> Generator[Step, Any, Executed]:
-    """Return what the caller gets of a run: what pattern and obligations leave of its result, and the state after it.
-
-    It never raises: the tool has run by now, and its key is settled. Whatever fails here withholds the result.
-    """
+    """Build the caller's result with the pattern's checks and the obligations. Any error withholds the result."""
     executed = Executed(reserved.decided, execution, action)
     try:
         executed = _filtered(executed, reserved)
         if executed.execution.failure is not None:
             executed = executed._replace(markings=frozenset(), retrieval_snapshot=None)
-    except Exception as error:  # noqa: BLE001 - whatever it was, the result does not go out
+    except Exception as error:  # noqa: BLE001 - any error withholds the result
         _log.error("a result could not be delivered: %s", place_of(error))
         executed = executed._replace(execution=withheld(execution, _UNDELIVERED))
     if reserved.prepared.flow is not None:
-        executed = yield from _follow(executed, reserved.prepared, stores)
+        executed = yield from _write_labels(executed, reserved.prepared, stores)
     return executed
 
 
 def _filtered(executed: Executed, reserved: Reserved) -> Executed:
-    tool, held, duties = reserved.decided.tool, reserved.held, reserved.decided.duties
-    if held is not None:
-        executed = executed._replace(**held.after(executed.execution)._asdict())
+    tool, enforced, duties = reserved.decided.tool, reserved.enforced, reserved.decided.duties
+    if enforced is not None:
+        executed = executed._replace(**enforced.after(executed.execution)._asdict())
     if duties is not None:
         before = executed.execution
         execution, delivery = duties.delivered(before)
-        if execution.failure is not None and before.failure is None:  # an obligation withholds what is there
+        # The tool ran, and then an obligation withheld its result.
+        if execution.failure is not None and before.failure is None:
             execution.failure.details["effect"] = "done"
         executed = executed._replace(
             execution=execution,
@@ -98,10 +95,7 @@ def _filtered(executed: Executed, reserved: Reserved) -> Executed:
 
 
 def _settle_reserved(reserved: Reserved, execution: Execution, stores: Stores) -> Generator[Step, Any, None]:
-    """Store for the reserved key what the run came to, and let what is reserved of budgets be spent.
-
-    Where nothing was done, the key is free and the budgets have it back; a sum of which nobody knows stays as it is.
-    """
+    """Store the outcome with the key, and commit or release the budgets. An unknown effect keeps budgets reserved."""
     tool, key, budgets = reserved.decided.tool, reserved.key, reserved.budgets
     effect = execution.failure.details.get("effect") if execution.failure else "done"
 
@@ -109,8 +103,10 @@ def _settle_reserved(reserved: Reserved, execution: Execution, stores: Stores) -
         try:
             if key is not None:
                 stores.keys.finish(key, execution, now=time.time(), effects=tool.entry.has_effects)
-        except Exception:  # noqa: BLE001 - whatever it was, the tool has run
-            _log.critical("a tool ran and its idempotency key could not be finished: it stays taken", exc_info=True)
+        except Exception:  # noqa: BLE001 - the tool has run already
+            _log.critical(
+                "a tool ran, but its idempotency key could not be finished, so the key stays reserved", exc_info=True
+            )
         try:
             if budgets is None:
                 return
@@ -118,8 +114,10 @@ def _settle_reserved(reserved: Reserved, execution: Execution, stores: Stores) -
                 stores.budgets.release(budgets)
             elif effect == "done" or not tool.entry.has_effects:
                 stores.budgets.commit(budgets)
-        except Exception:  # noqa: BLE001 - likewise
-            _log.critical("a call is over, and what it has reserved could not be settled: it counts", exc_info=True)
+        except Exception:  # noqa: BLE001 - the tool has run already
+            _log.critical(
+                "could not settle the budgets of a finished call, so its amounts stay reserved", exc_info=True
+            )
 
     waits = (key is not None and stores.keys.blocking) or (budgets is not None and stores.budgets.blocking)
     yield Work(finish, waits)
@@ -128,11 +126,7 @@ def _settle_reserved(reserved: Reserved, execution: Execution, stores: Stores) -
 def _settle_action(
     action: Action | None, compensates: Action | None, actions: ActionStore, execution: Execution
 ) -> Action | None:
-    """Return a call's action as its run leaves it: committed, failed, or as it was where nobody knows.
-
-    The one that the call takes back (`compensates`) is compensated when the run has succeeded. The run is over: what
-    cannot be stored now is logged, and changes nothing about it.
-    """
+    """Store a call's outcome in its action, or in the action that the call compensates. Store errors are logged."""
     succeeded = execution.outcome == "succeeded"
     if action is not None and execution.outcome != "unknown":
         action = _moved(action, actions, ActionState.COMMITTED if succeeded else ActionState.FAILED)
@@ -144,26 +138,25 @@ def _settle_action(
 def _moved(action: Action, actions: ActionStore, state: ActionState) -> Action:
     try:
         return actions.move(action, state)
-    except Exception:  # noqa: BLE001 - whatever it was, the tool has run
+    except Exception:  # noqa: BLE001 - the tool has run already
         with suppress(Exception):
             now = actions.get(action.id)
             if now is not None and now.state is state:
                 return now
-        _log.critical(
-            "what action %s stands for has run, and it could not be moved to %s", action.id, state, exc_info=True
-        )
+        _log.critical("action %s has run, but its state could not be changed to %s", action.id, state, exc_info=True)
         return action
 
 
-def _follow(executed: Executed, prepared: Prepared, stores: Stores) -> Generator[Step, None, Executed]:
-    """Write to the ledger what a result brings into the run; a result that cannot be written does not go out."""
+def _write_labels(executed: Executed, prepared: Prepared, stores: Stores) -> Generator[Step, None, Executed]:
+    """Write the labels of a result to the run's ledger. If the labels cannot be written, the result is withheld."""
     flow, execution = prepared.flow, executed.execution
-    # A tool that is not available says so itself.
+    # A tool that raised `ToolUnavailableError` did not start, but the tool wrote the message, so the message gets
+    # labels too.
     if flow is None or not (execution.started or execution.replayed or execution.error is not None):
         return executed
     ledger, now, failure = stores.ledger, prepared.asked.received.now, execution.failure
     shown = execution.result if failure is None else failure.message
-    from pdp.ledger.ledger import RunLabels  # noqa: PLC0415 - only where labels are in use
+    from pdp.ledger.ledger import RunLabels  # noqa: PLC0415 - only if the manifest tracks flow
 
     arguments, tracker = prepared.checked.proposal.arguments, prepared.checked.tool.tracker
     try:
@@ -171,8 +164,8 @@ def _follow(executed: Executed, prepared: Prepared, stores: Stores) -> Generator
         new = labels.joined(RunLabels(markings=executed.markings)).beyond(flow.labels)
         if sources or new != RunLabels():
             yield Work(lambda: ledger.write(flow.run, new, sources, now), blocking=ledger.blocking)
-    except Exception as error:  # noqa: BLE001 - whatever it was: nobody would know any more what the run has seen
-        _log.error("a result could not be written to the run's ledger, and is withheld: %s", place_of(error))
+    except Exception as error:  # noqa: BLE001 - without its labels the result must be withheld
+        _log.error("a result could not be written to the run's ledger, so the result is withheld: %s", place_of(error))
         execution = withheld(execution, _WITHHELD)
         return executed._replace(execution=execution, state=None, markings=frozenset(), retrieval_snapshot=None)
     return executed

@@ -1,10 +1,9 @@
-"""The stages of one call: a frozen record for each that it has passed.
+"""The stages of a call: one frozen record for each stage.
 
     Received -> Asked -> Prepared -> Decided -> Reserved -> Ready -> Executed
 
-Each stage takes the record before it and returns its own. A call that ends before its decision becomes `Ended`: its
-session or proposal is malformed, a check rejects it (pdp/contract/checks.py), or no request can be made of it. A call
-that is not allowed stays `Decided`. `Known` takes the place of `Ready` where the outcome is known without the tool.
+A call becomes `Ended` if it is malformed, a check rejects it, or its request cannot be built. A call that the policy
+does not allow stays `Decided`. If the outcome is known without running the tool, `Known` takes the place of `Ready`.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from pdp.proposal import Execution, Failure, FailureCode, Proposal, Rejection, R
 from pdp.request import Request
 from pdp.session import Session
 
-if TYPE_CHECKING:  # only some calls load these
+if TYPE_CHECKING:  # Only some calls need these modules at run time.
     from pdp.contract.budgets import Spending
     from pdp.ledger.summary import CallFlow
     from pdp.model_calls import ToolCall
     from pdp.obligations.handlers import Duties
-    from pdp.patterns.enforcement import HeldCall
+    from pdp.patterns.enforcement import EnforcedCall
     from pdp.stores.actions import Action
     from pdp.stores.approvals import Approval
     from pdp.stores.keys import KeyRecord
@@ -39,150 +38,125 @@ _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class CallIds(TypedDict, total=False):
-    """For the record: the model's id of a call, and the plan step that it belongs to."""
+    """Optional ids for the audit: the model's id of the call, and the name of the call's step in its plan."""
 
     tool_call_id: str | None
     step_name: str | None
 
 
 class Received(NamedTuple):
-    """A call before anything of it is read.
-
-    Attributes:
-        to_run: whether its tool runs when it is allowed; False: it is only decided.
-        now: when it came in, in seconds since 1970; started: the same on the clock that measures durations.
-        compensates: the action that the call undoes.
-        staged: the action that it would commit; the call is only decided, so that a person is asked.
-        hold: whether a STEP_UP opens an approval though the tool is not to run now.
-        transformed: whether the policy has replaced the proposal.
-        call: the proposal as the model's API spells it, if it came in such a form.
-        proposer: the claims of the token that proposed it to a service; the session may be somebody else's.
-    """
+    """A call as the application made it, before the session and the proposal are parsed."""
 
     manifest: EffectiveManifest
-    to_run: bool
+    to_run: bool  # If False, the call is only decided.
     tool_call_id: str | None
     step_name: str | None
-    now: float
-    started: float
-    compensates: Action | None = None
-    staged: Action | None = None
-    hold: bool = False
-    transformed: bool = False
-    call: ToolCall | None = None
-    proposer: Mapping[str, Any] = _NOTHING
+    now: float  # Arrival time in seconds since 1970.
+    started: float  # Arrival time on the clock that measures durations.
+    compensates: Action | None = None  # The action that the call undoes.
+    staged: Action | None = None  # The action to commit. The call is only decided, to open its approval.
+    hold: bool = False  # A STEP_UP opens an approval even if `to_run` is False.
+    transformed: bool = False  # The policy has replaced the proposal.
+    call: ToolCall | None = None  # The proposal as a tool call of a model's API.
+    proposer: Mapping[str, Any] = _NOTHING  # Claims of the token that sent the proposal, not the session's claims.
 
 
 class Asked(NamedTuple):
-    """A call that has been read: who proposes what, bounded and frozen; `request_id` is the session's, or a new one."""
+    """A call whose session and proposal are parsed and can no longer change."""
 
     received: Received
     session: Session
-    request_id: str
+    request_id: str  # The session's request id, or a new id.
     proposal: Proposal
 
 
 class Unread(NamedTuple):
-    """A call whose session or proposal cannot be read; `session` and `request_id` are there where only the latter.
-
-    `tool_name` is the proposed one, as far as it could be read.
-    """
+    """A call whose session or proposal is malformed."""
 
     received: Received
-    session: Session | None = None
+    session: Session | None = None  # Like `request_id`, set if only the proposal is malformed.
     request_id: str | None = None
     proposal: None = None
-    tool_name: str = ""
+    tool_name: str = ""  # The proposed name, if readable.
 
 
 class Prepared(NamedTuple):
-    """A checked call with the question that it puts to the policy, `body` being its canonical form.
-
-    `approval` is the one in the store that lets exactly this call through; it stands in `context.approval` as well.
-    `flow` is what the ledger says of the call, where labels are in use.
-    `spendings` are what it takes of its cumulative limits, whose sums stand in `context.spent`.
-    """
+    """A call that passed its checks, with the request that the policy decides."""
 
     asked: Asked
     checked: Checked
     request: Request
-    body: bytes
-    approval: Approval | None = None
-    flow: CallFlow | None = None
-    spendings: Sequence[Spending] = ()
+    body: bytes  # The request as canonical JSON.
+    approval: Approval | None = None  # The stored approval for exactly this call.
+    flow: CallFlow | None = None  # The labels of the call's run, if the manifest tracks flow.
+    spendings: Sequence[Spending] = ()  # The amounts that the call spends of its cumulative limits.
 
     @property
     def call_digest(self) -> str:
-        """The digest that an approval is bound to."""
+        """A digest that identifies the call. An approval contains the digest, and is valid for this call only."""
         digest: str = self.request.context["call_digest"]
         return digest
 
     @property
     def call_id(self) -> str:
-        """The call's name in the ledger: the model's id of it, or else the request's."""
+        """The call's id in the run ledger: the model's id of the call, or else the request id."""
         return self.asked.received.tool_call_id or self.asked.request_id
 
     @property
     def resource(self) -> tuple[str, str]:
-        """Type and id of the resource."""
+        """Type and id of the resource that the tool acts on."""
         return self.request.resource[:2]
 
     def denied(self, code: str, message: str) -> Decided:
-        """Return the call with a DENY, without a policy's decision."""
+        """Return the call as denied, without a decision by a policy."""
         return Decided(self, denied(code, message), approval=self.approval)
 
 
 class Ended(NamedTuple):
-    """A call that ends before its decision. A call that a service decides is one as well: the rest of it is there.
-
-    Attributes:
-        checked: how far the checks went; None: none has run.
-        decision: None when a check rejected or pruned the proposal.
-        approval: the one that would have let the call through.
-    """
+    """A call that ended before the policy could decide, or that a remote service decided."""
 
     asked: Asked | Unread
-    checked: Checked | Rejected | None = None
-    decision: Decision | None = None
+    checked: Checked | Rejected | None = None  # None if the call was not checked.
+    decision: Decision | None = None  # None if the checks rejected or pruned the proposal.
     approval: Approval | None = None
 
     @property
     def allowed(self) -> bool:
-        """Whether the tool may run."""
+        """Whether the call's tool may run."""
         return self.decision is not None and self.decision.verdict is Verdict.ALLOW
 
     @property
     def status(self) -> Status:
-        """Accepted, rejected, or transformed: replaced or pruned."""
+        """Whether the proposal was accepted, rejected, or transformed (replaced, or dropped from its plan)."""
         if self.allowed:
             return Status.TRANSFORMED if self.asked.received.transformed else Status.ACCEPTED
         return Status.TRANSFORMED if self.pruned else Status.REJECTED
 
     @property
     def rejection(self) -> Rejection | None:
-        """Why the call is rejected, by a check or by a verdict; None where it is not."""
+        """The reason for which a check or the verdict rejects the call; None if the call is not rejected."""
         if self.decision is None:
             return self.checked.rejection if isinstance(self.checked, Rejected) else None
         return _rejection(self.decision)
 
     @property
     def pruned(self) -> bool:
-        """Whether an invariant dropped the call: nothing was decided, and nothing runs."""
+        """Whether an invariant dropped the call from its plan, so that the call is neither decided nor run."""
         return self.decision is None and isinstance(self.checked, Rejected) and self.checked.rejection is None
 
     @property
     def tool(self) -> CompiledTool | None:
-        """The compiled entry; None when the manifest has none of the proposed name."""
+        """The compiled manifest entry of the tool; None if the manifest has no such tool."""
         return self.checked.tool if self.checked is not None else None
 
     @property
     def proposal(self) -> Proposal | None:
-        """What would have been decided on."""
+        """The proposal after the checks; the original proposal if no check ran."""
         return self.checked.proposal if self.checked is not None else self.asked.proposal
 
     @property
     def tool_name(self) -> str:
-        """The proposed name, at most 128 characters of it, or the empty string."""
+        """The proposed tool name, cut to 128 characters; empty if the proposal could not be parsed."""
         proposal = self.proposal
         name = proposal.tool if proposal else self.asked.tool_name if isinstance(self.asked, Unread) else ""
         return name[:_NAME_LENGTH]
@@ -193,38 +167,32 @@ class Ended(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """A call that has been decided.
-
-    Attributes:
-        duties: the decision's obligations, with those who fulfil them; None when it has none.
-        approval: the one that lets the call through, or that a person has still to grant; of a staging, for the commit.
-        action: the action of a call with effects that waits for a person.
-    """
+    """A call that the policy has decided."""
 
     prepared: Prepared
     decision: Decision
     duties: Duties | None = None
-    approval: Approval | None = None
-    action: Action | None = None
+    approval: Approval | None = None  # The approval that allowed the call, or that a person must still grant.
+    action: Action | None = None  # The action that waits for an approval.
 
     @property
     def asked(self) -> Asked:
-        """The call as it was read."""
+        """The call as parsed, before its checks."""
         return self.prepared.asked
 
     @property
     def checked(self) -> Checked:
-        """The call as it passed the checks."""
+        """The results of the call's checks."""
         return self.prepared.checked
 
     @property
     def allowed(self) -> bool:
-        """Whether the tool may run."""
+        """Whether the call's tool may run."""
         return self.decision.verdict is Verdict.ALLOW
 
     @property
     def status(self) -> Status:
-        """Accepted, rejected, or transformed: replaced or corrected."""
+        """Whether the proposal was accepted, rejected, or transformed (replaced, or corrected)."""
         if self.decision.verdict is not Verdict.ALLOW:
             return Status.REJECTED
         prepared = self.prepared
@@ -233,33 +201,33 @@ class Decided(NamedTuple):
 
     @property
     def rejection(self) -> Rejection | None:
-        """Why the call is rejected; None where it is not."""
+        """The reason why the call is rejected; None if the call is allowed."""
         return _rejection(self.decision)
 
     @property
     def pruned(self) -> bool:
-        """Whether an invariant dropped the call: never of one that was decided."""
+        """Always False, because a call that was dropped from its plan is never decided."""
         return False
 
     @property
     def tool(self) -> CompiledTool:
-        """The compiled entry."""
+        """The compiled manifest entry of the tool."""
         return self.prepared.checked.tool
 
     @property
     def proposal(self) -> Proposal:
-        """What was decided on."""
+        """The proposal that was decided."""
         return self.prepared.checked.proposal
 
     @property
     def markings(self) -> frozenset[str]:
-        """The markings that the result carries by the policy (obligation `mark_result`)."""
+        """The markings that the policy puts on the result (obligation `mark_result`)."""
         duties = (duty for duty in self.decision.obligations if duty.id == "mark_result")
         return frozenset(name for duty in duties for name in duty.parameters["markings"])
 
     @property
     def tool_name(self) -> str:
-        """The tool's name."""
+        """The tool's name, cut to 128 characters."""
         return self.prepared.checked.proposal.tool[:_NAME_LENGTH]
 
     def denied(self, code: str, message: str) -> Decided:
@@ -268,14 +236,14 @@ class Decided(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """A call that the policy allows with another proposal, which goes through all stages in its place."""
+    """A decided call whose proposal the policy replaces. The new `proposal` is then checked and decided too."""
 
     decided: Decided
     proposal: Proposal
 
 
 class CallDeniedError(PdpError):
-    """An allowed call may not run after all; `code` and message are those of the DENY."""
+    """An allowed call must be denied before its tool starts. The DENY has this `code` and message as its reason."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -283,31 +251,25 @@ class CallDeniedError(PdpError):
 
 
 class OverspentError(Exception):
-    """Others have spent what a call was allowed to spend: it has to be decided again, with the new sum."""
+    """Other calls have spent the budget of this allowed call, so the policy has to decide the call again."""
 
 
 class Reserved(NamedTuple):
-    """An allowed call with what is reserved for it, to be settled or released.
-
-    Attributes:
-        held: the rules of pattern and run that the call is held to; None: it has none.
-        key: the record of the reserved idempotency key; None when none is reserved.
-        budgets: the id of what it has reserved of its budgets; None when it takes nothing of any.
-    """
+    """An allowed call with its reservations, which must later be committed or released."""
 
     decided: Decided
-    held: HeldCall | None = None
+    enforced: EnforcedCall | None = None  # None if neither pattern nor run has rules for the call.
     key: KeyRecord | None = None
-    budgets: str | None = None
+    budgets: str | None = None  # The id of the reservation of budgets.
 
     @property
     def prepared(self) -> Prepared:
-        """The call as it was put to the policy."""
+        """The call with its request to the policy."""
         return self.decided.prepared
 
 
 class Known(NamedTuple):
-    """A call whose outcome is known without its tool, such as that of an earlier call with the same key."""
+    """A call whose outcome is known without running the tool, such as a repeated call with the same idempotency key."""
 
     reserved: Reserved
     execution: Execution
@@ -315,7 +277,7 @@ class Known(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """A call that has all that its run needs: the function's arguments, and the action that it commits, if any."""
+    """A call whose tool can start, with the function's arguments and the action that the call commits, if any."""
 
     reserved: Reserved
     arguments: Mapping[str, Any]
@@ -323,7 +285,7 @@ class Ready(NamedTuple):
 
 
 class Executed(NamedTuple):
-    """A call whose tool ran, or should have, with what its caller gets of the result; see `Evaluation`."""
+    """A call with its outcome and everything that its caller gets. `Evaluation` describes the fields."""
 
     decided: Decided | Ended
     execution: Execution
@@ -342,19 +304,19 @@ def _rejection(decision: Decision) -> Rejection | None:
 
 
 def arguments_of(proposal: Proposal) -> dict[str, Any]:
-    """Return a copy of the decided arguments."""
+    """Return a new copy of the arguments that were decided."""
     arguments: dict[str, Any] = orjson.loads(proposal.text)
     return arguments
 
 
 def not_run(message: str, effect: str = "none") -> Execution:
-    """Return the outcome of a call whose tool was not started; `effect`: of an earlier call with the same key."""
+    """Return the outcome of a call whose tool was not started. `effect` is the effect of an earlier call."""
     failure = Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {"effect": effect})
     return Execution(failure=failure, started=False)
 
 
 def withheld(execution: Execution, message: str) -> Execution:
-    """Return the outcome of a run without its result, which cannot go out: it says what is known of the effect."""
+    """Return the outcome without its result. The failure tells whether the tool's effect is known."""
     effect = "done" if execution.failure is None else execution.failure.details.get("effect", "unknown")
     failure = Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {"effect": effect})
     return execution._replace(result=None, failure=failure, error=None)

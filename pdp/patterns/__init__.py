@@ -1,10 +1,10 @@
-"""The ten tool patterns at run time: what each demands of a call that may run, and of its result.
+"""The rules of the ten tool patterns, which check a call before its tool runs and check the result afterwards.
 
-* enforcement: `HeldCall`, which holds one call to its pattern, before and after its tool
-* rule: what a rule of a pattern gets and gives; evidence
-* reads: extraction, lookup, aggregation, search
-* derivations: validation, classification, composition, conversion
-* effects: action-staging, approval-request
-* run: what the application states for all runs, what one remembers, and which ones are open
+* enforcement: `EnforcedCall` applies the rules of a tool's pattern to one call
+* rule: the base class of the rules, their inputs and outputs, and checks of evidence
+* reads: rules of extraction, lookup, aggregation, search
+* derivations: rules of validation, classification, composition, conversion
+* effects: rules of action-staging, approval-request
+* run: the memory of runs, the open runs, and the application's settings for all runs
 * exceptions: the typed exceptions that tools raise, and `PatternFault`
 """

@@ -1,4 +1,4 @@
-"""Patterns that derive something: validation, classification, composition, conversion.
+"""Rules of the patterns that derive a result from other data: validation, classification, composition, conversion.
 
 Source: tool pattern library, patterns 3, 4, 5 and 9.
 """
@@ -10,17 +10,17 @@ from pdp.json import canonical
 from pdp.manifest.model import Tool
 from pdp.manifest.schema.walk import argument_schemas
 from pdp.patterns.exceptions import OutOfDistributionError, PatternFault
-from pdp.patterns.rule import PatternCall, PatternResult, PatternRule, refer_back
+from pdp.patterns.rule import PatternCall, PatternResult, PatternRule, add_snapshots
 from pdp.proposal import Execution
 
-_VERDICTS: Final = ("pass", "warn", "block")  # lightest first
+_VERDICTS: Final = ("pass", "warn", "block")  # The verdicts, ordered from mild to severe.
 
 
 class Validation(PatternRule):
-    """A verdict with the trace of the rules that led to it, the same each time for the same rule pack's version."""
+    """Rules for a tool that returns a verdict and the rules behind it. The same inputs must give the same verdict."""
 
     def before(self, call: PatternCall) -> Execution | None:
-        """Refuse a candidate of another ontology than the tool's."""
+        """Reject a candidate that is pinned to an ontology other than the tool's ontology."""
         pin = call.arguments.get("ontologyPin")
         if pin is not None and call.entry.ontology_pin is not None and pin != call.entry.ontology_pin:
             raise PatternFault(
@@ -30,36 +30,36 @@ class Validation(PatternRule):
         return None
 
     def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
-        """Demand that the trace explains the verdict, and that it is the one of before."""
+        """Check that the trace explains the verdict, and that the same inputs had the same verdict in this run."""
         result = checked.execution.result
         heaviest = max((rule["verdict"] for rule in result["trace"]), key=_VERDICTS.index, default="pass")
         if result["verdict"] != heaviest:
             raise PatternFault(
                 "validation.unexplained",
-                f"the verdict is {result['verdict']}, and the heaviest of its rules is {heaviest}",
+                f"the verdict is {result['verdict']}, but the most severe rule that fired says {heaviest}",
             )
         for rule in result["trace"]:
-            refer_back(rule.get("evidence", []), call.run)
+            add_snapshots(rule.get("evidence", []), call.run)
         asked = canonical(call.arguments)
         if not call.run.same_answer((call.entry.id, call.entry.version, asked, call.facts.inputs), result):
             raise PatternFault(
                 "validation.not_reproducible",
-                "the same candidate and rule pack were answered otherwise before, in this run",
+                "the same candidate and rule pack had another answer earlier in this run",
             )
         return checked
 
 
 class Classification(PatternRule):
-    """One of the declared bands. What is in none of them is said so, and never put into some band."""
+    """Rules for a tool that assigns a subject to a declared class (`band`), or raises `OutOfDistributionError`."""
 
     def check(self, call: PatternCall, result: Any) -> None:
-        """Demand a declared band."""
+        """Reject a result whose class (`band`) the tool does not declare."""
         if isinstance(result, dict) and "band" in result and result["band"] not in _bands(call.entry):
             raise OutOfDistributionError("the subject is in none of the declared bands")
 
     def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
-        """Let the evidence refer to what this run has retrieved."""
-        refer_back(checked.execution.result["evidence"], call.run)
+        """Add the retrieval snapshots to the evidence in the result."""
+        add_snapshots(checked.execution.result["evidence"], call.run)
         return checked
 
 
@@ -69,37 +69,38 @@ def _bands(entry: Tool) -> list[Any]:
 
 
 class Composition(PatternRule):
-    """A draft, and never anything else: only the staging of an action makes something of it."""
+    """Rules for a tool that writes a draft. A draft has an effect only if the draft is later staged as an action."""
 
-    def check(self, call: PatternCall, result: Any) -> None:  # noqa: ARG002 - of the form of all
-        """Refuse what calls itself anything else."""
+    def check(self, call: PatternCall, result: Any) -> None:  # noqa: ARG002 - same signature for all rules
+        """Reject a result that is not in the state `draft`."""
         if isinstance(result, dict) and result.get("state", "draft") != "draft":
             raise PatternFault("composition.not_a_draft", f"the result is in state {result['state']!r:.60}")
 
-    def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:  # noqa: ARG002 - of the form of all
-        """Call it a draft."""
+    def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:  # noqa: ARG002 - same signature for all rules
+        """Set the result's state to `draft` if the result has no state."""
         checked.execution.result.setdefault("state", "draft")
         return checked
 
 
 class Conversion(PatternRule):
-    """What was asked for, and the same out of the same; rates are those that were pinned when the run started."""
+    """Rules for a tool that converts a value, reproducibly, with the rates that were pinned when the run started."""
 
     def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
-        """Demand the target's own members and the answer of before, and name the pins."""
+        """Check that the result has the target's values, and had the same value before in this run. Add the pins."""
         _check_target(call.arguments["target"], checked.execution.result)
         key = (call.entry.id, call.entry.version, canonical(call.arguments))
         if not call.run.same_answer(key, checked.execution.result):
             raise PatternFault(
-                "conversion.not_reproducible", "the same arguments were converted otherwise before, in this run"
+                "conversion.not_reproducible", "the same arguments had another result earlier in this run"
             )
         return checked._replace(pins=MappingProxyType({source: pin.version for source, pin in call.run.pins.items()}))
 
 
-# `convert<In, Out>(value, target) -> Out`: what both of them name is said of the same thing.
+# A conversion has the form `convert<In, Out>(value, target) -> Out`, so members that both the target and the result
+# have must be equal.
 def _check_target(target: Any, result: Any) -> None:
     if not isinstance(target, dict) or not isinstance(result, dict):
         return
     for name in sorted(target.keys() & result.keys()):
         if canonical(target[name]) != canonical(result[name]):
-            raise PatternFault("conversion.other_target", f"the result's `{name:.60}` is not that of the target")
+            raise PatternFault("conversion.other_target", f"the result's `{name:.60}` differs from the target's")

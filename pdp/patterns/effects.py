@@ -1,4 +1,4 @@
-"""Patterns that lead to an effect: action-staging and approval-request (tool pattern library, patterns 6 and 7)."""
+"""Rules of the patterns that lead to an effect: action-staging and approval-request (tool pattern library, 6 and 7)."""
 
 from typing import Any, Final
 
@@ -8,7 +8,7 @@ from pdp.approvals.approvals import Approvals
 from pdp.errors import PdpError
 from pdp.json import canonical, digest
 from pdp.patterns.exceptions import PatternFault
-from pdp.patterns.rule import PatternCall, PatternResult, PatternRule, refer_back
+from pdp.patterns.rule import PatternCall, PatternResult, PatternRule, add_snapshots
 from pdp.proposal import Execution
 from pdp.session import LONGEST_TEXT
 from pdp.stores.actions import Action, ActionState
@@ -19,15 +19,13 @@ _CARRIED: Final = ("rationale", "evidence", "sla")
 
 
 class ActionStaging(PatternRule):
-    """An effect that is intended becomes an action in state staged. The store stages it: the tool needs no function."""
+    """Rules for a tool that stages an effect as an action. It needs no function, because the store stages actions."""
 
     def before(self, call: PatternCall) -> Execution | None:
-        """Stage the action, or find the one that has its key already."""
+        """Stage the action, or return the action that was staged before with the same idempotency key."""
         intent = call.arguments["action"]
         if call.entry.commits is not None and intent["kind"] not in call.entry.commits:
-            raise PatternFault(
-                "action_staging.unknown_kind", f"the tool stages {', '.join(call.entry.commits)}, and nothing else"
-            )
+            raise PatternFault("action_staging.unknown_kind", f"the tool only stages {', '.join(call.entry.commits)}")
         target = intent["targetSor"]
         if intent.get("targetRef"):
             target = f"{target}/{intent['targetRef']}"
@@ -59,21 +57,21 @@ class ActionStaging(PatternRule):
 
 
 def _key(call: PatternCall) -> str | None:
-    """Return the key: the application's; the model's where the application left it to be derived; None: a new one."""
+    """Return the session's idempotency key, else the model's, else a derived one. None if there is no key."""
     proposed = call.arguments.get("idempotencyKey")
     key = call.facts.idempotency_key
     if key is None or (proposed and key.startswith("derived:")):
         key = proposed
     if proposed and proposed != key:
-        raise PatternFault("action_staging.other_key", "the call's idempotency key is another than the proposed one")
+        raise PatternFault("action_staging.other_key", "the call's idempotency key differs from the proposed one")
     if key and len(key) > LONGEST_TEXT:
-        message = f"the idempotency key has {len(key)} characters, and no session has one of more than {LONGEST_TEXT}"
+        message = f"the idempotency key has {len(key)} characters; the limit is {LONGEST_TEXT}"
         raise PatternFault("action_staging.key_too_long", message)
     return key or None
 
 
 def check_staged(call: PatternCall) -> None:
-    """Refuse a commit that is excused from approval, unless just that was staged (pdp/manifest/rules/forbidden.py)."""
+    """Reject a commit without approval unless exactly this action was staged (pdp/manifest/rules/forbidden.py)."""
     payload = digest(canonical(call.arguments))
     if not call.facts.approved and call.run.staged_action(call.entry.name, payload) is None:
         raise PatternFault(
@@ -82,26 +80,23 @@ def check_staged(call: PatternCall) -> None:
 
 
 class ApprovalRequest(PatternRule):
-    """A task for a queue or a person, about an action or a decision that waits for an approval.
-
-    The task names that approval, and the approval carries the task: deciding one decides the other.
-    """
+    """Rules for a tool that creates an approval task for a queue or person. Deciding the approval decides the task."""
 
     def before(self, call: PatternCall) -> Execution | None:
-        """Demand a subject that waits for approval, one addressee and all that a task carries; note it there."""
+        """Check that the task is complete, has one addressee and a pending approval, and store the task there."""
         subject = call.arguments["subject"]
         if subject["type"].lower() not in ("action", "decision"):
-            raise PatternFault("approval_request.other_subject", "approval is asked for an action or a decision")
-        if sum(bool(call.arguments.get(name)) for name in _ADDRESSEES) != 1:
             raise PatternFault(
-                "approval_request.addressee", "a task is addressed to a queue or to a principal, one of them"
+                "approval_request.other_subject", "the subject of an approval must be an action or a decision"
             )
+        if sum(bool(call.arguments.get(name)) for name in _ADDRESSEES) != 1:
+            raise PatternFault("approval_request.addressee", "a task must be assigned to either a queue or a principal")
         approvals = call.approvals
-        approval = None if approvals is None else _waiting(call, approvals)
-        task = _carried(call, approval)
+        approval = None if approvals is None else _pending_approval(call, approvals)
+        task = _task_members(call, approval)
         missing = [name for name in _CARRIED if not task.get(name)]
         if missing:
-            raise PatternFault("approval_request.incomplete", f"the task would not carry its {', '.join(missing)}")
+            raise PatternFault("approval_request.incomplete", f"the task lacks {', '.join(missing)}")
         if approvals is not None and approval is not None:
             try:
                 approvals.request(approval.id, task, call.facts.time)
@@ -112,33 +107,31 @@ class ApprovalRequest(PatternRule):
         return None
 
     def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
-        """Demand that the task is about the same, and for the same people."""
+        """Check that the returned task has the requested subject and addressee."""
         task = checked.execution.result
         if task["subject"] != call.arguments["subject"]:
-            raise PatternFault(
-                "approval_request.other_subject", "the task is about something else than it was asked for"
-            )
+            raise PatternFault("approval_request.other_subject", "approval was requested for a different target")
         if any(task.get(name) != call.arguments.get(name) for name in _ADDRESSEES):
-            raise PatternFault("approval_request.addressee", "the task is addressed to somebody else")
-        refer_back(task["evidence"], call.run)
+            raise PatternFault(
+                "approval_request.addressee", "the task is assigned to another queue or principal than requested"
+            )
+        add_snapshots(task["evidence"], call.run)
         return checked
 
 
-def _waiting(call: PatternCall, approvals: Approvals) -> Approval:
-    """Return the caller's approval that is pending for the action or decision that the task is about."""
+def _pending_approval(call: PatternCall, approvals: Approvals) -> Approval:
+    """Return the caller's pending approval for the action or decision that the task is about."""
     subject, caller = call.arguments["subject"], tuple(orjson.loads(call.facts.caller))
     for approval in approvals.store.list(state=ApprovalState.PENDING, subject=caller[1]):
         is_about = approval.action_id if subject["type"].lower() == "action" else approval.decision_id
         asked_by = approval.requesters[0]
         if is_about == subject["id"] and (asked_by.iss or "", asked_by.sub) == caller:
             return approval
-    raise PatternFault(
-        "approval_request.nothing_pending", "nothing of that id waits for an approval that is the caller's"
-    )
+    raise PatternFault("approval_request.nothing_pending", "the caller has no pending approval for that id")
 
 
-def _carried(call: PatternCall, approval: Approval | None) -> dict[str, Any]:
-    """Return what the task carries: what it was asked for with, and else what the approval says of itself."""
+def _task_members(call: PatternCall, approval: Approval | None) -> dict[str, Any]:
+    """Return the requested members of the task. Members that are missing come from the approval."""
     task = {name: call.arguments[name] for name in (*_ADDRESSEES, *_CARRIED) if call.arguments.get(name)}
     if approval is not None:
         task.setdefault("rationale", ", ".join(approval.reasons))

@@ -1,11 +1,7 @@
-"""Holding a call to its pattern: `before` it runs, and `after`, on what it came to.
+"""Applies the rules of a tool's pattern to one call: before the tool runs, and to the outcome.
 
-    held = HeldCall(entry, arguments, run, facts, actions)
-    execution = held.before() or ...run the tool, within_run(held.run)...
-    checked = held.after(execution)
-
-`before` comes after the decision was recorded, since it may stage; `after` comes after the result's schema was checked.
-Neither ever raises: what is wrong is a failure.
+Call `before`, which may stage an action, after the decision is recorded. Call `after` once the result matches its
+schema. Both methods return errors as failures and never raise.
 """
 
 import logging
@@ -42,21 +38,18 @@ RULES: Final[dict[Pattern, PatternRule]] = {
 """The rules of each pattern."""
 
 
-class HeldCall(PatternCall):
-    """One call that may run, held to its pattern."""
+class EnforcedCall(PatternCall):
+    """An allowed call to which the rules of its tool's pattern are applied."""
 
     @property
     def blocking(self) -> bool:
-        """Whether `before` waits for a disk or a network."""
+        """Whether the method `before` waits for a disk or a network."""
         if self.entry.pattern is Pattern.ACTION_STAGING:
             return self.actions.blocking
         return self.entry.pattern is Pattern.APPROVAL_REQUEST and self.approvals is not None and self.approvals.blocking
 
     def before(self) -> Execution | None:
-        """Return what the call came to without its tool: a cached record, a staged action, or a failure. None: run it.
-
-        A failure's details say `{"rule": "<pattern>.<finding>", "effect": "none"}`.
-        """
+        """Return the outcome if the tool must not run: a cached record, staged action or failure. Otherwise None."""
         entry = self.entry
         try:
             if entry.effect_class is EffectClass.COMMIT_HIGH and entry.approval.unless_within_limits:
@@ -64,18 +57,15 @@ class HeldCall(PatternCall):
             if entry.pattern is not None:
                 _check_shape(entry.pattern, self.arguments, "request")
                 check_snapshots(self.arguments, self.run)
-            if self.facts.markings:  # not before: what is refused above takes no room in the run
+            # The markings are stored last, so that a call that was rejected above takes no room in the run.
+            if self.facts.markings:
                 self.run.mark(*self.facts.resource, self.facts.markings)
             return None if entry.pattern is None else RULES[entry.pattern].before(self)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the tool must not run
+        except Exception as error:  # noqa: BLE001 - after any error the tool must not run
             return _failed(self, error, Execution(started=False))
 
     def completed(self, execution: Execution) -> Execution:
-        """Return what a run came to, as its idempotency key stores it.
-
-        A task carries what it was asked for with. A result that its schema refused is the failure that the pattern has
-        for it.
-        """
+        """Return the outcome to store for replays. The result of an approval request gets the task's members."""
         result, refused, pattern = execution.result, execution.error, self.entry.pattern
         if self.task and isinstance(result, dict):
             carried = {name: value for name, value in self.task.items() if name == "approval" or not result.get(name)}
@@ -84,15 +74,12 @@ class HeldCall(PatternCall):
             return execution
         try:
             RULES[pattern].check(self, refused.result)
-        except Exception as error:  # noqa: BLE001 - it is a failure already
+        except Exception as error:  # noqa: BLE001 - the call has failed already
             return _failed(self, error, execution)
         return execution
 
     def after(self, execution: Execution) -> PatternResult:
-        """Return an execution as its pattern leaves it; what the tool returned is not changed.
-
-        A failure by the rules says `{"rule": ...}`; of a tool with effects also `{"effect": "unknown"}`, since it ran.
-        """
+        """Return the outcome after the checks of the pattern. The tool's own result object is not changed."""
         entry = self.entry
         checked = PatternResult(execution, markings=self.facts.markings)
         if execution.failure is not None:
@@ -101,8 +88,8 @@ class HeldCall(PatternCall):
             try:
                 self.run.mark(*self.facts.resource, self.facts.markings)
             except PatternFault as error:
-                # The run was closed meanwhile, or the result is a stored one and new to this run. A result goes out
-                # only where its markings are remembered.
+                # The markings cannot be remembered, because the run was closed meanwhile, or because the result is a
+                # replay of another run's result and this run is full. So the result is withheld.
                 error.details["effect"] = "done"
                 return PatternResult(execution._replace(result=None, failure=failure_of(error), error=error))
         if entry.pattern is None:
@@ -115,21 +102,21 @@ class HeldCall(PatternCall):
             if not rule.names_snapshots:
                 check_snapshots(result, self.run)
             return rule.after(self, checked._replace(execution=execution._replace(result=result)))
-        except Exception as error:  # noqa: BLE001 - whatever it was, the result does not go out
+        except Exception as error:  # noqa: BLE001 - any error withholds the result
             return PatternResult(_failed(self, error, execution))
 
 
 def _check_shape(pattern: Pattern, value: Any, part: str) -> None:
     if not shape_validator(pattern, part).is_valid(value):
-        subject = "the arguments have" if part == "request" else "the result has"
-        raise PatternFault(f"{pattern.replace('-', '_')}.{part}_shape", f"{subject} not the pattern's shape")
+        subject = "the arguments do" if part == "request" else "the result does"
+        raise PatternFault(f"{pattern.replace('-', '_')}.{part}_shape", f"{subject} not match the tool's pattern")
 
 
 def _failed(call: PatternCall, error: Exception, execution: Execution) -> Execution:
     entry = call.entry
     if not isinstance(error, ToolError):
         _log.error("the rules of pattern %s failed on %s: %s", entry.pattern, entry.name, place_of(error))
-        error = PatternFault("patterns.internal_error", "the rules of its pattern failed; the log says how")
+        error = PatternFault("patterns.internal_error", "the rules of the tool's pattern failed; see the log")
     if not execution.started:
         error.details["effect"] = "none"
     elif entry.has_effects:

@@ -1,6 +1,6 @@
-"""Typed exceptions that tools raise, so that whoever called knows what it is about (tool pattern library, 9.3).
+"""Typed exceptions that tools raise, so that the caller can distinguish kinds of errors (tool pattern library, 9.3).
 
-The failure of a call has the kind in its details, `{"kind": "not_found"}`. Kinds are stable.
+The details of the failure contain the kind, such as `{"kind": "not_found"}`. The names of kinds do not change.
 """
 
 from typing import ClassVar
@@ -8,8 +8,8 @@ from typing import ClassVar
 from pdp.execution.failures import ToolError
 
 
-class ToolException(ToolError):  # noqa: N818 - the document's word: it is part of a tool's contract
-    """Base of what a tool may say instead of an answer. `message` goes to the model: no secrets in it."""
+class ToolException(ToolError):  # noqa: N818 - the name in the pattern library
+    """Base class of the typed exceptions of tools. The model sees `message`, which must not contain secrets."""
 
     code = "pdp.tool_exception"
     kind: ClassVar[str] = "tool_exception"
@@ -20,40 +20,37 @@ class ToolException(ToolError):  # noqa: N818 - the document's word: it is part 
 
 
 class NotFoundError(ToolException):
-    """A lookup's source has no record of this identifier."""
+    """A lookup raises this error if the data source has no record with the requested identifier."""
 
     kind = "not_found"
 
 
 class SourceUnavailableError(ToolException):
-    """A source could not be asked, or a pinned source has no pin."""
+    """A tool raises this error if a data source is not available, or has no version pinned for the run."""
 
     kind = "source_unavailable"
 
 
 class PermissionDeniedError(ToolException):
-    """A lookup's source refuses this record to this caller."""
+    """A lookup raises this error if the data source does not allow the caller to read the record."""
 
     kind = "permission_denied"
 
 
 class StaleReplicaError(ToolException):
-    """A lookup reached a replica that is behind what was asked for."""
+    """A lookup raises this error if the replica is behind the requested version."""
 
     kind = "stale_replica"
 
 
 class OutOfDistributionError(ToolException):
-    """A classification's subject is in none of its bands."""
+    """A classification raises this error if the subject fits none of the tool's classes."""
 
     kind = "classify.out_of_distribution"
 
 
-class PatternFault(ToolError):  # noqa: N818 - a fault of a call, as the others are
-    """A call or a result breaks a rule of its pattern, `<pattern>.<finding>`; no tool raises it.
-
-    The message quotes nothing that may be confidential.
-    """
+class PatternFault(ToolError):  # noqa: N818 - a fault, like those in files
+    """A call or its result breaks a rule of the tool's pattern. The message does not quote sensitive values."""
 
     code = "pdp.pattern_fault"
 

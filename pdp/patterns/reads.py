@@ -1,39 +1,39 @@
-"""Patterns that read: extraction, lookup, aggregation, search (tool pattern library, patterns 1, 2, 8 and 10)."""
+"""Rules of the patterns that read: extraction, lookup, aggregation, search (tool pattern library, 1, 2, 8 and 10)."""
 
 from typing import Any
 
 import orjson
 
 from pdp.patterns.exceptions import PatternFault
-from pdp.patterns.rule import SNAPSHOT, PatternCall, PatternResult, PatternRule, refer_back
+from pdp.patterns.rule import SNAPSHOT, PatternCall, PatternResult, PatternRule, add_snapshots
 from pdp.proposal import Execution
 
 
 class Extraction(PatternRule):
-    """A value, the span of its source that justifies it, and a confidence."""
+    """Rules for a tool that extracts a value, with its confidence and the span of the source that proves the value."""
 
     def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
-        """Demand evidence out of the source that was asked about."""
+        """Check that the evidence is from the requested source."""
         result = checked.execution.result
         if result["evidence"]["source"]["id"] != call.arguments["source"]["id"]:
             raise PatternFault(
-                "extraction.foreign_evidence", "the evidence is of another source than the one asked about"
+                "extraction.foreign_evidence", "the evidence comes from another source than the request names"
             )
-        refer_back(result["evidence"], call.run)
+        add_snapshots(result["evidence"], call.run)
         return checked
 
 
 class Lookup(PatternRule):
-    """A record of a system of record: once per identifier and version of the source within a run."""
+    """Rules for a tool that reads a record. In each run, a record is read only once per version of its data source."""
 
     def before(self, call: PatternCall) -> Execution | None:
-        """Answer with what this run has looked up already."""
+        """Return the record from the cache if this run has read the record before."""
         key = call.record_key = _record_key(call)
         text = None if key is None else call.run.record(key)
         return None if text is None else Execution(result=orjson.loads(text), started=False, replayed=True)
 
     def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
-        """Keep a record that came without exceptions."""
+        """Cache the record unless the result reports exceptions."""
         result = checked.execution.result
         if checked.execution.started and call.record_key is not None and not result.get("exceptions"):
             call.run.keep_record(call.record_key, orjson.dumps(result))
@@ -41,24 +41,21 @@ class Lookup(PatternRule):
 
 
 def _record_key(call: PatternCall) -> Any:
-    """Return what a record is cached under; None: the source's version is not known, and nothing is cached."""
+    """Return the cache key of a record; None if its source's version is unknown, because caching needs a version."""
     source = call.arguments["source"]
     version = source.get("version") or call.run.source_version(source["id"])
     if version is None:
         return None
-    # Everything else that was asked for as well: it may be part of what tells records apart.
+    # The key contains all arguments, because any of them may select another record.
     asked = orjson.dumps(call.arguments, option=orjson.OPT_SORT_KEYS)
     return (call.entry.id, call.entry.version, call.facts.caller, source["id"], version, asked, call.facts.inputs)
 
 
 class Aggregation(PatternRule):
-    """A metric over objects; it carries the markings of all of them."""
+    """Rules for a tool that computes a metric over objects. The metric gets the markings of all these objects."""
 
     def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
-        """Mark the metric with the union.
-
-        Of objects that nobody knows, the policy states the markings, as those of the call's resource.
-        """
+        """Add the markings of all objects to the metric. Reject a marking that the tool or subject must not have."""
         result = checked.execution.result
         union = checked.markings | set(result.get("markings", ()))
         for item in call.arguments["objects"]:
@@ -68,31 +65,29 @@ class Aggregation(PatternRule):
             ("aggregation.marking_not_cleared", call.facts.clearances, "the subject is not cleared for"),
         ):
             if left := sorted(union.difference(covered)):
-                raise PatternFault(rule, f"its objects carry what {whose}: {', '.join(left[:5])}")
+                raise PatternFault(rule, f"the objects in the result have markings that {whose}: {', '.join(left[:5])}")
         marked = {**result, "markings": sorted(union)}
         return checked._replace(execution=checked.execution._replace(result=marked), markings=union)
 
 
 class Search(PatternRule):
-    """Ranked spans of a corpus, and the snapshot that they were retrieved from."""
+    """Rules for a tool that returns ranked spans of a corpus and the snapshot of the corpus."""
 
     names_snapshots = True
 
     def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:
-        """Let every span name the snapshot, and the run remember it."""
+        """Check the number and order of the spans, add the snapshot to each span, and remember the snapshot."""
         result = checked.execution.result
         snapshot, spans = result[SNAPSHOT], result["spans"]
         if len(spans) > call.arguments["k"]:
             raise PatternFault(
-                "search.too_many", f"{len(spans)} spans, and at most {call.arguments['k']} were asked for"
+                "search.too_many", f"{len(spans)} spans were returned, but at most {call.arguments['k']} were requested"
             )
         if any(span.setdefault(SNAPSHOT, snapshot) != snapshot for span in spans):
-            raise PatternFault(
-                "search.mixed_snapshots", "a span refers to another snapshot than the one retrieved from"
-            )
+            raise PatternFault("search.mixed_snapshots", "a span refers to another snapshot than the result")
         if not _is_ranked(spans):
-            raise PatternFault("search.not_ranked", "the spans are not in the order of their scores, the best first")
-        refer_back(spans, call.run)
+            raise PatternFault("search.not_ranked", "the spans are not sorted by descending score")
+        add_snapshots(spans, call.run)
         call.run.keep_snapshot(snapshot, (span["source"]["id"] for span in spans))
         call.run.mark("corpus", call.arguments["corpus"]["id"], checked.markings)
         for span in spans:
@@ -103,7 +98,7 @@ class Search(PatternRule):
 def _is_ranked(spans: list[dict[str, Any]]) -> bool:
     scores = [span.get("score") for span in spans]
     numbers = [score for score in scores if isinstance(score, int | float) and not isinstance(score, bool)]
-    # A tool need not score spans. If it does, then every span.
+    # Scores of spans are optional, but if one span has a score, all must have one.
     if not numbers:
         return all(score is None for score in scores)
     return len(numbers) == len(scores) and numbers == sorted(numbers, reverse=True)

@@ -1,4 +1,4 @@
-"""What a rule of a pattern gets and gives: the call, what is known of it, the result; and the evidence in results.
+"""Base class, inputs and outputs of the rules of a pattern, and checks of the evidence in results.
 
 Source: tool pattern library, pattern 10: downstream evidence spans back-reference the retrieval snapshot.
 """
@@ -15,95 +15,68 @@ from pdp.patterns.run import Run
 from pdp.proposal import Execution
 from pdp.stores.actions import Action, ActionStore
 
-SNAPSHOT: Final = "retrievalSnapshotId"  # the member of a span that names the retrieval snapshot
+SNAPSHOT: Final = "retrievalSnapshotId"  # The member of a span with the name of its retrieval snapshot.
 
 
 @dataclass(frozen=True, slots=True)
 class CallFacts:
-    """What is known of a call that may run, beside its arguments: from session and decision, nothing from the model.
+    """Facts about an allowed call, from the session and the decision. The model cannot set any of these facts."""
 
-    Attributes:
-        caller: issuer and subject as one text. What one caller has looked up is not given to another, and idempotency
-            keys of two callers have nothing in common.
-        resource: the request's resource, (type, id).
-        now: seconds since 1970; time: the request's, by which approvals expire.
-        markings: those that the result carries by the policy (obligation `mark_result`).
-        approved: a person's approval let it through.
-        inputs: canonical JSON of what the tool gets of config and state: with other inputs, another answer is right.
-    """
-
-    caller: str
+    caller: str  # Issuer and subject as one text. Each caller has separate caches and keys.
     decision_id: str
-    resource: tuple[str, str]
-    now: float
-    time: str
+    resource: tuple[str, str]  # Type and id of the request's resource.
+    now: float  # Seconds since 1970.
+    time: str  # The request's time, by which approvals expire.
     idempotency_key: str | None = None
-    markings: frozenset[str] = frozenset()
+    markings: frozenset[str] = frozenset()  # Markings of the result by the policy (obligation `mark_result`).
     clearances: frozenset[str] = frozenset()
-    approved: bool = False
-    inputs: bytes = b""
+    approved: bool = False  # Whether a person's approval allowed the call.
+    inputs: bytes = b""  # Values from config and state as canonical JSON. A cached answer needs equal values.
 
 
 class PatternResult(NamedTuple):
-    """An execution as its pattern leaves it: the result with what the pattern adds to it, or a failure.
-
-    `pins` are the versions of the pinned sources that a conversion could use, by source.
-    """
+    """The outcome of a call after the checks of its pattern: the result with additions, or a failure."""
 
     execution: Execution
     markings: frozenset[str] = frozenset()
     retrieval_snapshot: str | None = None
-    pins: Mapping[str, str] = MappingProxyType({})
+    pins: Mapping[str, str] = MappingProxyType({})  # The versions of the pinned sources that a conversion could use.
 
 
 @dataclass(slots=True)
 class PatternCall:
-    """One call that is held to its pattern.
-
-    Attributes:
-        arguments: as decided; nobody changes them.
-        approvals: where a task notes what it asks for; None: nobody can approve anything here.
-        record_key: what a lookup is cached under: fixed before it runs, since its source may change meanwhile.
-        staged: the action that this call has staged, now or before, while nobody has decided on it.
-        task: what the task of an approval request carries.
-    """
+    """A call to which the rules of its pattern apply."""
 
     entry: Tool
-    arguments: dict[str, Any]
+    arguments: dict[str, Any]  # The decided arguments. They must not be changed.
     run: Run
     facts: CallFacts
     actions: ActionStore
-    approvals: Approvals | None = None
-    record_key: Any = None
-    staged: Action | None = None
-    task: dict[str, Any] = field(default_factory=dict)
+    approvals: Approvals | None = None  # Where an approval-request stores its task.
+    record_key: Any = None  # Cache key of a lookup, fixed before the tool runs: the source may change meanwhile.
+    staged: Action | None = None  # The staged action of the call, while no person has decided on it.
+    task: dict[str, Any] = field(default_factory=dict)  # The members that the task of an approval-request carries.
 
 
 class PatternRule:
-    """The rules of one pattern beside its shape, which is checked before. Without state.
+    """Base class of the rules of a pattern, without the schemas of its arguments and result. Stateless."""
 
-    `names_snapshots`: its results name new snapshots, where those of others only refer to known ones.
-    """
+    names_snapshots: ClassVar[bool] = False  # Whether results may name new snapshots, not only known snapshots.
 
-    names_snapshots: ClassVar[bool] = False
-
-    def before(self, call: PatternCall) -> Execution | None:  # noqa: ARG002 - of others
-        """Return the answer when there is one already, None when the tool has to run; ToolError: it must not run so."""
+    def before(self, call: PatternCall) -> Execution | None:  # noqa: ARG002 - subclasses use it
+        """Return a known outcome, or None if the tool must run. Raise `ToolError` if the call must not run."""
         return None
 
     def check(self, call: PatternCall, result: Any) -> None:
-        """Raise ToolError where the pattern refuses a result by itself; also one that its schema does not admit."""
+        """Raise `ToolError` if the pattern rejects the result. The result may be one that the schema rejected."""
 
-    def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:  # noqa: ARG002 - of others
-        """Return the result with what the pattern adds; ToolError: it must not be delivered.
-
-        `checked.execution.result` is a copy that may be changed.
-        """
+    def after(self, call: PatternCall, checked: PatternResult) -> PatternResult:  # noqa: ARG002 - subclasses use it
+        """Return a copy of the result with the pattern's additions. Raise `ToolError` to withhold the result."""
         return checked
 
 
 def check_snapshots(value: Any, run: Run) -> None:
-    """Refuse references to snapshots that this run has not retrieved from, however deep in `value` (plain JSON)."""
+    """Raise `PatternFault` if a value refers, at any depth, to a snapshot that no search of this run returned."""
     pending = [value]
     while pending:
         part = pending.pop()
@@ -119,11 +92,8 @@ def check_snapshots(value: Any, run: Run) -> None:
             )
 
 
-def refer_back(evidence: Any, run: Run) -> None:
-    """Let spans of what this run has retrieved refer to the snapshot, in place; refuse one that ends before it starts.
-
-    `evidence` is a span, or a list of them.
-    """
+def add_snapshots(evidence: Any, run: Run) -> None:
+    """Add to each evidence span the snapshot in which its source was found. Raise `PatternFault` if end < start."""
     for span in evidence if isinstance(evidence, list) else [evidence]:
         start, end = span.get("start"), span.get("end")
         if start is not None and end is not None and end < start:

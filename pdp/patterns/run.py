@@ -1,11 +1,8 @@
-"""Runs of agents: what an application states for all of them, what one remembers, and which ones are open.
+"""The memory of agents' runs, the open runs, and the application's settings for all runs.
 
-A run is open from its first call until it is ended, or no call was made in it for a day. Nothing that it remembers
-outlives it.
-
-Nothing that protects is forgotten while it goes on: where there is no room for it, the call is refused. What only saves
-work (records) or whose absence refuses (snapshots) is remembered as long as there is room. A run that had to make room
-for others is closed when it remembers something that protects, and not begun anew without it.
+A run is open from its first call until the application ends the run or a day passes without a call. Then its memory
+is deleted. An open run never forgets its pins, answers, markings and staged actions, because later calls are checked
+against these data. Without room for more data, a call is rejected. A run that was closed to make room stays closed.
 
 Source: tool pattern library, patterns 2 and 6, 9.3, and 9.4: no state across runs in tool memory.
 """
@@ -33,10 +30,13 @@ from pdp.patterns.exceptions import PatternFault, SourceUnavailableError
 
 _log = logging.getLogger("pdp.patterns")
 
-MOST_ENTRIES: Final = 10_000  # of one sort in a run; then the oldest goes, or what protects is refused: `run.full`
-MOST_RUNS: Final = 1_000  # open at once; then the least recently used one is closed
-MOST_CLOSED: Final = 1_000_000  # known as such; then no run is opened until one has ended
-LIFETIME: Final = 24 * 3600.0  # seconds without a call after which a run, open or closed, is over
+# The maximum number of items of each type in a run. Beyond it, old records and snapshots are dropped, and new items of
+# other types are rejected.
+MAX_ENTRIES: Final = 10_000
+MAX_RUNS: Final = 1_000  # The maximum number of open runs. Beyond it, the run that was unused for longest is closed.
+# The maximum number of closed runs that are remembered. Beyond it, no new run can be opened.
+MAX_CLOSED_RUNS: Final = 1_000_000
+LIFETIME: Final = 24 * 3600.0  # An open or closed run ends after this many seconds without a call.
 
 _RUN: ContextVar[Run | None] = ContextVar("pdp_run", default=None)
 
@@ -46,7 +46,12 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One version of a source, such as a table of exchange rates, that holds for a whole run. `value` is JSON."""
+    """One version of a source, such as a table of exchange rates, that is fixed for a whole run.
+
+    Attributes:
+        version: the version, such as a date.
+        value: the content of the source as JSON.
+    """
 
     version: str
     value: Any
@@ -54,12 +59,18 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What the application states for all runs. Its functions are quick, or cache by themselves.
+    """Settings of the application for all runs. The functions should be fast, or cache their results.
 
     Args:
-        sources: by name, what reads a source that is pinned when a run starts (pattern 9).
-        source_versions: by id, what returns a system of record's present version (pattern 2).
-        markings_of: `(type, id) -> markings`, or None when they are not known (pattern 8).
+        sources: by name, a function that reads a source, called at the start of a run (pattern 9).
+        source_versions: by id, a function that returns the current version of a system of record (pattern 2).
+        markings_of: returns the markings of a resource `(type, id)`, or None if the markings are unknown (pattern 8).
+
+    Examples:
+        >>> from pdp.tools import Pin
+        >>> deployment = Deployment(sources={"ecb": lambda: Pin("2026-07-01", {"USD": 1.17})})
+        >>> deployment.sources["ecb"]().value["USD"]
+        1.17
     """
 
     sources: Mapping[str, Callable[[], Pin]] = field(default_factory=dict)
@@ -68,32 +79,31 @@ class Deployment:
 
 
 def read_pins(deployment: Deployment) -> dict[str, Pin]:
-    """Return the sources as they are now; one that cannot be read is missing, and logged."""
+    """Return the current versions of all sources. A source that cannot be read is left out and logged."""
     pins = {}
     for source, read in deployment.sources.items():
         try:
             pin = read()
             check_json(pin.value)
             if not isinstance(pin.version, str) or not pin.version:
-                raise TypeError("a pin without version")  # noqa: TRY301 - as if reading raised it
-            # A copy: what the application changes later does not change a run.
+                raise TypeError("a pin needs a version")  # noqa: TRY301 - handled like an error of the source
+            # The value is copied, so that later changes by the application do not change the run.
             pins[source] = Pin(pin.version, orjson.loads(canonical(pin.value)))
-        except Exception:  # noqa: BLE001 - a source that is not there fails what needs it, and nothing else
-            _log.warning("source %s could not be pinned: what needs it fails in this run", source, exc_info=True)
+        except Exception:  # noqa: BLE001 - only tools that need the source fail
+            _log.warning("source %s could not be pinned: tools that need it fail in this run", source, exc_info=True)
     return pins
 
 
 class Run:
-    """One run of an agent. Made by `Runs`; safe to share between threads.
+    """The memory of one run of an agent, or of one call without a `run_id`. Created by `Runs`; thread-safe.
 
-    Without a `run_id` nothing outlives the call. `used_at` is when the last call was made in it, as `Runs` has it. What
-    protects is refused with a PatternFault where there is no room for it, `run.full`, or after `close`, `run.closed`.
+    A new answer, marking or staged action raises `PatternFault`: `run.full` without room, `run.closed` after `close`.
     """
 
     def __init__(self, run_id: str | None, deployment: Deployment) -> None:
         self.run_id = run_id
         self.deployment = deployment
-        self.used_at = 0.0
+        self.used_at = 0.0  # Time of the last call.
         self.pins: Mapping[str, Pin] = MappingProxyType(read_pins(deployment))
         self._lock = threading.Lock()
         self._records: OrderedDict[Any, bytes] = OrderedDict()
@@ -105,43 +115,43 @@ class Run:
         self._is_closed = False
 
     def close(self) -> bool:
-        """Refuse from now on to remember what protects, and return whether something of that kind is remembered.
+        """Reject new answers, markings and staged actions from now on, and return whether the run must stay closed.
 
-        If so, a run that began anew in its place would let through what this one does not.
+        A run with such data or pins must stay closed: a new run with its id would allow calls that this run rejects.
         """
         with self._lock:
             self._is_closed = True
             return bool(self.pins or self._answers or self._markings or self._staged)
 
     def pin(self, source: str) -> Pin:
-        """Return the pin of a source; SourceUnavailableError as of `pinned`."""
+        """Return the version of a source that is pinned for this run, or raise `SourceUnavailableError`."""
         pin = self.pins.get(source)
         if pin is None:
             raise SourceUnavailableError(f"{source} is not pinned in this run")
-        # A copy: what one tool writes to it is not what the next one reads.
+        # The value is copied, so that a tool that changes it does not change it for other tools.
         return replace(pin, value=thawed(pin.value))
 
     def source_version(self, source: str) -> str | None:
-        """Return the present version of a system of record, as the application states it; None: unknown."""
-        ask = self.deployment.source_versions.get(source)
+        """Return the current version of a data source, as the application reports it; None if unknown."""
+        read = self.deployment.source_versions.get(source)
         try:
-            version = ask() if ask is not None else None
-        except Exception:  # noqa: BLE001 - an unknown version: no lookup is answered from the cache
+            version = read() if read is not None else None
+        except Exception:  # noqa: BLE001 - with an unknown version, lookups are not cached
             _log.warning("the version of source %s cannot be read", source, exc_info=True)
             return None
         return version if isinstance(version, str) and version else None
 
     def record(self, key: Any) -> bytes | None:
-        """Return the cached result of a lookup, as JSON text."""
+        """Return the cached result of a lookup as JSON text; None if there is no cached result."""
         return self._records.get(key)
 
     def keep_record(self, key: Any, text: bytes) -> None:
-        """Cache a lookup's result."""
+        """Cache the result of a lookup."""
         with self._lock:
             _keep(self._records, key, text)
 
     def same_answer(self, key: Any, answer: Any) -> bool:
-        """Return whether `key` has been answered so before in this run, or not at all."""
+        """Return whether an answer to a call (`key`) is, or equals, the first answer to this call in this run."""
         this = digest(canonical(answer))
         with self._lock:
             first = self._answers.get(key)
@@ -150,49 +160,49 @@ class Run:
         return first is None or first == this
 
     def keep_snapshot(self, snapshot: str, sources: Iterable[str]) -> None:
-        """Remember a retrieval snapshot and the ids of the sources found in it."""
+        """Remember a retrieval snapshot and the ids of the sources that a search found there."""
         with self._lock:
             _keep(self._snapshots, snapshot, self._snapshots.get(snapshot, frozenset()) | frozenset(sources))
 
     def knows_snapshot(self, snapshot: str) -> bool:
-        """Return whether this run has retrieved from that snapshot."""
+        """Return whether a search of this run returned this snapshot."""
         return snapshot in self._snapshots
 
     def snapshot_of(self, source: str) -> str | None:
-        """Return the newest snapshot in which this run found the source."""
+        """Return the newest snapshot in which a search of this run found the source."""
         with self._lock:
             return next((name for name, sources in reversed(self._snapshots.items()) if source in sources), None)
 
     def mark(self, kind: str, name: str, markings: Iterable[str]) -> None:
-        """Remember the markings of an object, by its type and id; they are added to those that it has."""
+        """Add markings to an object, which is identified by its type and id."""
         with self._lock:
             known = self._markings.get((kind, name), frozenset())
             self._add(self._markings, (kind, name), known | frozenset(markings), "marked objects")
 
     def markings_of(self, kind: str, name: str) -> frozenset[str]:
-        """Return the markings of an object that are known: those of this run and the application's."""
+        """Return the markings of an object that this run or the application knows."""
         known = self._markings.get((kind, name), frozenset())
-        ask = self.deployment.markings_of
+        read = self.deployment.markings_of
         try:
-            stated = None if ask is None else ask(kind, name)
-        except Exception:  # noqa: BLE001 - unknown markings
+            markings = None if read is None else read(kind, name)
+        except Exception:  # noqa: BLE001 - the markings count as unknown
             _log.warning("the markings of %s %s cannot be read", kind, name, exc_info=True)
             return known
-        return known if stated is None or isinstance(stated, str) else known | frozenset(stated)
+        return known if markings is None or isinstance(markings, str) else known | frozenset(markings)
 
     def keep_staged(self, kind: str, payload_digest: str, action_id: str) -> None:
-        """Remember that an action was staged."""
+        """Remember a staged action, so that a later call of this run can commit the action."""
         with self._lock:
             self._add(self._staged, (kind, payload_digest), action_id, "staged actions")
 
     def staged_action(self, kind: str, payload_digest: str) -> str | None:
-        """Return the id of the action of this kind and payload that was staged in this run; None when none was."""
+        """Return the id of the action with this kind and payload that was staged in this run, or None."""
         return self._staged.get((kind, payload_digest))
 
     def bind_staged(self, kind: str, payload_digest: str, call_digest: str) -> str | None:
-        """Return the staged action for exactly this call, which has it from now on; None: there is none, or another's.
+        """Reserve the staged action for one call, and return its id; None if another call has reserved it.
 
-        Of two approvals, neither then stands for the effect of the other.
+        Without this reservation, two approvals could commit the same action.
         """
         with self._lock:
             action_id = self._staged.get((kind, payload_digest))
@@ -203,43 +213,38 @@ class Run:
     def _add(self, entries: dict[Key, Value], key: Key, value: Value, plural: str) -> None:
         if self._is_closed:
             raise PatternFault(RunClosedError.code, "the run was closed to make room for others")
-        if len(entries) >= MOST_ENTRIES and key not in entries:
-            raise PatternFault("run.full", f"the run remembers {MOST_ENTRIES} {plural}, and has no room for more")
+        if len(entries) >= MAX_ENTRIES and key not in entries:
+            raise PatternFault("run.full", f"the run remembers {MAX_ENTRIES} {plural}, which is the maximum")
         entries[key] = value
 
 
 class RunClosedError(StateError):
-    """The run was closed to make room for others: what it remembered is gone, and it does not go on without."""
+    """The run was closed to make room for other runs. The run's memory is lost, so the run cannot continue."""
 
     code: ClassVar[str] = "run.closed"
 
 
 class RunsFullError(StateError):
-    """No run can be opened without forgetting which ones were closed."""
+    """No run can be opened, because the open runs and the list of closed runs are full."""
 
     code: ClassVar[str] = "run.too_many"
 
 
 class Runs:
-    """The runs that are open, each of one caller. Safe to share between threads.
-
-    Where there are too many, the one that was used least recently gives way. If it remembers something that protects,
-    no call is made in it any more, until its caller has ended it or no call was tried for a day.
-    """
+    """The open runs of all callers. Beyond `MAX_RUNS`, the least recently used run is closed (see `Run.close`)."""
 
     def __init__(self, deployment: Deployment | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.deployment = Deployment() if deployment is None else deployment
         self._clock = clock
-        # Both in the order of their last call.
+        # Open and closed runs are both ordered by their last calls.
         self._runs: OrderedDict[bytes, Run] = OrderedDict()
         self._closed: OrderedDict[bytes, float] = OrderedDict()
         self._lock = threading.Lock()
 
     def open(self, run_id: str | None, caller: str) -> Run:
-        """Return the run of that id, a new one when it is not open; without an id one that nobody else gets.
+        """Return the caller's open run with this id, or open a new run. Without an id, the run is for one call only.
 
-        Equal ids of two callers have nothing in common. RunClosedError: it was closed to make room for others;
-        RunsFullError: it is not open, and there is no room.
+        Raises `RunClosedError` if the run was closed to make room, and `RunsFullError` if no more runs fit.
         """
         if run_id is None:
             return Run(None, self.deployment)
@@ -247,8 +252,8 @@ class Runs:
         with self._lock:
             run = self._open_run(key, run_id)
         if run is None:
-            # Reading sources may take a while: not under the lock. Of two that start at once, the first to be done is
-            # the run for both.
+            # The sources are read without the lock, because reading may be slow. If two threads open the same run, the
+            # run of the first thread is used.
             new = Run(run_id, self.deployment)
             with self._lock:
                 run = self._open_run(key, run_id)
@@ -259,7 +264,7 @@ class Runs:
         return run
 
     def end(self, run_id: str, caller: str) -> None:
-        """Forget a run, open or closed, and all that it remembers. Nothing happens when there is none."""
+        """Delete an open or closed run and its memory. An unknown run is ignored."""
         key = _key(run_id, caller)
         with self._lock:
             self._runs.pop(key, None)
@@ -275,8 +280,8 @@ class Runs:
             self._closed[key] = now
             self._closed.move_to_end(key)
             raise RunClosedError(
-                f"run {run_id:.60} was closed to make room for others, and what it remembered is gone",
-                hint="go on under another run_id, or end it; end runs that are over",
+                f"run {run_id:.60} was closed to make room for others, and its memory is lost",
+                hint="use another run_id, or end this run; end finished runs",
             )
         run = self._runs.get(key)
         if run is not None:
@@ -285,41 +290,48 @@ class Runs:
         return run
 
     def _make_room(self) -> None:
-        while len(self._runs) >= MOST_RUNS:
-            if len(self._closed) >= MOST_CLOSED:
-                raise RunsFullError(f"{MOST_RUNS} runs are open, and no more can be closed", hint="end what is over")
+        while len(self._runs) >= MAX_RUNS:
+            if len(self._closed) >= MAX_CLOSED_RUNS:
+                raise RunsFullError(f"{MAX_RUNS} runs are open, and no more can be closed", hint="end finished runs")
             key, run = self._runs.popitem(last=False)
             if run.close():
                 self._closed[key] = self._clock()
 
 
 def pinned(source: str) -> Pin:
-    """Return what a source was pinned to when the run started; for use in a tool.
+    """Return the version of a source that was fixed when the run started. Call this function in a tool.
 
-        def convert_currency(value, target):
-            rates = pinned("ecb").value
-            return {"amount": round(value["amount"] * rates[target["currency"]], 2), ...}
+    Args:
+        source: a name in `Deployment.sources`.
 
-    SourceUnavailableError: no such source is declared, it could not be read then, or no run is going on.
+    Raises:
+        SourceUnavailableError: the source is not declared, could not be read, or no run is active.
+
+    Examples:
+        >>> def convert_currency(amount, target):
+        ...     return round(amount * pinned("ecb").value[target], 2)
+        >>> convert_currency(100, "USD")  # outside a run
+        Traceback (most recent call last):
+        pdp.patterns.exceptions.SourceUnavailableError: source_unavailable: ecb is not pinned, because ...
     """
     run = _RUN.get()
     if run is None:
-        raise SourceUnavailableError(f"{source} is not pinned: no run is going on")
+        raise SourceUnavailableError(f"{source} is not pinned, because no run is active")
     return run.pin(source)
 
 
 def within_run(run: Run) -> AbstractContextManager[Run]:
-    """Let `pinned` find this run within the block, in this thread or task and in those that it starts."""
+    """Return a context manager in which `pinned` reads from this run, also in threads and tasks that start there."""
     return set_within(_RUN, run)
 
 
 def _keep(entries: OrderedDict[Key, Value], key: Key, value: Value) -> None:
     entries[key] = value
     entries.move_to_end(key)
-    while len(entries) > MOST_ENTRIES:
+    while len(entries) > MAX_ENTRIES:
         entries.popitem(last=False)
 
 
-# Sixteen bytes for each run that was closed, whatever ids and callers look like.
+# The key is a hash, so that each closed run takes 16 bytes, however long its id and its caller's name are.
 def _key(run_id: str, caller: str) -> bytes:
     return hashlib.sha256(canonical([caller, run_id])).digest()[:16]

@@ -1,4 +1,4 @@
-"""The events of a call, beside what tests/flow/test_events.py sees of them through the enforcement point."""
+"""The events of a single call, except the events that tests/flow/test_events.py covers."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from pdp.proposal import Execution
 DATA: dict[str, Any] = {"name": "send_wire", "args": {"lines": [{"text": "a"}]}}
 
 
-def test_a_run_cancelled_before_it_began_has_one_event() -> None:
-    """Tool layer document: a tool whose caller was cancelled before is not run, and that is an event as well."""
+def test_run_cancelled_before_it_began_has_one_event() -> None:
+    """If the caller is cancelled before the tool runs, the tool layer document nevertheless requires an event."""
     seen: list[ToolEvent] = []
     CallEvents([seen.append], DATA).ended(None, None, cancelled=True)
 
@@ -19,7 +19,7 @@ def test_a_run_cancelled_before_it_began_has_one_event() -> None:
     }  # fmt: skip
 
 
-def test_an_observer_that_changes_its_event_changes_no_others() -> None:
+def test_observers_get_separate_copies_of_an_event() -> None:
     seen: list[Any] = []
 
     def spoiling(event: ToolEvent) -> None:

@@ -1,4 +1,4 @@
-"""Running a tool: its result, its failure, or its time-out."""
+"""Running a tool: results, failures and time-outs."""
 
 import asyncio
 import contextvars
@@ -19,7 +19,7 @@ from pdp.contract.sensitive import MASK, Mask, masked
 from pdp.errors import UsageError
 from pdp.execution import runner as running
 from pdp.execution.failures import (
-    LONGEST,
+    MAX_MESSAGE,
     ToolArgumentError,
     ToolError,
     ToolResultError,
@@ -77,7 +77,7 @@ def executed(function: Callable[..., Any], timeout: float | None, asynchronous: 
     [
         pytest.param(double, 42, None, id="function"),
         pytest.param(adouble, 42, None, id="coroutine function"),
-        pytest.param(AsynchronousTool(), 42, None, id="object that is called asynchronously"),
+        pytest.param(AsynchronousTool(), 42, None, id="object with async __call__"),
         *[
             pytest.param(made(error), None, message, id=f"{type(error).__name__}, {made.__name__}")
             for made in (raising, araising)
@@ -88,13 +88,14 @@ def executed(function: Callable[..., Any], timeout: float | None, asynchronous: 
         ],
     ],
 )
-def test_a_result_or_a_failure(
+def test_run_returns_the_result_or_the_failure_of_a_tool(
     function: Callable[..., Any], result: Any, message: str | None, timeout: float | None, asynchronous: bool
 ) -> None:
     execution = executed(function, timeout, asynchronous)
 
     assert (execution.result, execution.started) == (result, True)
-    # The model is told the class alone, the developer has all of it.
+    # The message for the model names only the class of the exception. `error` has the whole exception, for the
+    # developer.
     assert (execution.failure.message if execution.failure else None) == (
         message.partition(":")[0] if message else None
     )
@@ -109,7 +110,7 @@ TIMED_OUT = Failure(FailureCode.TOOL_TIMEOUT, "the tool gave no result within 0.
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_tool_that_takes_too_long(asynchronous: bool) -> None:
+def test_slow_tool_times_out(asynchronous: bool) -> None:
     released = threading.Event()
     try:
         assert executed(lambda number: released.wait(PATIENCE), 0.05, asynchronous).failure == TIMED_OUT
@@ -118,7 +119,7 @@ def test_a_tool_that_takes_too_long(asynchronous: bool) -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_coroutine_that_takes_too_long_is_cancelled(asynchronous: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_coroutine_is_cancelled(asynchronous: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "STOP_SECONDS", PATIENCE)
     cancelled = []
 
@@ -134,7 +135,7 @@ def test_a_coroutine_that_takes_too_long_is_cancelled(asynchronous: bool, monkey
 
 
 @pytest.mark.parametrize("timeout", [None, 30.0])
-def test_a_tool_sees_its_callers_context(timeout: float | None) -> None:
+def test_tool_sees_context_variables_of_its_caller(timeout: float | None) -> None:
     token = _who.set("officer-123")
     try:
         assert run_once(_who.get, {}, timeout).result == "officer-123"
@@ -172,29 +173,31 @@ async def cancelling_itself(number: int) -> None:
         pytest.param(cancelling_itself, "CancelledError", id="a tool that cancels itself"),
         pytest.param(
             returning_what_has_yet_to_run,
-            "the tool returned something that has yet to run; make it an async function",
+            "the tool returned an unfinished coroutine or generator; make it an async function",
             id="a generator",
         ),
         pytest.param(
             forgetting_to_wait,
-            "the tool returned something that has yet to run; make it an async function",
+            "the tool returned an unfinished coroutine or generator; make it an async function",
             id="a coroutine",
         ),
     ],
 )
-def test_odd_ends_are_failures(function: Callable[..., Any], message: str, asynchronous: bool) -> None:
+def test_tool_that_cancels_itself_or_returns_an_unfinished_coroutine_fails(
+    function: Callable[..., Any], message: str, asynchronous: bool
+) -> None:
     failure = executed(function, None, asynchronous).failure
 
     assert failure is not None
     assert failure.message == message
 
 
-async def test_a_coroutine_function_called_synchronously_inside_a_loop() -> None:
+async def test_coroutine_function_can_be_called_synchronously_inside_an_event_loop() -> None:
     assert run_once(adouble, {"number": 21}, None).result == 42
 
 
 @pytest.mark.parametrize("timeout", [None, 30.0])
-def test_what_ends_the_program_is_not_a_failure_of_the_tool(timeout: float | None) -> None:
+def test_system_exit_is_not_a_failure_of_the_tool(timeout: float | None) -> None:
     def leaving() -> None:
         raise SystemExit(7)
 
@@ -202,10 +205,10 @@ def test_what_ends_the_program_is_not_a_failure_of_the_tool(timeout: float | Non
         run_once(leaving, {}, timeout)
 
 
-# Stopping
+# Cancellation and time-outs
 
 
-async def test_a_caller_that_is_cancelled_cancels_the_tool() -> None:
+async def test_cancelled_caller_cancels_the_tool() -> None:
     began, ended = asyncio.Event(), asyncio.Event()
 
     async def waiting() -> None:
@@ -224,7 +227,7 @@ async def test_a_caller_that_is_cancelled_cancels_the_tool() -> None:
     assert ended.is_set()
 
 
-async def test_a_caller_that_is_cancelled_does_not_wait_for_a_plain_function() -> None:
+async def test_cancelled_caller_does_not_wait_for_a_plain_function() -> None:
     began, release, ended = threading.Event(), threading.Event(), threading.Event()
 
     def waiting() -> None:
@@ -244,7 +247,7 @@ async def test_a_caller_that_is_cancelled_does_not_wait_for_a_plain_function() -
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_coroutine_that_ignores_its_cancellation_is_not_waited_for(
+def test_runner_stops_waiting_for_a_coroutine_that_ignores_cancellation(
     asynchronous: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "STOP_SECONDS", 0.05)
@@ -270,7 +273,7 @@ def test_a_coroutine_that_ignores_its_cancellation_is_not_waited_for(
     assert execution.failure == TIMED_OUT
 
 
-def test_a_coroutine_that_blocks_its_loop_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runner_stops_waiting_for_a_coroutine_that_blocks_its_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "STOP_SECONDS", 0.05)
     release = threading.Event()
 
@@ -285,13 +288,13 @@ def test_a_coroutine_that_blocks_its_loop_is_not_waited_for(monkeypatch: pytest.
 
 
 def join_tools() -> None:
-    """Wait for the threads of tools that nobody waited for: what they log is not the next test's."""
+    """Wait for the threads of hung tools, so that their log lines do not reach the next test."""
     for thread in threading.enumerate():
         if thread.name == "pdp-tool":
             thread.join(PATIENCE)
 
 
-async def test_what_a_coroutine_that_blocks_its_callers_loop_comes_to_counts_however_late() -> None:
+async def test_late_result_is_accepted_if_the_coroutine_blocked_the_event_loop_of_its_caller() -> None:
     async def blocking() -> str:
         began = time.monotonic()
         while time.monotonic() < began + 0.05:
@@ -303,7 +306,7 @@ async def test_what_a_coroutine_that_blocks_its_callers_loop_comes_to_counts_how
 
 @pytest.mark.parametrize("raises", [False, True])
 @pytest.mark.parametrize("patience", [0.0, 60.0], ids=["left alone", "waited for"])
-async def test_what_a_coroutine_comes_to_after_its_time_out_is_nobodys(
+async def test_outcome_of_a_coroutine_after_its_time_out_is_ignored(
     patience: float, raises: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(running, "STOP_SECONDS", patience)
@@ -331,7 +334,7 @@ async def test_what_a_coroutine_comes_to_after_its_time_out_is_nobodys(
     assert caplog.records == []
 
 
-def test_many_tools_that_hang_keep_no_other_from_running() -> None:
+def test_tools_that_never_return_do_not_block_other_tools() -> None:
     release = threading.Event()
 
     async def many() -> list[Execution]:
@@ -368,7 +371,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.process
 @pytest.mark.parametrize("timeout", [None, 60.0])
-def test_an_interrupt_ends_the_tool_as_well(timeout: float | None) -> None:
+def test_keyboard_interrupt_ends_the_tool(timeout: float | None) -> None:
     with subprocess.Popen([sys.executable, "-c", INTERRUPTED, repr(timeout)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"began\n"
@@ -377,7 +380,7 @@ def test_an_interrupt_ends_the_tool_as_well(timeout: float | None) -> None:
         assert process.stdout.read() == b"ended\ninterrupted\n"
 
 
-def test_a_plain_function_that_ends_late_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_late_end_of_a_plain_function_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     release = threading.Event()
     late: list[threading.Thread] = []
 
@@ -392,11 +395,11 @@ def test_a_plain_function_that_ends_late_disturbs_nobody(caplog: pytest.LogCaptu
     assert caplog.records == []
 
 
-# What the model is told
+# Failures that the model sees
 
 
 class HubError(ToolError):
-    """An error of a tool's own."""
+    """An application's subclass of `ToolError`."""
 
 
 FAILED = FailureCode.TOOL_EXECUTION_FAILED
@@ -416,7 +419,7 @@ FAILED = FailureCode.TOOL_EXECUTION_FAILED
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )  # fmt: skip
-def test_what_the_model_is_told_of_an_exception(
+def test_model_sees_only_safe_parts_of_an_exception(
     error: Exception, code: FailureCode, message: str, details: dict[str, Any]
 ) -> None:
     failure = Failure(code, message, {"exception": type(error).__name__, **details})
@@ -440,11 +443,11 @@ def test_what_the_model_is_told_of_an_exception(
         ("x" * 300, "x" * 300),
     ],
 )
-def test_safe_text(text: str, shown: str) -> None:
+def test_safe_text_hides_paths_and_control_characters(text: str, shown: str) -> None:
     assert safe_text(text) == shown
 
 
-def test_a_tools_own_words_show_no_password_of_a_url() -> None:
+def test_message_of_a_tool_hides_passwords_in_urls() -> None:
     url = "postgresql://app:hunter2@db:5432/prod"
     failure = failure_of(ToolError(f"no answer of {url}", details={"tried": [url]}))
 
@@ -453,14 +456,10 @@ def test_a_tools_own_words_show_no_password_of_a_url() -> None:
 
 
 class WordlessToolError(ToolError):
-    """An error of a tool that has no text."""
-
     __str__ = SpeechlessError.__str__
 
 
 class DetailessToolError(ToolError):
-    """An error of a tool that has no details."""
-
     def __init__(self, message: str) -> None:
         Exception.__init__(self, message)
 
@@ -480,7 +479,7 @@ ENDLESS["more"] = ENDLESS
     ],
     ids=["a key that is no text", "no text", "no details", "details without end"],
 )
-def test_an_odd_error_of_a_tools_own_is_a_failure(
+def test_tool_error_without_text_or_details_is_a_failure(
     error: ToolError, message: str, details: dict[str, Any], sensitive: list[str]
 ) -> None:
     execution = ToolRunner(entry(sensitive=sensitive), raising(error)).run({"number": 4711})
@@ -499,7 +498,7 @@ SECRETS = {
 }
 
 
-def test_values_of_sensitive_arguments_are_masked_however_they_are_spelled() -> None:
+def test_failure_message_masks_every_spelling_of_a_sensitive_value() -> None:
     names = ["pin", "token", "amounts", "share", "key", "absent"]
     words = "no 12-34 for 'a\\n\\'b\"ü/' as \"a\\n'b\\\"\\u00fc/\" (25000.5, sum) k\\v open"
     error = ToolError(words, details={"seen": ["12-34", 25000.5], "open": "open"})
@@ -514,12 +513,12 @@ def test_values_of_sensitive_arguments_are_masked_however_they_are_spelled() -> 
 
 @settings(max_examples=60)
 @given(secret=st.text("0123456789", min_size=4, max_size=30), before=st.text(max_size=310), after=st.text(max_size=30))
-def test_no_secret_ever_shows(secret: str, before: str, after: str) -> None:
+def test_secrets_never_appear_in_a_failure(secret: str, before: str, after: str) -> None:
     shown = failure_of(ToolError(f"{before}{secret}{after}"), Mask(["secret"], {"secret": secret})).message
 
     assert secret not in shown
     assert shown.isprintable() or not shown.isascii()
-    assert len(shown) <= LONGEST
+    assert len(shown) <= MAX_MESSAGE
 
 
 # Results
@@ -530,8 +529,8 @@ def entry(**fields: Any) -> Tool:
     return effective_tool(DeclaredTool.model_validate(stated), None)
 
 
-def test_an_entry_may_show_the_model_the_text_of_any_exception() -> None:
-    """Without paths and sensitive values, as of a `ToolError`; what is no `Exception` keeps its class alone."""
+def test_manifest_entry_can_permit_the_model_to_see_the_text_of_any_exception() -> None:
+    """The entry shows the text of exceptions, but hides paths and sensitive values in the text, as in a `ToolError`."""
     shown = entry(safety={"error_text": True}, sensitive=["note"], schema={"properties": {"note": {}}})
     for error, message in (
         (ValueError("count must be 1-10, got 11"), "count must be 1-10, got 11"),
@@ -550,7 +549,6 @@ DONE = {"exception": "ToolResultError", "result": "invalid", "effect": "done"}
 
 
 def returned(result: Any, schema: Any = None) -> Execution:
-    """What a tool that returns this comes to."""
     return ToolRunner(entry(result_schema=schema), lambda: result).run({})
 
 
@@ -560,11 +558,11 @@ def returned(result: Any, schema: Any = None) -> Execution:
         ({"rows": []}, RESULT_SCHEMA),
         ({"rows": [1, 2], "more": None}, RESULT_SCHEMA),
         (object(), None),
-        ("x" * (2**20 - 2), None),  # with its quotes, a mebibyte
+        ("x" * (2**20 - 2), None),  # With the two quotes, the JSON text has exactly one mebibyte.
     ],
     ids=["as declared", "with more", "without schema any object", "a mebibyte"],
 )
-def test_a_result_that_is_admitted(result: Any, schema: Any) -> None:
+def test_tool_result_that_matches_its_schema_is_accepted(result: Any, schema: Any) -> None:
     assert returned(result, schema) == Execution(result=result)
 
 
@@ -585,7 +583,7 @@ def test_a_result_that_is_admitted(result: Any, schema: Any) -> None:
         ({"rows": [], "at": object()}, "the result is not JSON: at: object is not a type of JSON"),
     ],
 )
-def test_a_result_that_is_not_what_was_declared(result: Any, message: str) -> None:
+def test_result_that_does_not_match_its_declaration_is_a_failure(result: Any, message: str) -> None:
     execution = returned(result, RESULT_SCHEMA)
 
     assert (execution.result, execution.failure) == (
@@ -596,20 +594,18 @@ def test_a_result_that_is_not_what_was_declared(result: Any, message: str) -> No
 
 
 @pytest.mark.parametrize(("result", "size"), [("x" * 98, 100), ("ü" * 49, 100), ([1] * 49, 99), (b"12345", 5)])
-def test_a_result_is_at_most_so_many_bytes_of_canonical_json(
-    result: Any, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_result_above_the_maximum_size_is_a_failure(result: Any, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "MAX_RESULT", size)
     assert returned(result) == Execution(result=result)
     monkeypatch.setattr(running, "MAX_RESULT", size - 1)
     assert returned(result).failure == Failure(
-        FailureCode.TOOL_EXECUTION_FAILED, f"the result has {size} bytes, at most {size - 1} are admitted",
+        FailureCode.TOOL_EXECUTION_FAILED, f"the result has {size} bytes, but at most {size - 1} are allowed",
         {"exception": "ToolResultError", "result": "too_large", "effect": "done"},
     )  # fmt: skip
 
 
 def doubled(value: Any, times: int) -> Any:
-    """Return a result of little memory in which `value` stands twice as often for each time."""
+    """Return nested lists that contain `value` 2 to the power of `times` times, but share the memory."""
     for _ in range(times):
         value = [value, value]
     return value
@@ -627,10 +623,8 @@ def doubled(value: Any, times: int) -> Any:
     ],
 )
 @pytest.mark.parametrize("schema", [None, {"type": ["object", "array", "string"]}], ids=["no schema", "a schema"])
-def test_a_result_that_is_too_large_is_not_written_as_json(
-    result: Any, schema: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # What nobody writes needs no memory; this is the only place where it would be written.
+def test_oversized_result_is_not_serialized(result: Any, schema: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Serialization would use much memory, so the size is checked before serialization.
     monkeypatch.setattr(running, "canonical", lambda _: pytest.fail("it was written"))
 
     assert returned(result, schema).failure == Failure(
@@ -640,11 +634,11 @@ def test_a_result_that_is_too_large_is_not_written_as_json(
     )
 
 
-def test_of_a_long_message_the_beginning_is_hidden_and_no_part_of_a_value_is_left() -> None:
+def test_long_failure_message_contains_no_part_of_a_sensitive_value() -> None:
     lengths = []
 
     class Measured(Mask):
-        """A mask that notes how much it is asked to hide."""
+        """A mask that records the length of each text that it masks."""
 
         def text(self, text: str) -> str:
             lengths.append(len(text))
@@ -653,13 +647,13 @@ def test_of_a_long_message_the_beginning_is_hidden_and_no_part_of_a_value_is_lef
     value = "".join(f"{number:04x}" for number in range(1000))[:3999]
     mask = Measured(["x"], {"x": value})
 
-    # Five whole values, and five characters of the sixth, are in the 20,000 that are read.
+    # The message is cut to 20,000 characters, in the middle of the sixth sensitive value, and then masked.
     failure = failure_of(ToolError(value * 100), mask)
 
     assert (failure.message, lengths) == ("***" * 4, [20_000])
 
 
-# A tool with all of that
+# Settings of the manifest entry
 
 
 def run_by(runner: ToolRunner, arguments: dict[str, Any], asynchronous: bool) -> Execution:
@@ -667,7 +661,7 @@ def run_by(runner: ToolRunner, arguments: dict[str, Any], asynchronous: bool) ->
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_runner_does_what_the_entry_says(asynchronous: bool) -> None:
+def test_runner_applies_the_settings_of_the_manifest_entry(asynchronous: bool) -> None:
     checked = ToolRunner(entry(result_schema={"type": "integer"}), double)
     capped = ToolRunner(entry(), lambda number: "x" * 2**number)
 
@@ -683,14 +677,14 @@ def test_a_runner_does_what_the_entry_says(asynchronous: bool) -> None:
     failed = run_by(ToolRunner(entry(result_schema=RESULT_SCHEMA), raising(LookupError())), {}, asynchronous)
     assert [execution.failure and execution.failure.message for execution in (wrong, large, secret, failed)] == [
         'the result does not match its schema: result: "xx" is not of type "integer"',
-        "the result has 2097154 bytes, at most 1048576 are admitted",
+        "the result has 2097154 bytes, but at most 1048576 are allowed",
         "argument number: *** is taken",
         "LookupError",
     ]
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_the_time_out_is_the_entrys(asynchronous: bool) -> None:
+def test_runner_uses_the_time_out_of_the_manifest_entry(asynchronous: bool) -> None:
     async def waiting(number: int) -> None:
         await asyncio.Event().wait()
 
@@ -699,17 +693,17 @@ def test_the_time_out_is_the_entrys(asynchronous: bool) -> None:
     assert run_by(runner, {"number": 1}, asynchronous) == Execution(failure=TIMED_OUT)
 
 
-def test_a_tool_needs_a_function_or_a_program() -> None:
+def test_runner_without_function_or_program_is_rejected() -> None:
     with pytest.raises(UsageError) as caught:
         ToolRunner(entry())
 
     assert str(caught.value) == (
-        "tool look_up has no program that it may run "
-        "(state `type: cli` and `cli: {argv: [...]}`, and list the program in the governance file)"
+        "tool look_up has no allowed program "
+        "(set `type: cli` and `cli: {argv: [...]}` in the manifest, and list the program in the governance file)"
     )
 
 
-def test_an_argument_that_the_schema_does_not_state_fills_no_parameter() -> None:
+def test_argument_outside_the_schema_cannot_set_a_parameter() -> None:
     runner = ToolRunner(entry(), lambda number, clearance=None: (number, clearance))
 
     refused = runner.refused({"number": 1, "clearance": "top"})
@@ -724,7 +718,9 @@ def test_an_argument_that_the_schema_does_not_state_fills_no_parameter() -> None
 
 
 @pytest.mark.parametrize("coroutine", [False, True])
-def test_threads_that_hang_make_a_tool_unavailable(coroutine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tool_is_unavailable_if_too_many_threads_are_stuck_in_tools(
+    coroutine: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(running, "STOP_SECONDS", 0.0)
     hold = threading.Event()
 
@@ -746,7 +742,9 @@ def test_threads_that_hang_make_a_tool_unavailable(coroutine: bool, monkeypatch:
 @pytest.mark.parametrize(
     ("details", "started", "effect"), [(None, True, "unknown"), ({"effect": "none"}, False, "none")]
 )
-def test_unavailable_in_the_midst_of_a_tool_with_effects(details: Any, started: bool, effect: str) -> None:
+def test_effect_is_unknown_if_a_running_tool_with_effects_becomes_unavailable(
+    details: Any, started: bool, effect: str
+) -> None:
     pay = raising(ToolUnavailableError("the hub went away", details=details))
     execution = ToolRunner(entry(effect_class="commit-low", compensation="look_up"), pay).run({})
 

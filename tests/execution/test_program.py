@@ -1,4 +1,4 @@
-"""Programs as tools: the command line that a template gives, and real processes up to their end."""
+"""Programs as tools: command lines are made from templates, and processes run until they end or are killed."""
 
 import asyncio
 import gc
@@ -27,7 +27,7 @@ FAILED = FailureCode.TOOL_EXECUTION_FAILED
 
 
 def entry(*argv: str, path: str | None = None, timeout: str | None = None, **cli: Any) -> Tool:
-    """An entry whose schema names what its template uses, and whose program may have it there."""
+    """Return a manifest entry with this command line template, a matching schema and an allowed program."""
     items = [argv_item(text) for text in argv[1:]]
     declared = {
         "name": "run_it", "type": "cli", "cli": {"argv": list(argv), **cli}, "timeout": timeout,
@@ -55,10 +55,10 @@ def script(text: str, **options: Any) -> Tool:
     return entry("sh", "-c", text.replace("{", "{{").replace("}", "}}"), **options)
 
 
-# The template
+# Templates
 
 
-NO_PART = "has a part that cannot stand on a command line: an object, a list or null"
+NO_PART = "contains an object, a list or null, which a command line cannot hold"
 GREP = ("grep", "{ignore_case:--ignore-case}", "{limit:-m}", "--regexp={pattern}", "--", "{paths}")
 
 
@@ -88,7 +88,9 @@ GREP = ("grep", "{ignore_case:--ignore-case}", "{limit:-m}", "--regexp={pattern}
         (("git", "log", "{n:-n}", "--", "{a}"), {"a": "x", "n": True}, ["git", "log", "-n", "--", "x"]),
     ],
 )  # fmt: skip
-def test_a_template_and_its_command_line(template: tuple[str, ...], arguments: dict[str, Any], argv: list[str]) -> None:
+def test_arguments_fill_the_command_line_template(
+    template: tuple[str, ...], arguments: dict[str, Any], argv: list[str]
+) -> None:
     assert CliTool(entry(*template)).argv(arguments) == argv
 
 
@@ -103,17 +105,22 @@ def test_a_template_and_its_command_line(template: tuple[str, ...], arguments: d
                 (("p", "{a:-n}"), {"a": -1}),
                 (("p", "{a:-a}"), {"a": "-x"}),
                 (("p", "-e", "--", "{b}{a}"), {"a": "-", "b": ""}),
-                (("git", "log", "{n:-n}", "--", "{a}"), {"a": "--output=x", "n": True}),  # an option's value is no end
+                # In this command line, `--` is the value of the option `-n`, so it does not end the options.
+                (("git", "log", "{n:-n}", "--", "{a}"), {"a": "--output=x", "n": True}),
             ]
         ),
         (("p", "--", "{a}"), {"a": "x\0y"}, "has a NUL character"),
         (("p", "--a={a}"), {"a": {}}, NO_PART),
         (("p", "{a:-a}"), {"a": [[1]]}, NO_PART),
         (("p", "{a:-a}"), {"a": [None]}, NO_PART),
-        (("p", "--", "{b}{a}"), {"a": [1], "b": [2]}, "is a list, and so is another argument of the same item"),
+        (
+            ("p", "--", "{b}{a}"),
+            {"a": [1], "b": [2]},
+            "is a list, but only one argument of an item of `cli.argv` may be a list",
+        ),
     ],
 )
-def test_an_argument_that_cannot_stand_there(
+def test_argument_that_cannot_be_passed_to_a_program_is_an_error(
     template: tuple[str, ...], arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ToolArgumentError) as caught:
@@ -127,8 +134,8 @@ VALUES = st.text(st.characters(codec="utf-8"), max_size=20) | st.integers(-9, 9)
 
 @settings(max_examples=100)
 @given(st.dictionaries(st.sampled_from(["ignore_case", "limit", "pattern", "paths"]), VALUES | st.lists(VALUES)))
-def test_no_argument_ever_becomes_an_option(arguments: dict[str, Any]) -> None:
-    """What stands before `--` are the template's own options, their values, and nothing else."""
+def test_argument_of_a_program_never_becomes_a_command_line_option(arguments: dict[str, Any]) -> None:
+    """The options before `--` in a command line are always options of the template, and never arguments of the call."""
     try:
         argv = CliTool(entry(*GREP)).argv(arguments)
     except ToolArgumentError:
@@ -142,21 +149,21 @@ def test_no_argument_ever_becomes_an_option(arguments: dict[str, Any]) -> None:
         assert len(argv[argv.index("--") + 1 :]) == len(paths)
 
 
-def test_a_shells_own_script_may_take_arguments_as_parameters() -> None:
+def test_arguments_of_a_shell_script_are_not_interpreted() -> None:
     assert executed(entry("sh", "-c", 'printf %s "$1"', "--", "{a}"), a="$(id); `id`") == Execution("$(id); `id`")
 
 
 @pytest.mark.parametrize(
     ("tool", "message"),
     [
-        (entry("p").model_copy(update={"program": None}), "tool run_it has no program that it may run"),
+        (entry("p").model_copy(update={"program": None}), "tool run_it has no allowed program"),
         (entry("p", "--", "{a}").model_copy(update={"program": Program()}),
          "tool run_it: `cli.argv[2]` is an operand, and arguments are not allowed as operands of `p`"),
         (entry("p", "--", "{a}").model_copy(update={"schema_": {}}),
          "tool run_it: `cli.argv[2]` uses `a`, which is not an argument"),
     ],
 )  # fmt: skip
-def test_what_the_governance_file_does_not_allow_is_never_run(tool: Tool, message: str) -> None:
+def test_program_that_the_governance_file_does_not_allow_is_never_run(tool: Tool, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         ToolRunner(tool)
 
@@ -175,7 +182,7 @@ def exit_of(code: int) -> dict[str, Any]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_grep_with_its_own_exit_codes(tmp_path: Path, asynchronous: bool) -> None:
+def test_grep_exit_code_1_is_a_result(tmp_path: Path, asynchronous: bool) -> None:
     (tmp_path / "a.txt").write_text("One\n-two\n", encoding="utf-8")
     tool = entry(
         "grep", "--no-messages", "{ignore_case:-i}", "--regexp={pattern}", "--", "{paths}",
@@ -195,20 +202,20 @@ def test_grep_with_its_own_exit_codes(tmp_path: Path, asynchronous: bool) -> Non
 @pytest.mark.parametrize(
     ("tool", "result"),
     [
-        pytest.param(script("echo out; echo err >&2"), "out\n", id="standard output alone"),
-        pytest.param(script("echo a; echo b >&2; echo c", output="combined"), "a\nb\nc\n", id="both, as written"),
-        pytest.param(script(":"), "", id="nothing"),
-        pytest.param(script(r"printf 'a\000b\377c'"), "a\ufffdb\ufffdc", id="no UTF-8, and NUL"),
+        pytest.param(script("echo out; echo err >&2"), "out\n", id="standard output only"),
+        pytest.param(script("echo a; echo b >&2; echo c", output="combined"), "a\nb\nc\n", id="combined output"),
+        pytest.param(script(":"), "", id="no output"),
+        pytest.param(script(r"printf 'a\000b\377c'"), "a\ufffdb\ufffdc", id="invalid UTF-8 and NUL"),
         pytest.param(script("""echo '{"a": [1, 2.5, null]}'""", output="json"), {"a": [1, 2.5, None]}, id="JSON"),
-        pytest.param(script("exit 7", exit_codes={"result": [7]}), "", id="a code that is a result"),
+        pytest.param(script("exit 7", exit_codes={"result": [7]}), "", id="exit code of a result"),
         pytest.param(script("cat; echo read"), "read\n", id="no standard input"),
-        pytest.param(script("printf 1234", max_output=4), "1234", id="as many bytes as are admitted"),
-        pytest.param(script("head -c 3000000 /dev/zero >&2; echo done"), "done\n", id="standard error without end"),
+        pytest.param(script("printf 1234", max_output=4), "1234", id="maximum output"),
+        pytest.param(script("head -c 3000000 /dev/zero >&2; echo done"), "done\n", id="long standard error"),
         pytest.param(script("(sleep 0.1; echo late) & echo early"), "early\nlate\n",
-            id="a child writes a little longer"),
+            id="a child writes after the program ended"),
     ],
 )  # fmt: skip
-def test_what_a_program_gives(tool: Tool, result: Any) -> None:
+def test_output_of_a_program_is_the_result(tool: Tool, result: Any) -> None:
     assert executed(tool) == Execution(result)
 
 
@@ -216,7 +223,8 @@ def test_what_a_program_gives(tool: Tool, result: Any) -> None:
 @pytest.mark.parametrize(
     ("tool", "message", "details"),
     [
-        # The first line of standard error, or else of standard output; all of a combined output.
+        # The message is the first line of standard error. If standard error is empty, the message is the first line of
+        # standard output. With combined output, the message is the whole output.
         (script("echo /x/y is bad >&2; echo more >&2; exit 3"), "sh ended with exit code 3: <path> is bad", exit_of(3)),
         (script("echo bad >&2; echo more; exit 3", output="combined"), "sh ended with exit code 3: bad; more",
             exit_of(3)),
@@ -241,7 +249,7 @@ def test_what_a_program_gives(tool: Tool, result: Any) -> None:
          {"exception": "ToolError"}),
     ],
 )  # fmt: skip
-def test_a_program_that_fails(tool: Tool, message: str, details: dict[str, Any]) -> None:
+def test_failing_program_is_a_failure_with_its_message(tool: Tool, message: str, details: dict[str, Any]) -> None:
     arguments: dict[str, Any] = {"a": "x" * 10_000_000} if tool.schema_["properties"] else {}
 
     assert executed(tool, **arguments).failure == Failure(FAILED, message, details)
@@ -249,14 +257,14 @@ def test_a_program_that_fails(tool: Tool, message: str, details: dict[str, Any])
 
 @pytest.mark.process
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_what_is_not_there_is_unavailable_and_not_started(tmp_path: Path, asynchronous: bool) -> None:
+def test_tool_is_unavailable_if_its_program_or_folder_is_missing(tmp_path: Path, asynchronous: bool) -> None:
     no_program = tmp_path / "tool"
     no_program.write_text("#!/none\n")
     no_program.chmod(0o755)
     messages = {
         "program no-such-program is not found": entry("no-such-program"),
         "program gone is not found": entry("gone", path=str(tmp_path / "gone")),
-        "the working folder is not there": entry("ls", cwd=str(tmp_path / "gone")),
+        "the working folder does not exist": entry("ls", cwd=str(tmp_path / "gone")),
         "tool cannot be started: No such file or directory": entry("tool", path=str(no_program)),
         "sh ended with exit code 69: closed": script(
             "echo closed; exit 69", exit_codes={"result": [0], "unavailable": [69]}
@@ -271,7 +279,7 @@ def test_what_is_not_there_is_unavailable_and_not_started(tmp_path: Path, asynch
 
 
 @pytest.mark.process
-def test_only_the_listed_variables_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_sees_only_the_listed_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PDP_SEEN", "seen")
     monkeypatch.setenv("PDP_HIDDEN", "hidden")
     monkeypatch.delenv("PDP_ABSENT", raising=False)
@@ -282,7 +290,7 @@ def test_only_the_listed_variables_are_seen(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.process
-def test_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_runs_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in").mkdir()
     monkeypatch.chdir(tmp_path)
     stated = entry("pwd", cwd="in")
@@ -296,7 +304,7 @@ def test_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.process
-def test_a_sensitive_argument_that_a_program_repeats_is_masked() -> None:
+def test_sensitive_argument_in_the_output_is_masked() -> None:
     tool = entry("sh", "-c", 'echo "no $1" >&2; exit 1', "--", "{pin}").model_copy(update={"sensitive": ("pin",)})
 
     failure = executed(tool, pin="12-34").failure
@@ -304,17 +312,17 @@ def test_a_sensitive_argument_that_a_program_repeats_is_masked() -> None:
     assert failure.message == "sh ended with exit code 1: no ***"
 
 
-# Its end, with everything that it started
+# Process groups
 
 
 def states(*selection: str) -> list[str]:
-    """The states of processes, without those that have ended and only wait to be collected."""
+    """Return the states of the selected processes, except zombies."""
     listed = subprocess.run(["ps", "-o", "stat=,comm=", *selection], capture_output=True, text=True, check=False)
     return [line for line in listed.stdout.splitlines() if not line.startswith("Z")]
 
 
 def all_end(numbers: Path, count: int) -> bool:
-    """Whether that many processes were listed, and all of them end; after SIGKILL that takes the system a moment."""
+    """Check that the file lists `count` processes, and return whether all these processes end soon."""
     listed = numbers.read_text().split()
     assert len(listed) == count
     if not listed:
@@ -323,8 +331,8 @@ def all_end(numbers: Path, count: int) -> bool:
 
 
 async def cancelled(calling: asyncio.Task[Any], ready: Path) -> None:
-    """Cancel a call as soon as its program has made a file."""
-    while not ready.exists():  # noqa: ASYNC110, ASYNC240 - the event is another process's
+    """Cancel a call as soon as its program has created a file."""
+    while not ready.exists():  # noqa: ASYNC110, ASYNC240 - another process creates the file
         await asyncio.sleep(0.01)
     calling.cancel()
 
@@ -339,14 +347,14 @@ END
 
 
 def family(end: str, trap: str = ":", **options: Any) -> Tool:
-    """A program with a child and a grandchild, which list their process ids in the file that is the argument."""
+    """Return a program with a child and a grandchild, which write their process ids to the file in the argument."""
     text = FAMILY.replace("END", end).replace("TRAP", trap).replace("{", "{{").replace("}", "}}")
     return entry("sh", "-c", text, "--", "{file}", **options)
 
 
 @pytest.mark.process
 @pytest.mark.parametrize(("trap", "asynchronous"), [(":", True), ("trap '' TERM", False)])
-def test_a_time_out_ends_the_whole_family(
+def test_program_and_its_children_end_after_a_time_out(
     tmp_path: Path, trap: str, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(program, "TERM_SECONDS", 0.2)
@@ -365,7 +373,7 @@ def test_a_time_out_ends_the_whole_family(
 
 
 @pytest.mark.process
-async def test_cancellation_ends_the_whole_family(tmp_path: Path) -> None:
+async def test_program_and_its_children_end_after_cancellation(tmp_path: Path) -> None:
     numbers = tmp_path / "numbers"
     calling = asyncio.create_task(ToolRunner(family("wait")).arun({"file": str(numbers)}))
     await cancelled(calling, (tmp_path / "numbers.ready"))
@@ -376,7 +384,7 @@ async def test_cancellation_ends_the_whole_family(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-async def test_a_program_may_clean_up_before_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelled_program_can_clean_up_before_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "TERM_SECONDS", 60.0)
     begun, cleaned = tmp_path / "begun", tmp_path / "cleaned"
     text = 'trap \'echo cleaned > "$1/cleaned"; exit\' TERM; sleep 300 > /dev/null 2>&1 & echo > "$1/begun"; wait'
@@ -390,10 +398,8 @@ async def test_a_program_may_clean_up_before_it_ends(tmp_path: Path, monkeypatch
 
 @pytest.mark.process
 @pytest.mark.parametrize("times", [1, 3])
-async def test_a_program_that_is_cancelled_while_it_starts_is_ended_with_what_it_has_started(
-    tmp_path: Path, times: int
-) -> None:
-    """However far the start has come. A transport that is left open warns when it is collected: an error here."""
+async def test_cancellation_while_a_program_starts_ends_its_process_group(tmp_path: Path, times: int) -> None:
+    """The call is cancelled after each number of event loop steps. A transport that stays open fails the test."""
     numbers = tmp_path / "numbers"
     numbers.touch()
     tool = CliTool(entry("sh", "-c", 'sleep 300 & echo "$!" >> "$1"; wait', "--", "{file}"))
@@ -412,14 +418,14 @@ async def test_a_program_that_is_cancelled_while_it_starts_is_ended_with_what_it
 
 
 @pytest.mark.process
-async def test_cancelling_twice_does_not_spare_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second one comes while the program, which ignores SIGTERM, is waited for."""
+async def test_second_cancellation_kills_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program ignores SIGTERM, so the call is still waiting when the second cancellation arrives."""
     monkeypatch.setattr(program, "TERM_SECONDS", 60.0)
     numbers = tmp_path / "numbers"
     tool = CliTool(family("trap '' TERM; while :; do wait; done", "trap '' TERM"))
     calling = asyncio.create_task(tool(file=str(numbers)))
     await cancelled(calling, (tmp_path / "numbers.ready"))
-    for _ in range(3):  # until it has noticed
+    for _ in range(3):  # Let the program notice the first cancellation.
         await asyncio.sleep(0)
     calling.cancel()
 
@@ -430,10 +436,10 @@ async def test_cancelling_twice_does_not_spare_it(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.process
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_what_a_program_leaves_behind_ends_with_it(
+def test_background_processes_end_with_the_program(
     tmp_path: Path, asynchronous: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its children hold its output open, and are not waited for without end."""
+    """Background processes keep the output open, so the call waits for these processes, but only for a limited time."""
     monkeypatch.setattr(program, "TERM_SECONDS", 0.2)
     numbers = tmp_path / "numbers"
 
@@ -442,7 +448,7 @@ def test_what_a_program_leaves_behind_ends_with_it(
 
 
 @pytest.mark.process
-def test_too_much_output_ends_the_whole_family(tmp_path: Path) -> None:
+def test_program_and_its_children_end_after_too_much_output(tmp_path: Path) -> None:
     numbers = tmp_path / "numbers"
 
     failure = executed(family("yes", max_output=1000), file=str(numbers)).failure
@@ -453,10 +459,10 @@ def test_too_much_output_ends_the_whole_family(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_program_that_left_its_group_does_not_keep_the_call_waiting(
+def test_call_does_not_wait_for_a_process_outside_the_process_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is out of reach, and holds the output open."""
+    """A process outside the group is not killed and keeps the output open, so the call stops waiting for the output."""
     monkeypatch.setattr(program, "TERM_SECONDS", 0.1)
 
     left = tmp_path / "left"
@@ -470,7 +476,7 @@ def test_a_program_that_left_its_group_does_not_keep_the_call_waiting(
 
 
 @pytest.mark.process
-async def test_many_programs_at_once() -> None:
+async def test_many_programs_run_concurrently() -> None:
     tool = ToolRunner(entry("sh", "-c", 'echo "$1"', "--", "{a}"))
 
     executions = await asyncio.gather(*(tool.arun({"a": number}) for number in range(40)))

@@ -1,4 +1,4 @@
-"""Trying again: which tools, what failures, how often, and with which pauses."""
+"""Retries: which tools and failures are retried, how often, and how long the pauses before each retry are."""
 
 import asyncio
 import threading
@@ -14,10 +14,10 @@ from pdp.execution.runner import (
     ToolRunner,
     attempts,
     cut_short,
+    is_retryable,
     pauses,
     run_once,
     unavailable,
-    worth_repeating,
 )
 from pdp.manifest.effective import effective_tool
 from pdp.manifest.model import DeclaredTool, Tool
@@ -42,7 +42,7 @@ UP = Execution(result="up")
 
 
 def tried(outcomes: list[Any], retries: int, asynchronous: bool) -> Execution:
-    """Run a tool whose attempts come to each of these in turn: an exception, or a result."""
+    """Run a tool whose attempts return or raise the given outcomes in order."""
 
     def look_up() -> Any:
         outcome = outcomes.pop(0)
@@ -62,15 +62,17 @@ def tried(outcomes: list[Any], retries: int, asynchronous: bool) -> Execution:
         pytest.param({"effect_class": "read-external"}, 4, id="only reads elsewhere"),
         pytest.param({"effect_class": "stage"}, 1, id="stages"),
         pytest.param({"effect_class": "commit-low"}, 1, id="commits"),
-        pytest.param({}, 1, id="nobody says what it does"),
-        pytest.param({"safety": {"side_effects": "read"}}, 1, id="reads, and does not say idempotent"),
+        pytest.param({}, 1, id="no declared effect"),
+        pytest.param({"safety": {"side_effects": "read"}}, 1, id="reads without idempotent"),
         pytest.param({"idempotency": {"required": True}}, 1, id="a key that the tool never sees"),
-        pytest.param({"safety": {"idempotent": True}}, 4, id="says so"),
-        pytest.param({"effect_class": "commit-high", "safety": {"idempotent": True}}, 4, id="commits, and says so"),
-        pytest.param({"effect_class": "pure", "safety": {"idempotent": False}}, 1, id="says that it is not"),
+        pytest.param({"safety": {"idempotent": True}}, 4, id="declared idempotent"),
+        pytest.param(
+            {"effect_class": "commit-high", "safety": {"idempotent": True}}, 4, id="commits, declared idempotent"
+        ),
+        pytest.param({"effect_class": "pure", "safety": {"idempotent": False}}, 1, id="declared not idempotent"),
     ],
 )
-def test_only_what_does_no_harm_twice_is_tried_again(fields: dict[str, Any], expected: int) -> None:
+def test_only_idempotent_tools_are_retried(fields: dict[str, Any], expected: int) -> None:
     assert attempts(entry(retries=3, **fields)) == expected
     assert attempts(entry(**fields)) == 1
 
@@ -83,18 +85,16 @@ def test_only_what_does_no_harm_twice_is_tried_again(fields: dict[str, Any], exp
         pytest.param(UP, False, id="a result"),
         pytest.param(raised(ToolArgumentError("key", "is wrong")), False, id="a wrong argument"),
         pytest.param(raised(ToolResultError("is wrong")), False, id="a wrong result"),
-        pytest.param(raised(ToolUnavailableError("closed")), False, id="not there now"),
-        pytest.param(
-            raised(ToolError("half done", details={"effect": "unknown"})), False, id="a tool that does not know how far"
-        ),
-        pytest.param(unavailable("look_up"), False, id="not there at all"),
+        pytest.param(raised(ToolUnavailableError("closed")), False, id="unavailable now"),
+        pytest.param(raised(ToolError("half done", details={"effect": "unknown"})), False, id="unknown effect"),
+        pytest.param(unavailable("look_up"), False, id="no function"),
         pytest.param(cut_short(), False, id="cut short"),
-        pytest.param(run_once(lambda: threading.Event().wait(0.2), {}, 0.001), False, id="late"),
-        pytest.param(Execution(failure=Failure(FailureCode.TOOL_EXECUTION_FAILED, "?")), False, id="nobody knows why"),
+        pytest.param(run_once(lambda: threading.Event().wait(0.2), {}, 0.001), False, id="time-out"),
+        pytest.param(Execution(failure=Failure(FailureCode.TOOL_EXECUTION_FAILED, "?")), False, id="no exception"),
     ],
 )
-def test_only_what_could_come_to_something_else_is_tried_again(execution: Execution, expected: bool) -> None:
-    assert worth_repeating(execution) is expected
+def test_only_temporary_failures_are_retried(execution: Execution, expected: bool) -> None:
+    assert is_retryable(execution) is expected
 
 
 GONE, HALF_DONE = ConnectionError("down"), ToolError("half done", details={"effect": "unknown"})
@@ -104,14 +104,14 @@ GONE, HALF_DONE = ConnectionError("down"), ToolError("half done", details={"effe
 @pytest.mark.parametrize(
     ("outcomes", "retries", "expected"),
     [
-        pytest.param(["up"], 2, UP, id="at once"),
-        pytest.param([GONE, GONE, "up"], 2, UP._replace(attempts=3), id="at last"),
-        pytest.param([GONE, GONE, GONE], 2, raised(GONE)._replace(attempts=3), id="never"),
+        pytest.param(["up"], 2, UP, id="first attempt succeeds"),
+        pytest.param([GONE, GONE, "up"], 2, UP._replace(attempts=3), id="last attempt succeeds"),
+        pytest.param([GONE, GONE, GONE], 2, raised(GONE)._replace(attempts=3), id="no attempt succeeds"),
         pytest.param([GONE], 0, raised(GONE), id="one attempt"),
-        pytest.param([GONE, HALF_DONE], 2, raised(HALF_DONE)._replace(attempts=2), id="no longer worth it"),
+        pytest.param([GONE, HALF_DONE], 2, raised(HALF_DONE)._replace(attempts=2), id="failure that is not retried"),
     ],
 )
-def test_until_it_succeeds_or_the_attempts_are_over(
+def test_retries_end_on_success_or_after_all_attempts(
     outcomes: list[Any], retries: int, expected: Execution, asynchronous: bool
 ) -> None:
     left = [*outcomes]
@@ -120,7 +120,7 @@ def test_until_it_succeeds_or_the_attempts_are_over(
     assert left == []
 
 
-def test_pauses_grow_and_vary_and_are_bounded() -> None:
+def test_pauses_between_attempts_grow_randomly_up_to_a_limit() -> None:
     first, *others = pauses(11, None)
 
     bounds = [min(FIRST_PAUSE * 2**number, LONGEST_PAUSE) for number in range(10)]
@@ -130,12 +130,12 @@ def test_pauses_grow_and_vary_and_are_bounded() -> None:
     assert max(others) > FIRST_PAUSE
 
 
-def test_a_pause_that_does_not_fit_into_the_time_out_ends_it() -> None:
+def test_retries_end_if_the_next_pause_would_exceed_the_time_out() -> None:
     assert list(pauses(2, time.monotonic())) == [0]
 
 
 class Hub:
-    """A tool that is down for a while, and spoils the arguments that it gets."""
+    """A tool that fails a few times and changes the arguments that it receives."""
 
     def __init__(self, down: int) -> None:
         self.down = down
@@ -154,7 +154,7 @@ class Hub:
 
 @pytest.mark.parametrize("coroutine", [False, True])
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_each_attempt_gets_the_decided_arguments(coroutine: bool, asynchronous: bool) -> None:
+def test_every_attempt_gets_the_decided_arguments(coroutine: bool, asynchronous: bool) -> None:
     hub = Hub(down=1)
     runner = ToolRunner(entry(effect_class="pure", retries=2), hub.alook_up if coroutine else hub.look_up)
     arguments = {"key": ["a"]}
@@ -166,7 +166,7 @@ def test_each_attempt_gets_the_decided_arguments(coroutine: bool, asynchronous: 
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_what_is_not_idempotent_runs_once_and_its_failure_goes_to_the_caller(asynchronous: bool) -> None:
+def test_tool_that_is_not_idempotent_runs_once(asynchronous: bool) -> None:
     hub = Hub(down=1)
     runner = ToolRunner(entry(effect_class="commit-high", retries=2, idempotency={"required": True}), hub.look_up)
 
@@ -182,7 +182,7 @@ def test_what_is_not_idempotent_runs_once_and_its_failure_goes_to_the_caller(asy
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_late_attempt_is_reported_with_the_entrys_time_out_and_not_repeated(asynchronous: bool) -> None:
+def test_time_out_of_a_later_attempt_is_reported_and_not_retried(asynchronous: bool) -> None:
     release, stated = threading.Event(), list[float]()
 
     def run(seconds: float) -> Execution:
@@ -199,7 +199,7 @@ def test_a_late_attempt_is_reported_with_the_entrys_time_out_and_not_repeated(as
         return asyncio.run(runner.arun({"key": "a"})) if asynchronous else runner.run({"key": "a"})
 
     try:
-        # The pause before the second attempt is a matter of chance, and the first one of the machine.
+        # A random pause or a slow machine may delay the second attempt, so `timely` also tries longer time-outs.
         execution = timely(run, lambda execution: execution.attempts > 1, 0.6)
     finally:
         release.set()
@@ -212,7 +212,7 @@ def test_a_late_attempt_is_reported_with_the_entrys_time_out_and_not_repeated(as
     )  # fmt: skip
 
 
-async def test_a_caller_that_is_cancelled_between_attempts_is_cancelled() -> None:
+async def test_call_can_be_cancelled_between_attempts() -> None:
     began = asyncio.Event()
 
     async def look_up() -> None:
@@ -228,7 +228,7 @@ async def test_a_caller_that_is_cancelled_between_attempts_is_cancelled() -> Non
         await calling
 
 
-def test_what_ends_the_program_ends_the_attempts() -> None:
+def test_system_exit_of_a_tool_is_not_retried() -> None:
     left = [SystemExit(7), "up"]
 
     with pytest.raises(SystemExit, match="7"):

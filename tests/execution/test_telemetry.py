@@ -1,4 +1,4 @@
-"""Spans and metrics of calls, as OpenTelemetry's own exporters in memory get them."""
+"""Spans and metrics of calls, read from the in-memory exporters of OpenTelemetry."""
 
 import importlib
 import logging
@@ -42,7 +42,7 @@ def ran(collected: Collected, execution: Execution) -> None:
 TOOL = {"pdp.tool": "send_wire"}
 
 
-def test_the_spans_of_a_call_that_succeeds(caplog: pytest.LogCaptureFixture) -> None:
+def test_successful_call_has_three_spans(caplog: pytest.LogCaptureFixture) -> None:
     collected = Collected()
 
     ran(collected, Execution(result=1, attempts=3))
@@ -79,7 +79,9 @@ def test_the_spans_of_a_call_that_succeeds(caplog: pytest.LogCaptureFixture) -> 
         ),
     ],
 )
-def test_a_run_that_fails(execution: Execution, outcome: str, error_class: str, message: str) -> None:
+def test_failed_run_has_spans_with_error_status(
+    execution: Execution, outcome: str, error_class: str, message: str
+) -> None:
     collected = Collected()
 
     ran(collected, execution)
@@ -95,7 +97,7 @@ def test_a_run_that_fails(execution: Execution, outcome: str, error_class: str, 
     ]
 
 
-def test_the_metrics() -> None:
+def test_metrics_count_runs_errors_and_costs() -> None:
     collected = Collected(costs={"send_wire": lambda result: result["cents"] if result else None})
     failed = Execution(failure=failure_of(LookupError("no")), error=LookupError("no"))
 
@@ -120,7 +122,7 @@ def test_the_metrics() -> None:
 
 
 @pytest.mark.parametrize("way", ["plain", "timed", "coroutine", "asynchronous"])
-async def test_spans_that_a_tool_makes_belong_to_its_run(way: str) -> None:
+async def test_spans_of_a_tool_are_children_of_its_run_span(way: str) -> None:
     collected = Collected()
     tracer = collected.provider.get_tracer("tool")
 
@@ -149,7 +151,7 @@ async def test_spans_that_a_tool_makes_belong_to_its_run(way: str) -> None:
     assert parent.span_id == spans["tool.send_wire.run"].context.span_id
 
 
-def test_a_run_that_is_cut_short_is_closed_with_its_call() -> None:
+def test_span_of_an_interrupted_run_ends_with_the_call() -> None:
     collected = Collected()
 
     call = dispatched(collected.telemetry)
@@ -162,7 +164,7 @@ def test_a_run_that_is_cut_short_is_closed_with_its_call() -> None:
 
 
 class BrokenTracer(trace.Tracer):
-    """A tracer that fails, as one of another vendor may."""
+    """A tracer that raises exceptions."""
 
     def start_span(self, *args: Any, **kwargs: Any) -> Never:
         raise LookupError("collector is gone")
@@ -175,7 +177,7 @@ class BrokenProvider(trace.TracerProvider):
         return BrokenTracer()
 
 
-def test_a_telemetry_that_fails_is_logged_and_harms_no_call(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_telemetry_is_logged_and_does_not_affect_calls(caplog: pytest.LogCaptureFixture) -> None:
     telemetry = Telemetry(tracer_provider=BrokenProvider(), costs={"send_wire": lambda result: result["cents"]})
 
     with caplog.at_level(logging.ERROR):
@@ -191,7 +193,7 @@ def test_a_telemetry_that_fails_is_logged_and_harms_no_call(caplog: pytest.LogCa
 
 
 @pytest.mark.process
-def test_without_a_telemetry_opentelemetry_is_not_imported() -> None:
+def test_opentelemetry_is_not_imported_without_telemetry() -> None:
     program = (
         "import sys, pdp.execution.events, pdp.execution.runner, pdp.pep;"
         "print(sorted(m for m in sys.modules if m.split('.')[0] in ('opentelemetry', 'tenacity')))"
@@ -201,7 +203,7 @@ def test_without_a_telemetry_opentelemetry_is_not_imported() -> None:
     assert ran.stdout == "[]\n"
 
 
-def test_without_opentelemetry_the_import_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_opentelemetry_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     monkeypatch.delitem(sys.modules, "pdp.execution.telemetry")
 

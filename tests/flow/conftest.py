@@ -1,4 +1,4 @@
-"""One enforcement point at the desk for all tests of the flow, and others made of it, with stores of their own."""
+"""Fixtures that create enforcement points with in-memory or SQL stores for all tests of the flow."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.support.payments import Hub
 
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pep]:
-    """An enforcement point to be changed by each test, so that the engine is made once."""
+    """An enforcement point that the tests copy, so that the slow creation of an engine happens only once."""
     manifest = desk.effective(tmp_path_factory.mktemp("desk"))
     with desk.engine(manifest) as engine:
         yield Pep(manifest, engine)
@@ -58,6 +58,6 @@ def in_sqlite(base: Pep, works: Desk, store: Database) -> Pep:
 
 @pytest.fixture(params=["in_memory", "in_sqlite"])
 def pep(request: pytest.FixtureRequest) -> Pep:
-    """An enforcement point at the desk, its stores in memory or in one database."""
+    """An enforcement point with all its stores in memory, or all its stores in one database."""
     made: Pep = request.getfixturevalue(request.param)
     return made

@@ -1,4 +1,4 @@
-"""Actions in the enforcement point: no commit without one, none of two commits, and what was done can be taken back."""
+"""Actions, which stand for the effects of calls: they are staged, approved, committed and compensated."""
 
 import asyncio
 import threading
@@ -47,7 +47,7 @@ def states(pep: Pep) -> list[tuple[str, ActionState]]:
 
 
 @both_ways
-def test_a_step_up_stages_a_grant_approves_the_run_commits(pep: Pep, call: Call) -> None:
+def test_action_is_staged_by_step_up_approved_by_grant_and_committed_by_run(pep: Pep, call: Call) -> None:
     first, second = (call(pep, propose("send_letter"), session()) for _ in range(2))
     approval, action = asked(first), acted(first)
 
@@ -75,10 +75,12 @@ def test_a_step_up_stages_a_grant_approves_the_run_commits(pep: Pep, call: Call)
     ("error", "state"),
     [
         pytest.param(RuntimeError("no"), FAILED, id="a failure"),
-        pytest.param(KeyboardInterrupt(), APPROVED, id="nobody knows what came of it"),
+        pytest.param(KeyboardInterrupt(), APPROVED, id="outcome unknown"),
     ],
 )
-def test_how_a_run_ends_is_how_its_action_ends(pep: Pep, works: Desk, error: BaseException, state: ActionState) -> None:
+def test_outcome_of_the_commit_tool_sets_the_state_of_its_action(
+    pep: Pep, works: Desk, error: BaseException, state: ActionState
+) -> None:
     works.fails = error
     granted(pep, propose("send_letter"))
     if isinstance(error, Exception):
@@ -91,7 +93,7 @@ def test_how_a_run_ends_is_how_its_action_ends(pep: Pep, works: Desk, error: Bas
 
 
 @pytest.mark.parametrize("end", ["deny", "withdraw"])
-def test_what_is_denied_or_withdrawn_is_never_committed_and_asking_again_stages_anew(
+def test_denied_or_withdrawn_action_is_never_committed_and_next_call_stages_a_new_one(
     pep: Pep, works: Desk, end: str
 ) -> None:
     first = asked(pep.call(propose("send_letter"), session()))
@@ -112,7 +114,7 @@ def test_what_is_denied_or_withdrawn_is_never_committed_and_asking_again_stages_
     assert works.runs == [("send_letter", 5)]
 
 
-def test_an_approval_that_runs_out_leaves_its_action_behind(pep: Pep) -> None:
+def test_call_after_its_approval_has_expired_stages_a_new_action(pep: Pep) -> None:
     first = granted(pep, propose("send_letter"))
     late = pep.call(propose("send_letter"), session(time="2026-07-02T10:00:00Z"))
 
@@ -120,7 +122,7 @@ def test_an_approval_that_runs_out_leaves_its_action_behind(pep: Pep) -> None:
     assert states(pep) == [("send_letter", APPROVED), ("send_letter", STAGED)]
 
 
-def test_the_same_approved_call_without_a_key_is_a_new_action_each_time(pep: Pep, works: Desk) -> None:
+def test_repeated_call_without_key_stages_a_new_action(pep: Pep, works: Desk) -> None:
     for _ in range(2):
         granted(pep, propose("recall_letter"), idempotency_key=None)
         assert pep.call(propose("recall_letter"), session(idempotency_key=None, time=SOON)).executed
@@ -130,7 +132,7 @@ def test_the_same_approved_call_without_a_key_is_a_new_action_each_time(pep: Pep
 
 
 @both_ways
-def test_a_commit_that_the_policy_allows_is_staged_and_approved_in_one_go(pep: Pep, works: Desk, call: Call) -> None:
+def test_commit_allowed_by_policy_runs_without_an_approval(pep: Pep, works: Desk, call: Call) -> None:
     ran = [acted(call(pep, propose("post_note"), session())) for _ in range(2)]
 
     assert [(action.state, action.approval_id) for action in ran] == [(COMMITTED, None)] * 2
@@ -138,9 +140,9 @@ def test_a_commit_that_the_policy_allows_is_staged_and_approved_in_one_go(pep: P
     assert len(works.runs) == 2
 
 
-def test_equal_commits_at_the_same_time_have_an_action_each(pep: Pep) -> None:
+def test_concurrent_commits_with_the_same_arguments_get_separate_actions(pep: Pep) -> None:
     together = threading.Barrier(4)
-    # Each is still running when the others are approved.
+    # Each tool waits until all four tools run, so all four actions are approved at the same time.
     tools = {"post_note": lambda account, amount: together.wait(PATIENCE)}
     pep = pep.with_changes(tools=tools)
     with ThreadPoolExecutor(4) as threads:
@@ -150,7 +152,7 @@ def test_equal_commits_at_the_same_time_have_an_action_each(pep: Pep) -> None:
     assert states(pep) == [("post_note", COMMITTED)] * 4
 
 
-def test_what_only_reads_or_drafts_has_no_action(pep: Pep) -> None:
+def test_call_of_a_read_or_draft_tool_creates_no_action(pep: Pep) -> None:
     evaluations = [pep.call(propose(tool), session()) for tool in ("read_entry", "keep_draft")]
 
     assert [(each.executed, each.action) for each in evaluations] == [(True, None), (True, None)]
@@ -158,7 +160,7 @@ def test_what_only_reads_or_drafts_has_no_action(pep: Pep) -> None:
 
 
 @both_ways
-def test_the_action_that_was_staged_is_the_one_that_its_commit_uses(pep: Pep, works: Desk, call: Call) -> None:
+def test_commit_call_uses_the_action_that_an_earlier_call_staged(pep: Pep, works: Desk, call: Call) -> None:
     staged = call(pep, staging("send_letter"), session(idempotency_key="intent-1"))
     approval = asked(call(pep, propose("send_letter"), session()))
     rules(pep).grant(approval.id, CHIEF, SOON)
@@ -173,7 +175,7 @@ def test_the_action_that_was_staged_is_the_one_that_its_commit_uses(pep: Pep, wo
 
 @both_ways
 @pytest.mark.parametrize("run_id", ["run-1", None])
-def test_what_is_staged_waits_for_approval_at_once_and_the_grant_covers_that_commit_alone(
+def test_staging_opens_an_approval_that_covers_only_its_commit(
     pep: Pep, works: Desk, call: Call, run_id: str | None
 ) -> None:
     mine, later = session(run_id=run_id), session(run_id=run_id, time=SOON)
@@ -196,7 +198,7 @@ def test_what_is_staged_waits_for_approval_at_once_and_the_grant_covers_that_com
 
 
 @pytest.mark.parametrize("end", ["deny", "withdraw"])
-def test_what_is_denied_as_it_is_staged_is_never_committed(pep: Pep, works: Desk, end: str) -> None:
+def test_action_denied_after_staging_is_never_committed(pep: Pep, works: Desk, end: str) -> None:
     approval = pep.call(staging("send_letter"), session()).approval
     assert approval is not None
     if end == "deny":
@@ -209,7 +211,7 @@ def test_what_is_denied_as_it_is_staged_is_never_committed(pep: Pep, works: Desk
     assert states(pep) == [("send_letter", DENIED), ("send_letter", STAGED)]
 
 
-def test_a_session_without_a_key_commits_under_the_key_that_staging_gave(pep: Pep) -> None:
+def test_commit_uses_the_key_that_a_staging_call_without_key_generated(pep: Pep) -> None:
     staged = pep.call(staging("send_letter"), session(idempotency_key=None))
     assert staged.approval is not None
     rules(pep).grant(staged.approval.id, CHIEF, SOON)
@@ -222,11 +224,11 @@ def test_a_session_without_a_key_commits_under_the_key_that_staging_gave(pep: Pe
     ("kind", "changes", "opened"),
     [
         pytest.param("pay_small", {}, False, id="a commit that the policy allows"),
-        pytest.param("pay_small", {"amount": 101}, True, id="one that it asks a person about"),
-        pytest.param("pay_small", {"amount": -1}, False, id="one that it denies"),
+        pytest.param("pay_small", {"amount": 101}, True, id="a commit that needs approval"),
+        pytest.param("pay_small", {"amount": -1}, False, id="a commit that the policy denies"),
     ],
 )
-def test_a_person_is_asked_about_what_is_staged_where_the_policy_wants_one(
+def test_staging_opens_approval_only_if_policy_requires_it(
     pep: Pep, kind: str, changes: dict[str, Any], opened: bool
 ) -> None:
     staged = pep.call(staging(kind, **changes), session())
@@ -237,23 +239,23 @@ def test_a_person_is_asked_about_what_is_staged_where_the_policy_wants_one(
     ]  # fmt: skip
 
 
-def test_who_is_interrupted_after_a_staging_has_staged_and_observers_are_told_so(base: Pep, works: Desk) -> None:
+def test_staging_is_recorded_as_succeeded_if_its_caller_is_interrupted_later(base: Pep, works: Desk) -> None:
     def decides(request: dict[str, Any]) -> dict[str, Any]:
         if request["action"]["properties"]["tool"] == "send_letter":
             raise KeyboardInterrupt
         return answer()
 
-    told: list[ToolEvent] = []
-    pep = Pep(base.manifest, Scripted(decides), tools=works.tools(), approvals=Approvals(), observers=[told.append])
+    events: list[ToolEvent] = []
+    pep = Pep(base.manifest, Scripted(decides), tools=works.tools(), approvals=Approvals(), observers=[events.append])
     with pytest.raises(KeyboardInterrupt):
         pep.call(staging("send_letter"), session())
 
-    assert [(event.action, event.error) for event in told] == [("execute_end", None)]
+    assert [(event.action, event.error) for event in events] == [("execute_end", None)]
     assert ("tool.stage_effect.result", "succeeded") in recorded(pep)
 
 
 @both_ways
-def test_a_commit_excused_from_approval_runs_once_for_what_was_staged(pep: Pep, works: Desk, call: Call) -> None:
+def test_commit_without_approval_runs_once_per_staged_action(pep: Pep, works: Desk, call: Call) -> None:
     before = call(pep, propose("pay_small"), session())
     staged = call(pep, staging("pay_small"), session(idempotency_key="intent-1"))
     ran, again, other = (call(pep, propose("pay_small", **more), session()) for more in ({}, {}, {"amount": 6}))
@@ -263,14 +265,14 @@ def test_a_commit_excused_from_approval_runs_once_for_what_was_staged(pep: Pep, 
     assert (again.verdict, again.codes) == (Verdict.DENY, ("actions.state",))
     assert again.outcome.rejection is not None
     assert again.outcome.rejection.reason == (
-        "DENY: actions.state: the action staged for pay_small was committed or denied, or is another call's"
+        "DENY: actions.state: the action staged for pay_small was committed or denied, or belongs to another call"
     )
     for each in (before, other):
         assert failure(each).details["rule"] == "commit.unstaged"
     assert (works.runs, states(pep)) == ([("pay_small", 5)], [("pay_small", COMMITTED)])
 
 
-def test_of_commits_at_once_one_has_the_staged_action(pep: Pep, works: Desk) -> None:
+def test_only_one_of_concurrent_commits_gets_the_staged_action(pep: Pep, works: Desk) -> None:
     pep.call(staging("pay_small"), session())
     with ThreadPoolExecutor(8) as threads:
         evaluations = list(threads.map(lambda _: pep.call(propose("pay_small"), session()), range(8)))
@@ -282,7 +284,7 @@ def test_of_commits_at_once_one_has_the_staged_action(pep: Pep, works: Desk) -> 
 
 
 @both_ways
-def test_two_approvals_have_an_action_each(pep: Pep, call: Call) -> None:
+def test_two_approvals_for_calls_with_the_same_arguments_have_separate_actions(pep: Pep, call: Call) -> None:
     staged = call(pep, staging("send_letter"), session(idempotency_key="intent-1"))
     first, second = (call(pep, propose("send_letter"), session(idempotency_key=key)) for key in ("key-1", "key-2"))
     again = call(pep, propose("send_letter"), session())
@@ -297,8 +299,9 @@ def test_two_approvals_have_an_action_each(pep: Pep, call: Call) -> None:
     assert acted(first).id != acted(second).id
 
 
-def test_an_action_that_another_approval_has_approved_does_not_run(pep: Pep, works: Desk) -> None:
-    # It has the same stores, and does not know what the first one is doing: another process.
+def test_approved_call_is_denied_if_another_approval_approved_its_action(pep: Pep, works: Desk) -> None:
+    # The copy shares the stores but not the runs in memory, so the copy acts like an enforcement point in another
+    # process.
     other = pep.with_changes(actions=pep.actions)
     approvals = []
     for each, key in ((pep, "key-1"), (other, "key-2")):
@@ -314,7 +317,7 @@ def test_an_action_that_another_approval_has_approved_does_not_run(pep: Pep, wor
     assert (ran.executed, acted(ran).approval_id, works.runs) == (True, approvals[0].id, [("send_letter", 5)])
 
 
-def test_what_another_caller_has_staged_in_a_run_of_that_name_is_not_used(pep: Pep, works: Desk) -> None:
+def test_call_does_not_use_an_action_staged_by_another_caller(pep: Pep, works: Desk) -> None:
     other = session(claims={**session().claims, "iss": "https://other.example"})
     for kind in ("send_letter", "pay_small"):
         pep.call(staging(kind), session(idempotency_key=f"intent-{kind}"))
@@ -331,7 +334,7 @@ def test_what_another_caller_has_staged_in_a_run_of_that_name_is_not_used(pep: P
 
 
 class Failing(MemoryActions):
-    """A store that fails in one of its steps."""
+    """An action store that fails in the step with the given name."""
 
     def __init__(self, step: str, error: BaseException | None = None) -> None:
         super().__init__()
@@ -353,7 +356,7 @@ class Failing(MemoryActions):
             raise self.error
 
 
-def test_a_staging_that_is_interrupted_is_recorded_as_unknown(base: Pep) -> None:
+def test_interrupted_staging_is_recorded_as_unknown(base: Pep) -> None:
     pep = base.with_changes(audit=MemoryAudit(), actions=Failing("staged", KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         pep.call(staging("send_letter"), session())
@@ -362,7 +365,7 @@ def test_a_staging_that_is_interrupted_is_recorded_as_unknown(base: Pep) -> None
     assert recorded(pep) == [("tool.stage_effect.dispatch", "ALLOW"), ("tool.stage_effect.result", "unknown")]
 
 
-def test_an_action_that_was_denied_by_itself_keeps_its_approved_call_from_running(pep: Pep, works: Desk) -> None:
+def test_approved_call_does_not_run_if_its_action_was_denied(pep: Pep, works: Desk) -> None:
     approval = granted(pep, propose("send_letter"))
     action = pep.actions.get(str(approval.action_id))
     assert action is not None
@@ -380,7 +383,7 @@ def test_an_action_that_was_denied_by_itself_keeps_its_approved_call_from_runnin
 
 @pytest.mark.parametrize("step", ["stage", "approved"])
 @both_ways
-def test_a_commit_whose_action_cannot_be_kept_does_not_run(base: Pep, works: Desk, step: str, call: Call) -> None:
+def test_commit_does_not_run_if_its_action_cannot_be_stored(base: Pep, works: Desk, step: str, call: Call) -> None:
     pep = base.with_changes(audit=MemoryAudit(), tools=works.tools(), keys=MemoryIdempotency(), actions=Failing(step))
     denied = call(pep, propose("book_entry"), session())
 
@@ -394,7 +397,7 @@ def test_a_commit_whose_action_cannot_be_kept_does_not_run(base: Pep, works: Des
 
 
 @pytest.mark.parametrize("error", [StoreError("database x: gone"), ConnectionError("the store's own error")])
-def test_an_action_that_cannot_be_settled_is_an_alarm_and_the_result_stands(
+def test_result_is_returned_and_an_error_logged_if_its_action_cannot_be_stored(
     base: Pep, works: Desk, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     pep = base.with_changes(
@@ -405,11 +408,11 @@ def test_an_action_that_cannot_be_settled_is_an_alarm_and_the_result_stands(
     assert (ran.result, acted(ran).state) == ({"number": 1, "account": "cash"}, APPROVED)
     assert (again.executed, again.result) == (False, ran.result)
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("CRITICAL", f"what action {acted(ran).id} stands for has run, and it could not be moved to committed"),
+        ("CRITICAL", f"action {acted(ran).id} has run, but its state could not be changed to committed"),
     ]
 
 
-def test_a_step_up_whose_action_cannot_be_staged_opens_no_approval(base: Pep) -> None:
+def test_step_up_opens_no_approval_if_its_action_cannot_be_staged(base: Pep) -> None:
     pep = base.with_changes(audit=MemoryAudit(), approvals=Approvals(), actions=Failing("stage"))
     denied = pep.call(propose("send_letter"), session())
 
@@ -418,7 +421,7 @@ def test_a_step_up_whose_action_cannot_be_staged_opens_no_approval(base: Pep) ->
 
 
 @pytest.mark.parametrize("compensated", [Pep.compensate, lambda *given: asyncio.run(Pep.acompensate(*given))])
-def test_a_compensation_is_a_call_like_any_other_and_compensates_once(pep: Pep, works: Desk, compensated: Call) -> None:
+def test_compensation_is_decided_like_any_call_and_runs_once(pep: Pep, works: Desk, compensated: Call) -> None:
     posted = acted(pep.call(propose("post_note"), session()))
     undone = compensated(pep, posted.id, desk.ENTRY, session())
     after = pep.actions.get(posted.id)
@@ -433,11 +436,11 @@ def test_a_compensation_is_a_call_like_any_other_and_compensates_once(pep: Pep, 
     with pytest.raises(UsageError) as caught:
         compensated(pep, posted.id, desk.ENTRY, session())
     assert str(caught.value) == (
-        f"action `{posted.id}` is compensated (only what was committed, or has failed, is compensated)"
+        f"action `{posted.id}` is compensated (only committed or failed actions can be compensated)"
     )
 
 
-def test_a_compensation_that_a_person_has_to_approve(pep: Pep) -> None:
+def test_policy_can_require_approval_for_a_compensation(pep: Pep) -> None:
     booked = acted(pep.call(propose("book_entry"), session()))
     approval = asked(pep.compensate(booked.id, desk.ENTRY, session()))
     unchanged = pep.actions.get(booked.id)
@@ -449,7 +452,7 @@ def test_a_compensation_that_a_person_has_to_approve(pep: Pep) -> None:
     assert states(pep) == [("book_entry", COMPENSATED), ("unbook_entry", COMMITTED)]
 
 
-def test_a_compensation_that_fails_or_is_rejected_leaves_the_action_as_it_was(pep: Pep, works: Desk) -> None:
+def test_failed_or_rejected_compensation_leaves_the_action_unchanged(pep: Pep, works: Desk) -> None:
     posted = acted(pep.call(propose("post_note"), session()))
     rejected = pep.compensate(posted.id, {"account": 1}, session())
     denied = pep.compensate(posted.id, desk.ENTRY, session(claims={"sub": "ben"}))
@@ -459,7 +462,7 @@ def test_a_compensation_that_fails_or_is_rejected_leaves_the_action_as_it_was(pe
     again = pep.compensate(posted.id, desk.ENTRY, session())
 
     assert (rejected.verdict, denied.codes, failed.executed) == (None, ("scopes.missing",), True)
-    # What came of the first try nobody knows, so it is not made again by itself.
+    # The outcome of the first attempt to compensate is unknown, so the compensation does not run a second time.
     assert (again.executed, again.outcome.failure and again.outcome.failure.details["exception"]) == (
         False, "RuntimeError",
     )  # fmt: skip
@@ -471,14 +474,12 @@ CLERKS = ("ann", "ben", "cem")
 
 
 def clerk(number: int) -> Any:
-    """The session of one of three people, of issuers of their own."""
+    """Return the session of one of three people, who have different issuers."""
     name = CLERKS[number % 3]
     return session(claims={"sub": name, "iss": f"https://{name}.example", "emts": {"desk": True}})
 
 
-def test_of_compensations_at_once_one_runs_whoever_makes_them(
-    pep: Pep, works: Desk, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_only_one_of_concurrent_compensations_runs(pep: Pep, works: Desk, caplog: pytest.LogCaptureFixture) -> None:
     posted = acted(pep.call(propose("post_note"), session()))
     with ThreadPoolExecutor(8) as threads:
         outcomes = list(threads.map(lambda number: attempt(pep, posted.id, clerk(number)), range(8)))
@@ -488,7 +489,7 @@ def test_of_compensations_at_once_one_runs_whoever_makes_them(
     assert works.runs == [("post_note", 5), ("drop_note", 5)]
 
 
-def test_a_compensation_whose_outcome_nobody_knows_is_not_made_by_somebody_else(pep: Pep, works: Desk) -> None:
+def test_compensation_with_unknown_outcome_is_not_repeated_by_another_caller(pep: Pep, works: Desk) -> None:
     posted = acted(pep.call(propose("post_note"), session()))
     works.fails = RuntimeError("no")
     evaluations = [pep.compensate(posted.id, desk.ENTRY, clerk(number)) for number in range(3)]
@@ -506,7 +507,7 @@ def attempt(pep: Pep, action_id: str, who: Any) -> str:
         return "refused"
 
 
-def test_what_cannot_be_compensated_is_said(pep: Pep, tmp_path: Path) -> None:
+def test_action_that_cannot_be_compensated_is_an_error(pep: Pep, tmp_path: Path) -> None:
     waits = acted(pep.call(propose("send_letter"), session()))
     posted = acted(pep.call(propose("post_note"), session()))
     file = tmp_path / "other.yaml"
@@ -533,11 +534,11 @@ tools:
             each.compensate(action_id, desk.ENTRY, who)
         faults.append(str(caught.value))
 
-    hint = "(compensate it with the manifest that it was committed with)"
+    hint = "(use the manifest with which the action was committed)"
     assert faults == [
-        "action `unknown` is not there (take the id from `Evaluation.action`)",
-        f"action `{waits.id}` is staged (only what was committed, or has failed, is compensated)",
+        "action `unknown` does not exist (take the id from `Evaluation.action`)",
+        f"action `{waits.id}` is staged (only committed or failed actions can be compensated)",
         f"action `{posted.id}`: its kind `post_note` is not a tool of manifest 2026.2.0 {hint}",
         f"action `{posted.id}`: tool post_note declares no compensation (add `compensation: TOOL`)",
-        "no session is given (open one with `with pep.using(session)`, or pass it)",
+        "the call has no session (open a session with `with pep.using(session)`, or pass one)",
     ]

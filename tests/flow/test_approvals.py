@@ -1,4 +1,4 @@
-"""Approvals in the enforcement point: STEP_UP opens one, a granted one lets exactly its call through, and once."""
+"""A STEP_UP opens an approval for one call. After a grant, exactly this call may run, once."""
 
 import sys
 import threading
@@ -39,7 +39,7 @@ def scripted(hub: Hub, manifest: EffectiveManifest = EFFECTIVE, **options: Any) 
 
 
 def granted(pep: Pep, **changes: Any) -> Approval:
-    """Call, and have the approval that it asks for granted."""
+    """Make a call that needs approval, grant the approval, and return the approval."""
     return rules(pep).grant(asked(pep.call(wire(), session(**changes))).id, BOSS, SOON)
 
 
@@ -48,7 +48,7 @@ def shown(pep: Pep) -> list[Any]:
     return [request["context"]["approval"] for request in pep.engine.asked]
 
 
-def test_a_step_up_opens_an_approval_and_finds_it_again(pep: Pep, hub: Hub) -> None:
+def test_repeated_calls_that_need_approval_open_only_one_approval(pep: Pep, hub: Hub) -> None:
     first, second = pep.call(wire(), session()), pep.call(wire(), session())
 
     assert first.approval is not None
@@ -66,10 +66,10 @@ def test_a_step_up_opens_an_approval_and_finds_it_again(pep: Pep, hub: Hub) -> N
     ]
 
 
-def test_a_granted_call_runs_once_and_is_recorded_in_order(pep: Pep, hub: Hub) -> None:
+def test_granted_call_runs_once_and_its_steps_are_recorded_in_order(pep: Pep, hub: Hub) -> None:
     approval = granted(pep)
     ran = pep.call(wire(), session(time=SOON))
-    # However long ago the approval was used, a replay still has it.
+    # A replay of the call shows the used approval, even long after the approval has expired.
     again = pep.call(wire(), session(time="2026-07-09T10:00:00Z"))
 
     assert (ran.verdict, ran.executed, ran.result) == (Verdict.ALLOW, True, {"wire_id": "wire-1"})
@@ -96,7 +96,7 @@ def test_a_granted_call_runs_once_and_is_recorded_in_order(pep: Pep, hub: Hub) -
     ]
 
 
-def test_another_call_with_a_used_key_does_not_get_the_approval_of_the_first(pep: Pep, hub: Hub) -> None:
+def test_call_that_reuses_an_idempotency_key_does_not_get_the_approval_of_the_first_call(pep: Pep, hub: Hub) -> None:
     approval = granted(pep)
     pep.call(wire(), session(time=SOON))
     other = pep.call(wire(), session(time=SOON, purpose="payments.supplier"))
@@ -106,7 +106,7 @@ def test_another_call_with_a_used_key_does_not_get_the_approval_of_the_first(pep
     assert len(hub.wires) == 1
 
 
-def test_deciding_alone_opens_nothing_and_uses_nothing_up(pep: Pep) -> None:
+def test_decide_neither_opens_nor_uses_an_approval(pep: Pep) -> None:
     assert pep.decide(wire(), session()).approval is None
     assert list(rules(pep).list()) == []
 
@@ -127,11 +127,11 @@ def test_deciding_alone_opens_nothing_and_uses_nothing_up(pep: Pep) -> None:
         pytest.param(wire(), {"run_id": "run-2"}, id="another run"),
         pytest.param(wire(), {"claims": {**session().claims, "sub": "other"}}, id="another subject"),
         pytest.param(wire(), {"facts": {**session().facts, "sanctions_status": "hit"}}, id="other facts"),
-        pytest.param(wire(), {"time": END}, id="too late"),
-        pytest.param(wire(), {"time": "2026-07-01T09:59:59Z"}, id="before it was opened"),
+        pytest.param(wire(), {"time": END}, id="expired"),
+        pytest.param(wire(), {"time": "2026-07-01T09:59:59Z"}, id="time before the approval was opened"),
     ],
 )
-def test_what_was_not_approved_needs_an_approval_of_its_own(
+def test_call_with_changed_arguments_needs_another_approval(
     pep: Pep, hub: Hub, proposal: Any, changes: dict[str, Any]
 ) -> None:
     approval = granted(pep)
@@ -142,7 +142,7 @@ def test_what_was_not_approved_needs_an_approval_of_its_own(
     assert shown(pep) == [None, None]
 
 
-def test_another_request_for_the_same_call_is_the_same_call(pep: Pep) -> None:
+def test_approval_covers_the_same_call_with_a_new_request_id_and_time(pep: Pep) -> None:
     granted(pep)
 
     assert pep.decide(wire(), session(request_id="req-2", time=SOON)).allowed
@@ -150,8 +150,7 @@ def test_another_request_for_the_same_call_is_the_same_call(pep: Pep) -> None:
 
 @pytest.mark.parametrize("approvals", [None, Approvals()])
 @pytest.mark.parametrize("mapping", ["$session.facts.approval", {"id": "forged"}])
-def test_an_approval_of_the_caller_is_never_taken(approvals: Approvals | None, mapping: Any) -> None:
-    """Reading a manifest refuses such a mapping; were one to get through, it is overwritten."""
+def test_approval_in_the_callers_session_is_ignored(approvals: Approvals | None, mapping: Any) -> None:
     forged, engine = {"id": "forged"}, Scripted(until_approved)
     tool = EFFECTIVE.tools["initiate_wire"].model_copy(update={"context": {"approval": mapping}})
     pep = Pep(replace(EFFECTIVE, tools={tool.name: tool}), engine, approvals=approvals)
@@ -162,7 +161,7 @@ def test_an_approval_of_the_caller_is_never_taken(approvals: Approvals | None, m
     assert (decided.verdict, engine.asked[0]["context"]["approval"]) == (Verdict.STEP_UP, None)
 
 
-def test_the_policy_has_the_last_word_over_a_granted_approval(pep: Pep, hub: Hub) -> None:
+def test_policy_can_deny_a_call_with_a_granted_approval(pep: Pep, hub: Hub) -> None:
     approval = granted(pep)
     assert isinstance(pep.engine, Scripted)
     pep.engine.respond = lambda _: answer("DENY", code="approvals.invalid")
@@ -177,7 +176,7 @@ def test_the_policy_has_the_last_word_over_a_granted_approval(pep: Pep, hub: Hub
 
 
 def at_once(pep: Pep) -> list[Evaluation]:
-    """What four threads get whose calls are all decided before one of them goes on."""
+    """Make four calls at once, which are all decided before any call uses the approval. Return the results."""
     granted(pep)
     together = threading.Barrier(4)
 
@@ -191,7 +190,7 @@ def at_once(pep: Pep) -> list[Evaluation]:
         return list(threads.map(lambda _: pep.call(wire(), session()), range(4)))
 
 
-def test_threads_that_call_at_once_run_the_tool_once(pep: Pep, hub: Hub) -> None:
+def test_concurrent_calls_run_the_tool_once(pep: Pep, hub: Hub) -> None:
     evaluations = at_once(pep)
 
     assert sorted((each.verdict or "", each.result["wire_id"], each.executed) for each in evaluations) == [
@@ -205,8 +204,7 @@ def test_threads_that_call_at_once_run_the_tool_once(pep: Pep, hub: Hub) -> None
     }
 
 
-def test_threads_that_call_at_once_without_a_key_run_the_tool_once(hub: Hub) -> None:
-    """Where the entry demands no key, it is the approval that only one of them gets."""
+def test_concurrent_calls_without_key_share_one_approval_and_run_once(hub: Hub) -> None:
     keyless = EFFECTIVE.tools["initiate_wire"].model_copy(update={"idempotency": Idempotency(required=False)})
     evaluations = at_once(scripted(hub, replace(EFFECTIVE, tools={keyless.name: keyless})))
 
@@ -216,7 +214,7 @@ def test_threads_that_call_at_once_without_a_key_run_the_tool_once(hub: Hub) -> 
     assert len(hub.wires) == 1
 
 
-def test_an_approval_withdrawn_while_the_call_is_decided_is_a_deny(pep: Pep, hub: Hub) -> None:
+def test_call_is_denied_if_its_approval_is_withdrawn_during_the_decision(pep: Pep, hub: Hub) -> None:
     approval = granted(pep)
 
     def respond(request: dict[str, Any]) -> dict[str, Any]:
@@ -237,7 +235,7 @@ def test_an_approval_withdrawn_while_the_call_is_decided_is_a_deny(pep: Pep, hub
     assert hub.wires == []
 
 
-def test_a_tool_without_a_function_uses_no_approval_up(pep: Pep) -> None:
+def test_tool_without_function_does_not_use_the_approval(pep: Pep) -> None:
     approval = granted(pep)
     called = pep.with_changes(tools={}).call(wire(), session())
 
@@ -246,8 +244,7 @@ def test_a_tool_without_a_function_uses_no_approval_up(pep: Pep) -> None:
 
 
 @pytest.mark.parametrize("takes", [0, 1])
-def test_what_cannot_be_recorded_neither_runs_nor_uses_the_approval_up(hub: Hub, takes: int) -> None:
-    """The first event is that of the dispatch, the second that of the use."""
+def test_call_that_cannot_be_recorded_neither_runs_nor_uses_its_approval(hub: Hub, takes: int) -> None:
     log = FailingAudit(AuditError("disk full"))
     pep = scripted(hub, audit=log)
     approval = granted(pep)
@@ -261,7 +258,7 @@ def test_what_cannot_be_recorded_neither_runs_nor_uses_the_approval_up(hub: Hub,
     assert (ran.executed, ran.approval.id, len(hub.wires)) == (True, approval.id, 1)
 
 
-def test_an_approval_that_cannot_be_recorded_is_not_opened(hub: Hub) -> None:
+def test_approval_that_cannot_be_recorded_is_not_opened(hub: Hub) -> None:
     pep = scripted(hub, audit=FailingAudit(AuditError("disk full"), takes=0))
     called = pep.call(wire(), session())
 
@@ -270,7 +267,7 @@ def test_an_approval_that_cannot_be_recorded_is_not_opened(hub: Hub) -> None:
 
 
 class Failing(MemoryApprovals):
-    """A store that fails in one of its steps."""
+    """An approval store that fails in the step with the given name."""
 
     step = ""
 
@@ -293,7 +290,7 @@ class Failing(MemoryApprovals):
 
 @pytest.mark.parametrize(("step", "first"), [("list", True), ("add", True), ("list", False), ("replace", False)])
 @both_ways
-def test_a_store_that_fails_is_a_deny(hub: Hub, step: str, first: bool, call: Call) -> None:
+def test_call_is_denied_if_the_approval_store_fails(hub: Hub, step: str, first: bool, call: Call) -> None:
     store = Failing()
     pep = scripted(hub, approvals=Approvals(store))
     if not first:
@@ -307,14 +304,14 @@ def test_a_store_that_fails_is_a_deny(hub: Hub, step: str, first: bool, call: Ca
     assert events(pep)[-1]["codes"] == ["pep.internal_error"]
 
 
-def test_without_a_stated_time_the_clock_counts(pep: Pep, hub: Hub) -> None:
+def test_approval_times_come_from_the_clock_if_the_session_has_no_time(pep: Pep, hub: Hub) -> None:
     rules(pep).grant(asked(pep.call(wire(), session(time=None))).id, BOSS)
 
     assert pep.call(wire(), session(time=None)).executed
     assert len(hub.wires) == 1
 
 
-def test_without_approvals_nothing_is_ever_approved(hub: Hub) -> None:
+def test_step_up_opens_no_approval_without_an_approval_store(hub: Hub) -> None:
     pep = scripted(hub, approvals=None)
     called = pep.call(wire(), session())
 
@@ -322,7 +319,7 @@ def test_without_approvals_nothing_is_ever_approved(hub: Hub) -> None:
     assert [event["approval_id"] for event in events(pep)] == [None]
 
 
-def test_an_enforcement_point_with_changes_shares_engine_and_manifest_and_nothing_else(pep: Pep, hub: Hub) -> None:
+def test_with_changes_replaces_only_the_given_options_of_an_enforcement_point(pep: Pep, hub: Hub) -> None:
     log, store = MemoryAudit(), Approvals()
     other = pep.with_changes(audit=log, approvals=store, tools={})
     called = other.call(wire(), session())
@@ -334,14 +331,14 @@ def test_an_enforcement_point_with_changes_shares_engine_and_manifest_and_nothin
     assert called.approval is not None
     same = pep.with_changes()
     assert (same.audit, same.approvals, same.actions) == (pep.audit, pep.approvals, pep.actions)
-    for one in (pep, same):
-        # What one of them is given later, the other has not.
-        @one.tool
+    for point in (pep, same):
+        # The second registration would fail if the two enforcement points shared their functions.
+        @point.tool
         def lookup_beneficiary(payee_name: str, invoice_ref: str) -> None: ...
 
 
 @pytest.mark.parametrize("name", ["keys", "actions", "runs", "ledger", "budgets"])
-def test_stores_in_memory_are_shared_whoever_uses_them_first(pep: Pep, name: str) -> None:
+def test_copies_of_an_enforcement_point_share_stores_in_memory(pep: Pep, name: str) -> None:
     copies = [pep]
     for _ in range(sys.getrecursionlimit()):
         copies.append(copies[-1].with_changes())
@@ -351,7 +348,7 @@ def test_stores_in_memory_are_shared_whoever_uses_them_first(pep: Pep, name: str
     assert [store is stores[0] for store in stores] == [True, True, True, name not in ("actions", "runs")]
 
 
-def test_with_another_stream_no_event_of_an_approval_goes_to_the_old_one(pep: Pep, hub: Hub) -> None:
+def test_approval_events_of_a_copy_go_only_to_the_audit_stream_of_the_copy(pep: Pep, hub: Hub) -> None:
     log = MemoryAudit()
     other = pep.with_changes(audit=log)
     opened = asked(other.call(wire(), session(time=None)))
@@ -365,7 +362,7 @@ def test_with_another_stream_no_event_of_an_approval_goes_to_the_old_one(pep: Pe
     assert (events(pep), rules(pep).get(opened.id).state) == ([], "consumed")
 
 
-def test_a_release_seen_by_one_is_seen_by_those_made_of_it() -> None:
+def test_copy_of_an_enforcement_point_denies_a_release_older_than_one_seen_by_the_original() -> None:
     engine = Scripted(lambda _: {**answer(), "bundle": {"revision": "sha256:2", "release": 2}})
     pep = Pep(EFFECTIVE, engine)
     assert pep.with_changes().decide(wire(), session()).allowed
@@ -375,7 +372,7 @@ def test_a_release_seen_by_one_is_seen_by_those_made_of_it() -> None:
     assert pep.decide(wire(), session()).codes == ("bundle.stale",)
 
 
-def test_the_worked_example_approved_by_a_second_person_runs_once(payments_engine: EmbeddedEngine, hub: Hub) -> None:
+def test_worked_example_runs_once_after_second_person_approves(payments_engine: EmbeddedEngine, hub: Hub) -> None:
     approvals = Approvals()
     pep = Pep(EFFECTIVE, payments_engine, approvals=approvals, tools={"initiate_wire": hub.initiate_wire})
     first = pep.call(wire(), session())

@@ -1,4 +1,4 @@
-"""Contracts in the enforcement point: what invariants make of a call, what a function is handed, what it leaves."""
+"""Contracts of tools in calls: invariants, the values that a function receives, and how results change the state."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -52,7 +52,7 @@ Given = list[dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def given() -> Given:
-    """What the function was called with."""
+    """The arguments with which the tool function was called, in order."""
     return []
 
 
@@ -93,7 +93,7 @@ def search(query: str, **more: Any) -> dict[str, Any]:
 
 
 @both_ways
-def test_a_config_that_cannot_be_normalised_denies_the_call(pep: Pep, given: Given, call: Call) -> None:
+def test_call_is_denied_if_its_config_cannot_be_normalised(pep: Pep, given: Given, call: Call) -> None:
     denied = call(pep, search("cats"), {**SESSION, "config": {"mode": 7}})
 
     assert (denied.allowed, denied.executed, denied.failed_check, given) == (False, False, "config", [])
@@ -103,7 +103,7 @@ def test_a_config_that_cannot_be_normalised_denies_the_call(pep: Pep, given: Giv
 
 
 @both_ways
-def test_a_function_gets_arguments_state_and_config_and_its_effects_are_merged(
+def test_tool_function_gets_arguments_state_and_config_and_its_result_is_merged_into_the_state(
     pep: Pep, given: Given, call: Call
 ) -> None:
     ran = call(pep, search("gene", limit=3), SESSION)
@@ -119,7 +119,7 @@ def test_a_function_gets_arguments_state_and_config_and_its_effects_are_merged(
 
 
 @both_ways
-def test_a_corrected_call_is_decided_and_run_as_corrected(pep: Pep, given: Given, call: Call) -> None:
+def test_corrected_call_is_decided_and_run_with_the_corrected_arguments(pep: Pep, given: Given, call: Call) -> None:
     ran = call(pep, search("gene", limit=99), SESSION)
 
     assert ran.trips == (Trip("LIMIT_AT_MOST_TEN", "limit is at most 10", Resolution.CORRECTED, ("limit",)),)
@@ -131,7 +131,7 @@ def test_a_corrected_call_is_decided_and_run_as_corrected(pep: Pep, given: Given
 
 
 @both_ways
-def test_a_pruned_call_is_decided_by_nobody_and_recorded(pep: Pep, given: Given, call: Call) -> None:
+def test_pruned_call_is_recorded_but_not_decided(pep: Pep, given: Given, call: Call) -> None:
     dropped = call(pep, search("known"), SESSION)
 
     assert (dropped.pruned, dropped.verdict, dropped.request, dropped.executed) == (True, None, None, False)
@@ -145,7 +145,7 @@ def test_a_pruned_call_is_decided_by_nobody_and_recorded(pep: Pep, given: Given,
 
 
 @both_ways
-def test_a_rejected_call_names_its_invariant(pep: Pep, given: Given, call: Call) -> None:
+def test_rejection_names_the_violated_invariant(pep: Pep, given: Given, call: Call) -> None:
     rejected = call(pep, search("secret"), SESSION)
 
     assert rejected.outcome.as_json() == {
@@ -155,26 +155,26 @@ def test_a_rejected_call_names_its_invariant(pep: Pep, given: Given, call: Call)
     assert [(event["status"], event["rejection"]) for event in events(pep)] == [("rejected", "INVALID_PAYLOAD")]
 
 
-def test_a_result_that_is_not_what_the_effects_declare_changes_no_state(pep: Pep) -> None:
+def test_result_that_violates_declared_state_effects_changes_no_state(pep: Pep) -> None:
     ran = pep.call(search("mistyped"), SESSION)
 
     assert (ran.executed, ran.result, ran.state) == (True, None, None)
     assert ran.outcome.failure is not None
     assert (ran.outcome.failure.message, ran.outcome.failure.details) == (
-        "state effect `found`: the result has str, declared is array",
+        "state effect `found`: the result has str, expected array",
         {"exception": "ToolResultError", "result": "invalid", "effect": "done"},
     )
     assert recorded(pep) == [("tool.search_papers.dispatch", "ALLOW"), ("tool.search_papers.result", "failed")]
 
 
-def test_a_tool_without_effects_leaves_no_state(pep: Pep) -> None:
+def test_call_of_a_tool_without_state_effects_returns_no_state(pep: Pep) -> None:
     ran = pep.call({"tool": "tell_time", "arguments": {}}, SESSION)
 
     assert (ran.result, ran.state) == ("noon", None)
 
 
-def test_a_config_value_is_normalised_once_per_call() -> None:
-    """Tool contract document: one declaration, normalized once, read everywhere."""
+def test_config_value_is_normalised_once_per_call() -> None:
+    """The tool contract document requires that a config value is declared and normalized only once."""
     seen: list[str] = []
     read: list[str] = []
 
@@ -194,12 +194,12 @@ def test_a_config_value_is_normalised_once_per_call() -> None:
     ran = pep.call({"tool": "tell_mode", "arguments": {}}, {**SESSION, "config": {"mode": "SLOW"}})
     pep.engine.close()
 
-    # The default is normalised with the registry, before any call.
+    # The registry normalizes the default value before any call, also only once.
     assert (seen, read, ran.result) == (["x", "SLOW"], ["slow", "slow"], "slow")
 
 
-def test_a_call_is_run_though_its_tool_is_no_longer_listed() -> None:
-    """What a tool says of itself decides what a model is shown. A call that was made before is still tried."""
+def test_call_of_a_tool_that_the_model_no_longer_sees_still_runs() -> None:
+    """`available` only decides which tools a model sees, because the model may have proposed a call earlier."""
     registry = Registry()
     registry.register_contract(
         ToolContract("tell_time", {}, [], "Tell the time."), lambda: "noon", effect_class="pure", risk_tier="low",
@@ -212,7 +212,7 @@ def test_a_call_is_run_though_its_tool_is_no_longer_listed() -> None:
     assert (registry.definitions(), ran.executed, ran.result) == ([], True, "noon")
 
 
-def test_state_after_one_tool(pep: Pep) -> None:
+def test_state_after_a_result_contains_its_declared_state_effects(pep: Pep) -> None:
     state = pep.state_after("search_papers", {"found": ["a"]}, {"found": ["b"], "last_query": None})
 
     assert state == {"found": ["a", "b"]}
@@ -221,10 +221,10 @@ def test_state_after_one_tool(pep: Pep) -> None:
     assert str(caught.value) == "no_such is not a tool of manifest 1 (check the name)"
 
 
-def test_a_registry_of_another_manifest_is_refused(registry: Registry, pep: Pep) -> None:
+def test_registry_of_another_manifest_is_rejected(registry: Registry, pep: Pep) -> None:
     other = Registry()
     other.register_contract(ToolContract("tell_date", {}, [], "Tell the date."), effect_class="pure", risk_tier="low")
     with pytest.raises(UsageError) as caught:
         Pep(registry.manifest, pep.engine, registry=other)
 
-    assert str(caught.value) == ("the registry has another manifest (pass `registry.manifest`, or use `from_registry`)")
+    assert str(caught.value) == "the registry was created with another manifest (use `Pep.from_registry`)"

@@ -1,4 +1,4 @@
-"""The enforcement point: only ALLOW executes, with what was decided, and everything is in the audit."""
+"""Decisions: a tool runs only after ALLOW and only with the decided arguments, and every call is recorded."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +23,7 @@ def pep(payments_engine: EmbeddedEngine, hub: Hub) -> Pep:
     return Pep(payments.effective(), payments_engine, tools={"initiate_wire": hub.initiate_wire})
 
 
-def test_the_worked_example_of_the_registry_document_field_by_field(pep: Pep) -> None:
+def test_worked_example_of_the_registry_document_has_all_trace_fields(pep: Pep) -> None:
     evaluation = pep.decide(wire(), session())
 
     assert evaluation.verdict is Verdict.STEP_UP
@@ -63,7 +63,7 @@ def test_the_worked_example_of_the_registry_document_field_by_field(pep: Pep) ->
     }
 
 
-def test_the_json_of_an_evaluation(pep: Pep) -> None:
+def test_evaluation_as_json_has_all_fields(pep: Pep) -> None:
     evaluation = pep.decide(wire(), session(), tool_call_id="call-7", step_name="pay")
 
     assert evaluation.as_json() == {
@@ -115,7 +115,7 @@ def test_the_json_of_an_evaluation(pep: Pep) -> None:
     }
 
 
-def test_allow_runs_the_tool_once_and_is_recorded_before_and_after(pep: Pep, hub: Hub) -> None:
+def test_allowed_call_runs_once_and_is_recorded_before_and_after(pep: Pep, hub: Hub) -> None:
     evaluation = pep.call(wire(amount=20000), session())
 
     assert (evaluation.allowed, evaluation.executed, evaluation.result) == (True, True, {"wire_id": "wire-1"})
@@ -131,7 +131,7 @@ def test_allow_runs_the_tool_once_and_is_recorded_before_and_after(pep: Pep, hub
     assert pep.audit.digest(b'{"wire_id":"wire-1"}') == after["result_digest"]
 
 
-def test_a_decision_is_recorded_with_who_what_and_why(pep: Pep) -> None:
+def test_decision_event_has_subject_tool_and_reasons(pep: Pep) -> None:
     pep.decide(wire(), session(agent="agent:payments"), tool_call_id="call-7")
 
     [event] = events(pep)
@@ -166,7 +166,7 @@ def test_a_decision_is_recorded_with_who_what_and_why(pep: Pep) -> None:
         pytest.param(wire(beneficiary_id=""), {}, "INVALID_PAYLOAD", {"schema_valid": True}, id="no resource id"),
     ],
 )  # fmt: skip
-def test_what_fails_a_check_never_reaches_the_policy(
+def test_call_that_fails_a_check_never_reaches_the_policy(
     pep: Pep, hub: Hub, proposal: Any, changes: dict[str, Any], code: str, trace: dict[str, Any]
 ) -> None:
     evaluation = pep.call(proposal, session(**changes))
@@ -180,7 +180,7 @@ def test_what_fails_a_check_never_reaches_the_policy(
     assert (event["status"], event["rejection"], event["verdict"]) == ("rejected", code, None)
 
 
-def test_the_type_of_an_event_never_holds_the_models_text(pep: Pep) -> None:
+def test_event_type_never_contains_an_unknown_tool_name_that_the_model_wrote(pep: Pep) -> None:
     pep.decide({"tool": "x" * 1000, "arguments": {}}, session())
 
     [event] = events(pep)
@@ -192,18 +192,20 @@ def test_the_type_of_an_event_never_holds_the_models_text(pep: Pep) -> None:
     [
         pytest.param({}, "decision.request_invalid", id="no subject"),
         pytest.param({"sub": "x", "limits": {"wire.auto_approved": "1"}}, "decision.request_invalid", id="text limit"),
-        pytest.param({"sub": "x", "act": {"sub": "a", "scopes": "x"}}, "decision.request_invalid", id="mistyped actor"),
+        pytest.param(
+            {"sub": "x", "act": {"sub": "a", "scopes": "x"}}, "decision.request_invalid", id="actor of the wrong type"
+        ),
         pytest.param({"sub": "x"}, "scopes.missing", id="no scopes"),
     ],
 )
-def test_claims_that_do_not_carry_a_call_are_a_deny(pep: Pep, claims: dict[str, Any], code: str) -> None:
+def test_call_with_insufficient_claims_is_denied(pep: Pep, claims: dict[str, Any], code: str) -> None:
     evaluation = pep.decide(wire(amount=1), session(claims=claims))
 
     assert (evaluation.verdict, evaluation.codes) == (Verdict.DENY, (code,))
 
 
 @pytest.mark.parametrize("given", [None, {}, {"claims": {"sub": "x"}, "approval": {"granted": True}}, 7])
-def test_an_invalid_session_is_a_deny(pep: Pep, given: Any) -> None:
+def test_call_with_an_invalid_session_is_denied(pep: Pep, given: Any) -> None:
     evaluation = pep.call(wire(), given)
 
     assert (evaluation.verdict, evaluation.codes) == (Verdict.DENY, ("decision.request_invalid",))
@@ -211,7 +213,7 @@ def test_an_invalid_session_is_a_deny(pep: Pep, given: Any) -> None:
 
 
 class Broken(Engine):
-    """Fails with an exception, or answers with these bytes."""
+    """An engine that raises the given exception or returns the given bytes."""
 
     name = "broken"
 
@@ -239,11 +241,11 @@ def answer(**changes: Any) -> bytes:
         pytest.param(b"{}", "engine.answer_invalid", id="empty answer"),
         pytest.param(
             answer(obligations=[{"id": "redact", "on": "ALLOW", "parameters": {}}]), "obligations.unfulfillable",
-            id="an obligation that nobody fulfils",
+            id="unknown obligation",
         ),
     ],
 )  # fmt: skip
-def test_an_engine_that_fails_is_a_deny(hub: Hub, failure: Exception | bytes, code: str, call: Call) -> None:
+def test_call_is_denied_if_the_engine_fails(hub: Hub, failure: Exception | bytes, code: str, call: Call) -> None:
     pep = Pep(payments.effective(), Broken(failure), tools={"initiate_wire": hub.initiate_wire})
     called = call(pep, wire(), session())
 
@@ -251,7 +253,7 @@ def test_an_engine_that_fails_is_a_deny(hub: Hub, failure: Exception | bytes, co
     assert [event["codes"] for event in events(pep)] == [[code]]
 
 
-def test_a_release_lower_than_one_seen_is_stale_and_so_is_none() -> None:
+def test_engine_answer_with_an_older_or_missing_release_is_denied_as_stale() -> None:
     broken = Broken(b"")
     pep = Pep(payments.effective(), broken)
     codes = []
@@ -263,8 +265,8 @@ def test_a_release_lower_than_one_seen_is_stale_and_so_is_none() -> None:
     assert codes == [allowed, allowed, stale, stale, allowed]
 
 
-def test_a_later_release_that_denied_has_decided_as_well() -> None:
-    """Only a failure, which no policy answered, raises nothing; otherwise an old release could undo the denial."""
+def test_engine_answer_with_a_release_older_than_that_of_a_denial_is_stale() -> None:
+    """The newest release is remembered even if the engine fails. Otherwise an older release could undo the denial."""
     later = {"revision": "sha256:2", "release": 2}
     reason = {"code": "scopes.missing", "message": "", "details": {}}
     broken = Broken(answer(verdict="DENY", reasons=[reason], bundle=later))
@@ -277,7 +279,7 @@ def test_a_later_release_that_denied_has_decided_as_well() -> None:
     assert codes == [("scopes.missing",), ("engine.timeout",), ("bundle.stale",)]
 
 
-def test_what_a_caller_does_to_an_evaluation_changes_no_later_decision(pep: Pep) -> None:
+def test_changing_an_evaluation_does_not_affect_later_decisions(pep: Pep) -> None:
     who = session()
     first = pep.decide(wire(), who).request
     assert first is not None
@@ -288,7 +290,7 @@ def test_what_a_caller_does_to_an_evaluation_changes_no_later_decision(pep: Pep)
 
 
 @pytest.mark.parametrize("odd", ["\ud800", "x" * 2_000_000, "a\nb"])
-def test_no_text_of_the_model_keeps_a_call_out_of_the_audit(pep: Pep, odd: str) -> None:
+def test_call_with_unusual_text_from_the_model_is_recorded(pep: Pep, odd: str) -> None:
     evaluation = pep.decide({"tool": "shell_exec", "arguments": {}}, session(), tool_call_id=odd, step_name=odd)
 
     assert evaluation.verdict is None
@@ -296,20 +298,20 @@ def test_no_text_of_the_model_keeps_a_call_out_of_the_audit(pep: Pep, odd: str) 
     assert event["tool_call_id"] == recordable(odd)
 
 
-def test_the_acting_agent_of_the_claims_is_recorded(pep: Pep) -> None:
+def test_acting_agent_of_the_claims_is_recorded(pep: Pep) -> None:
     pep.decide(wire(), session(claims={"sub": "x", "act": {"sub": "agent:payments"}}))
 
     assert [event["agent"] for event in events(pep)] == ["agent:payments"]
 
 
 @pytest.mark.parametrize("failure", [AuditError("disk full"), RuntimeError("bug")])
-def test_what_cannot_be_recorded_does_not_run(pep: Pep, hub: Hub, failure: Exception) -> None:
+def test_call_that_cannot_be_recorded_does_not_run(pep: Pep, hub: Hub, failure: Exception) -> None:
     called = pep.with_changes(audit=FailingAudit(failure, takes=0)).call(wire(amount=20000), session())
 
     assert (called.verdict, called.codes, hub.wires) == (Verdict.DENY, ("audit.write_failed",), [])
 
 
-def test_a_result_that_cannot_be_recorded_is_unknown(pep: Pep, hub: Hub) -> None:
+def test_result_that_cannot_be_recorded_is_withheld_with_an_unknown_outcome(pep: Pep, hub: Hub) -> None:
     called = pep.with_changes(audit=FailingAudit(AuditError("disk full"), takes=1)).call(wire(amount=20000), session())
 
     failure = called.outcome.failure
@@ -318,7 +320,7 @@ def test_a_result_that_cannot_be_recorded_is_unknown(pep: Pep, hub: Hub) -> None
     assert len(hub.wires) == 1
 
 
-def test_a_tool_that_never_ran_stays_so_though_that_cannot_be_recorded(pep: Pep) -> None:
+def test_unavailable_tool_stays_unavailable_if_its_result_cannot_be_recorded(pep: Pep) -> None:
     pep = pep.with_changes(tools={}, audit=FailingAudit(AuditError("disk full"), takes=1))
     called = pep.call(wire(amount=20000), session())
 
@@ -327,7 +329,7 @@ def test_a_tool_that_never_ran_stays_so_though_that_cannot_be_recorded(pep: Pep)
     assert (called.executed, failure.code, failure.details) == (False, "TOOL_UNAVAILABLE", {})
 
 
-def test_a_tool_without_a_function_is_unavailable(pep: Pep) -> None:
+def test_tool_without_function_is_unavailable(pep: Pep) -> None:
     pep = pep.with_changes(tools={})
     called = pep.call(wire(amount=20000), session())
 
@@ -337,7 +339,7 @@ def test_a_tool_without_a_function_is_unavailable(pep: Pep) -> None:
     assert [event["error_code"] for event in events(pep)] == [None, "TOOL_UNAVAILABLE"]
 
 
-def test_what_runs_is_what_was_decided_whatever_the_caller_changes(hub: Hub) -> None:
+def test_decided_arguments_run_even_if_caller_changes_the_proposal(hub: Hub) -> None:
     proposal = wire(amount=20000)
 
     class Meddling(Broken):
@@ -351,7 +353,7 @@ def test_what_runs_is_what_was_decided_whatever_the_caller_changes(hub: Hub) -> 
     assert hub.wires == [{**payments.ARGUMENTS, "amount": 20000}]
 
 
-def test_a_tool_that_changes_its_arguments_changes_nothing_else(pep: Pep) -> None:
+def test_tool_can_only_change_its_own_copy_of_arguments(pep: Pep) -> None:
     def initiate_wire(**arguments: Any) -> None:
         arguments.clear()
 
@@ -362,7 +364,7 @@ def test_a_tool_that_changes_its_arguments_changes_nothing_else(pep: Pep) -> Non
     assert called.outcome.proposal.as_json() == wire(amount=20000)
 
 
-async def test_asynchronous_calls_decide_the_same(pep: Pep, hub: Hub) -> None:
+async def test_asynchronous_call_gets_the_same_decision_as_a_synchronous_call(pep: Pep, hub: Hub) -> None:
     decided = await pep.adecide(wire(), session())
     allowed, stepped = await asyncio.gather(pep.acall(wire(amount=20000), session()), pep.acall(wire(), session()))
 
@@ -371,7 +373,7 @@ async def test_asynchronous_calls_decide_the_same(pep: Pep, hub: Hub) -> None:
     assert len(events(pep)) == 4
 
 
-def test_many_threads_share_one_enforcement_point(pep: Pep, hub: Hub) -> None:
+def test_threads_can_use_one_enforcement_point_concurrently(pep: Pep, hub: Hub) -> None:
     def work(amount: int) -> list[Evaluation]:
         return [pep.call(wire(amount=amount), session(idempotency_key=f"{amount}/{number}")) for number in range(50)]
 
@@ -385,7 +387,7 @@ def test_many_threads_share_one_enforcement_point(pep: Pep, hub: Hub) -> None:
     assert (len(hub.wires), len(events(pep))) == (100, 300)
 
 
-async def test_a_decision_cancelled_on_its_way_is_recorded(hub: Hub) -> None:
+async def test_cancelled_decision_is_recorded(hub: Hub) -> None:
     asked = asyncio.Event()
 
     class Waiting(Broken):
@@ -405,7 +407,7 @@ async def test_a_decision_cancelled_on_its_way_is_recorded(hub: Hub) -> None:
     assert hub.wires == []
 
 
-def test_a_decision_interrupted_on_its_way_is_recorded(hub: Hub) -> None:
+def test_interrupted_decision_is_recorded(hub: Hub) -> None:
     pep = Pep(payments.effective(), Broken(KeyboardInterrupt()), tools={"initiate_wire": hub.initiate_wire})
     with pytest.raises(KeyboardInterrupt):
         pep.call(wire(amount=20000), session())
@@ -413,7 +415,7 @@ def test_a_decision_interrupted_on_its_way_is_recorded(hub: Hub) -> None:
     assert [event["codes"] for event in events(pep)] == [["pep.internal_error"]]
 
 
-def test_from_files_decides_by_the_released_baseline() -> None:
+def test_pep_from_files_decides_with_the_released_baseline_policies() -> None:
     example = payments.EXAMPLE
     pep = Pep.from_files(str(example / "manifest.json"), governance=str(example / "governance.yaml"))
 
@@ -444,24 +446,24 @@ def test_from_files_decides_by_the_released_baseline() -> None:
         ),
         pytest.param(
             desk.propose("book_entry", ssn_4321=True), {}, (True, False, None, "low"),
-            "arguments: Unevaluated properties are not allowed ('***' was unexpected)", id="data as a name",
+            "arguments: Unevaluated properties are not allowed ('***' was unexpected)", id="data as an argument name",
         ),
         pytest.param(
             desk.propose("book_entry", amount={"born": [1970]}), {}, (True, False, None, "low"),
-            'arguments.amount: {"***":[***]} is not of type "number"', id="what is nested",
+            'arguments.amount: {"***":[***]} is not of type "number"', id="nested value",
         ),
         pytest.param(
-            desk.propose("book_entry", account="x " * 20_000), {}, (True, False, None, "low"), "***", id="much",
+            desk.propose("book_entry", account="x " * 20_000), {}, (True, False, None, "low"), "***", id="many values",
         ),
         pytest.param(
             desk.propose("book_entry"), {"idempotency_key": None}, (True, True, True, "low"),
-            "book_entry needs an idempotency key, and the session has none", id="no key",
+            "book_entry needs an idempotency key, but the session has none", id="no key",
         ),
-        pytest.param(desk.propose("pay_small", amount=200), {}, (True, True, False, "medium"), None, id="a policy's"),
+        pytest.param(desk.propose("pay_small", amount=200), {}, (True, True, False, "medium"), None, id="denied"),
         pytest.param(desk.propose("keep_draft"), {}, (True, True, False, "low"), None, id="accepted"),
     ],
 )  # fmt: skip
-def test_an_event_says_how_far_a_call_came_and_quotes_nothing_of_it(
+def test_event_names_the_failed_check_without_quoting_the_call(
     in_memory: Pep, proposal: Any, changes: dict[str, Any], trace: tuple[Any, ...], reason: str | None
 ) -> None:
     evaluation = in_memory.decide(proposal, desk.session(**changes), step_name="s" * 300)
@@ -475,17 +477,19 @@ def test_an_event_says_how_far_a_call_came_and_quotes_nothing_of_it(
     assert event["rejection"] == (rejection and rejection.code)
 
 
-def test_what_the_enforcement_point_denies_has_its_reason(in_memory: Pep) -> None:
+def test_denial_by_the_enforcement_point_is_recorded_with_its_reason(in_memory: Pep) -> None:
     in_memory.call(desk.propose("book_entry"), desk.session())
     evaluation = in_memory.call(desk.propose("book_entry", amount=6), desk.session())
 
     event = events(in_memory)[-1]
     assert evaluation.codes == ("idempotency.conflict",)
-    assert event["reason"] == ("DENY: idempotency.conflict: the idempotency key stands for a call with other arguments")
+    assert event["reason"] == (
+        "DENY: idempotency.conflict: the idempotency key was used for a call with other arguments"
+    )
 
 
-def test_a_recorded_request_is_decided_again_as_it_was(in_memory: Pep) -> None:
-    """Tool boundary document: the durable path is auditable and reproducible."""
+def test_recorded_request_gets_the_same_decision_again(in_memory: Pep) -> None:
+    """The tool boundary document requires decisions that can be audited and reproduced."""
     evaluation = in_memory.call(desk.propose("pay_small", amount=200), desk.session())
     line = orjson.dumps({"input": evaluation.request})
 

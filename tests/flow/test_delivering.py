@@ -1,4 +1,4 @@
-"""What a caller gets once its tool has run, and what is left unused where it has not: with a policy that allows all."""
+"""Calls whose result is withheld after the run or whose tool cannot run, decided by a policy that allows all calls."""
 
 import logging
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from pdp import Approvals, Deployment, MemoryAudit, Pep, Registry, Verdict
 from pdp.manifest.effective import EffectiveManifest
 from pdp.manifest.load import load_effective
-from pdp.patterns.enforcement import HeldCall
+from pdp.patterns.enforcement import EnforcedCall
 from pdp.patterns.run import Pin, pinned
 from pdp.proposal import Failure, FailureCode
 from pdp.stores.actions import ActionState
@@ -82,7 +82,7 @@ tools:
     schema: {type: object, required: [to], properties: {to: {enum: [ben]}}}
 """
 BROKEN = Failure(
-    FailureCode.TOOL_EXECUTION_FAILED, "the tool ran, and its result could not be delivered", {"effect": "done"}
+    FailureCode.TOOL_EXECUTION_FAILED, "the tool ran, but its result could not be delivered", {"effect": "done"}
 )
 
 
@@ -98,7 +98,7 @@ def manifest(file: Path) -> EffectiveManifest:
     return load_effective(file, None)
 
 
-# What goes wrong after the tool has run
+# Errors after the tool has run
 
 
 def marking(_: dict[str, Any]) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def marking(_: dict[str, Any]) -> dict[str, Any]:
 
 
 @both_ways
-def test_an_error_after_the_run_withholds_the_result_and_nothing_else(
+def test_error_after_the_tool_ran_withholds_the_result_but_stores_the_outcome(
     base: Pep, works: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, call: Call
 ) -> None:
     pep = Pep(base.manifest, Scripted(marking), tools=works.tools())
@@ -115,11 +115,11 @@ def test_an_error_after_the_run_withholds_the_result_and_nothing_else(
         raise RuntimeError(works.runs)
 
     with monkeypatch.context() as broken:
-        broken.setattr(HeldCall, "after", after)
+        broken.setattr(EnforcedCall, "after", after)
         ran = call(pep, propose("book_entry"), session())
     again = call(pep, propose("book_entry"), session())
 
-    # The effect has happened, the action says so, and the key has the result: nothing runs a second time.
+    # The tool had its effect. So the action is committed, the key stores the result, and a repeated call is a replay.
     assert (ran.verdict, ran.executed, ran.result, ran.markings, failure(ran)) == (
         Verdict.ALLOW,
         True,
@@ -137,14 +137,12 @@ def test_an_error_after_the_run_withholds_the_result_and_nothing_else(
     assert "('book_entry', 5)" not in logged
 
 
-# A failure goes to the caller, and another try needs another approval
+# A failed call has used its approval
 
 
 @pytest.mark.parametrize("tool", ["send_parcel", "call_back"], ids=["with a key", "without a key"])
 @both_ways
-def test_what_failed_is_tried_again_with_a_fresh_approval_alone(
-    manifest: EffectiveManifest, tool: str, call: Call
-) -> None:
+def test_failed_call_needs_a_new_approval_to_run_again(manifest: EffectiveManifest, tool: str, call: Call) -> None:
     works, approvals = Parcels(), Approvals()
     tools = {"send_parcel": works.send, "call_back": works.send}
     pep = Pep(manifest, Scripted(until_approved), tools=tools, approvals=approvals)
@@ -156,11 +154,11 @@ def test_what_failed_is_tried_again_with_a_fresh_approval_alone(
     lost = Failure(FailureCode.TOOL_EXECUTION_FAILED, "ConnectionError", {"exception": "ConnectionError"})
     assert (failed.verdict, failure(failed)) == (Verdict.ALLOW, lost)
     assert isinstance(failed.error, ConnectionError)
-    # Once, whatever `retries` says: it is not idempotent.
+    # The tool is not idempotent, so it runs once regardless of `retries`.
     assert works.sent == ["ben"]
     again = session(time=SOON)
     if tool == "send_parcel":
-        # Nobody knows whether it went out: with this key nothing runs, and no approval is asked for.
+        # It is unknown whether the tool had its effect, so a call with the same key neither runs nor opens an approval.
         assert failure(call(pep, proposal, again)) == lost
         again = session(idempotency_key="key-2", time=SOON)
     approval_id = asked(call(pep, proposal, again)).id
@@ -172,7 +170,7 @@ def test_what_failed_is_tried_again_with_a_fresh_approval_alone(
 
 
 class Parcels:
-    """Loses the first one."""
+    """A tool that fails after it has sent the first parcel."""
 
     def __init__(self) -> None:
         self.sent: list[str] = []
@@ -184,13 +182,11 @@ class Parcels:
         return f"parcel {len(self.sent)}"
 
 
-# What is lacking uses nothing up
+# A tool that is unavailable uses no key and no approval
 
 
 @both_ways
-def test_a_tool_that_lacks_something_uses_neither_key_nor_approval_up(
-    file: Path, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
+def test_unavailable_tool_uses_no_key_or_approval(file: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     monkeypatch.delenv("DESK_PRINTER", raising=False)
     registry, approvals = Registry.from_files(str(file)), Approvals()
     registry.bind("print_letter", lambda text: text)
@@ -215,24 +211,26 @@ def test_a_tool_that_lacks_something_uses_neither_key_nor_approval_up(
     assert (ran.executed, approvals.get(approval.id).state) == (True, ApprovalState.CONSUMED)
 
 
-# What patterns know of the caller and of what the tool is given
+# Clearances of the caller, and inputs of the tool
 
 
 @pytest.mark.parametrize(
     ("cleared", "agents", "lacking"),
     [
         pytest.param(["internal", "pii"], [], "", id="the subject is cleared"),
-        pytest.param(["internal"], [], "pii", id="the subject is not"),
-        pytest.param(..., [], "internal, pii", id="it states none"),
-        pytest.param(None, [], "internal, pii", id="it states null"),
-        pytest.param(["internal", "pii"], [...], "", id="its agent narrows nothing"),
-        pytest.param(["internal", "pii"], [["internal"]], "pii", id="its agent is not cleared"),
-        pytest.param(["internal", "pii"], [None], "internal, pii", id="its agent has null"),
-        pytest.param(["internal", "pii"], [["internal", "pii"], ["pii"]], "internal", id="nor is its agent's agent"),
-        pytest.param(["internal"], [["internal", "pii"]], "pii", id="its agent adds nothing"),
+        pytest.param(["internal"], [], "pii", id="the subject is not cleared"),
+        pytest.param(..., [], "internal, pii", id="no clearances"),
+        pytest.param(None, [], "internal, pii", id="null clearances"),
+        pytest.param(["internal", "pii"], [...], "", id="agent without clearances"),
+        pytest.param(["internal", "pii"], [["internal"]], "pii", id="agent not cleared"),
+        pytest.param(["internal", "pii"], [None], "internal, pii", id="agent with null clearances"),
+        pytest.param(
+            ["internal", "pii"], [["internal", "pii"], ["pii"]], "internal", id="agent of the agent not cleared"
+        ),
+        pytest.param(["internal"], [["internal", "pii"]], "pii", id="agent with more clearances"),
     ],
 )
-def test_a_union_of_markings_goes_to_who_is_cleared_for_it_together_with_its_agents(
+def test_result_needs_clearances_of_the_subject_and_all_agents(
     manifest: EffectiveManifest, cleared: Any, agents: list[Any], lacking: str
 ) -> None:
     claims: dict[str, Any] = {}
@@ -255,12 +253,15 @@ def test_a_union_of_markings_goes_to_who_is_cleared_for_it_together_with_its_age
     if not lacking:
         assert got.result == {**metric, "markings": ["internal", "pii"]}
         return
-    message = f"aggregation.marking_not_cleared: its objects carry what the subject is not cleared for: {lacking}"
+    message = (
+        f"aggregation.marking_not_cleared: the objects in the result have markings that the subject is "
+        f"not cleared for: {lacking}"
+    )
     details = {"exception": "PatternFault", "rule": "aggregation.marking_not_cleared"}
     assert (got.result, failure(got)) == (None, Failure(FailureCode.TOOL_EXECUTION_FAILED, message, details))
 
 
-def test_a_record_found_with_another_state_or_config_is_another_record(file: Path) -> None:
+def test_looked_up_record_is_cached_separately_for_each_state_and_config(file: Path) -> None:
     registry, asked_for = Registry.from_files(str(file)), []
 
     def find_record(identifier: str, source: Any, branch: str | None, tenant: str) -> dict[str, Any]:
@@ -281,11 +282,13 @@ def test_a_record_found_with_another_state_or_config_is_another_record(file: Pat
     assert asked_for == [("north", "none"), ("south", "none"), (None, "none"), ("south", "a")]
 
 
-# Another deployment
+# Enforcement points with a new deployment
 
 
 @both_ways
-def test_a_deployment_can_be_put_in_the_place_of_another(manifest: EffectiveManifest, call: Call) -> None:
+def test_copy_of_an_enforcement_point_with_another_deployment_pins_the_sources_of_that_deployment(
+    manifest: EffectiveManifest, call: Call
+) -> None:
     def rate(version: str, of_euro: float) -> Deployment:
         return Deployment(sources={"ecb": lambda: Pin(version, {"EUR": of_euro})})
 
@@ -302,6 +305,7 @@ def test_a_deployment_can_be_put_in_the_place_of_another(manifest: EffectiveMani
     after = [call(pep, proposal, session()) for pep in (other, first, same)]
 
     assert (before.result, before.pins) == ({"amount": 20}, {"ecb": "v-1"})
-    # A run of the same name, which knows nothing of the other.
+    # The copy with another deployment has its own run `run-1` with its own rate. A copy with the same deployment shares
+    # the run.
     assert [(each.result["amount"], each.pins["ecb"]) for each in after] == [(30, "v-2"), (20, "v-1"), (20, "v-1")]
     assert other.actions is first.actions

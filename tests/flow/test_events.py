@@ -1,4 +1,4 @@
-"""What can be seen of calls through the enforcement point: events for observers in the process, spans and metrics."""
+"""Observability of calls: events for observers in the same process, spans and metrics."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def observed(base: Pep, works: Desk, **options: Any) -> Pep:
 
 
 class Seen:
-    """An observer that holds its events."""
+    """An observer that collects its events."""
 
     def __init__(self) -> None:
         self.events: list[ToolEvent] = []
@@ -45,7 +45,7 @@ def seen() -> Seen:
 
 
 @both_ways
-def test_observers_are_told_of_start_and_end_with_arguments_masked(
+def test_observers_get_start_and_end_events_with_masked_arguments(
     base: Pep, works: Desk, seen: Seen, call: Call
 ) -> None:
     other = Seen()
@@ -67,9 +67,7 @@ def test_observers_are_told_of_start_and_end_with_arguments_masked(
 
 
 @pytest.mark.parametrize("proposal", [propose("keep_draft"), {"type": "tool_use", "id": "t", "name": "keep_draft"}])
-def test_an_event_of_an_invalid_session_has_the_proposed_name(
-    base: Pep, works: Desk, seen: Seen, proposal: Any
-) -> None:
+def test_event_of_invalid_session_has_the_proposed_tool_name(base: Pep, works: Desk, seen: Seen, proposal: Any) -> None:
     pep = observed(base, works, observers=[seen])
     called = pep.call(proposal, {"claims": 7})
 
@@ -77,9 +75,7 @@ def test_an_event_of_an_invalid_session_has_the_proposed_name(
     assert (called.trace.tool_name, events(pep)[0]["tool_name"]) == ("keep_draft", "keep_draft")
 
 
-def test_an_event_of_a_call_whose_arguments_cannot_be_read_has_the_proposed_name(
-    base: Pep, works: Desk, seen: Seen
-) -> None:
+def test_event_of_unreadable_arguments_has_the_proposed_tool_name(base: Pep, works: Desk, seen: Seen) -> None:
     pep = observed(base, works, observers=[seen])
     call = {"id": "c", "type": "function", "function": {"name": "keep_draft", "arguments": "{"}}
 
@@ -88,7 +84,7 @@ def test_an_event_of_a_call_whose_arguments_cannot_be_read_has_the_proposed_name
 
 
 @both_ways
-def test_a_failure_is_told_as_the_model_is_told_it(base: Pep, works: Desk, seen: Seen, call: Call) -> None:
+def test_event_has_the_failure_that_the_model_sees(base: Pep, works: Desk, seen: Seen, call: Call) -> None:
     works.fails = RuntimeError("no account cash")
     pep = observed(base, works, observers=[seen])
     call(pep, propose("keep_draft"), session())
@@ -111,11 +107,11 @@ def test_a_failure_is_told_as_the_model_is_told_it(base: Pep, works: Desk, seen:
         ),
         pytest.param(
             propose("send_letter"), "send_letter", {"account": "cash", "amount": 5},
-            "POLICY_VIOLATION: STEP_UP: approvals.required: ", id="a person is asked",
+            "POLICY_VIOLATION: STEP_UP: approvals.required: ", id="STEP_UP",
         ),
         pytest.param(
             propose("pay_small"), "pay_small", {"account": "cash", "amount": 5},
-            "TOOL_EXECUTION_FAILED: commit.unstaged: ", id="refused by a pattern",
+            "TOOL_EXECUTION_FAILED: commit.unstaged: ", id="rejected by a pattern",
         ),
         pytest.param(
             propose("drop_note"), "drop_note", {"account": "cash", "amount": 5},
@@ -123,10 +119,10 @@ def test_a_failure_is_told_as_the_model_is_told_it(base: Pep, works: Desk, seen:
         ),
     ],
 )  # fmt: skip
-def test_a_call_whose_tool_does_not_run_is_one_event(
+def test_call_whose_tool_does_not_run_emits_only_one_event(
     base: Pep, works: Desk, proposal: Any, name: str, args: dict[str, Any], error: str
 ) -> None:
-    """Tool layer document: all tool activity is in the events of layer `tool`."""
+    """The tool layer document requires that the events of the layer `tool` show everything that tools do."""
     got: list[dict[str, Any]] = []
     tools = {name: tool for name, tool in works.tools().items() if name != "drop_note"}
     pep = observed(base, works, tools=tools, observers=[lambda event: got.append(event.as_json())])
@@ -143,7 +139,7 @@ def test_a_call_whose_tool_does_not_run_is_one_event(
     }  # fmt: skip
 
 
-def test_a_replay_is_one_event_and_what_is_only_decided_is_none(base: Pep, works: Desk) -> None:
+def test_repeated_call_with_a_stored_result_emits_one_event_and_decide_emits_none(base: Pep, works: Desk) -> None:
     got: list[ToolEvent] = []
     pep = observed(base, works, observers=[got.append])
     pep.decide(propose("book_entry"), session())
@@ -156,7 +152,7 @@ def test_a_replay_is_one_event_and_what_is_only_decided_is_none(base: Pep, works
     assert (got[-1].duration, got[-1].error) == (None, None)
 
 
-async def test_a_cancelled_run_is_told_as_cancelled(base: Pep, works: Desk, seen: Seen) -> None:
+async def test_cancelled_run_emits_execute_cancelled(base: Pep, works: Desk, seen: Seen) -> None:
     begun = asyncio.Event()
 
     async def keep_draft(account: str, amount: float) -> None:
@@ -176,7 +172,7 @@ async def test_a_cancelled_run_is_told_as_cancelled(base: Pep, works: Desk, seen
     assert end.duration is not None
 
 
-def test_an_observer_that_fails_harms_nobody(
+def test_failing_observer_does_not_affect_the_call(
     base: Pep, works: Desk, seen: Seen, caplog: pytest.LogCaptureFixture
 ) -> None:
     def blind(event: ToolEvent) -> None:
@@ -191,7 +187,7 @@ def test_an_observer_that_fails_harms_nobody(
     ]
 
 
-def test_an_invalid_observer_is_refused(base: Pep, works: Desk) -> None:
+def test_invalid_observer_is_rejected(base: Pep, works: Desk) -> None:
     async def never(event: ToolEvent) -> None: ...
 
     for observer in (never, "x"):
@@ -204,7 +200,9 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
 
 
 @both_ways
-def test_a_run_has_three_spans_and_the_tools_own_are_within(base: Pep, works: Desk, call: Call) -> None:
+def test_call_has_three_spans_and_its_run_span_is_the_parent_of_the_tools_spans(
+    base: Pep, works: Desk, call: Call
+) -> None:
     collected = Collected(costs={"keep_draft": lambda result: 2})
     tracer = trace.get_tracer("tool", tracer_provider=collected.provider)
 
@@ -240,12 +238,12 @@ def test_a_run_has_three_spans_and_the_tools_own_are_within(base: Pep, works: De
 @pytest.mark.parametrize(
     ("proposal", "name", "verdict"),
     [
-        pytest.param(propose("send_letter"), "send_letter", "STEP_UP", id="a person is asked"),
+        pytest.param(propose("send_letter"), "send_letter", "STEP_UP", id="STEP_UP"),
         pytest.param(propose("no_tool"), "unknown", None, id="not a tool"),
         pytest.param(propose("keep_draft", amount="x"), "keep_draft", None, id="rejected"),
     ],
 )
-def test_what_does_not_run_has_a_dispatch_span_alone(
+def test_call_that_is_not_allowed_has_only_a_dispatch_span(
     base: Pep, works: Desk, proposal: Any, name: str, verdict: str | None
 ) -> None:
     collected = Collected()
@@ -256,7 +254,7 @@ def test_what_does_not_run_has_a_dispatch_span_alone(
     assert collected.reader.get_metrics_data() is None
 
 
-# What a result says of itself: tools of the pattern library, whose policy allows all
+# Span attributes from the results of tools with a pattern. The policy allows all calls.
 
 
 MANIFEST = """
@@ -318,7 +316,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> EffectiveManifest:
 
 
 def library(manifest: EffectiveManifest, collected: Collected, tool: str, result: Callable[[], Any]) -> Pep:
-    """An enforcement point with one tool of the pattern library, whose policy allows all."""
+    """Return an enforcement point with one tool of the pattern library and a policy that allows all calls."""
 
     def run(**_: Any) -> Any:
         return result()
@@ -327,7 +325,7 @@ def library(manifest: EffectiveManifest, collected: Collected, tool: str, result
 
 
 def own_attributes(collected: Collected, tool: str) -> dict[str, dict[str, Any]]:
-    """The attributes of each span that a tool has, without those of every call."""
+    """Return the attributes of each span of a tool, except the attributes that the spans of all tools have."""
     common = ("pdp.tool", "pdp.verdict", "pdp.caller", "pdp.scopes", "pdp.duration_s", "pdp.retry_count")
     spans = {name: attributes(span) for name, span in collected.spans().items()}
     return {
@@ -341,7 +339,7 @@ def own_attributes(collected: Collected, tool: str) -> dict[str, dict[str, Any]]
     }
 
 
-def test_a_replay_is_marked_and_has_a_run_without_duration(base: Pep, works: Desk) -> None:
+def test_run_span_of_a_replayed_result_is_marked_and_has_no_duration(base: Pep, works: Desk) -> None:
     collected = Collected()
     pep = Pep(base.manifest, base.engine, tools=works.tools(), telemetry=collected.telemetry)
 
@@ -364,7 +362,7 @@ def test_a_replay_is_marked_and_has_a_run_without_duration(base: Pep, works: Des
     assert collected.counts()["tool.throughput"] == [({"pdp.tool": "read_entry", "pdp.outcome": "succeeded"}, 1)]
 
 
-def test_a_record_that_the_run_has_looked_up_is_a_replay(manifest: EffectiveManifest) -> None:
+def test_lookup_answered_from_a_cached_record_is_recorded_as_replay(manifest: EffectiveManifest) -> None:
     collected = Collected()
     pep = library(manifest, collected, "find_record", lambda: {"branch": "north"})
 
@@ -394,11 +392,11 @@ def test_a_record_that_the_run_has_looked_up_is_a_replay(manifest: EffectiveMani
                 "pdp.outcome": "failed", "pdp.error_code": "TOOL_EXECUTION_FAILED",
                 "pdp.exceptions": ("ToolResultError",),
             },
-            id="not of the schema",
+            id="not matching the schema",
         ),
     ],
 )  # fmt: skip
-def test_the_result_span_names_the_exceptions_that_a_tool_emits(
+def test_result_span_names_the_exceptions_that_the_tool_returned_or_raised(
     manifest: EffectiveManifest, result: Any, expected: dict[str, Any]
 ) -> None:
     def find() -> Any:
@@ -412,7 +410,7 @@ def test_the_result_span_names_the_exceptions_that_a_tool_emits(
     assert own_attributes(collected, "find_record")["result"] == expected
 
 
-def test_a_result_that_breaks_a_rule_of_its_pattern_is_the_failure_that_its_caller_sees(
+def test_spans_report_the_pattern_failure_that_the_caller_sees(
     manifest: EffectiveManifest,
 ) -> None:
     collected = Collected()
@@ -427,8 +425,8 @@ def test_a_result_that_breaks_a_rule_of_its_pattern_is_the_failure_that_its_call
     assert (runs, events(pep)[1]["outcome"]) == (1, "failed")
 
 
-def test_spans_of_an_extraction_carry_the_lineage_of_its_model(manifest: EffectiveManifest) -> None:
-    """Pattern library, pattern 1: dispatch and result spans with model lineage."""
+def test_extraction_spans_have_the_lineage_of_the_model(manifest: EffectiveManifest) -> None:
+    """Pattern 1 of the pattern library requires the lineage of the model in the spans of the call and the result."""
     collected = Collected()
     lineage = {"model": "reader", "version": "3", "prompt": "sum-2", "temperature": 0}
     library(manifest, collected, "extract_sum", lambda: {**EXTRACTED, "lineage": lineage}).call(EXTRACT, session())
@@ -439,7 +437,7 @@ def test_spans_of_an_extraction_carry_the_lineage_of_its_model(manifest: Effecti
     assert spans["result"] == {"pdp.outcome": "succeeded", **stated}
 
 
-def test_the_snapshot_of_a_search_is_recorded(manifest: EffectiveManifest) -> None:
+def test_event_and_span_have_the_snapshot_id_of_a_search(manifest: EffectiveManifest) -> None:
     collected = Collected()
     spans = [{"source": {"id": "guide-1"}}]
     pep = library(manifest, collected, "search_guides", lambda: {"spans": spans, "retrievalSnapshotId": "snap-1"})
@@ -454,12 +452,12 @@ def test_the_snapshot_of_a_search_is_recorded(manifest: EffectiveManifest) -> No
 @pytest.mark.parametrize(
     ("proposal", "result", "kept"),
     [
-        pytest.param(FIND, {}, "p99", id="within the least that it keeps"),
-        pytest.param(EXTRACT, EXTRACTED, "exceeded", id="beyond all"),
-        pytest.param(SEARCH, {"spans": [], "retrievalSnapshotId": "snap-1"}, None, id="none is stated"),
+        pytest.param(FIND, {}, "p99", id="within the lowest percentile"),
+        pytest.param(EXTRACT, EXTRACTED, "exceeded", id="beyond all percentiles"),
+        pytest.param(SEARCH, {"spans": [], "retrievalSnapshotId": "snap-1"}, None, id="no sla"),
     ],
 )
-def test_runs_are_held_against_the_latency_that_is_promised(
+def test_run_span_names_the_sla_percentile_that_the_duration_met(
     manifest: EffectiveManifest, proposal: dict[str, Any], result: Any, kept: str | None
 ) -> None:
     collected = Collected()
@@ -471,7 +469,7 @@ def test_runs_are_held_against_the_latency_that_is_promised(
     assert collected.counts()["tool.throughput"] == [({"pdp.tool": tool, "pdp.outcome": "succeeded", **stated}, 1)]
 
 
-def test_a_verdict_that_came_later_is_the_spans(base: Pep, works: Desk) -> None:
+def test_dispatch_span_says_deny_if_a_used_key_turns_an_allow_into_a_denial(base: Pep, works: Desk) -> None:
     collected = Collected()
     pep = Pep(base.manifest, base.engine, tools=works.tools(), telemetry=collected.telemetry)
     for amount in (5, 6):

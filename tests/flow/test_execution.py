@@ -1,4 +1,4 @@
-"""Tools run through the enforcement point: once for each key, whatever happens, in memory and in SQLite."""
+"""Execution of allowed calls, with stores in memory and in SQLite: the tool runs once for each idempotency key."""
 
 import asyncio
 import logging
@@ -65,12 +65,12 @@ def details(evaluation: Evaluation) -> tuple[str, str, dict[str, Any]]:
 
 
 def key_of(proposal: dict[str, Any], key: str = "key-1") -> tuple[IdempotencyKey, str]:
-    """The key of a call of Ann's, and the digest of its arguments."""
+    """Return the key of Ann's call, and the digest of its arguments."""
     return IdempotencyKey("", "ann", proposal["tool"], "1", key), digest(Proposal.read(proposal).text)
 
 
 @both_ways
-def test_the_same_call_with_the_same_key_gives_the_result_of_then(pep: Pep, works: Desk, call: Call) -> None:
+def test_repeated_call_with_the_same_key_returns_the_stored_result(pep: Pep, works: Desk, call: Call) -> None:
     first, again = (call(pep, propose("book_entry"), session()) for _ in range(2))
 
     assert [(each.verdict, each.executed, each.result) for each in (first, again)] == [
@@ -85,14 +85,14 @@ def test_the_same_call_with_the_same_key_gives_the_result_of_then(pep: Pep, work
 
 
 @both_ways
-def test_the_same_key_for_other_arguments_is_a_deny(pep: Pep, works: Desk, call: Call) -> None:
+def test_call_with_a_used_key_and_other_arguments_is_denied(pep: Pep, works: Desk, call: Call) -> None:
     call(pep, propose("book_entry"), session())
     other = call(pep, propose("book_entry", amount=6), session())
 
     assert (other.verdict, other.codes, other.executed) == (Verdict.DENY, ("idempotency.conflict",), False)
     assert other.outcome.rejection is not None
     assert other.outcome.rejection.reason == (
-        "DENY: idempotency.conflict: the idempotency key stands for a call with other arguments"
+        "DENY: idempotency.conflict: the idempotency key was used for a call with other arguments"
     )
     assert works.runs == [("book_entry", 5)]
     assert recorded(pep)[2:] == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.dispatch", "DENY")]
@@ -106,21 +106,25 @@ def test_the_same_key_for_other_arguments_is_a_deny(pep: Pep, works: Desk, call:
         {"idempotency_key": "key-2"},
     ],
 )
-def test_the_key_of_somebody_else_is_another_key(pep: Pep, works: Desk, changes: dict[str, Any]) -> None:
+def test_equal_keys_of_different_callers_are_separate(pep: Pep, works: Desk, changes: dict[str, Any]) -> None:
     ran = [pep.call(propose("book_entry"), each).executed for each in (session(), session(**changes))]
 
     assert (ran, len(works.runs)) == ([True, True], 2)
 
 
 @both_ways
-def test_a_run_that_a_crash_has_left_is_unknown_and_never_runs_again(pep: Pep, works: Desk, call: Call) -> None:
+def test_call_interrupted_by_a_crash_is_unknown_and_never_runs_again(pep: Pep, works: Desk, call: Call) -> None:
     key, arguments = key_of(propose("book_entry"))
     pep._parts.stores.keys.begin(key, arguments, ttl=None, now=0.0, lasting=1.0)
     evaluation = call(pep, propose("book_entry"), session())
 
     assert (evaluation.verdict, evaluation.executed, evaluation.result, works.runs) == (Verdict.ALLOW, False, None, [])
-    message = "a call with the same idempotency key was started before, and nobody knows what came of it"
-    assert details(evaluation) == ("TOOL_EXECUTION_FAILED", f"{message}; it is not run again", {"effect": "unknown"})
+    message = "a call with the same idempotency key was started before and its outcome is unknown"
+    assert details(evaluation) == (
+        "TOOL_EXECUTION_FAILED",
+        f"{message}, so this call does not run",
+        {"effect": "unknown"},
+    )
     assert recorded(pep)[1:] == [("tool.book_entry.result", "unknown")]
 
     pep._parts.stores.keys.settle(key, Execution(result={"number": 7}), now=2.0)
@@ -128,7 +132,7 @@ def test_a_run_that_a_crash_has_left_is_unknown_and_never_runs_again(pep: Pep, w
 
 
 @both_ways
-def test_a_live_run_is_not_waited_for_for_ever(
+def test_call_stops_waiting_for_a_running_call_with_the_same_key(
     pep: Pep, works: Desk, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.setattr("pdp.flow.reserve.PATIENCE", 0.01)
@@ -142,7 +146,7 @@ def test_a_live_run_is_not_waited_for_for_ever(
 
 
 @both_ways
-def test_a_live_run_of_another_thread_is_waited_for(pep: Pep, call: Call) -> None:
+def test_call_waits_for_a_running_call_in_another_thread(pep: Pep, call: Call) -> None:
     keys = pep._parts.stores.keys
     runs, entered, may_end = [], threading.Event(), threading.Event()
 
@@ -153,7 +157,7 @@ def test_a_live_run_of_another_thread_is_waited_for(pep: Pep, call: Call) -> Non
         return "booked"
 
     class Watched:
-        """Lets the first run end as soon as the second call has found it running."""
+        """A key store that lets the first call end when the second call has seen that the first call is running."""
 
         blocking = keys.blocking
 
@@ -178,7 +182,7 @@ def test_a_live_run_of_another_thread_is_waited_for(pep: Pep, call: Call) -> Non
 
 
 class Empty:
-    """A store that says how much it holds: nothing yet."""
+    """A store whose `len` is 0, so that it counts as false in a condition."""
 
     def __len__(self) -> int:
         return 0
@@ -190,7 +194,7 @@ class EmptyKeys(Empty, MemoryIdempotency): ...
 class EmptyActions(Empty, MemoryActions): ...
 
 
-def test_stores_that_are_empty_are_used_all_the_same(base: Pep, works: Desk) -> None:
+def test_empty_store_that_counts_as_false_is_used_and_not_replaced(base: Pep, works: Desk) -> None:
     keys, actions = EmptyKeys(), EmptyActions()
     first = base.with_changes(audit=MemoryAudit(), tools=works.tools(), keys=keys, actions=actions)
     ran = first.call(propose("book_entry"), session())
@@ -202,7 +206,7 @@ def test_stores_that_are_empty_are_used_all_the_same(base: Pep, works: Desk) -> 
 
 
 class Broken(MemoryIdempotency):
-    """Fails in one of its steps."""
+    """A key store that fails in the step with the given name."""
 
     def __init__(self, step: str) -> None:
         super().__init__()
@@ -222,7 +226,7 @@ class Broken(MemoryIdempotency):
 
 
 @both_ways
-def test_a_key_that_cannot_be_taken_is_a_deny(base: Pep, works: Desk, call: Call) -> None:
+def test_call_is_denied_if_its_key_cannot_be_reserved(base: Pep, works: Desk, call: Call) -> None:
     used = own(base, works, keys=Broken("begin"))
     evaluation = call(used, propose("book_entry"), session())
 
@@ -237,7 +241,7 @@ def test_a_key_that_cannot_be_taken_is_a_deny(base: Pep, works: Desk, call: Call
 
 
 @both_ways
-def test_a_key_that_cannot_be_finished_stays_taken_and_is_an_alarm(
+def test_key_stays_reserved_and_an_error_is_logged_if_its_outcome_cannot_be_stored(
     base: Pep, works: Desk, call: Call, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept = Broken("finish")
@@ -246,7 +250,7 @@ def test_a_key_that_cannot_be_finished_stays_taken_and_is_an_alarm(
 
     assert (evaluation.executed, evaluation.result) == (True, {"number": 1, "account": "cash"})
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
-        (logging.CRITICAL, "a tool ran and its idempotency key could not be finished: it stays taken"),
+        (logging.CRITICAL, "a tool ran, but its idempotency key could not be finished, so the key stays reserved"),
     ]
     kept.step = ""
     key, arguments = key_of(propose("book_entry"))
@@ -256,7 +260,7 @@ def test_a_key_that_cannot_be_finished_stays_taken_and_is_an_alarm(
 FAILURES = [
     pytest.param(
         RuntimeError("no"), ("TOOL_EXECUTION_FAILED", "RuntimeError", {"exception": "RuntimeError"}), "unknown",
-        id="an exception: the effect may have happened",
+        id="an exception with unknown effect",
     ),
     pytest.param(
         ToolArgumentError("account", "is closed"),
@@ -264,14 +268,14 @@ FAILURES = [
             "TOOL_EXECUTION_FAILED", "argument account: is closed",
             {"exception": "ToolArgumentError", "argument": "account", "effect": "none"},
         ),
-        "free", id="nothing was done",
+        "free", id="no effect",
     ),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("error", "expected", "then"), FAILURES)
 @both_ways
-def test_what_a_failure_leaves_of_its_key(
+def test_key_of_a_failed_call_is_released_only_if_the_tool_had_no_effect(
     pep: Pep, works: Desk, call: Call, error: Exception, expected: Any, then: str
 ) -> None:
     works.fails = error
@@ -288,14 +292,14 @@ def test_what_a_failure_leaves_of_its_key(
         assert len(works.runs) == 1
 
 
-def test_a_read_that_fails_may_be_read_again(pep: Pep, works: Desk) -> None:
+def test_failed_call_of_a_read_tool_can_be_repeated(pep: Pep, works: Desk) -> None:
     works.fails = RuntimeError("no")
     ran = [pep.call(propose("read_entry"), session()).executed for _ in range(2)]
 
     assert ran == [True, True]
 
 
-async def test_a_cancelled_call_leaves_its_key_taken(pep: Pep) -> None:
+async def test_key_stays_reserved_if_its_call_is_cancelled(pep: Pep) -> None:
     begun = asyncio.Event()
 
     async def book_entry(account: str, amount: float) -> None:
@@ -319,7 +323,7 @@ async def test_a_cancelled_call_leaves_its_key_taken(pep: Pep) -> None:
 
 
 class Slow:
-    """Stops a step of a store until it is let go."""
+    """A store that blocks in the step with the given name until the test continues."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, step: str, *, after: bool = False) -> None:
         self.entered, self.may_end = threading.Event(), threading.Event()
@@ -334,7 +338,7 @@ class Slow:
         monkeypatch.setattr(owner, step, stopped)
 
     async def cancelled_in(self, pep: Pep) -> None:
-        """Cancel a call while the step is under way."""
+        """Cancel a call while the store blocks its step."""
         task = asyncio.create_task(pep.acall(propose("book_entry"), session()))
         assert await asyncio.to_thread(self.entered.wait, PATIENCE)
         task.cancel()
@@ -351,7 +355,7 @@ class Slow:
         pytest.param(SqlActions, "move", False, ["failed"], id="its action is approved"),
     ],
 )
-async def test_a_call_cancelled_before_its_tool_runs_nothing_and_frees_its_key(
+async def test_call_cancelled_before_its_tool_starts_releases_its_key(
     base: Pep, store: Database, works: Desk, monkeypatch: pytest.MonkeyPatch, owner: type, step: str, after: bool,
     actions: Any,
 ) -> None:  # fmt: skip
@@ -369,7 +373,7 @@ async def test_a_call_cancelled_before_its_tool_runs_nothing_and_frees_its_key(
     assert (await pep.acall(propose("book_entry"), session())).executed
 
 
-async def test_a_call_cancelled_after_its_tool_ended_is_stored_with_its_result(
+async def test_result_is_stored_although_the_call_is_cancelled_after_the_run(
     in_sqlite: Pep, works: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await Slow(monkeypatch, SqlIdempotency, "finish").cancelled_in(in_sqlite)
@@ -379,8 +383,8 @@ async def test_a_call_cancelled_after_its_tool_ended_is_stored_with_its_result(
     assert (again.executed, again.result, len(works.runs)) == (False, {"number": 1, "account": "cash"}, 1)
 
 
-async def test_a_call_that_nobody_awaits_any_more_keeps_its_key(base: Pep) -> None:
-    """A coroutine that is closed cannot wait: what it has to keep is kept all the same."""
+async def test_key_stays_reserved_if_its_coroutine_is_closed(base: Pep) -> None:
+    """A closed coroutine cannot wait for its tool, so the key gets an unknown outcome."""
     entered, may_end = threading.Event(), threading.Event()
 
     def book_entry(account: str, amount: float) -> None:
@@ -389,7 +393,7 @@ async def test_a_call_that_nobody_awaits_any_more_keeps_its_key(base: Pep) -> No
 
     used = base.with_changes(audit=MemoryAudit(), tools={"book_entry": book_entry}, keys=MemoryIdempotency())
     call = used.acall(propose("book_entry"), session())
-    call.send(None)  # with everything in memory, the first that it waits for is the tool
+    call.send(None)  # The stores are in memory, so the call does not pause before it waits for its tool.
     assert await asyncio.to_thread(entered.wait, PATIENCE)
     call.close()
     again = await used.acall(propose("book_entry"), session())
@@ -401,7 +405,7 @@ async def test_a_call_that_nobody_awaits_any_more_keeps_its_key(base: Pep) -> No
 
 
 class InterruptedActions(MemoryActions):
-    """Is interrupted when the action of a run is to be committed."""
+    """An action store that is interrupted when it commits an action."""
 
     def move(self, action: Action, state: ActionState, **named: Any) -> Action:
         if state is ActionState.COMMITTED:
@@ -410,14 +414,16 @@ class InterruptedActions(MemoryActions):
 
 
 class InterruptedKeys(MemoryIdempotency):
-    """Is interrupted when the key of a run is to be finished."""
+    """A key store that is interrupted when it finishes a key."""
 
     def finish(self, *given: Any, **named: Any) -> None:
         raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("stores", [{"actions": InterruptedActions()}, {"keys": InterruptedKeys()}])
-def test_an_interrupt_after_the_tool_ran_is_recorded_as_unknown(base: Pep, works: Desk, stores: Any) -> None:
+def test_outcome_of_a_call_interrupted_after_its_tool_ran_is_recorded_as_unknown(
+    base: Pep, works: Desk, stores: Any
+) -> None:
     used = own(base, works, **{"keys": MemoryIdempotency(), **stores})
     with pytest.raises(KeyboardInterrupt):
         used.call(propose("book_entry"), session())
@@ -426,7 +432,7 @@ def test_an_interrupt_after_the_tool_ran_is_recorded_as_unknown(base: Pep, works
     assert recorded(used) == [("tool.book_entry.dispatch", "ALLOW"), ("tool.book_entry.result", "unknown")]
 
 
-def test_an_interrupt_while_the_action_is_settled_leaves_the_key_taken(base: Pep, works: Desk) -> None:
+def test_interrupt_while_settling_the_action_keeps_the_key_reserved(base: Pep, works: Desk) -> None:
     used = own(base, works, keys=MemoryIdempotency(), actions=InterruptedActions())
     with pytest.raises(KeyboardInterrupt):
         used.call(propose("book_entry"), session())
@@ -435,10 +441,10 @@ def test_an_interrupt_while_the_action_is_settled_leaves_the_key_taken(base: Pep
     assert len(works.runs) == 1
 
 
-async def test_an_outcome_that_no_thread_can_store_any_more_is_unknown(
+async def test_call_has_an_unknown_outcome_if_no_thread_can_be_started_to_store_it(
     in_sqlite: Pep, works: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Nobody ends the key that the second call waits for.
+    # The second call waits for the key, although the first call never finishes the key. So the wait must be short.
     monkeypatch.setattr("pdp.flow.reserve.PATIENCE", 0.1)
     threads = ThreadPoolExecutor(2)
     asyncio.get_running_loop().set_default_executor(threads)
@@ -456,7 +462,7 @@ async def test_an_outcome_that_no_thread_can_store_any_more_is_unknown(
     assert (again.executed, details(again)[2]) == (False, {"effect": "unknown"})
 
 
-def test_an_interrupted_tool_leaves_its_key_taken(pep: Pep, works: Desk) -> None:
+def test_key_stays_reserved_if_its_tool_is_interrupted(pep: Pep, works: Desk) -> None:
     works.fails = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         pep.call(propose("book_entry"), session())
@@ -471,7 +477,7 @@ def test_an_interrupted_tool_leaves_its_key_taken(pep: Pep, works: Desk) -> None
 
 
 @both_ways
-def test_approval_action_and_key_in_one_database(in_sqlite: Pep, call: Call) -> None:
+def test_approved_call_updates_approval_action_and_key_in_one_database(in_sqlite: Pep, call: Call) -> None:
     approval_id = granted(in_sqlite, propose("send_letter")).id
     ran, again = (call(in_sqlite, propose("send_letter"), session(time=SOON)) for _ in range(2))
 
@@ -489,10 +495,10 @@ def test_approval_action_and_key_in_one_database(in_sqlite: Pep, call: Call) -> 
     ]  # fmt: skip
 
 
-def test_two_enforcement_points_that_open_one_file_several_times_are_as_good_as_one(
+def test_two_enforcement_points_on_one_database_file_run_each_call_once(
     base: Pep, works: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # So short that nobody who waited for SQLite itself would get through.
+    # The time-out for SQLite's lock is short. If the same call opened a second transaction, the call would fail.
     monkeypatch.setattr("pdp.stores.sql.database.BUSY_SECONDS", 0.05)
     url = f"sqlite:///{tmp_path}/app.db"
     with ExitStack() as opened:
@@ -507,7 +513,7 @@ def test_two_enforcement_points_that_open_one_file_several_times_are_as_good_as_
             )
             for _ in range(2)
         ]  # fmt: skip
-        # Key and approval are used in one transaction, although each has a store of its own.
+        # The key and the approval are used in one transaction, although their stores have separate `Database` objects.
         granted(points[0], propose("send_letter"))
         ran = [point.call(propose("send_letter"), session(time=SOON)) for point in reversed(points)]
         with ThreadPoolExecutor(16) as threads:
@@ -523,7 +529,7 @@ def test_two_enforcement_points_that_open_one_file_several_times_are_as_good_as_
 
 
 class Armed(MemoryAudit):
-    """Says when an approval is about to be used."""
+    """An audit log that sets `armed` when it records the use of an approval."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -535,9 +541,7 @@ class Armed(MemoryAudit):
 
 
 @both_ways
-def test_a_transaction_that_fails_uses_neither_approval_nor_key(
-    base: Pep, works: Desk, store: Database, call: Call
-) -> None:
+def test_failed_transaction_uses_neither_approval_nor_key(base: Pep, works: Desk, store: Database, call: Call) -> None:
     log = Armed()
     used = in_database(base, works, store, log)
     approval_id = granted(used, propose("send_letter")).id
@@ -562,12 +566,12 @@ def test_a_transaction_that_fails_uses_neither_approval_nor_key(
     assert call(used, propose("send_letter"), session(time=SOON)).executed
 
 
-def test_an_approval_that_is_gone_leaves_the_key_free(in_sqlite: Pep, works: Desk, store: Database) -> None:
+def test_key_is_released_if_its_approval_is_withdrawn_before_use(in_sqlite: Pep, works: Desk, store: Database) -> None:
     approval_id = granted(in_sqlite, propose("send_letter")).id
     approvals = rules(in_sqlite)
 
     class Withdrawing(MemoryAudit):
-        """Between decision and use, the requester takes it back."""
+        """An audit log that withdraws the approval when the decision is recorded, before the call uses the approval."""
 
         def append(self, event: AuditEvent) -> None:
             super().append(event)
@@ -595,7 +599,7 @@ def of_tasks(pep: Pep, calls: list[tuple[Any, Any]]) -> list[Evaluation]:
 
 
 @pytest.mark.parametrize("make", [of_threads, of_tasks])
-def test_two_hundred_calls_with_twenty_keys_run_twenty_times(
+def test_tool_runs_20_times_in_200_concurrent_calls_with_20_keys(
     pep: Pep, works: Desk, make: Callable[..., list[Evaluation]]
 ) -> None:
     numbers = [number % 20 for number in range(200)]
@@ -609,8 +613,8 @@ def test_two_hundred_calls_with_twenty_keys_run_twenty_times(
     assert len(results) == 20
 
 
-def test_threads_that_use_an_approval_and_others_that_grant_do_not_lock_each_other(in_sqlite: Pep, works: Desk) -> None:
-    """Whoever takes a step has the approvals first and the database second, whichever of the two it begins with."""
+def test_using_and_granting_approvals_concurrently_does_not_deadlock(in_sqlite: Pep, works: Desk) -> None:
+    """Every step locks the approvals before the database, so no two steps can wait for each other."""
 
     def whole(number: int) -> bool:
         proposal, who = propose("send_letter", amount=number), session(idempotency_key=f"letter-{number}", time=SOON)
@@ -640,7 +644,7 @@ def _killed(url: str, folder: str) -> None:
 
 
 @pytest.mark.process
-def test_a_process_killed_while_it_takes_them_has_used_neither_approval_nor_key(
+def test_process_killed_during_the_reservation_uses_neither_approval_nor_key(
     in_sqlite: Pep, store: Database, tmp_path: Path
 ) -> None:
     approval_id = granted(in_sqlite, propose("send_letter")).id
@@ -655,7 +659,7 @@ def test_a_process_killed_while_it_takes_them_has_used_neither_approval_nor_key(
     assert in_sqlite.call(propose("send_letter"), session(time=SOON)).executed
 
 
-async def test_steps_of_a_database_do_not_run_on_the_event_loop(in_sqlite: Pep, store: Database) -> None:
+async def test_database_access_of_a_call_does_not_block_the_event_loop(in_sqlite: Pep, store: Database) -> None:
     on_loop: list[str] = []
     loop_thread = threading.get_ident()
 
@@ -673,7 +677,7 @@ async def test_steps_of_a_database_do_not_run_on_the_event_loop(in_sqlite: Pep, 
     assert (ran.executed, staged.executed, paid.executed, on_loop) == (True, True, True, [])
 
 
-def test_a_program_is_run_as_any_other_tool(base: Pep, tmp_path: Path) -> None:
+def test_call_of_a_program_returns_its_output_or_its_failure(base: Pep, tmp_path: Path) -> None:
     (tmp_path / "manifest.yaml").write_text("""
 manifest_version: 2026.1.0
 tools:

@@ -1,4 +1,4 @@
-"""Guarded functions: no way of calling one escapes the enforcement point."""
+"""Guarded functions: the enforcement point decides every call of the function."""
 
 import asyncio
 import inspect
@@ -38,7 +38,7 @@ def guarded(pep: Pep) -> Any:
         pytest.param(("bene-acme-441",), {"source_account": "a", "amount": 47500}, id="mixed"),
     ],
 )
-def test_no_way_of_calling_a_guarded_function_escapes(pep: Pep, args: Any, kwargs: Any) -> None:
+def test_every_call_of_a_guarded_function_is_decided(pep: Pep, args: Any, kwargs: Any) -> None:
     initiate_wire = guarded(pep)
     with pep.using(session()), pytest.raises(ToolDeniedError) as caught:
         initiate_wire(*args, **kwargs)
@@ -50,13 +50,13 @@ def test_no_way_of_calling_a_guarded_function_escapes(pep: Pep, args: Any, kwarg
     }  # fmt: skip
 
 
-def test_a_guarded_function_returns_what_it_returns(pep: Pep) -> None:
+def test_guarded_function_returns_the_result(pep: Pep) -> None:
     initiate_wire = guarded(pep)
     with pep.using(session()):
         assert initiate_wire("bene-acme-441", 20000, "a", reference="r") == "20000 to bene-acme-441 from a for r"
 
 
-def test_a_guarded_function_looks_like_the_function_and_does_not_expose_it(pep: Pep) -> None:
+def test_guarded_function_has_the_original_signature_and_does_not_expose_the_original_function(pep: Pep) -> None:
     initiate_wire = guarded(pep)
 
     assert (initiate_wire.__name__, initiate_wire.__doc__) == ("initiate_wire", "Wire money.")
@@ -66,7 +66,7 @@ def test_a_guarded_function_looks_like_the_function_and_does_not_expose_it(pep: 
     assert not hasattr(initiate_wire, "__wrapped__")
 
 
-def test_without_a_session_a_guarded_function_is_denied(pep: Pep) -> None:
+def test_guarded_function_without_session_is_denied(pep: Pep) -> None:
     initiate_wire = guarded(pep)
     with pytest.raises(ToolDeniedError) as caught:
         initiate_wire("bene-acme-441", 20000, "a")
@@ -74,7 +74,7 @@ def test_without_a_session_a_guarded_function_is_denied(pep: Pep) -> None:
     assert caught.value.evaluation.codes == ("decision.request_invalid",)
 
 
-def test_a_session_ends_with_its_block(pep: Pep) -> None:
+def test_session_set_by_a_with_block_ends_with_the_block(pep: Pep) -> None:
     initiate_wire = guarded(pep)
     with pep.using(session()):
         pass
@@ -92,7 +92,7 @@ async def in_async_generator(pep: Pep) -> AsyncIterator[None]:
         yield
 
 
-async def test_a_context_manager_that_opens_a_session_ends_it_with_its_block(pep: Pep) -> None:
+async def test_session_opened_by_a_context_manager_ends_with_its_block(pep: Pep) -> None:
     wire = guarded(pep)
     with ExitStack() as stack:
         stack.enter_context(contextmanager(in_generator)(pep))
@@ -104,7 +104,7 @@ async def test_a_context_manager_that_opens_a_session_ends_it_with_its_block(pep
         wire("bene-acme-441", 1, "a")
 
 
-def test_a_guarded_function_that_fails_says_how(pep: Pep) -> None:
+def test_failing_guarded_function_raises_the_failure(pep: Pep) -> None:
     @pep.tool
     def validate_payment(beneficiary_id: str, amount: float, source_account: str, reference: str) -> None:
         raise ValueError(f"no {beneficiary_id}")
@@ -117,7 +117,7 @@ def test_a_guarded_function_that_fails_says_how(pep: Pep) -> None:
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-async def test_a_guarded_coroutine_function(pep: Pep) -> None:
+async def test_guarded_coroutine_function_is_decided_and_awaited(pep: Pep) -> None:
     @pep.tool
     async def initiate_wire(beneficiary_id: str, amount: float, source_account: str, reference: str) -> float:
         await asyncio.sleep(0)
@@ -130,22 +130,22 @@ async def test_a_guarded_coroutine_function(pep: Pep) -> None:
             await initiate_wire("bene-acme-441", 47500, "a", "r")
 
 
-def test_a_wrong_call_is_pythons_own_error(pep: Pep) -> None:
+def test_guarded_function_called_with_wrong_parameters_raises_type_error(pep: Pep) -> None:
     initiate_wire = guarded(pep)
     with pep.using(session()), pytest.raises(TypeError, match="missing a required argument: 'amount'"):
         initiate_wire("bene-acme-441")
 
 
-def test_a_default_of_none_is_left_out(pep: Pep) -> None:
+def test_parameter_that_the_caller_leaves_at_none_is_not_sent_as_an_argument(pep: Pep) -> None:
     @pep.tool
     def lookup_beneficiary(payee_name: str, invoice_ref: str | None = None) -> None:
-        """The schema requires invoice_ref."""
+        """Find a beneficiary. The tool's schema requires `invoice_ref`."""
 
     with pep.using(session()), pytest.raises(ToolDeniedError, match=r'"invoice_ref" is a required property'):
         lookup_beneficiary("Acme")
 
 
-def test_an_argument_that_is_no_json_is_rejected(pep: Pep) -> None:
+def test_guarded_function_rejects_an_argument_that_is_not_json(pep: Pep) -> None:
     initiate_wire = guarded(pep)
     with (
         pep.using(session()),
@@ -158,18 +158,23 @@ def test_an_argument_that_is_no_json_is_rejected(pep: Pep) -> None:
     ("name", "parameters", "message"),
     [
         pytest.param("shell_exec", "a", "shell_exec is not a tool of manifest 2026.07.1", id="no such tool"),
-        pytest.param("lookup_beneficiary", "*args", "*args has no names to decide upon", id="variadic"),
-        pytest.param("lookup_beneficiary", "**kwargs", "*kwargs has no names to decide upon", id="variadic keywords"),
+        pytest.param("lookup_beneficiary", "*args", "*args has no argument names", id="variadic"),
+        pytest.param("lookup_beneficiary", "**kwargs", "*kwargs has no argument names", id="variadic keywords"),
         pytest.param(
             "lookup_beneficiary", "payee_name, /, invoice_ref", "payee_name is positional only", id="positional"
         ),
         pytest.param(
-            "lookup_beneficiary", "payee_name, invoice_ref, debug=0", "the schema has no argument debug", id="more"
+            "lookup_beneficiary",
+            "payee_name, invoice_ref, debug=0",
+            "the schema has no argument debug",
+            id="parameter outside the schema",
         ),
-        pytest.param("lookup_beneficiary", "payee_name", "the function has no parameter invoice_ref", id="less"),
+        pytest.param(
+            "lookup_beneficiary", "payee_name", "the function has no parameter invoice_ref", id="missing parameter"
+        ),
     ],
 )
-def test_a_function_that_cannot_stand_for_a_tool_is_refused(pep: Pep, name: str, parameters: str, message: str) -> None:
+def test_function_that_does_not_fit_its_tool_is_rejected(pep: Pep, name: str, parameters: str, message: str) -> None:
     namespace: dict[str, Any] = {}
     exec(f"def {name}({parameters}): pass", namespace)  # noqa: S102 - the simplest way to vary a signature
 
@@ -179,27 +184,27 @@ def test_a_function_that_cannot_stand_for_a_tool_is_refused(pep: Pep, name: str,
     assert message in str(caught.value)
 
 
-def test_a_tool_has_one_function(pep: Pep) -> None:
+def test_second_function_for_a_tool_is_rejected(pep: Pep) -> None:
     guarded(pep)
 
     with pytest.raises(UsageError, match="initiate_wire has a function already"):
         guarded(pep)
 
 
-def test_something_without_a_name_is_refused(pep: Pep) -> None:
+def test_callable_without_a_name_cannot_be_a_tool(pep: Pep) -> None:
     with pytest.raises(UsageError, match="partial is not a tool of manifest"):
         pep.tool(partial(print))
 
 
-def test_a_generator_is_refused(pep: Pep) -> None:
-    with pytest.raises(UsageError, match="a generator runs only after its call was recorded"):
+def test_generator_function_cannot_be_a_tool(pep: Pep) -> None:
+    with pytest.raises(UsageError, match="a generator would run after its call is recorded"):
 
         @pep.tool
         def lookup_beneficiary(payee_name: str, invoice_ref: str) -> Iterator[str]:
             yield payee_name
 
 
-def test_an_explicit_none_is_an_argument(pep: Pep) -> None:
+def test_parameter_that_the_caller_sets_to_none_is_sent_as_an_argument(pep: Pep) -> None:
     initiate_wire = guarded(pep)
     with pep.using(session()), pytest.raises(ToolDeniedError, match=r"arguments\.reference: null is not of type"):
         initiate_wire("bene-acme-441", 1, "a", reference=None)

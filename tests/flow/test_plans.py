@@ -1,4 +1,4 @@
-"""Plans in the enforcement point: each step by its tool's rules, all of them by a planning policy that is data."""
+"""Plans: the rules of its tool check each step of a plan, and a planning policy decides on the whole plan."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -71,7 +71,7 @@ def write(note: int) -> dict[str, Any]:
 
 
 @both_ways
-def test_a_plan_that_keeps_every_rule_is_acceptable(pep: Pep, plan: Plan) -> None:
+def test_plan_that_follows_every_planning_rule_is_acceptable(pep: Pep, plan: Plan) -> None:
     checked = plan(pep, [read(1, pages=9), read(1), {**write(1), "step_name": "save"}], SESSION)
 
     assert checked.acceptable
@@ -84,7 +84,7 @@ def test_a_plan_that_keeps_every_rule_is_acceptable(pep: Pep, plan: Plan) -> Non
 
 
 @both_ways
-def test_the_policy_decides_on_what_is_left_of_a_plan(pep: Pep, plan: Plan) -> None:
+def test_policy_decides_only_on_the_accepted_steps(pep: Pep, plan: Plan) -> None:
     checked = plan(pep, [write(1), read(1), write(2)], SESSION)
 
     assert (checked.acceptable, checked.checked.valid, checked.decision.verdict) == (False, True, Verdict.DENY)
@@ -94,13 +94,15 @@ def test_the_policy_decides_on_what_is_left_of_a_plan(pep: Pep, plan: Plan) -> N
 
 
 @pytest.mark.parametrize(("purpose", "acceptable"), [("office", True), ("review", False), (None, False)])
-def test_a_rule_of_a_purpose_holds_where_none_is_stated(pep: Pep, purpose: str | None, acceptable: bool) -> None:
+def test_planning_rule_for_a_purpose_applies_if_session_has_no_purpose(
+    pep: Pep, purpose: str | None, acceptable: bool
+) -> None:
     checked = pep.plan([], {**SESSION, "purpose": purpose})
 
     assert checked.acceptable is acceptable
 
 
-def test_a_step_that_is_rejected_makes_the_plan_unacceptable_whatever_the_policy_says(pep: Pep) -> None:
+def test_plan_with_a_rejected_step_is_unacceptable_even_if_policy_allows_the_other_steps(pep: Pep) -> None:
     checked = pep.plan([read(0), read(1)], SESSION)
 
     assert (checked.acceptable, checked.decision.verdict, checked.plan) == (False, Verdict.ALLOW, [read(1)])
@@ -108,8 +110,8 @@ def test_a_step_that_is_rejected_makes_the_plan_unacceptable_whatever_the_policy
 
 
 @both_ways
-def test_each_step_of_a_plan_is_recorded_and_then_what_was_decided(pep: Pep, plan: Plan) -> None:
-    """Tool registry document: the manifest's version is logged on every proposal."""
+def test_each_plan_step_is_recorded_before_the_decision_on_the_plan(pep: Pep, plan: Plan) -> None:
+    """The tool registry document requires that every proposal is logged with the version of the manifest."""
     used = pep.with_changes(audit=MemoryAudit())
     steps = [{**read(1, pages=9), "step_name": "look"}, read(1), read(0), {"tool": "erase"}, "{", write(1)]
     checked = plan(used, steps, {**SESSION, "purpose": "review", "request_id": "req-1", "run_id": "run-1"})
@@ -138,7 +140,7 @@ def test_each_step_of_a_plan_is_recorded_and_then_what_was_decided(pep: Pep, pla
     assert decided["arguments_digest"] == used.audit.digest(canonical(checked.plan))
 
 
-def test_a_denied_plan_is_recorded_with_its_codes(pep: Pep) -> None:
+def test_denied_plan_is_recorded_with_its_codes(pep: Pep) -> None:
     used = pep.with_changes(audit=MemoryAudit())
     checked = used.plan([write(1), read(1)], SESSION)
 
@@ -149,14 +151,14 @@ def test_a_denied_plan_is_recorded_with_its_codes(pep: Pep) -> None:
     assert checked.decision.bundle_revision == decided["bundle_revision"]
 
 
-def test_a_plan_that_cannot_be_recorded_is_denied(pep: Pep) -> None:
+def test_plan_that_cannot_be_recorded_is_denied(pep: Pep) -> None:
     full = pep.with_changes(audit=FailingAudit(AuditError("the disk is full"), takes=1))
     checked = full.plan([read(1), write(1)], SESSION)
 
     assert (checked.acceptable, checked.decision.codes) == (False, ("audit.write_failed",))
 
 
-def test_a_plan_lets_no_call_run_and_its_calls_are_checked_in_it(pep: Pep) -> None:
+def test_each_call_of_an_accepted_plan_is_still_decided(pep: Pep) -> None:
     used = pep.with_changes(audit=MemoryAudit())
     checked = used.plan([read(1), read(2)], SESSION)
     in_plan = {**SESSION, "plan": checked.plan}
@@ -166,7 +168,7 @@ def test_a_plan_lets_no_call_run_and_its_calls_are_checked_in_it(pep: Pep) -> No
     assert used.call(read(2, pages=1), in_plan).pruned
 
 
-def test_a_call_of_a_plan_is_recorded_with_the_name_of_its_step(pep: Pep) -> None:
+def test_call_of_a_plan_is_recorded_with_its_step_name(pep: Pep) -> None:
     steps = [read(1), {**read(2, pages=9), "step_name": "look it up"}, {**write(1), "step_name": "save"}]
     in_plan = {**SESSION, "plan": pep.plan(steps, SESSION).plan}
 
@@ -179,15 +181,15 @@ def test_a_call_of_a_plan_is_recorded_with_the_name_of_its_step(pep: Pep) -> Non
         "save",
         None,
     ]
-    # What the application says of its call is what counts.
+    # A step name from the application takes precedence over the step name in the plan.
     assert name_of(write(1), step_name="mine") == "mine"
     assert name_of({"name": "write_note", "arguments": write(1)["arguments"]}) == "save"
     model = iter((Turn(calls=(ToolCall("c1", "write_note", write(1)["arguments"]),)), Turn("done")))
     assert AgentLoop(pep, lambda _: next(model), in_plan).run("Go.").evaluations[0].trace.step_name == "save"
 
 
-def test_calls_are_compared_with_the_plan_of_their_session_and_with_nothing_else(pep: Pep) -> None:
-    """Equal calls that are in no plan all run; one that a plan has is that step of it, however often it is made."""
+def test_equal_calls_are_pruned_only_if_their_session_has_a_plan(pep: Pep) -> None:
+    """Only calls of a plan are checked for duplicates, so two calls with the same arguments both run without a plan."""
     turn = Turn(calls=(ToolCall("c1", "read_note", {"note": 1}), ToolCall("c2", "read_note", {"note": 1})))
 
     def model(request: ModelRequest) -> Turn:
@@ -202,11 +204,11 @@ def test_calls_are_compared_with_the_plan_of_their_session_and_with_nothing_else
     assert [(each.executed, each.pruned) for each in called] == [(True, False)] * 2
     assert looped() == [(True, False)] * 2
     assert looped(plan=[read(1)]) == [(True, False)] * 2
-    # In no place of the plan, so after all of it: a duplicate.
+    # The call is not a step of the plan, so it is checked as an additional last step, which duplicates the first step.
     assert looped(plan=[read(1, pages=2)]) == [(False, True)] * 2
 
 
-def test_what_is_no_plan_is_an_error(pep: Pep) -> None:
+def test_malformed_plan_raises_a_usage_error(pep: Pep) -> None:
     faults = []
     for steps, session in (("read", SESSION), ([read(1)] * 101, SESSION), ([], None)):
         with pytest.raises(UsageError) as caught:
@@ -214,12 +216,12 @@ def test_what_is_no_plan_is_an_error(pep: Pep) -> None:
         faults.append(caught.value.message)
 
     assert faults == [
-        "a plan is a list of proposals, not str", "the plan has 101 steps, at most 100 are admitted",
-        "no session is given",
+        "a plan must be a list of proposals, not str", "the plan has 101 steps, but at most 100 are allowed",
+        "the call has no session",
     ]  # fmt: skip
 
 
-def test_an_engine_that_is_closed_accepts_no_plan(tmp_path: Path) -> None:
+def test_plan_is_denied_if_the_engine_is_closed(tmp_path: Path) -> None:
     file = tmp_path / "manifest.yaml"
     file.write_text(MANIFEST)
     pep = Pep.from_files(str(file))

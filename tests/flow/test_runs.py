@@ -1,4 +1,4 @@
-"""Runs of agents in the enforcement point: whose they are, what they protect, how they end."""
+"""Runs of agents: which caller a run belongs to, what the run remembers, and when the run ends."""
 
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -52,7 +52,7 @@ def engine(manifest: EffectiveManifest) -> Iterator[EmbeddedEngine]:
 
 @pytest.fixture
 def pep(manifest: EffectiveManifest, engine: EmbeddedEngine) -> Pep:
-    """Its rate is one more each time that it is read."""
+    """An enforcement point with a source of rates that returns a higher rate on each read."""
     read: list[int] = []
 
     def rates() -> Pin:
@@ -81,8 +81,8 @@ def page(name: str) -> dict[str, Any]:
 
 
 @both_ways
-def test_what_could_not_be_marked_in_its_run_is_not_read(pep: Pep, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
-    monkeypatch.setattr(run_module, "MOST_ENTRIES", 1)
+def test_tool_does_not_run_if_its_run_is_full(pep: Pep, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    monkeypatch.setattr(run_module, "MAX_ENTRIES", 1)
     first, second, again = (call(pep, page(name), ours()) for name in ("one", "two", "one"))
 
     assert [(each.result, each.markings) for each in (first, again)] == [("page one", ("internal",))] * 2
@@ -90,13 +90,13 @@ def test_what_could_not_be_marked_in_its_run_is_not_read(pep: Pep, monkeypatch: 
     assert call(pep, page("two"), ours(run_id="run-2")).result == "page two"
 
 
-def test_what_is_read_has_its_place_in_a_full_run(pep: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "MOST_ENTRIES", 1)
+def test_run_records_the_markings_of_a_call_before_its_tool_runs(pep: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "MAX_ENTRIES", 1)
     quick: list[Evaluation] = []
 
     def read_page(page: str) -> str:
         if page == "slow":
-            # Another call of the run is quicker.
+            # While this call is running, another call of the same run begins and ends.
             quick.append(pep.call({"tool": "read_page", "arguments": {"page": "quick"}}, ours()))
         return f"page {page}"
 
@@ -105,8 +105,8 @@ def test_what_is_read_has_its_place_in_a_full_run(pep: Pep, monkeypatch: pytest.
     assert (pep.call(page("slow"), ours()).result, rule(quick[0])) == ("page slow", (False, "run.full", "none"))
 
 
-def test_a_result_of_a_run_that_was_closed_meanwhile_does_not_go_out(pep: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "MOST_RUNS", 1)
+def test_result_is_withheld_if_its_run_was_closed_during_the_call(pep: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "MAX_RUNS", 1)
 
     def read_page(page: str) -> str:
         if page == "slow":
@@ -119,10 +119,10 @@ def test_a_result_of_a_run_that_was_closed_meanwhile_does_not_go_out(pep: Pep, m
     assert (rule(slow), slow.result, slow.markings) == ((True, "run.closed", "done"), None, ())
 
 
-def test_what_is_staged_in_a_full_run_fails_and_what_was_staged_is_committed(
+def test_run_with_the_maximum_number_of_entries_rejects_new_actions_but_commits_staged_actions(
     in_memory: Pep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_module, "MOST_ENTRIES", 1)
+    monkeypatch.setattr(run_module, "MAX_ENTRIES", 1)
     pep = in_memory
     staged, full = (
         pep.call(staging("pay_small", amount=amount), session(idempotency_key=f"key-{amount}")) for amount in (5, 6)
@@ -133,29 +133,31 @@ def test_what_is_staged_in_a_full_run_fails_and_what_was_staged_is_committed(
 
 
 @both_ways
-def test_a_closed_run_does_not_go_on_with_other_pins(pep: Pep, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+def test_calls_in_a_closed_run_are_denied_until_the_run_is_ended(
+    pep: Pep, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
     before = call(pep, CONVERT, ours())
-    monkeypatch.setattr(run_module, "MOST_RUNS", 1)
+    monkeypatch.setattr(run_module, "MAX_RUNS", 1)
     other = call(pep, CONVERT, ours(run_id="other"))
     denied = call(pep, CONVERT, ours())
     pep.end_run("run-1", ours())
-    anew = call(pep, CONVERT, ours())
+    reopened = call(pep, CONVERT, ours())
 
     assert [(each.result, each.pins) for each in (before, other)] == [
         ({"amount": 10}, {"ecb": "v-1"}), ({"amount": 20}, {"ecb": "v-2"}),
     ]  # fmt: skip
     assert (denied.verdict, denied.codes, denied.result) == (Verdict.DENY, ("run.closed",), None)
     assert [event["verdict"] for event in pep.audit.events][3:6] == [None, "ALLOW", "DENY"]  # type: ignore[attr-defined]
-    assert (anew.result, anew.pins) == ({"amount": 30}, {"ecb": "v-3"})
+    assert (reopened.result, reopened.pins) == ({"amount": 30}, {"ecb": "v-3"})
 
 
-def test_a_closed_run_uses_neither_key_nor_approval_up_and_opens_no_approval(
+def test_call_in_a_closed_run_uses_no_key_and_no_approval(
     in_memory: Pep, works: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pep, approvals = in_memory, rules(in_memory)
     approvals.grant(asked(pep.call(propose("send_letter"), session())).id, CHIEF, SOON)
     assert pep.call(staging("pay_small", amount=4), session(idempotency_key="key-0")).executed
-    monkeypatch.setattr(run_module, "MOST_RUNS", 1)
+    monkeypatch.setattr(run_module, "MAX_RUNS", 1)
     assert pep.call(staging("pay_small"), session(run_id="other")).executed
     denied = pep.call(propose("send_letter"), session(time=SOON))
     other = pep.call(propose("send_letter", amount=6), session(time=SOON))
@@ -171,10 +173,10 @@ def test_a_closed_run_uses_neither_key_nor_approval_up_and_opens_no_approval(
     assert works.runs == [("send_letter", 5)]
 
 
-def test_a_plain_call_belongs_to_no_run_and_is_not_refused_by_a_closed_one(
+def test_call_without_pattern_is_allowed_in_a_closed_run(
     manifest: EffectiveManifest, engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_module, "MOST_RUNS", 1)
+    monkeypatch.setattr(run_module, "MAX_RUNS", 1)
     pep = Pep(manifest, engine, tools={"find_plain": lambda name: name, "convert_sum": lambda **_: {"amount": 1}})
     for run in ("run-1", "other"):
         assert pep.call(CONVERT, ours(run_id=run)).executed
@@ -182,29 +184,29 @@ def test_a_plain_call_belongs_to_no_run_and_is_not_refused_by_a_closed_one(
     assert pep.call({"tool": "find_plain", "arguments": {"name": "one"}}, ours()).result == "one"
 
 
-def test_a_run_is_its_callers_until_it_is_ended(pep: Pep) -> None:
+def test_run_of_a_caller_ends_only_if_the_same_caller_ends_it(pep: Pep) -> None:
     other = ours().with_changes(claims={**CLAIMS, "sub": "ben"})
     first, theirs = pep.call(CONVERT, ours()), pep.call(CONVERT, other)
     pep.end_run("run-1", other)
     going_on = pep.call(CONVERT, ours())
     pep.end_run("run-1", ours())
     pep.end_run("run-1", ours())
-    anew = pep.call(CONVERT, ours())
+    reopened = pep.call(CONVERT, ours())
 
-    assert [each.pins["ecb"] for each in (first, theirs, going_on, anew)] == ["v-1", "v-2", "v-1", "v-3"]
+    assert [each.pins["ecb"] for each in (first, theirs, going_on, reopened)] == ["v-1", "v-2", "v-1", "v-3"]
 
 
-def test_where_no_label_is_in_use_a_run_is_ended_without_the_ledger(pep: Pep) -> None:
+def test_run_of_a_manifest_without_labels_can_end_if_the_ledger_fails(pep: Pep) -> None:
     unusable: Any = SimpleNamespace(blocking=False, write=None)
     before = pep.call(CONVERT, ours())
     pep.with_changes(ledger=unusable).end_run("run-1", ours())
-    anew = pep.call(CONVERT, ours())
+    reopened = pep.call(CONVERT, ours())
 
-    assert [each.pins["ecb"] for each in (before, anew)] == ["v-1", "v-2"]
+    assert [each.pins["ecb"] for each in (before, reopened)] == ["v-1", "v-2"]
 
 
 @pytest.mark.parametrize("run_id", ["", None, 7])
-def test_a_run_without_an_id_is_not_ended(pep: Pep, run_id: Any) -> None:
+def test_run_without_id_cannot_be_ended(pep: Pep, run_id: Any) -> None:
     with pytest.raises(UsageError) as caught:
         pep.end_run(run_id, ours())
-    assert str(caught.value) == "a run needs a run_id (pass the `run_id` of its sessions)"
+    assert str(caught.value) == "run_id has to be a non-empty text (pass the `run_id` of the sessions)"

@@ -1,4 +1,4 @@
-"""Which tools a subject's model may see: ALLOW, NEVER, or DEPENDS on the arguments, by the policy of the calls."""
+"""Visibility of tools for a subject's model: ALLOW, NEVER, or DEPENDS if the arguments decide."""
 
 import asyncio
 from collections.abc import Iterator
@@ -41,8 +41,8 @@ def pep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pep]:
 
 
 def seen(pep: Pep, way: str, session: Any) -> dict[str, str]:
-    found = pep.visible_tools(session) if way == "waiting" else asyncio.run(pep.avisible_tools(session))
-    return {name: each.value for name, each in found.items()}
+    visibilities = pep.visible_tools(session) if way == "waiting" else asyncio.run(pep.avisible_tools(session))
+    return {name: each.value for name, each in visibilities.items()}
 
 
 both_ways = pytest.mark.parametrize("way", ["waiting", "asynchronously"])
@@ -79,7 +79,7 @@ FILES = {"sub": "ann", "emts": {"files": True}}
         ),
     ],
 )  # fmt: skip
-def test_what_a_subject_can_do_with_each_tool(
+def test_visibility_of_tools_depends_on_the_subject(
     pep: Pep, way: str, changes: dict[str, Any], expected: dict[str, str]
 ) -> None:
     session = {"claims": FILES, "agent": "agent:a", **changes}
@@ -87,7 +87,7 @@ def test_what_a_subject_can_do_with_each_tool(
     assert seen(pep, way, session) == expected
 
 
-def test_looking_runs_nothing_and_records_no_call(pep: Pep) -> None:
+def test_visible_tools_neither_runs_nor_records_a_call(pep: Pep) -> None:
     used = pep.with_changes(audit=MemoryAudit())
     used.visible_tools({"claims": FILES})
 
@@ -96,17 +96,17 @@ def test_looking_runs_nothing_and_records_no_call(pep: Pep) -> None:
 
 
 @both_ways
-def test_whoever_is_nobody_or_has_no_session_sees_nothing(pep: Pep, way: str) -> None:
+def test_visible_tools_requires_a_session_with_a_subject(pep: Pep, way: str) -> None:
     faults = []
     for session in list[Any]((None, {"claims": {}})):
         with pytest.raises(UsageError) as caught:
             seen(pep, way, session)
         faults.append(caught.value.message)
 
-    assert faults == ["no session is given", "session: claims.sub is missing: no subject, no decision"]
+    assert faults == ["the call has no session", "session: claims.sub is missing, but a decision needs a subject"]
 
 
-def test_without_an_engine_nothing_is_seen_and_it_is_asked_once(tmp_path: Path) -> None:
+def test_failing_engine_is_asked_once_and_shows_no_tools(tmp_path: Path) -> None:
     file = tmp_path / "manifest.yaml"
     file.write_text(MANIFEST)
     engine = Scripted(lambda _: {})
@@ -116,16 +116,16 @@ def test_without_an_engine_nothing_is_seen_and_it_is_asked_once(tmp_path: Path) 
     assert len(engine.asked) == 1
 
 
-def test_what_is_never_visible_is_never_allowed_and_what_is_allowed_always_is(pep: Pep) -> None:
+def test_visibility_of_a_tool_does_not_contradict_the_decision_on_a_call(pep: Pep) -> None:
     session = {"claims": FILES, "agent": "agent:a"}
-    for name, one in seen(pep, "waiting", session).items():
+    for name, visibility in seen(pep, "waiting", session).items():
         decided = pep.decide({"tool": name, "arguments": {}}, session)
 
-        assert decided.allowed or one != "ALLOW"
-        assert not decided.allowed or one != "NEVER"
+        assert decided.allowed or visibility != "ALLOW"
+        assert not decided.allowed or visibility != "NEVER"
 
 
-def test_the_worked_example_depends_on_the_amount() -> None:
+def test_initiate_wire_of_the_payments_example_has_visibility_depends() -> None:
     with payments.engine() as engine:
         pep = Pep(payments.effective(), engine)
 
@@ -149,13 +149,13 @@ tools:
 """
 
 
-def test_what_depends_on_the_run_where_labels_are_in_use(tmp_path: Path) -> None:
+def test_visibility_depends_on_the_run_if_manifest_tracks_flow(tmp_path: Path) -> None:
     file = tmp_path / "manifest.yaml"
     file.write_text(LABELLED)
     with Pep.from_files(str(file)) as pep:
         session = {"claims": {"sub": "ann", "emts": {"mail": True}}}
 
-        # Without a run no call is allowed.
+        # This manifest tracks the flow of data in runs, so calls in a session without a run are denied.
         assert set(seen(pep, "waiting", session).values()) == {"NEVER"}
         assert seen(pep, "waiting", {**session, "run_id": "run-1"}) == {
             "list_mails": "ALLOW", "read_mail": "DEPENDS", "empty_bin": "DEPENDS", "mark_read": "ALLOW",

@@ -1,4 +1,4 @@
-"""The ten patterns at run time, on the tools of examples/underwriting and on tools that misbehave."""
+"""Tools with each of the ten patterns, during calls: the tools of examples/underwriting, and faulty tools."""
 
 import runpy
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 
 from pdp.execution.runner import run_once
 from pdp.manifest.load import load_effective
-from pdp.patterns.enforcement import HeldCall
+from pdp.patterns.enforcement import EnforcedCall
 from pdp.patterns.exceptions import (
     NotFoundError,
     PermissionDeniedError,
@@ -53,7 +53,7 @@ CONVERT = {"value": {"amount": 100, "currency": "EUR"}, "target": {"currency": "
 
 
 def opened(**changes: Any) -> Run:
-    """A run of the example's deployment."""
+    """Return a run with the deployment of the underwriting example."""
     return Runs(replace(EXAMPLE["deployment"](), **changes)).open("run-1", "ann")
 
 
@@ -64,12 +64,12 @@ def held_call(
     about: CallFacts = ABOUT,
     actions: MemoryActions | None = None,
     **entry: Any,
-) -> HeldCall:
-    return HeldCall(ENTRIES[name].model_copy(update=entry), arguments, run_, about, actions or MemoryActions())
+) -> EnforcedCall:
+    return EnforcedCall(ENTRIES[name].model_copy(update=entry), arguments, run_, about, actions or MemoryActions())
 
 
 def called(name: str, arguments: dict[str, Any], run_: Run, *, returns: Any = None, **others: Any) -> PatternResult:
-    """Do as the enforcement point does: `before`, the tool (or what `returns` puts in its place), `after`."""
+    """Make a call in three steps, as the enforcement point does. `returns` replaces the result of the tool."""
     held = held_call(name, arguments, run_, **others)
     execution = held.before()
     if execution is None and returns is not None:
@@ -81,7 +81,7 @@ def called(name: str, arguments: dict[str, Any], run_: Run, *, returns: Any = No
 
 
 def broken(checked: PatternResult) -> tuple[str | None, str | None, bool]:
-    """Which rule was broken, what is known of the effect, and whether the tool was started."""
+    """Return the violated rule, the effect, and whether the tool was started, from the failure of a call."""
     assert checked.execution.failure is not None
     assert checked.execution.result is None
     details = checked.execution.failure.details
@@ -93,18 +93,18 @@ def succeeded(checked: PatternResult) -> Any:
     return checked.execution.result
 
 
-def test_arguments_without_the_shape_do_not_run() -> None:
+def test_call_with_arguments_of_the_wrong_shape_does_not_run() -> None:
     checked = called("lookup_policyholder", {"identifier": "ph-1"}, opened())
 
     assert broken(checked) == ("lookup.request_shape", "none", False)
     assert checked.execution.failure is not None
     assert (checked.execution.failure.code, checked.execution.failure.message) == (
-        "TOOL_EXECUTION_FAILED", "lookup.request_shape: the arguments have not the pattern's shape",
+        "TOOL_EXECUTION_FAILED", "lookup.request_shape: the arguments do not match the tool's pattern",
     )  # fmt: skip
 
 
-def test_what_is_refused_takes_no_room_in_its_run() -> None:
-    """Otherwise calls that never run would keep those out that do."""
+def test_rejected_call_adds_no_markings_to_its_run() -> None:
+    """A run stores only a limited number of markings, so a call that never runs must not add markings."""
     run_, about = opened(), replace(ABOUT, markings=frozenset({"internal"}))
     unknown = {**LOOKUP, "filter": {"retrievalSnapshotId": "snap-9"}}
     for arguments in ({"identifier": "ph-1"}, unknown):
@@ -114,26 +114,26 @@ def test_what_is_refused_takes_no_room_in_its_run() -> None:
 
 
 @pytest.mark.parametrize("result", [None, {}, {"value": 1, "evidence": SPAN, "confidence": 1.1}])
-def test_a_result_without_the_shape_is_not_delivered(result: Any) -> None:
+def test_result_of_the_wrong_shape_is_withheld(result: Any) -> None:
     held = held_call("extract_insured_sum", {"source": {"id": "sub-7"}}, opened())
     checked = held.after(Execution(result=result))
     assert broken(checked) == ("extraction.response_shape", None, True)
 
 
-def test_a_result_that_is_changed_is_a_copy() -> None:
+def test_pattern_does_not_change_the_object_that_the_tool_returned() -> None:
     quote = {"text": "a quote"}
     result = succeeded(called("compose_quote", {"parts": {}, "template": {"id": "quote"}}, opened(), returns=quote))
 
     assert (result, quote) == ({"text": "a quote", "state": "draft"}, {"text": "a quote"})
 
 
-def test_a_tool_without_pattern_passes_as_it_is() -> None:
+def test_result_of_a_tool_without_pattern_is_returned_unchanged() -> None:
     marker = object()
     checked = called("cancel_policy", {"policy_number": "pol-1"}, opened(), returns=marker)
     assert succeeded(checked) is marker
 
 
-def test_a_failure_passes_as_it_is() -> None:
+def test_failure_of_a_tool_is_returned_unchanged() -> None:
     checked = called("lookup_policyholder", {**LOOKUP, "identifier": "ph-9"}, opened())
 
     failure = checked.execution.failure
@@ -153,7 +153,7 @@ def test_a_failure_passes_as_it_is() -> None:
         (PermissionDeniedError, "permission_denied"), (StaleReplicaError, "stale_replica"),
     ],
 )  # fmt: skip
-def test_a_lookup_that_fails_says_of_what_kind(error: type[ToolException], kind: str) -> None:
+def test_failure_of_a_lookup_names_the_type_of_the_raised_exception(error: type[ToolException], kind: str) -> None:
     def lookup_policyholder(**_: Any) -> Any:
         raise error("the register is asked later")
 
@@ -163,7 +163,7 @@ def test_a_lookup_that_fails_says_of_what_kind(error: type[ToolException], kind:
     assert broken(checked) == (kind, None, True)
 
 
-def test_a_fault_of_the_rules_themselves_is_a_failure() -> None:
+def test_exception_raised_by_a_pattern_rule_is_a_failure_of_the_call() -> None:
     def anything(kind: str, name: str) -> Any:
         return 7
 
@@ -171,7 +171,7 @@ def test_a_fault_of_the_rules_themselves_is_a_failure() -> None:
     assert broken(checked)[0] == "patterns.internal_error"
 
 
-def test_an_extraction_gives_value_evidence_and_confidence() -> None:
+def test_extraction_returns_value_evidence_and_confidence() -> None:
     assert succeeded(called("extract_insured_sum", {"source": {"id": "sub-7"}}, opened())) == {
         "value": {"amount": 400000.0, "currency": "EUR"},
         "evidence": {"source": {"id": "sub-7"}, "start": 39, "end": 49, "text": "400000 EUR"},
@@ -242,15 +242,13 @@ AFTER: list[tuple[str, Any, Any, str]] = [
 
 
 @pytest.mark.parametrize(("tool", "arguments", "rule"), BEFORE)
-def test_what_breaks_a_rule_of_its_pattern_does_not_run(tool: str, arguments: Any, rule: str) -> None:
+def test_call_that_violates_a_pattern_rule_does_not_run(tool: str, arguments: Any, rule: str) -> None:
     assert broken(called(tool, arguments, opened())) == (rule, "none", False)
 
 
 @pytest.mark.parametrize(("tool", "arguments", "returns", "rule"), AFTER)
-def test_a_result_that_breaks_a_rule_of_its_pattern_is_withheld(
-    tool: str, arguments: Any, returns: Any, rule: str
-) -> None:
-    # A task was made: nobody may simply try again.
+def test_result_that_violates_a_pattern_rule_is_withheld(tool: str, arguments: Any, returns: Any, rule: str) -> None:
+    # `request_approval` has created a task. The effect of the call is unknown, so the call must not simply be retried.
     effect = "unknown" if tool == "request_approval" else None
     assert broken(called(tool, arguments, opened(), returns=returns)) == (rule, effect, True)
 
@@ -267,11 +265,11 @@ def test_a_result_that_breaks_a_rule_of_its_pattern_is_withheld(
         ("search_guidelines", SEARCH, spans_of()),
     ],
 )
-def test_a_result_that_keeps_the_rules_is_delivered(tool: str, arguments: Any, returns: Any) -> None:
+def test_result_that_follows_the_pattern_rules_is_returned(tool: str, arguments: Any, returns: Any) -> None:
     assert succeeded(called(tool, arguments, opened(), returns=returns)) == returns
 
 
-def test_a_record_is_asked_for_once_in_a_run_and_handed_out_as_a_copy() -> None:
+def test_record_is_looked_up_once_per_run_and_returned_as_a_copy() -> None:
     run_ = opened()
     first, second, third = (
         called("lookup_policyholder", LOOKUP, run_, returns=returns) for returns in (None, OTHER, OTHER)
@@ -297,14 +295,14 @@ OTHER = {"number": "ph-1", "name": "Other", "claims": 2}
     ],
     ids=["identifier", "version", "source", "time", "caller"],
 )
-def test_another_question_is_asked_anew(arguments: dict[str, Any], about: CallFacts) -> None:
+def test_lookup_with_other_arguments_or_caller_is_not_cached(arguments: dict[str, Any], about: CallFacts) -> None:
     run_ = opened()
     called("lookup_policyholder", LOOKUP, run_)
     again = called("lookup_policyholder", arguments, run_, about=about, returns=OTHER)
     assert (again.execution.started, succeeded(again)) == (True, OTHER)
 
 
-def test_a_new_version_of_the_source_invalidates_what_was_kept() -> None:
+def test_new_version_of_the_source_invalidates_cached_records() -> None:
     version = ["r-1"]
     run_ = opened(source_versions={"register": lambda: version[0]})
     called("lookup_policyholder", LOOKUP, run_)
@@ -315,7 +313,7 @@ def test_a_new_version_of_the_source_invalidates_what_was_kept() -> None:
     assert (kept.execution.started, anew.execution.started) == (False, True)
 
 
-def test_a_source_that_changes_while_it_is_asked_is_kept_as_what_it_was_before() -> None:
+def test_record_is_cached_under_the_source_version_from_before_the_lookup() -> None:
     version = ["r-1"]
     run_ = opened(source_versions={"register": lambda: version[0]})
     held = held_call("lookup_policyholder", LOOKUP, run_)
@@ -333,19 +331,19 @@ def unreachable() -> Any:
 
 
 @pytest.mark.parametrize("versions", [{}, {"register": unreachable}, {"register": lambda: ""}])
-def test_without_a_version_nothing_is_kept(versions: Any) -> None:
+def test_record_is_not_cached_if_its_source_has_no_version(versions: Any) -> None:
     run_ = opened(source_versions=versions)
     called("lookup_policyholder", LOOKUP, run_)
     assert succeeded(called("lookup_policyholder", LOOKUP, run_, returns=OTHER)) == OTHER
 
 
-def test_what_came_with_exceptions_is_not_kept() -> None:
+def test_record_with_exceptions_is_not_cached() -> None:
     run_ = opened()
     called("lookup_policyholder", LOOKUP, run_, returns={**OTHER, "exceptions": [{"kind": "stale_replica"}]})
     assert called("lookup_policyholder", LOOKUP, run_).execution.started
 
 
-def test_nothing_outlives_its_run() -> None:
+def test_cached_records_end_with_their_run() -> None:
     runs = Runs(EXAMPLE["deployment"]())
     called("lookup_policyholder", LOOKUP, runs.open("run-1", "ann"))
     kept = called("lookup_policyholder", LOOKUP, runs.open("run-1", "ann"))
@@ -358,11 +356,11 @@ def test_nothing_outlives_its_run() -> None:
     assert alone == [True, True]
 
 
-def test_a_verdict_is_the_heaviest_of_its_trace() -> None:
+def test_validation_verdict_must_be_the_most_severe_verdict_in_its_trace() -> None:
     assert succeeded(called("validate_submission", VALIDATE, opened()))["verdict"] == "warn"
 
 
-def test_a_verdict_is_the_same_for_the_same_rule_pack() -> None:
+def test_validation_fails_if_it_repeats_a_rule_pack_with_another_verdict() -> None:
     run_ = opened()
     called("validate_submission", VALIDATE, run_)
     passed: dict[str, Any] = {"verdict": "pass", "trace": []}
@@ -372,19 +370,19 @@ def test_a_verdict_is_the_same_for_the_same_rule_pack() -> None:
     assert succeeded(called("validate_submission", other_pack, run_, returns=passed)) == passed
 
 
-def test_a_candidate_of_the_tools_ontology_is_validated() -> None:
+def test_validation_accepts_a_candidate_of_the_pinned_ontology() -> None:
     succeeded(called("validate_submission", {**VALIDATE, "ontologyPin": "2026.1"}, opened()))
 
 
 @pytest.mark.parametrize("construction", ["concrete", "timber"])
-def test_what_is_in_no_band_is_out_of_distribution(construction: str) -> None:
+def test_classification_without_a_declared_band_is_out_of_distribution(construction: str) -> None:
     arguments = {
         "subject": {
             "policyholder": "ph-1", "sum_insured": {"amount": 1, "currency": "EUR"}, "construction": construction,
         },
         "schema": {"id": "property-risk"},
     }  # fmt: skip
-    # The tool says so itself, or names a band that is none.
+    # For concrete, the tool raises `out_of_distribution`. For timber, it returns a `band` that is not declared.
     undeclared = {"band": "other", "confidence": 1, "rationale": "", "evidence": []}
     returns = None if construction == "concrete" else undeclared
 
@@ -392,13 +390,13 @@ def test_what_is_in_no_band_is_out_of_distribution(construction: str) -> None:
     assert broken(checked)[0] == "classify.out_of_distribution"
 
 
-def test_a_draft_is_composed() -> None:
+def test_compose_tool_returns_a_result_in_draft_state() -> None:
     draft = {"text": "a quote", "state": "draft"}
 
     assert succeeded(called("compose_quote", COMPOSE, opened(), returns=draft)) == draft
 
 
-def test_the_same_key_returns_the_same_action_and_is_refused_for_another() -> None:
+def test_staging_key_returns_its_action_again_and_is_rejected_for_another_action() -> None:
     actions = MemoryActions()
     first, again = (succeeded(called("stage_policy", STAGE, opened(), actions=actions)) for _ in range(2))
     other = {"action": {**STAGE["action"], "targetRef": "pol-9"}}
@@ -420,18 +418,20 @@ def test_the_same_key_returns_the_same_action_and_is_refused_for_another() -> No
         ("derived:sha256:0", "idm-2", "idm-2"),
         ("derived:sha256:0", None, "derived:sha256:0"),
         ("idm-1", "idm-2", "action_staging.other_key"),
-        # No session could make the commit under it.
+        # A key has at most 1,024 characters, as in a session.
         (None, "k" * 1025, "action_staging.key_too_long"),
     ],
 )
-def test_whose_key_an_action_gets(own: str | None, proposed: str | None, used: str) -> None:
+def test_staged_action_gets_the_key_of_the_application_or_of_the_model(
+    own: str | None, proposed: str | None, used: str
+) -> None:
     arguments = STAGE if proposed is None else {**STAGE, "idempotencyKey": proposed}
     checked = called("stage_policy", arguments, opened(), about=replace(ABOUT, idempotency_key=own))
     result = checked.execution.result
     assert (result["idempotencyKey"] if result else broken(checked)[0]) == used
 
 
-def test_staging_without_a_key_issues_one_each_time() -> None:
+def test_staging_call_without_a_key_generates_an_idempotency_key() -> None:
     actions = MemoryActions()
     about = replace(ABOUT, idempotency_key=None)
     results = [succeeded(called("stage_policy", STAGE, opened(), about=about, actions=actions)) for _ in range(2)]
@@ -441,14 +441,14 @@ def test_staging_without_a_key_issues_one_each_time() -> None:
     assert len(set(keys)) == len(keys) == 2
 
 
-def test_what_the_tool_does_not_commit_is_not_staged() -> None:
+def test_staging_tool_rejects_an_action_kind_that_the_tool_does_not_declare() -> None:
     actions = MemoryActions()
     staged = called("stage_policy", STAGE, opened(), actions=actions, commits=("cancel_policy",))
     assert (broken(staged), actions.list()) == (("action_staging.unknown_kind", "none", False), [])
 
 
 @pytest.mark.parametrize("task", [task_of(), task_of(evidence=[], sla="PT4H"), task_of(rationale="mine")])
-def test_a_task_carries_what_it_was_asked_for_with(task: dict[str, Any]) -> None:
+def test_approval_task_has_the_requested_fields(task: dict[str, Any]) -> None:
     stated = {name: value for name, value in task.items() if value}
 
     assert succeeded(called("request_approval", TASK, opened(), returns=task)) == {**TASK, "sla": "PT1H", **stated}
@@ -458,7 +458,7 @@ def excused() -> dict[str, Any]:
     return {"approval": ENTRIES["issue_policy"].approval.model_copy(update={"unless_within_limits": True})}
 
 
-def test_a_commit_without_approval_commits_what_this_run_staged() -> None:
+def test_commit_without_approval_needs_an_equal_action_staged_in_the_same_run() -> None:
     run_ = opened()
     issued = {"policy_number": "pol-001"}
 
@@ -470,16 +470,16 @@ def test_a_commit_without_approval_commits_what_this_run_staged() -> None:
     assert broken(called("issue_policy", PAYLOAD, opened(), **excused()))[0] == "commit.unstaged"
 
 
-def test_a_commit_with_approval_was_staged_by_its_step_up() -> None:
+def test_commit_with_approval_needs_no_action_staged_in_the_same_run() -> None:
     approved = replace(ABOUT, approved=True)
     issued = {"policy_number": "pol-001"}
 
     assert succeeded(called("issue_policy", PAYLOAD, opened(), about=approved, returns=issued, **excused())) == issued
-    # The policy asks for an approval by itself: whoever gets here has one.
+    # If the entry always requires an approval, the policy checks the approval before the pattern checks it.
     assert succeeded(called("issue_policy", PAYLOAD, opened(), returns=issued)) == issued
 
 
-def test_an_action_that_was_denied_commits_nothing() -> None:
+def test_commit_of_a_denied_action_does_not_run() -> None:
     actions = MemoryActions()
     called("stage_policy", STAGE, opened(), actions=actions)
     (staged,) = actions.list()
@@ -490,7 +490,7 @@ def test_an_action_that_was_denied_commits_nothing() -> None:
     assert broken(called("issue_policy", PAYLOAD, run_, **excused()))[0] == "commit.unstaged"
 
 
-def test_a_metric_carries_the_markings_of_all_its_objects() -> None:
+def test_metric_has_the_markings_of_all_objects_that_it_aggregates() -> None:
     checked = called("aggregate_exposure", AGGREGATE, opened())
     result = succeeded(checked)
 
@@ -498,7 +498,7 @@ def test_a_metric_carries_the_markings_of_all_its_objects() -> None:
 
 
 @pytest.mark.parametrize("markings_of", [None, lambda *_: None])
-def test_what_nobody_knows_the_markings_of_has_those_of_the_resource(markings_of: Any) -> None:
+def test_metric_over_objects_with_unknown_markings_has_the_markings_of_the_resource(markings_of: Any) -> None:
     run_ = opened(markings_of=markings_of)
     marked = replace(ABOUT, markings=frozenset({"pii.medium"}))
 
@@ -506,7 +506,7 @@ def test_what_nobody_knows_the_markings_of_has_those_of_the_resource(markings_of
     assert succeeded(called("aggregate_exposure", AGGREGATE, run_))["markings"] == []
 
 
-def test_markings_come_from_everywhere() -> None:
+def test_markings_of_policy_result_run_and_application_are_joined() -> None:
     run_ = opened()
     run_.mark("policy", "p-2", ["seen"])
     returns = {"name": "exposure", "value": 1, "markings": ["own"]}
@@ -517,7 +517,7 @@ def test_markings_come_from_everywhere() -> None:
     assert succeeded(checked)["markings"] == ["own", "pii.medium", "policy", "seen"]
 
 
-def test_markings_that_the_tool_does_not_declare_withhold_the_metric() -> None:
+def test_metric_with_undeclared_markings_is_withheld() -> None:
     run_ = opened()
     run_.mark("policy", "p-2", ["regulated.kvkk"])
     assert broken(called("aggregate_exposure", AGGREGATE, run_)) == ("aggregation.marking_not_allowed", None, True)
@@ -526,7 +526,7 @@ def test_markings_that_the_tool_does_not_declare_withhold_the_metric() -> None:
     )
 
 
-def test_markings_that_the_subject_is_not_cleared_for_withhold_the_metric() -> None:
+def test_metric_is_withheld_if_the_caller_is_not_cleared_for_its_markings() -> None:
     cleared = replace(ABOUT, clearances=frozenset({"pii.medium", "internal"}))
     uncleared = replace(ABOUT, clearances=frozenset({"internal"}))
 
@@ -535,7 +535,7 @@ def test_markings_that_the_subject_is_not_cleared_for_withhold_the_metric() -> N
     assert broken(checked)[0] == "aggregation.marking_not_cleared"
 
 
-def test_a_run_converts_at_the_rates_of_its_start() -> None:
+def test_conversion_uses_the_rates_from_the_start_of_the_run() -> None:
     rates = {"TRY": 47.5}
     runs = Runs(Deployment(sources={"ecb": lambda: Pin(f"v-{rates['TRY']}", rates)}))
     before_ = runs.open("run-1", "ann")
@@ -548,19 +548,19 @@ def test_a_run_converts_at_the_rates_of_its_start() -> None:
     assert succeeded(called("convert_premium", CONVERT, later))["amount"] == 5000.0
 
 
-def test_a_source_that_could_not_be_pinned_fails_the_conversion() -> None:
+def test_conversion_fails_if_its_source_could_not_be_pinned() -> None:
     checked = called("convert_premium", CONVERT, opened(sources={"ecb": unreachable}))
     assert broken(checked)[0] == "source_unavailable"
 
 
-def test_the_same_is_converted_to_the_same() -> None:
+def test_conversion_repeated_with_the_same_input_must_return_the_same_amount() -> None:
     run_ = opened()
     called("convert_premium", CONVERT, run_)
     other = called("convert_premium", CONVERT, run_, returns={"amount": 1, "currency": "TRY"})
     assert broken(other)[0] == "conversion.not_reproducible"
 
 
-def test_spans_name_the_snapshot_and_later_ones_refer_to_it() -> None:
+def test_search_spans_and_later_evidence_name_the_snapshot_of_the_search() -> None:
     run_ = opened()
     found = called("search_guidelines", SEARCH, run_)
     spans, snapshot = succeeded(found)["spans"], succeeded(found)["retrievalSnapshotId"]
@@ -573,7 +573,7 @@ def test_spans_name_the_snapshot_and_later_ones_refer_to_it() -> None:
     assert [span.get("retrievalSnapshotId") for span in evidence] == [snapshot, None]
 
 
-def test_evidence_of_a_snapshot_that_the_run_never_saw_is_refused() -> None:
+def test_evidence_from_an_unknown_snapshot_is_rejected() -> None:
     run_ = opened()
     snapshot = succeeded(called("search_guidelines", SEARCH, run_))["retrievalSnapshotId"]
     task = {**TASK, "evidence": [{**SPAN, "retrievalSnapshotId": snapshot}]}
@@ -582,7 +582,7 @@ def test_evidence_of_a_snapshot_that_the_run_never_saw_is_refused() -> None:
     assert broken(called("request_approval", task, opened())) == ("evidence.unknown_snapshot", "none", False)
 
 
-def test_what_was_found_carries_the_corpus_s_markings() -> None:
+def test_found_documents_get_the_markings_of_their_corpus() -> None:
     run_ = opened()
     about = replace(ABOUT, markings=frozenset({"internal"}), resource=("corpus", "guidelines"))
     checked = called("search_guidelines", SEARCH, run_, about=about)

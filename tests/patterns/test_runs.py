@@ -1,4 +1,4 @@
-"""Runs: what they remember, pin and forget; and the run that a tool runs in."""
+"""Runs of tools: what a run stores, which versions a run pins, when a run ends, and to which run a tool belongs."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from tests.support import at_once
 
 
 def marked(runs: Runs, run_id: str) -> Run:
-    """A run that remembers something that protects."""
+    """Return a run with a stored marking, because a closed run is remembered only if it has stored something."""
     run = runs.open(run_id, "ann")
     run.mark("doc", "1", {"secret"})
     return run
 
 
-def test_a_run_is_the_same_until_it_ends() -> None:
+def test_opening_a_run_id_again_returns_the_same_run_until_the_run_ends() -> None:
     runs = Runs()
     first = runs.open("run-1", "ann")
 
@@ -33,30 +33,30 @@ def test_a_run_is_the_same_until_it_ends() -> None:
     assert runs.open("run-1", "ann") is not first
 
 
-def test_the_run_that_was_used_least_recently_is_closed_first_and_stays_closed(
+def test_least_recently_used_run_is_closed_first_and_cannot_be_opened_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(run_module, "MOST_RUNS", 2)
+    monkeypatch.setattr(run_module, "MAX_RUNS", 2)
     runs = Runs()
     first, second = marked(runs, "run-1"), marked(runs, "run-2")
     runs.open("run-1", "ann")
     marked(runs, "run-3")
 
-    hint = "go on under another run_id, or end it; end runs that are over"
+    hint = "use another run_id, or end this run; end finished runs"
     assert runs.open("run-1", "ann") is first
     with pytest.raises(RunClosedError) as caught:
         runs.open("run-2", "ann")
     assert (caught.value.code, str(caught.value)) == (
         "run.closed",
-        f"run run-2 was closed to make room for others, and what it remembered is gone ({hint})",
+        f"run run-2 was closed to make room for others, and its memory is lost ({hint})",
     )
     runs.end("run-2", "ann")
     assert runs.open("run-2", "ann") is not second
 
 
-def test_no_more_runs_are_opened_than_can_be_known_as_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "MOST_RUNS", 1)
-    monkeypatch.setattr(run_module, "MOST_CLOSED", 1)
+def test_run_cannot_be_opened_if_no_other_run_can_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "MAX_RUNS", 1)
+    monkeypatch.setattr(run_module, "MAX_CLOSED_RUNS", 1)
     runs = Runs()
     marked(runs, "run-1")
     second = marked(runs, "run-2")
@@ -64,16 +64,16 @@ def test_no_more_runs_are_opened_than_can_be_known_as_closed(monkeypatch: pytest
         runs.open("run-3", "ann")
 
     assert (caught.value.code, str(caught.value)) == (
-        "run.too_many", "1 runs are open, and no more can be closed (end what is over)",
+        "run.too_many", "1 runs are open, and no more can be closed (end finished runs)",
     )  # fmt: skip
     assert runs.open("run-2", "ann") is second
     runs.end("run-1", "ann")
     assert runs.open("run-3", "ann").run_id == "run-3"
 
 
-def test_a_run_that_remembers_nothing_that_protects_gives_way_and_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "MOST_RUNS", 1)
-    monkeypatch.setattr(run_module, "MOST_CLOSED", 1)
+def test_closed_run_with_only_records_and_snapshots_can_be_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "MAX_RUNS", 1)
+    monkeypatch.setattr(run_module, "MAX_CLOSED_RUNS", 1)
     runs = Runs()
     for number in range(100):
         run = runs.open(f"lookups-{number}", "ann")
@@ -84,10 +84,10 @@ def test_a_run_that_remembers_nothing_that_protects_gives_way_and_begins_anew(mo
     assert runs.open("lookups-98", "ann").record("key") is None
 
 
-def test_a_run_that_gave_way_while_a_call_goes_on_in_it_remembers_nothing_more_that_protects(
+def test_run_closed_during_a_call_rejects_new_markings_answers_and_staged_actions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(run_module, "MOST_RUNS", 1)
+    monkeypatch.setattr(run_module, "MAX_RUNS", 1)
     runs = Runs()
     going_on = runs.open("run-1", "ann")
     runs.open("run-2", "ann")
@@ -103,8 +103,8 @@ def test_a_run_that_gave_way_while_a_call_goes_on_in_it_remembers_nothing_more_t
     assert runs.open("run-1", "ann") is not going_on
 
 
-def test_a_run_without_a_call_for_a_day_is_over_open_or_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "MOST_RUNS", 2)
+def test_run_ends_after_a_day_without_calls_even_if_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "MAX_RUNS", 2)
     now = 0.0
     runs = Runs(clock=lambda: now)
     closed, used, idle = (marked(runs, name) for name in ("closed", "used", "idle"))
@@ -117,8 +117,8 @@ def test_a_run_without_a_call_for_a_day_is_over_open_or_closed(monkeypatch: pyte
     assert runs.open("closed", "ann") is not closed
 
 
-def test_a_closed_run_that_is_still_called_stays_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "MOST_RUNS", 1)
+def test_closed_run_stays_closed_as_long_as_calls_still_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "MAX_RUNS", 1)
     now = 0.0
     runs = Runs(clock=lambda: now)
     marked(runs, "closed")
@@ -129,7 +129,7 @@ def test_a_closed_run_that_is_still_called_stays_closed(monkeypatch: pytest.Monk
             runs.open("closed", "ann")
 
 
-def test_equal_ids_of_two_callers_are_two_runs() -> None:
+def test_callers_with_the_same_run_id_have_separate_runs() -> None:
     runs = Runs()
     ann, ben = runs.open("run-1", "ann"), runs.open("run-1", "ben")
     runs.end("run-1", "ben")
@@ -139,8 +139,10 @@ def test_equal_ids_of_two_callers_are_two_runs() -> None:
     assert runs.open("run-1", "ben") is not ben
 
 
-def test_what_protects_is_not_forgotten_but_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "MOST_ENTRIES", 2)
+def test_run_with_the_maximum_number_of_entries_rejects_new_markings_actions_and_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_module, "MAX_ENTRIES", 2)
     run = Runs().open("run-1", "ann")
     for number in range(2):
         run.mark("doc", str(number), {"secret"})
@@ -156,7 +158,7 @@ def test_what_protects_is_not_forgotten_but_refused(monkeypatch: pytest.MonkeyPa
         faults.append((caught.value.rule, caught.value.message))
 
     assert faults == [
-        ("run.full", f"run.full: the run remembers 2 {what}, and has no room for more")
+        ("run.full", f"run.full: the run remembers 2 {what}, which is the maximum")
         for what in ("marked objects", "staged actions", "answers")
     ]
     run.mark("doc", "0", {"internal"})
@@ -164,7 +166,7 @@ def test_what_protects_is_not_forgotten_but_refused(monkeypatch: pytest.MonkeyPa
     assert (run.staged_action("pay", "0"), run.same_answer(0, "no")) == ("action-0", False)
 
 
-def test_a_staged_action_is_one_calls() -> None:
+def test_staged_action_is_bound_to_the_first_call_that_uses_it() -> None:
     run = Runs().open("run-1", "ann")
     run.keep_staged("pay", "sha256:1", "action-1")
     bound = [run.bind_staged("pay", "sha256:1", call) for call in ("call-1", "call-2", "call-1")]
@@ -173,8 +175,8 @@ def test_a_staged_action_is_one_calls() -> None:
     assert run.bind_staged("pay", "sha256:2", "call-1") is None
 
 
-def test_a_run_remembers_the_newest_of_each_sort(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "MOST_ENTRIES", 2)
+def test_run_keeps_the_newest_records_and_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "MAX_ENTRIES", 2)
     run = Runs().open("run-1", "ann")
     for number in range(3):
         run.keep_record(number, b"{}")
@@ -184,7 +186,7 @@ def test_a_run_remembers_the_newest_of_each_sort(monkeypatch: pytest.MonkeyPatch
     assert [run.knows_snapshot(f"snap-{number}") for number in range(3)] == [False, True, True]
 
 
-def test_the_newest_snapshot_with_a_source_counts() -> None:
+def test_evidence_names_the_newest_snapshot_that_contains_its_source() -> None:
     run = Runs().open("run-1", "ann")
     run.keep_snapshot("snap-1", ["a", "b"])
     run.keep_snapshot("snap-2", ["b"])
@@ -193,7 +195,7 @@ def test_the_newest_snapshot_with_a_source_counts() -> None:
     assert [run.snapshot_of(source) for source in "abcd"] == ["snap-1", "snap-1", "snap-1", None]
 
 
-def test_two_that_open_a_run_at_once_get_the_same() -> None:
+def test_concurrent_openings_of_one_run_id_return_the_same_run() -> None:
     read: list[int] = []
 
     def source() -> Pin:
@@ -205,7 +207,7 @@ def test_two_that_open_a_run_at_once_get_the_same() -> None:
     assert len({id(run) for run in at_once([lambda: runs.open("run-1", "ann")] * 8)}) == 1
 
 
-def test_pins_are_copies() -> None:
+def test_later_change_of_source_data_does_not_change_a_pin() -> None:
     rates = {"TRY": 47.5}
     run = Runs(Deployment(sources={"ecb": lambda: Pin("v-1", rates)})).open("run-1", "ann")
     rates["TRY"] = 50.0
@@ -214,7 +216,7 @@ def test_pins_are_copies() -> None:
 
 
 @pytest.mark.parametrize("pin", [Pin("", {}), Pin("v-1", object()), Pin("v-1", float("nan")), Pin(7, {}), None])  # type: ignore[arg-type]
-def test_what_is_no_pin_pins_nothing(pin: Any) -> None:
+def test_source_that_returns_an_invalid_pin_is_not_pinned(pin: Any) -> None:
     run = Runs(Deployment(sources={"ecb": lambda: pin, "fed": lambda: Pin("v-1", {})})).open("run-1", "ann")
 
     assert dict(run.pins) == {"fed": Pin("v-1", {})}
@@ -223,7 +225,7 @@ def test_what_is_no_pin_pins_nothing(pin: Any) -> None:
     assert caught.value.message == "source_unavailable: ecb is not pinned in this run"
 
 
-def test_a_tool_runs_within_its_run() -> None:
+def test_pinned_called_in_a_tool_returns_the_pin_of_the_current_run() -> None:
     def tool() -> Any:
         return pinned("ecb").value
 
@@ -238,10 +240,10 @@ def test_a_tool_runs_within_its_run() -> None:
         assert tool() == asyncio.run(slow_tool()) == {"TRY": 47.5}
     with pytest.raises(SourceUnavailableError) as caught:
         tool()
-    assert caught.value.message == "source_unavailable: ecb is not pinned: no run is going on"
+    assert caught.value.message == "source_unavailable: ecb is not pinned, because no run is active"
 
 
-async def test_runs_that_go_on_at_once_are_kept_apart() -> None:
+async def test_tools_of_concurrent_runs_get_the_pins_of_their_own_run() -> None:
     async def tool(run: Run) -> str:
         with within_run(run):
             await asyncio.sleep(0)

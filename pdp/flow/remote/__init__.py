@@ -1,5 +1,5 @@
-"""Calls whose tool another enforcement point runs: begun and finished here, by any process that has the stores.
+"""Calls whose tool runs at another enforcement point. Any process with the same stores can begin and finish such calls.
 
-calls: begin, finish, sweep: the way of such a call, and what its caller is answered
-stored: what is stored of it, and the call made of that again
+calls: begins and finishes calls, ends overdue calls, and builds the answers to the caller
+stored: the database record of a call, and how a call is restored from its record
 """

@@ -1,4 +1,4 @@
-"""What is stored of a call that was allowed, and the call made of that again, in whatever process."""
+"""The database record of an allowed call whose tool runs elsewhere. Any process can restore a call from its record."""
 
 import time
 from collections.abc import Generator
@@ -17,7 +17,7 @@ from pdp.flow.decide import call_flow
 from pdp.flow.drive import Step, Work
 from pdp.flow.parts import Parts
 from pdp.flow.reserve import key_of
-from pdp.flow.run import hold_to_pattern
+from pdp.flow.run import pattern_call
 from pdp.flow.stages import Asked, CallDeniedError, Decided, Prepared, Ready, Received, Reserved
 from pdp.json import canonical
 from pdp.proposal import Proposal
@@ -27,21 +27,23 @@ from pdp.stores.actions import Action
 from pdp.stores.keys import KeyState
 from pdp.stores.remote_calls import RemoteCall
 
-PROCESS: Final = new_id()  # what runs of patterns remember is in its memory
-_OF_RECEIVED: Final = ("tool_call_id", "step_name", "now", "transformed")
-_GIVEN_BACK: Final = "what was reserved for the call was given back"
-OTHER_PROCESS: Final = "the tool ran, and its result is withheld: what its run remembers is in another process"
+PROCESS: Final = new_id()  # The data of a run that patterns use is only in the memory of one process.
+_RECEIVED_FIELDS: Final = ("tool_call_id", "step_name", "now", "transformed")
+_RELEASED: Final = "the call's reservation was released"
+OTHER_PROCESS: Final = (
+    "the tool ran, but its result is withheld, because the run's data is in the memory of another process"
+)
 
 
 class CallConflictError(StateError):
-    """The id stands for another call, or for one with another result, or one that was not begun."""
+    """The id belongs to another call, or the call was not begun, has ended, or has another result."""
 
     code: ClassVar[str] = "calls.conflict"
 
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """What is stored of a call that was allowed, so that any process goes on with it."""
+    """The fields of an allowed call that are stored, so that any process can continue the call."""
 
     process: str
     proposal: dict[str, Any]
@@ -63,7 +65,7 @@ RECORD: Final = TypeAdapter(CallRecord)
 
 
 def record_of(decided: Decided, *, has_reserved: bool) -> CallRecord:
-    """Return what is stored of an allowed call; `has_reserved`: of budgets, under the call's id."""
+    """Return the record to store for an allowed call. `has_reserved` tells whether the call has reserved budgets."""
     prepared = decided.prepared
     asked, checked = prepared.asked, prepared.checked
     return CallRecord(
@@ -71,7 +73,7 @@ def record_of(decided: Decided, *, has_reserved: bool) -> CallRecord:
         proposal=checked.proposal.as_proposed(),
         session=orjson.loads(canonical(asked.session.model_dump())),
         request_id=asked.request_id,
-        received={name: getattr(asked.received, name) for name in _OF_RECEIVED},
+        received={name: getattr(asked.received, name) for name in _RECEIVED_FIELDS},
         idempotency_key=checked.idempotency_key,
         config=orjson.loads(canonical(dict(checked.config))),
         trips=checked.trips,
@@ -83,7 +85,7 @@ def record_of(decided: Decided, *, has_reserved: bool) -> CallRecord:
 
 
 def asked_of(row: RemoteCall, parts: Parts) -> Asked:
-    """Return what was asked for."""
+    """Return the parsed session and proposal of a stored call."""
     record: CallRecord = RECORD.validate_python(row.record)
     started = time.perf_counter() - (time.time() - record.received["now"])
     received = Received(parts.manifest.manifest, to_run=True, started=started, **record.received)
@@ -91,13 +93,13 @@ def asked_of(row: RemoteCall, parts: Parts) -> Asked:
 
 
 def restored(row: RemoteCall, parts: Parts) -> Generator[Step, Any, Ready]:
-    """Return the call as it was when it was decided; CallConflictError: its tool is not in the manifest any more."""
+    """Return a stored call with its decision. Raise `CallConflictError` if the manifest lacks the call's tool."""
     record: CallRecord = RECORD.validate_python(row.record)
     asked = asked_of(row, parts)
     proposal = asked.proposal
     tool = parts.manifest.tool(proposal.tool)
     if tool is None:
-        raise CallConflictError(f"call {row.id}: its tool is not in the manifest any more")
+        raise CallConflictError(f"call {row.id}: the called tool is no longer in the manifest")
     approvals, approval_id = parts.approvals, record.approval
     approval = None
     if approvals is not None and approval_id is not None:
@@ -116,24 +118,24 @@ def restored(row: RemoteCall, parts: Parts) -> Generator[Step, Any, Ready]:
 
 
 def with_reserved(reserved: Reserved, row: RemoteCall, parts: Parts) -> Generator[Step, Any, Reserved]:
-    """Return a call with the key and budgets that were reserved for it before; CallDeniedError: no longer."""
+    """Return the call with the reservations of its earlier attempt. Raise `CallDeniedError` if the key was released."""
     key, keys = key_of(reserved.prepared.asked, reserved.prepared.checked), parts.stores.keys
     reserved = with_budgets(reserved, row)
     if key is None:
         return reserved
     record = yield Work(partial(keys.read, key.id), keys.blocking)
     if record is None or record.token != row.id or record.state is not KeyState.STARTED:
-        raise CallDeniedError("calls.given_back", _GIVEN_BACK)
+        raise CallDeniedError("calls.given_back", _RELEASED)
     return reserved._replace(key=record)
 
 
 def with_budgets(reserved: Reserved, row: RemoteCall) -> Reserved:
-    """Return a call with the budgets that were reserved for it before, under the call's id."""
+    """Return the call with its reserved budgets, whose reservation has the id of the call."""
     return reserved._replace(budgets=row.id if row.record["has_reserved"] else None)
 
 
 def ready_to_complete(row: RemoteCall, parts: Parts) -> Generator[Step, Any, tuple[Ready, str | None]]:
-    """Return a call with all that its completion needs, and why its result is withheld, if it is."""
+    """Restore a call, so that its outcome can be stored. Also return why its result must be withheld, or None."""
     ready = yield from restored(row, parts)
     decided, fault = ready.reserved.decided, None
     try:
@@ -141,16 +143,16 @@ def ready_to_complete(row: RemoteCall, parts: Parts) -> Generator[Step, Any, tup
     except CallDeniedError:
         reserved = with_budgets(ready.reserved, row)
     try:
-        held = yield from hold_to_pattern(decided, parts)
+        enforced = yield from pattern_call(decided, parts)
         if parts.manifest.manifest.tracks_flow:
             flow = yield from call_flow(decided.asked, decided.checked, parts.stores)
             reserved = reserved._replace(decided=decided._replace(prepared=decided.prepared._replace(flow=flow)))
     except StoreError:
         raise
     except StateError as error:
-        return ready._replace(reserved=reserved), f"the tool ran, and its result is withheld: {error.message}"
-    if held is not None:
-        held.task = row.record["task"] or {}
-        if held.entry.pattern is not None and held.run.run_id is not None and row.record["process"] != PROCESS:
+        return ready._replace(reserved=reserved), f"the tool ran, but its result is withheld: {error.message}"
+    if enforced is not None:
+        enforced.task = row.record["task"] or {}
+        if enforced.entry.pattern is not None and enforced.run.run_id is not None and row.record["process"] != PROCESS:
             fault = OTHER_PROCESS
-    return ready._replace(reserved=reserved._replace(held=held)), fault
+    return ready._replace(reserved=reserved._replace(enforced=enforced)), fault

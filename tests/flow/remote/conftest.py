@@ -1,4 +1,4 @@
-"""An enforcement point whose tools run elsewhere, on each kind of store."""
+"""Fixture with an enforcement point whose tools run in other processes, for stores in memory and in each database."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""A tool with all that a call can use up (key, budget, approval, action), whose enforcement point is elsewhere."""
+"""A remote tool whose call reserves everything that a call can reserve: a key, a budget, an approval and an action."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -58,7 +58,7 @@ Script = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def respond(request: dict[str, Any]) -> dict[str, Any]:
-    """STEP_UP without an approval; with one ALLOW, and the budget of 1,000 pages reserved. Reading is allowed."""
+    """Return STEP_UP for a letter without an approval, and otherwise ALLOW. The letter reserves its number of pages."""
     context = request["context"]
     if request["action"]["name"] == "send_letter" and context["approval"] is None:
         return answer("STEP_UP", code="approvals.required")
@@ -78,7 +78,7 @@ def manifest_in(folder: Path, text: str = MANIFEST) -> Path:
 
 
 def opened(manifest: Path, url: str, owned: ExitStack, script: Script = respond, **options: Any) -> Pep:
-    """An enforcement point without functions on the database of that URL."""
+    """Return an enforcement point without tool functions that uses the database at `url`."""
     stores = OpenStores(url)
     owned.callback(stores.close)
     audit = stores.open_audit(None)
@@ -91,13 +91,13 @@ def opened(manifest: Path, url: str, owned: ExitStack, script: Script = respond,
 
 
 def begin(pep: Pep, name: CallName, proposal: Any, session: Session) -> dict[str, Any]:
-    """What `Pep.abegin` does, in this thread alone."""
+    """Begin a call as `Pep.abegin` does, but synchronously."""
     parts = pep._parts
     return drive(calls.begin(name, _received(parts, to_run=True), proposal, session, parts), pep.engine)
 
 
 def finish(pep: Pep, name: CallName, execution: Execution) -> dict[str, Any]:
-    """What `Pep.afinish` does, in this thread alone."""
+    """Finish a call as `Pep.afinish` does, but synchronously."""
     return drive(calls.finish(name, execution, pep._parts), pep.engine)
 
 
@@ -115,7 +115,7 @@ def call(name: str, owner: str = "token-1") -> CallName:
 
 
 def approved(pep: Pep, name: str, key: str = "key-1") -> str:
-    """Propose a letter, and have the approval that it waits for granted; the approval's id."""
+    """Propose a letter, grant its approval, and return the approval's id."""
     asked = begin(pep, call(name), letter(), session(key))
     assert (asked["verdict"], asked["begun"], asked["approval"]["state"]) == ("STEP_UP", False, "pending")
     return rules(pep).grant(asked["approval"]["id"], CHIEF).id

@@ -1,4 +1,4 @@
-"""Calls that a remote enforcement point runs: begun with all that they need, and finished, on each kind of store."""
+"""Calls of tools that run in another process and report their results, for stores in memory and in each database."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +25,7 @@ LATER = 10.0 * 86_400
 
 
 def stream(pep: Pep) -> list[tuple[Any, ...]]:
-    """The events as `(type, verdict or outcome or status)`, their chain checked."""
+    """Verify the chain of the audit stream and return its events as `(type, verdict or outcome or status)`."""
     assert isinstance(pep.audit, SqlAudit)
     lines = [row.line.encode() for row in pep.audit.lines(-1, 10_000)]
     assert verify_chain(lines) == len(lines)
@@ -45,7 +45,7 @@ def failing(effect: str | None = None, *, started: bool = True) -> Execution:
     return Execution(failure=Failure(FailureCode.TOOL_EXECUTION_FAILED, "no: Bob Archer", details), started=started)
 
 
-def test_a_call_is_begun_and_finished_once(pep: Pep) -> None:
+def test_repeated_begin_or_finish_of_a_call_returns_the_first_answer(pep: Pep) -> None:
     approval = approved(pep, "one")
     begun = begin(pep, call("one"), letter(), session())
     assert (begun["verdict"], begun["begun"], begun["executed"], begun["arguments"]) == (
@@ -81,23 +81,23 @@ def test_a_call_is_begun_and_finished_once(pep: Pep) -> None:
     ]
 
 
-async def test_both_ways_are_one(pep: Pep) -> None:
+async def test_synchronous_and_asynchronous_begin_and_finish_give_the_same_answers(pep: Pep) -> None:
     begun = await pep.abegin(call("one"), letter("read_letter"), session())
     done = await pep.afinish(call("one"), Execution(["text"]))
     assert (begun["begun"], done["result"]) == (True, ["text"])
     assert finish(pep, call("one"), Execution(["text"])) == done
 
 
-def test_an_id_stands_for_one_call_of_one_owner_and_one_result(pep: Pep) -> None:
+def test_call_id_reused_with_another_request_owner_or_result_is_rejected(pep: Pep) -> None:
     begin(pep, call("one"), letter("read_letter"), session())
     for other in (call("one")._replace(request_digest="sha256:other"), call("one", "token-2")):
-        with pytest.raises(CallConflictError, match="stands for another call"):
+        with pytest.raises(CallConflictError, match="belongs to another call"):
             begin(pep, other, letter("read_letter"), session())
     for unknown in (call("one", "token-2"), call("two"), call("\0"), call("zwölf")):
-        with pytest.raises(UnknownCallError, match="the caller has begun no call"):
+        with pytest.raises(UnknownCallError, match="the caller has not begun call"):
             finish(pep, unknown, SENT)
     finish(pep, call("one"), SENT)
-    with pytest.raises(CallConflictError, match="has another result"):
+    with pytest.raises(CallConflictError, match="already reported with another result"):
         finish(pep, call("one"), Execution({"number": 8}))
 
 
@@ -113,7 +113,7 @@ def test_an_id_stands_for_one_call_of_one_owner_and_one_result(pep: Pep) -> None
         (SENT, "succeeded", "Stored", PAGES, "committed"),
     ],
 )
-def test_what_is_reported_settles_what_was_reserved(
+def test_reported_outcome_settles_key_budget_and_action(
     pep: Pep, reported: Execution, outcome: str, key_is: str, held: int, action: str
 ) -> None:
     approved(pep, "one")
@@ -138,7 +138,7 @@ def _arguments_digest() -> str:
     return digest(canonical(letter()["arguments"]))
 
 
-def test_what_nobody_finishes_is_recorded_as_unknown_and_may_still_be_finished(pep: Pep) -> None:
+def test_unfinished_call_is_recorded_as_unknown_and_can_still_be_finished(pep: Pep) -> None:
     approved(pep, "one")
     begun = begin(pep, call("one"), letter(), session())
     assert (pep.sweep(begun["running_until"] - 1), pep.sweep(begun["running_until"]), pep.sweep()) == (0, 1, 0)
@@ -152,7 +152,7 @@ def test_what_nobody_finishes_is_recorded_as_unknown_and_may_still_be_finished(p
         finish(pep, call("one"), SENT)
 
 
-def test_a_call_that_was_never_begun_leaves_nothing(pep: Pep) -> None:
+def test_denied_or_rejected_call_stores_nothing(pep: Pep) -> None:
     bad = begin(pep, call("one"), {"tool": "send_letter", "arguments": {}}, session())
     assert (bad["verdict"], bad["begun"], bad["outcome"]["rejection"]["code"]) == (None, False, "INVALID_PAYLOAD")
     with pytest.raises(UnknownCallError):
@@ -163,7 +163,7 @@ def test_a_call_that_was_never_begun_leaves_nothing(pep: Pep) -> None:
     assert (spent(pep), _keys(pep), pep.sweep(time.time() + LATER)) == (0, [], 0)
 
 
-def test_of_many_enforcement_points_one_runs_what_was_approved(pep: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_one_of_many_enforcement_points_runs_an_approved_call(pep: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reserve, "PATIENCE", 0)
     approved(pep, "first")
     with ThreadPoolExecutor(8) as pool:
@@ -172,7 +172,7 @@ def test_of_many_enforcement_points_one_runs_what_was_approved(pep: Pep, monkeyp
     assert (spent(pep), sum(kind == "approval.consumed" for kind, _ in stream(pep))) == (PAGES, 1)
 
 
-def test_many_tries_with_one_id_are_one_call(pep: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_requests_with_the_same_call_id_begin_one_call(pep: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "PATIENCE", 600)
     approved(pep, "one")
     with ThreadPoolExecutor(8) as pool:

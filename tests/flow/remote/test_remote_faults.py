@@ -1,4 +1,4 @@
-"""Remote calls where something is not as it was: the audit, the manifest, the process, the run, a handler."""
+"""Remote calls with faults in the audit stream, the manifest, the process, the run or a handler."""
 
 import time
 from contextlib import ExitStack
@@ -34,7 +34,7 @@ from tests.support.scripted import answer, duty
 RECORD = {"tool": "find_record", "arguments": {"identifier": "r-1", "source": {"id": "crm", "version": "7"}}}
 
 
-def test_a_result_that_cannot_be_recorded_has_to_be_sent_again(pep: Pep) -> None:
+def test_caller_must_report_a_result_again_if_it_could_not_be_recorded(pep: Pep) -> None:
     approved(pep, "one")
     begun = begin(pep, call("one"), letter(), session())
     audit = FailingAudit(AuditError("disk full"), 0)
@@ -49,18 +49,18 @@ def test_a_result_that_cannot_be_recorded_has_to_be_sent_again(pep: Pep) -> None
     assert begun["decision_id"] == audit.events[0]["decision_id"]
 
 
-def test_a_call_whose_tool_is_gone_is_recorded_as_unknown(pep: Pep, tmp_path: Path) -> None:
+def test_call_of_a_removed_tool_is_recorded_as_unknown(pep: Pep, tmp_path: Path) -> None:
     begun = begin(pep, call("one"), letter("read_letter"), session())
     other = tmp_path / "other"
     other.mkdir()
     pep._replaced(load_effective(manifest_in(other, MANIFEST.replace("read_letter", "view_letter"))), pep.engine)
-    with pytest.raises(CallConflictError, match="its tool is not in the manifest any more"):
+    with pytest.raises(CallConflictError, match="the called tool is no longer in the manifest"):
         finish(pep, call("one"), Execution("text"))
     assert pep.sweep(begun["running_until"]) == 1
     assert stream(pep)[-1] == ("tool.unknown.result", "unknown")
 
 
-def test_a_result_that_rests_on_a_run_of_another_process_is_withheld(pep: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_is_withheld_if_its_run_is_in_another_process(pep: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Execution({"record": "Bob"})
     for name, run_id, process in (("here", "run-1", None), ("there", "run-1", "other"), ("without", None, "other")):
         in_run = session().with_changes(run_id=run_id)
@@ -79,7 +79,7 @@ def test_a_result_that_rests_on_a_run_of_another_process_is_withheld(pep: Pep, m
             )  # fmt: skip
 
 
-def test_a_run_of_patterns_stays_in_the_process_where_it_began(pep: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_with_patterns_cannot_continue_in_another_process(pep: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [begin(pep, call(name), RECORD, session())["begun"] for name in ("one", "two")] == [True, True]
     monkeypatch.setattr(calls, "PROCESS", "other")
     refused = begin(pep, call("three"), RECORD, session())
@@ -89,11 +89,11 @@ def test_a_run_of_patterns_stays_in_the_process_where_it_began(pep: Pep, monkeyp
     assert begin(pep, call("five"), letter("read_letter"), session())["begun"]
 
 
-def test_what_is_staged_needs_no_result_and_waits_for_a_person(pep: Pep) -> None:
+def test_remote_staging_call_ends_without_a_result_from_the_caller(pep: Pep) -> None:
     action = {"kind": "send_letter", "targetSor": "post", "payload": letter()["arguments"]}
     staging = {"tool": "stage_letter", "arguments": {"action": action}}
     staged = begin(pep, call("stage"), staging, session())
-    # The staging was the run, and it was done here.
+    # The enforcement point has staged the action itself, so no remote tool has to run.
     assert (staged["begun"], staged["executed"], staged["result"]["state"]) == (False, True, "staged")
     assert begin(pep, call("stage"), staging, session()) == staged
     rules(pep).grant(staged["approval"]["id"], {"sub": "chief-1", "roles": ["chief"]})
@@ -101,7 +101,7 @@ def test_what_is_staged_needs_no_result_and_waits_for_a_person(pep: Pep) -> None
     assert (begun["begun"], begun["action"]["id"]) == (True, staged["result"]["id"])
 
 
-def test_what_a_result_brings_into_a_run_is_in_its_ledger(url: str, tmp_path: Path) -> None:
+def test_ledger_of_the_run_gets_the_labels_of_a_result(url: str, tmp_path: Path) -> None:
     with ExitStack() as owned:
         pep = opened(manifest_in(tmp_path, LABELLED), url, owned)
         before = pep.decide(letter("read_mail"), session())
@@ -115,14 +115,16 @@ def test_what_a_result_brings_into_a_run_is_in_its_ledger(url: str, tmp_path: Pa
 
 
 class Refusing(ObligationHandler):
-    """Refuses before a run, or hides a result."""
+    """A handler that rejects a call if the obligation has the parameter `refuse`."""
 
     def before(self, parameters: Any, request: Any) -> None:
         if parameters.get("refuse"):
             raise ObligationError("not today")
 
 
-def test_what_an_obligation_refuses_is_given_back_and_stays_refused(url: str, manifest: Path) -> None:
+def test_remote_call_rejected_by_an_obligation_frees_its_reservations_and_stays_rejected(
+    url: str, manifest: Path
+) -> None:
     refuses = [True]
 
     def respond(request: dict[str, Any]) -> dict[str, Any]:
@@ -151,7 +153,7 @@ def test_what_an_obligation_refuses_is_given_back_and_stays_refused(url: str, ma
         assert stream(pep)[-1] == ("tool.send_letter.result", "succeeded")
 
 
-def test_an_old_call_that_is_tried_again_is_not_run_again(pep: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_repeated_after_its_time_limit_does_not_run_again(pep: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
     late = begin(pep, call("one"), letter("read_letter"), session())["running_until"]
     monkeypatch.setattr(time, "time", lambda: late)
     again = begin(pep, call("one"), letter("read_letter"), session())

@@ -1,4 +1,4 @@
-"""Remote calls between real processes, killed at any moment: what was approved runs once, and does run."""
+"""A process is killed at any step of a remote call, but the approved call runs exactly once."""
 
 import json
 import multiprocessing
@@ -21,7 +21,7 @@ from tests.support import PATIENCE, be_patient
 
 pytestmark = pytest.mark.process
 
-HELD = 0.05  # seconds after which a try goes on with what a killed process has left
+HELD = 0.05  # Seconds until another process may continue the call of a killed process.
 _STORES = str(Path("pdp", "stores", "sql"))
 
 _context = multiprocessing.get_context("forkserver")
@@ -29,12 +29,13 @@ _context.set_forkserver_preload(["tests.flow.remote.test_remote_processes"])
 
 
 def _begin_and_finish(manifest: Path, url: str, name: str, folder: Path, dies_at: int | None) -> None:
-    """Do what an enforcement point does with a call, and die at that step of a store; None: write how many there are.
+    """Begin and finish a call. The process dies at function call number `dies_at` in the stores.
 
-    That the tool runs is a line in the file `name`.
+    If `dies_at` is None, the process survives and writes its number of function calls to the file `steps`.
+    Each run of the tool appends a line to the file `name`.
     """
     be_patient()
-    calls.HELD = HELD  # type: ignore[misc]
+    calls.OWNED_SECONDS = HELD  # type: ignore[misc]
     steps = 0
 
     def count(frame: FrameType, event: str, _argument: object) -> None:
@@ -45,7 +46,7 @@ def _begin_and_finish(manifest: Path, url: str, name: str, folder: Path, dies_at
 
     with ExitStack() as owned:
         pep = opened(manifest, url, owned)
-        # What is done once in a process takes many steps.
+        # The first call of a process does one-time work, so it is not counted.
         begin(pep, call(f"first of {name}"), letter("read_letter"), session())
         sys.setprofile(count)
         begun = begin(pep, call(name), letter(), session(name))
@@ -71,12 +72,12 @@ def _begin(manifest: Path, url: str, name: str, key: str, answers: Path) -> None
         file.write(json.dumps(answer).encode() + b"\n")
 
 
-def test_a_call_whose_process_is_killed_goes_on_and_runs_once(
+def test_call_runs_once_if_its_process_is_killed_and_another_process_continues_it(
     url: str, manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "HELD", HELD)
+    monkeypatch.setattr(calls, "OWNED_SECONDS", HELD)
     monkeypatch.setattr(reserve, "PATIENCE", 0)
-    chance, codes = random.Random(15), Counter[int | None]()  # noqa: S311 - for a test to be repeated
+    chance, codes = random.Random(15), Counter[int | None]()  # noqa: S311 - a repeatable test
     with ExitStack() as owned:
         pep = opened(manifest, url, owned)
         most, rounds = 0, 6
@@ -90,7 +91,8 @@ def test_a_call_whose_process_is_killed_goes_on_and_runs_once(
             codes[child.exitcode] += 1
             if number == 0:
                 most = int((tmp_path / "steps").read_text())
-            # Whoever tries again knows whether the tool was started.
+            # The tool may have run before the process was killed. A real caller knows whether the tool ran, and the
+            # test reads a file.
             effect = tmp_path / name
             if begin(pep, call(name), letter(), session(name))["begun"] and not effect.exists():
                 _run(effect)
@@ -102,13 +104,14 @@ def test_a_call_whose_process_is_killed_goes_on_and_runs_once(
             assert (replay["begun"], replay["result"]) == (False, SENT.result)
         assert codes == {0: 1, -signal.SIGKILL: rounds}
         results = Counter(outcome for kind, outcome in stream(pep) if kind == "tool.send_letter.result")
-        # A process that is killed between the event and its last step leaves one that is written again.
+        # If a process was killed after it recorded the result but before its last step, another process records the
+        # result again.
         assert set(results) == {"succeeded"}
         assert results["succeeded"] >= 2 * (rounds + 1)
 
 
 @pytest.mark.parametrize("one_id", [True, False])
-def test_of_many_processes_one_runs_what_was_approved(
+def test_only_one_of_many_processes_runs_an_approved_call(
     url: str, manifest: Path, tmp_path: Path, *, one_id: bool
 ) -> None:
     answers = tmp_path / "answers"

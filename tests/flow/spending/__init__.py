@@ -1,1 +1,1 @@
-"""Cumulative limits: what a call takes of its budgets, in one process and between several."""
+"""Cumulative limits on the amounts of calls, in one process and across processes."""

@@ -1,4 +1,6 @@
-"""Cumulative limits through an enforcement point: shown, decided, reserved, and settled by what came of the call."""
+"""Cumulative limits at an enforcement point: amounts are shown to the policy, reserved before a call and settled after
+it.
+"""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -66,7 +68,7 @@ def deciding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Effecti
 
 
 class Bank:
-    """Runs every tool, and keeps what was sent."""
+    """A function that stands for all tools and records the amounts that it sends."""
 
     def __init__(self) -> None:
         self.sent: list[float] = []
@@ -110,14 +112,14 @@ def wire(amount: Any, tool: str = "send_wire", **arguments: Any) -> dict[str, An
 
 
 def shown(pep: Pep, proposal: Any, asked: Session | None = None) -> list[Any]:
-    """What a decision shows to be spent, by `reserve` or by what it asks a person for."""
+    """Return the parameters of the `reserve` obligations in the decision on a proposal."""
     decided = pep.decide(proposal, asked or session())
     duties = decided.decision.obligations if decided.decision else ()
     return [duty.parameters for duty in duties if duty.id == "reserve"]
 
 
 def used(pep: Pep, proposal: Any = None, asked: Session | None = None) -> list[str]:
-    """The sums that a decision is recorded with."""
+    """Return how much of each limit is spent, as recorded in the event of a decision."""
     pep.decide(proposal or wire(0), asked or session())
     return [sum_["used"] for sum_ in events(pep)[-1]["spent"]]
 
@@ -129,7 +131,7 @@ def reason(evaluation: Evaluation, code: str) -> dict[str, Any]:
 
 
 @both_ways
-def test_a_person_is_asked_where_the_sum_is_passed(pep: Pep, bank: Bank, call: Any) -> None:
+def test_call_that_exceeds_a_spending_limit_needs_approval(pep: Pep, bank: Bank, call: Any) -> None:
     assert [call(pep, wire(amount), session()).verdict for amount in (20000, 20000, 10000.01)] == [
         Verdict.ALLOW, Verdict.ALLOW, Verdict.STEP_UP,
     ]  # fmt: skip
@@ -144,12 +146,12 @@ def test_a_person_is_asked_where_the_sum_is_passed(pep: Pep, bank: Bank, call: A
     assert bank.sent == [20000, 20000, 10000]
 
 
-def test_what_is_approved_has_no_cap_and_counts(pep: Pep, bank: Bank) -> None:
+def test_approved_call_may_exceed_the_spending_limit_and_its_amount_counts_as_spent(pep: Pep, bank: Bank) -> None:
     assert pep.call(wire(25000), session()).executed
     assert pep.call(wire(25000), session()).executed
     asked = pep.call(wire(10), session())
     desk.rules(pep).grant(desk.asked(asked).id, CHIEF, NOW)
-    # What others spend meanwhile does not void the approval.
+    # An approved call has no cap, so spending by other calls does not invalidate its approval.
     assert shown(pep, wire(10))[0]["cap"] is None
     assert pep.call(wire(10), session()).executed
     assert used(pep) == ["50010"]
@@ -157,14 +159,13 @@ def test_what_is_approved_has_no_cap_and_counts(pep: Pep, bank: Bank) -> None:
     assert bank.sent == [25000, 25000, 10]
 
 
-def test_fractions_are_exact(pep: Pep) -> None:
+def test_fractional_spent_amounts_are_added_exactly(pep: Pep) -> None:
     asked = session({"limits": {**LIMITS, "wire.daily": 0.3}})
     assert [pep.call(wire(amount), asked).verdict for amount in (0.1, 0.2, 0.01)] == ["ALLOW", "ALLOW", "STEP_UP"]
     assert used(pep) == ["0.3"]
 
 
-def test_several_tools_feed_one_sum(pep: Pep) -> None:
-    """And several arguments of one tool."""
+def test_amounts_of_several_tools_count_towards_one_limit(pep: Pep) -> None:
     assert pep.call(wire(20000), session()).executed
     assert pep.call(wire(20000, "send_fast", fee=1.5), session()).executed
     assert used(pep) == ["40001.5"]
@@ -178,17 +179,23 @@ def test_several_tools_feed_one_sum(pep: Pep) -> None:
     [
         (wire(-1), "amount is not a number of at least zero"),
         (wire(0.001), "amount is not a multiple of 0.01"),
-        (wire(10_000_000_000_001), "amount is too large to be counted"),
-        (wire(1, currency=""), "currency is not a currency"),
-        (wire(1, currency="a\0b"), "currency is not a currency"),
-        ({"tool": "send_wire", "arguments": {"amount": 1}}, "currency is not a currency"),
+        (wire(10_000_000_000_001), "amount exceeds the largest amount that a limit can count"),
+        (wire(1, currency=""), "currency must be 1 to 64 printable characters"),
+        (wire(1, currency="a\0b"), "currency must be 1 to 64 printable characters"),
+        ({"tool": "send_wire", "arguments": {"amount": 1}}, "currency must be 1 to 64 printable characters"),
         (wire(1, "send_fast"), "fee is not a number of at least zero"),
-        (wire(1, currency="USD"), "the sum is in EUR, and one sum has one currency"),
-        (wire(1, currency="eur"), "the sum is in EUR, and one sum has one currency"),
-        (wire(9_999_999_999_999.99), "the sum would be too large to be counted"),
+        (
+            wire(1, currency="USD"),
+            "the amounts counted so far are in EUR, and a limit cannot add up several currencies",
+        ),
+        (
+            wire(1, currency="eur"),
+            "the amounts counted so far are in EUR, and a limit cannot add up several currencies",
+        ),
+        (wire(9_999_999_999_999.99), "the total would exceed the largest amount that a limit can count"),
     ],
 )
-def test_what_cannot_be_counted_is_denied(pep: Pep, bank: Bank, proposal: Any, problem: str) -> None:
+def test_amount_that_cannot_be_counted_is_denied(pep: Pep, bank: Bank, proposal: Any, problem: str) -> None:
     assert pep.call(wire(100), session()).executed
     refused = pep.call(proposal, session())
     assert refused.decision is not None
@@ -198,28 +205,28 @@ def test_what_cannot_be_counted_is_denied(pep: Pep, bank: Bank, proposal: Any, p
     assert (bank.sent, used(pep)) == ([100], ["100"])
 
 
-def test_nothing_is_spent_by_nothing(pep: Pep, bank: Bank) -> None:
+def test_call_with_amount_zero_spends_nothing(pep: Pep, bank: Bank) -> None:
     asked = session({"limits": {**LIMITS, "wire.daily": 0}})
     assert pep.call(wire(0), asked).executed
     assert pep.call(wire(0.01), asked).verdict is Verdict.STEP_UP
     assert bank.sent == [0]
 
 
-def test_a_subject_without_the_limit_asks(pep: Pep) -> None:
+def test_subject_without_a_limit_in_its_claims_needs_approval(pep: Pep) -> None:
     refused = reason(pep.call(wire(1), session({"limits": {"wire.one": 9}})), "limits.cumulative_exceeded")
     assert (refused["details"]["held"], refused["details"]["left"]) == (None, 0)
     assert refused["explanation"] == "Spent: 0 of 0; left: 0 until 2026-07-02T00:00:00Z."
 
 
-def test_each_has_a_sum_of_their_own(pep: Pep) -> None:
-    """Subject, tenant, agent, run, resource: another one begins at nothing."""
+def test_spending_is_counted_by_subject_tenant_agent_run_and_resource(pep: Pep) -> None:
     assert pep.call(wire(100), session()).executed
     for other in (session({"sub": "bob"}), session({"iss": "https://id.example"})):
         assert used(pep, wire(0), other) == ["0"]
     post = wire(1, "post")
     for asked in (session(agent="a"), session(agent="a"), session({"sub": "bob"}, agent="a"), session(agent="b")):
         pep.call(post, asked)
-    # An agent has one sum for all whom it acts for; a run is its caller's.
+    # All calls of an agent count together, whoever the subject is. But a run belongs to one caller, so bob's call
+    # counts in another run.
     assert used(pep, post, session(agent="a")) == ["2", "3"]
     assert used(pep, post, session({"act": {"sub": "a", "scopes": ["desk"], "limits": LIMITS}})) == ["2", "3"]
     assert used(pep, post, session(agent="c", run_id="run-2")) == ["0", "0"]
@@ -229,12 +236,12 @@ def test_each_has_a_sum_of_their_own(pep: Pep) -> None:
     assert pep.call(wire(1, "read", currency="other"), session()).executed
 
 
-def test_a_sum_of_a_run_needs_one(pep: Pep) -> None:
+def test_call_without_run_id_is_denied_if_its_limit_is_per_run(pep: Pep) -> None:
     refused = pep.call(wire(1, "post"), session(run_id=None))
     assert reason(refused, "limits.invalid")["details"]["problem"] == "the session has no run_id"
 
 
-def test_windows_end(pep: Pep) -> None:
+def test_spent_amount_is_zero_after_the_window_ends(pep: Pep) -> None:
     assert pep.call(wire(20000), session(time="2026-07-01T23:59:59Z")).executed
     assert used(pep, wire(0), session(time="2026-07-01T23:59:59Z")) == ["20000"]
     assert used(pep, wire(0), session(time=NEXT_DAY)) == ["0"]
@@ -245,7 +252,7 @@ def test_windows_end(pep: Pep) -> None:
     assert pep.call(wire(1, "post"), session(time="2026-07-03T11:00:00Z")).executed
 
 
-def test_no_window_is_shown_to_end_after_the_last_time(pep: Pep) -> None:
+def test_window_end_is_not_shown_if_it_is_later_than_the_maximum_time(pep: Pep) -> None:
     late, post = session(time="9999-12-31T23:59:59Z"), wire(20000, "post")
     assert [pep.call(post, late).verdict for _ in range(3)] == [Verdict.ALLOW, Verdict.ALLOW, Verdict.STEP_UP]
     assert [pep.call(wire(20000), late).executed for _ in range(2)] == [True, True]
@@ -254,8 +261,7 @@ def test_no_window_is_shown_to_end_after_the_last_time(pep: Pep) -> None:
     assert ends == ["9999-12-31T23:59:59Z"] * 2
 
 
-def test_a_window_that_ends_between_decision_and_run_is_not_the_next_ones(pep: Pep, bank: Bank) -> None:
-    """What is decided before midnight counts for the day in which it is reserved, and in no other."""
+def test_amount_counts_only_in_the_window_of_its_reservation_even_if_the_call_ends_later(pep: Pep, bank: Bank) -> None:
     bank.while_running = lambda: used(pep, wire(0), session(time=NEXT_DAY))
     assert pep.call(wire(20000), session(time="2026-07-01T23:59:59Z")).executed
     assert used(pep, wire(0), session(time=NEXT_DAY)) == ["0"]
@@ -265,14 +271,14 @@ def test_a_window_that_ends_between_decision_and_run_is_not_the_next_ones(pep: P
     ("fails", "tool", "counts"),
     [
         pytest.param(None, "send_wire", "1", id="succeeded"),
-        pytest.param(ToolError("not today", details={"effect": "none"}), "send_wire", "0", id="nothing was done"),
-        pytest.param(ToolError("half of it", details={"effect": "done"}), "send_wire", "1", id="done, and failed"),
-        pytest.param(RuntimeError("who knows"), "send_wire", "1", id="nobody knows"),
-        pytest.param(RuntimeError("who knows"), "read", "1", id="a read that fails was made"),
+        pytest.param(ToolError("not today", details={"effect": "none"}), "send_wire", "0", id="no effect"),
+        pytest.param(ToolError("half of it", details={"effect": "done"}), "send_wire", "1", id="failed with effect"),
+        pytest.param(RuntimeError("who knows"), "send_wire", "1", id="unknown effect"),
+        pytest.param(RuntimeError("who knows"), "read", "1", id="failed read"),
         pytest.param(KeyboardInterrupt(), "send_wire", "1", id="interrupted"),
     ],
 )
-def test_what_comes_of_a_call_settles_it(
+def test_reserved_amount_is_freed_only_if_the_call_had_no_effect(
     pep: Pep, bank: Bank, fails: BaseException | None, tool: str, counts: str
 ) -> None:
     bank.fails = fails
@@ -286,19 +292,18 @@ def test_what_comes_of_a_call_settles_it(
     assert used(pep, proposal) == [counts]
     listed = pep._parts.stores.budgets.unknown(1e12)
     unknown = tool == "send_wire" and isinstance(fails, RuntimeError | KeyboardInterrupt)
-    # By the id, the event of the call is there for who has to settle it.
+    # The id of a reservation is the decision id in the audit event, so the event of the call can be found.
     assert [(entry.id, entry.amount) for entry in listed] == ([(decision_id, 100)] if unknown else [])
 
 
-def test_it_counts_while_the_tool_runs(pep: Pep, bank: Bank) -> None:
+def test_reserved_amount_counts_while_the_tool_runs(pep: Pep, bank: Bank) -> None:
     seen: list[list[str]] = []
     bank.while_running = lambda: seen.append(used(pep))
     assert pep.call(wire(7), session()).executed
     assert seen == [["7"]]
 
 
-def test_a_replay_takes_nothing(pep: Pep, bank: Bank) -> None:
-    """Not even where nothing is left any more: its tool does not run."""
+def test_call_answered_with_a_stored_result_spends_nothing(pep: Pep, bank: Bank) -> None:
     asked = session(idempotency_key="k")
     once = wire(40000, "send_once")
     assert pep.call(once, asked).executed
@@ -309,7 +314,7 @@ def test_a_replay_takes_nothing(pep: Pep, bank: Bank) -> None:
     assert pep.call(once, session(idempotency_key="other")).verdict is Verdict.STEP_UP
 
 
-def test_a_key_that_is_conflicting_takes_nothing(pep: Pep) -> None:
+def test_call_with_a_conflicting_key_spends_nothing(pep: Pep) -> None:
     asked = session(idempotency_key="k")
     assert pep.call(wire(1, "send_once"), asked).executed
     assert pep.call(wire(2, "send_once"), asked).verdict is Verdict.DENY
@@ -317,7 +322,7 @@ def test_a_key_that_is_conflicting_takes_nothing(pep: Pep) -> None:
 
 
 class Forgetful(MemoryIdempotency):
-    """Says of a key that it is known until it is begun: what was stored has expired meanwhile."""
+    """A key store that forgets each key after the key was read once, as if the stored outcome had expired."""
 
     def look(self, key: Any, arguments_digest: str, now: float) -> Any:
         found = super().look(key, arguments_digest, now)
@@ -327,35 +332,35 @@ class Forgetful(MemoryIdempotency):
         return found
 
 
-def test_what_was_to_be_a_replay_is_decided_again_where_it_would_run(deciding: Any, bank: Bank) -> None:
+def test_repeated_call_whose_stored_outcome_has_expired_is_decided_again(deciding: Any, bank: Bank) -> None:
     asked, once = session(idempotency_key="k"), wire(30000, "send_once")
     pep = Pep(*deciding, tools={"send_once": bank.run}, keys=Forgetful(), audit=MemoryAudit())
     assert pep.call(once, asked).executed
     assert pep.call(once, asked).verdict is Verdict.STEP_UP
     assert bank.sent == [30000]
-    # Where there is room for it, it runs, and counts.
+    # If the limit allows the second call, the tool runs again and the amount counts again.
     bank.sent.clear()
     pep.call(wire(10000, "send_once"), session({"sub": "bob"}, idempotency_key="j"))
     assert pep.call(wire(10000, "send_once"), session({"sub": "bob"}, idempotency_key="j")).executed
     assert used(pep, wire(0), session({"sub": "bob"})) == ["20000"]
 
 
-def test_a_commit_is_counted_and_its_staging_is_not(pep: Pep, bank: Bank) -> None:
+def test_commit_spends_the_amount_of_an_action_but_staging_the_action_does_not(pep: Pep, bank: Bank) -> None:
     payload = {"amount": 20000, "currency": "EUR"}
     action = {"kind": "commit", "targetSor": "bank", "payload": payload}
     assert pep.call({"tool": "stage", "arguments": {"action": action}}, session()).executed
     assert used(pep) == ["0"]
     assert pep.call({"tool": "commit", "arguments": payload}, session()).executed
     assert used(pep) == ["20000"]
-    # Taking it back is another call, and gives nothing back by itself.
+    # A compensation is a call with its own amount, so a compensation spends the budget instead of restoring it.
     committed = pep.actions.list()[-1]
     asked = session({"limits": {**LIMITS, "wire.daily": 90000}})
     assert pep.compensate(committed.id, payload, asked).executed
     assert used(pep) == ["40000"]
 
 
-def test_callers_at_once_never_spend_more_than_there_is(pep: Pep, bank: Bank) -> None:
-    """Each is decided with a sum that has room for all: who comes too late is decided again, and asked about."""
+def test_concurrent_callers_never_exceed_the_limit(pep: Pep, bank: Bank) -> None:
+    """All calls are first decided with nothing spent. If a reservation fails, the next decision needs an approval."""
     gate = threading.Barrier(8)
     started = threading.local()
 
@@ -371,7 +376,7 @@ def test_callers_at_once_never_spend_more_than_there_is(pep: Pep, bank: Bank) ->
 
 
 class Contended(MemoryBudgets):
-    """Others are always quicker: there is room when it is looked at, and none when it is reserved."""
+    """A budget store that reports an unspent budget to each decision but rejects every reservation."""
 
     def spent(self, take: Any, now: float) -> Spent:
         return Spent(0)
@@ -380,16 +385,18 @@ class Contended(MemoryBudgets):
         return False
 
 
-def test_a_sum_that_changes_each_time_is_a_denial(deciding: Any, bank: Bank) -> None:
+def test_call_is_denied_if_every_reservation_fails(deciding: Any, bank: Bank) -> None:
     keys = MemoryIdempotency()
     pep = Pep(*deciding, tools={"send_once": bank.run}, budgets=Contended(), audit=MemoryAudit(), keys=keys)
     refused = pep.call(wire(1, "send_once"), session(idempotency_key="k"))
     assert refused.verdict is Verdict.DENY
-    assert reason(refused, "limits.cumulative_exceeded")["message"].startswith("others have spent of its limits each")
+    assert reason(refused, "limits.cumulative_exceeded")["message"].startswith(
+        "after each decision, other calls used up the limit"
+    )
     assert [event["verdict"] for event in events(pep)] == ["ALLOW"] * 4 + ["DENY"]
     assert {event["request_id"] for event in events(pep)} == {"req-1"}
     assert bank.sent == []
-    # Its key is free.
+    # The denied call has released its key, so another call can use this key.
     assert pep.with_changes(budgets=MemoryBudgets()).call(wire(2, "send_once"), session(idempotency_key="k")).executed
 
 
@@ -399,13 +406,15 @@ RESERVED = {"limit": "wire.daily", "amount": 1, "cap": 9, "window": None}
 @pytest.mark.parametrize(
     ("obligations", "message"),
     [
-        pytest.param([], "reserves nothing of wire.daily", id="none"),
-        pytest.param([{**RESERVED, "amount": 2}], "reserves nothing of wire.daily", id="another amount"),
-        pytest.param([RESERVED, {**RESERVED, "limit": "x"}], "takes no 1 of a limit x", id="of another limit"),
-        pytest.param([{**RESERVED, "cap": "9"}], "its parameters cannot be used", id="mistyped"),
+        pytest.param([], "reserves no amount of the limit wire.daily", id="no obligation"),
+        pytest.param([{**RESERVED, "amount": 2}], "reserves no amount of the limit wire.daily", id="another amount"),
+        pytest.param(
+            [RESERVED, {**RESERVED, "limit": "x"}], "does not reserve the amount 1 of the limit x", id="another limit"
+        ),
+        pytest.param([{**RESERVED, "cap": "9"}], "the obligation's parameters are not valid", id="wrong type"),
     ],
 )
-def test_a_policy_that_reserves_something_else_is_not_followed(
+def test_call_is_denied_if_its_obligations_do_not_reserve_its_amount(
     deciding: Any, bank: Bank, obligations: list[dict[str, Any]], message: str
 ) -> None:
     engine = Scripted(lambda _: answer("ALLOW", *(duty("reserve", **parameters) for parameters in obligations)))
@@ -416,7 +425,7 @@ def test_a_policy_that_reserves_something_else_is_not_followed(
     assert (bank.sent, used(pep)) == ([], ["0"])
 
 
-def test_of_two_caps_the_lower_holds(deciding: Any, bank: Bank) -> None:
+def test_lowest_spending_cap_of_several_obligations_applies(deciding: Any, bank: Bank) -> None:
     caps = [None, 5, 3]
     duties = [duty("reserve", **{**RESERVED, "amount": 2, "cap": cap}) for cap in caps]
     pep = Pep(deciding[0], Scripted(lambda _: answer("ALLOW", *duties)), tools={"send_wire": bank.run})
@@ -425,14 +434,14 @@ def test_of_two_caps_the_lower_holds(deciding: Any, bank: Bank) -> None:
     assert bank.sent == [2]
 
 
-def test_the_digest_of_a_call_does_not_cover_what_is_spent(pep: Pep) -> None:
+def test_call_digest_does_not_depend_on_spent_amounts(pep: Pep) -> None:
     over = session({"limits": {**LIMITS, "wire.daily": 5}})
     first = desk.asked(pep.call(wire(10), over))
     assert pep.call(wire(3), over).executed
     assert desk.asked(pep.call(wire(10), over)).id == first.id
 
 
-def test_a_store_that_fails_is_a_denial(deciding: Any, bank: Bank, tmp_path: Path) -> None:
+def test_call_is_denied_if_the_budget_store_fails(deciding: Any, bank: Bank, tmp_path: Path) -> None:
     database = Database.open(f"sqlite:///{tmp_path}/pdp.db", upgrade=True)
     pep = Pep(*deciding, tools={"send_wire": bank.run}, budgets=SqlBudgets(database), actions=MemoryActions())
     with database.write() as connection:
