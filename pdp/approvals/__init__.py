@@ -1,4 +1,4 @@
-"""Approvals: people who allow one call that the policy wants a person for.
+"""Approvals: people allow calls for which the policy requires a person's approval.
 
-* approvals: `Approvals`, the rules over a store (`pdp.stores.approvals` has the record), and the action that follows
+* approvals: `Approvals`, the rules for changing the records in a store (`pdp.stores.approvals`)
 """

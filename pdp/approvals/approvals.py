@@ -1,9 +1,9 @@
-"""The rules of approvals: who may approve a call, and that an approval is used once.
+"""The rules of approvals: the people who may approve a call, and the single use of an approval.
 
-A grant needs an authenticated person with one of the approvers' roles, who is neither a requester nor an agent;
-different people up to the quorum; a pending approval whose time is not over. Where the approvers name `$subject`, the
-person whose own agent asks may grant as well, by another token. Each step is one compare-and-swap in a store. Its event
-is written first: a step that cannot be recorded does not happen. The action of the call follows.
+A grant needs an authenticated person with one of the approvers' roles, who is neither a requester nor an agent. Each
+grant of a quorum must be from a different person. If the approvers include `$subject`, the person whose agent made the
+call may also grant, with another token. Each step is one compare-and-swap. Its audit event is written first, so a step
+that cannot be recorded does not happen.
 
 Source: tool pattern library, patterns 6 and 7: an approval is a decision on a staged action.
 """
@@ -44,82 +44,90 @@ Result = TypeVar("Result")
 
 _log = logging.getLogger("pdp.approvals")
 
-MOST_OF_A_RUN: Final = 100  # pending approvals of one subject in one run, or in calls without a run
-MOST_OF_A_SUBJECT: Final = 1_000  # and in all
-TURN_SECONDS: Final = 10.0  # how long one step waits for the steps of other threads, before it fails
+# The maximum number of pending approvals of one subject in one run. Calls without a run count as one run.
+MOST_OF_A_RUN: Final = 100
+MOST_OF_A_SUBJECT: Final = 1_000  # The maximum number of pending approvals of one subject in all runs.
+TURN_SECONDS: Final = 10.0  # An operation on the approvals waits at most this many seconds for other threads.
 
 _OPEN: Final = frozenset((ApprovalState.PENDING, ApprovalState.GRANTED))
 _ACTION_STATES: Final = {
     ApprovalState.GRANTED: ActionState.APPROVED,
     ApprovalState.DENIED: ActionState.DENIED,
-    # Nobody may commit it any more; the same call again stages another action.
+    # A withdrawn action is marked as denied, so that it cannot be committed. A repeated call stages a new action.
     ApprovalState.WITHDRAWN: ActionState.DENIED,
 }
 
 
 class Refusal(StrEnum):
-    """Why a step was refused; `message` says it with facts of the approval."""
+    """The rule by which a step of an approval is rejected. `message` is a template with facts of the approval."""
 
     message: str
 
     def __new__(cls, name: str, message: str) -> Self:
-        """Return the refusal of this name."""
+        """Return the enum member with this name and message."""
         refusal = str.__new__(cls, name)
         refusal._value_, refusal.message = name, message
         return refusal
 
     UNKNOWN = "unknown", "no approval has that id"
     NOT_PENDING = "not_pending", "it is {approval.state}"
-    NOT_YET_OPEN = "not_yet_open", "it was opened at {approval.opened_at}, and nobody decides on it before"
-    EXPIRED = "expired", "its time was over at {approval.expires_at}"
-    CONSUMED = "consumed", "it was used at {approval.closed_at}"
+    NOT_YET_OPEN = "not_yet_open", "the approval opens at {approval.opened_at} and cannot be decided earlier"
+    EXPIRED = "expired", "the approval expired at {approval.expires_at}"
+    CONSUMED = "consumed", "the approval was used at {approval.closed_at}"
     NO_SUBJECT = (
         "no_subject",
         (
-            "the claims name nobody: sub has to be a non-empty string in plain letters (of one script, NFC, no blanks "
-            "at its ends), and iss one or absent"
+            "the claims name no person: sub must be a non-empty string in plain characters (one script, NFC, no blanks "
+            "at its ends), and iss such a string or absent"
         ),
     )
-    AGENT = "agent", "the claims are those of an acting agent, and a person approves"
-    REQUESTER = "requester", "nobody decides on a call that is their own, or made for them"
+    AGENT = "agent", "the claims belong to an acting agent, but a person must approve"
+    REQUESTER = "requester", "the requester of a call cannot decide on its approval"
     SAME_TOKEN = (
         "same_token",
         (
-            "it was asked for with this token or client: approve with another one (jti, azp, client_id or sid has to "
+            "the call used this token or client: approve with another token (jti, azp, client_id or sid must "
             "differ from the call's, and the client must not be the agent)"
         ),
     )
-    NOT_AN_APPROVER = "not_an_approver", "the claims have none of the roles that approve it: {approvers}"
-    NOT_A_REQUESTER = "not_a_requester", "only who asked for it withdraws it"
+    NOT_AN_APPROVER = "not_an_approver", "the claims have none of the roles that can approve the call: {approvers}"
+    NOT_A_REQUESTER = "not_a_requester", "only a requester can withdraw the approval"
     ALREADY_GRANTED = (
         "already_granted",
-        "the same person has granted it before, and {approval.quorum} people are needed",
+        "the same person has already granted the approval, but {approval.quorum} people are needed",
     )
-    TASK_SEEN = "task_seen", "somebody has granted it by its task as it was, which stays"
+    TASK_SEEN = "task_seen", "a person has already granted the approval, so its task cannot change"
 
 
 _CLOSED: Final = {ApprovalState.CONSUMED: Refusal.CONSUMED, ApprovalState.EXPIRED: Refusal.EXPIRED}
 
 
 class ApprovalRefusedError(PdpError):
-    """A step that the rules do not admit. `reason` is the rule; nothing has changed."""
+    """A rule (`reason`, see `Refusal`) does not allow a step of an approval, which stays unchanged."""
 
     code = "approvals.refused"
 
     def __init__(self, approval_id: str, reason: Refusal, approval: Approval | None = None) -> None:
         self.reason = reason
-        approvers = ", ".join(approval.approvers if approval is not None else ()) or "nobody"
+        approvers = ", ".join(approval.approvers if approval is not None else ()) or "none"
         message = reason.message.format(approval=approval, approvers=approvers)
         super().__init__(f"approval {recordable(approval_id)}: {message}")
 
 
 class Approvals:
-    """The rules over a store, in memory when absent. Safe to share between threads, and between enforcement points.
+    """Opens approvals, and checks who may grant or deny them. Safe to share between threads and enforcement points.
 
-    Every step takes claims that were verified before, and `at`, a time such as `2026-07-01T10:00:00Z` (the clock's when
-    absent). Its events go to `audit`; when absent, to the stream of the first enforcement point that it is given to.
+    Methods that take `claims` need verified claims. `at` is a time such as `2026-07-01T10:00:00Z`; None means now.
 
-    `ids` gives the id of one that is opened, each another one; by itself, ids are unguessable.
+    Args:
+        store: where approvals are kept; by default, in memory.
+        audit: records the steps; by default, the audit of the first enforcement point that uses this object.
+        ids: returns a unique id for a new approval; by default, a random id.
+
+    Examples:
+        >>> approvals = Approvals()
+        >>> approvals.list()
+        []
     """
 
     def __init__(
@@ -136,21 +144,21 @@ class Approvals:
         self._lock = threading.RLock()
 
     def attach(self, audit: AuditLog, actions: ActionStore) -> None:
-        """Send events to this stream and move the actions of approvals in this store, where there is none yet."""
+        """Set the audit stream and the store of actions, unless already set."""
         self.audit = audit if self.audit is None else self.audit
         self.actions = actions if self.actions is None else self.actions
 
     def recorded_in(self, audit: AuditLog) -> Approvals:
-        """Return the same approvals for another enforcement point, whose steps on them go to its own stream."""
+        """Return a copy that shares the approvals but records its steps in `audit`."""
         other = copy(self)
         other.audit = audit
         return other
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Hold check, event and swap together, so that in one process no event says what then did not happen."""
+    def _locked(self) -> Iterator[None]:
+        """Lock the approvals during a step's check, event and swap, so that no event records a step that fails."""
         if not self._lock.acquire(timeout=TURN_SECONDS):
-            raise StoreError(f"approvals: another thread has held them for {TURN_SECONDS:g} s")
+            raise StoreError(f"approvals: locked by another thread for {TURN_SECONDS:g} s")
         try:
             yield
         finally:
@@ -158,7 +166,7 @@ class Approvals:
 
     @property
     def blocking(self) -> bool:
-        """Whether a step waits for a disk or a network, or may wait for the audit."""
+        """Whether a step may wait for a disk, a network or the audit stream."""
         return self.store.blocking or (self.audit is not None and self.audit.may_wait)
 
     def open(
@@ -172,37 +180,33 @@ class Approvals:
         claims: Mapping[str, Any] | None = None,
         proposer: Mapping[str, Any] | None = None,
     ) -> Approval:
-        """Return the pending approval of a call (as of `Approval.asked`), opened now if there is none.
+        """Return the pending approval of a call, or open a new one (see `Approval.asked`).
 
-        `stage` returns the action that the approval is for, where the call has effects; asked when one is opened. It
-        may take a while, and is asked again when another call has opened one meanwhile. AuditError: that it is opened
-        could not be recorded, so it is not; StoreFullError: too many of the subject are pending, in this run or in all.
+        `stage` stages and returns the action of a call with effects. It may be called again if another call opens an
+        approval meanwhile. Raises `AuditError`, and `StoreFullError` if the subject has too many pending approvals.
         """
         new = Approval.asked(body, entry, reasons, decision_id, claims=claims, proposer=proposer)
         while True:
-            self._in_time(self.store.list(call_digest=new.call_digest, state=ApprovalState.PENDING), new.opened_at)
-            # Lists of our own: whatever sequence a store returns may have no equality.
+            self._unexpired(self.store.list(call_digest=new.call_digest, state=ApprovalState.PENDING), new.opened_at)
+            # The results are copied to lists because a store may return a sequence that does not compare by content.
             stored = [*self.store.list(call_digest=new.call_digest)]
             pending = next((approval for approval in stored if approval.state is ApprovalState.PENDING), None)
             if pending is not None:
                 return pending
             self._check_room(new)
-            # Staging may read the application's sources: not under the lock, which every other step waits for.
+            # Staging may read the application's sources, which can be slow, so it runs without the lock.
             action = stage()
             opened = replace(new, id=self._ids() if self._ids else new.id, action_id=action.id if action else None)
-            with self._turn():
+            with self._locked():
                 if [*self.store.list(call_digest=new.call_digest)] != stored:
                     continue
-                # Once more: of calls at once, others may have taken the room.
+                # Meanwhile concurrent calls may have reached the limit of pending approvals, so it is checked again.
                 self._check_room(new)
                 if self._swapped("opened", None, opened, new.subject):
                     return opened
 
     def request(self, approval_id: str, task: dict[str, Any], at: str) -> Approval:
-        """Note on a pending approval what those who decide are told (`Approval.task`). Raises as `grant`.
-
-        Whoever proposes writes it. So it stays what it was from the first grant on.
-        """
+        """Set the task of a pending approval. The first grant makes the task final. Raises the errors of `grant`."""
 
         def requested(old: Approval) -> tuple[Approval, str]:
             if old.state is not ApprovalState.PENDING:
@@ -214,10 +218,11 @@ class Approvals:
         return self._step("requested", approval_id, at, requested)
 
     def grant(self, approval_id: str, claims: Any, at: str | None = None) -> Approval:
-        """Count one person's approval and return the record; with the last one of the quorum it is granted.
+        """Record one person's grant and return the approval. The last grant of the quorum makes the approval `granted`.
 
-        ApprovalRefusedError: see `Refusal`; AuditError: it could not be recorded, so it does not count; UsageError:
-        `at` is not a time.
+        Raises:
+            ApprovalRefusedError: a rule forbids the grant, see `Refusal`.
+            AuditError, UsageError: the grant could not be recorded, so it does not count; or `at` is not a time.
         """
         now = _now(at)
 
@@ -234,7 +239,7 @@ class Approvals:
         return self._with_action(self._step("granted", approval_id, now, granted))
 
     def deny(self, approval_id: str, claims: Any, at: str | None = None, why: str | None = None) -> Approval:
-        """Deny it: one approver is enough, as long as it was not used. Raises as `grant`."""
+        """Deny an approval that is not used yet. One approver is enough. Raises the errors of `grant`."""
         now, reason = _now(at), recordable(why)
 
         def denied(old: Approval) -> tuple[Approval, str]:
@@ -245,7 +250,7 @@ class Approvals:
         return self._with_action(self._step("denied", approval_id, now, denied))
 
     def withdraw(self, approval_id: str, claims: Any, at: str | None = None) -> Approval:
-        """Take it back: whoever asked for it may, as long as it was not used. Raises as `grant`."""
+        """Withdraw an approval that is not used yet. Only a requester may do this. Raises the errors of `grant`."""
         now = _now(at)
 
         def withdrawn(old: Approval) -> tuple[Approval, str]:
@@ -263,16 +268,16 @@ class Approvals:
         claims: Mapping[str, Any] | None = None,
         proposer: Mapping[str, Any] | None = None,
     ) -> Approval | None:
-        """Return the newest approval that lets exactly this call through at `now`; claims as of `Approval.is_for`."""
-        granted = reversed(self._in_time(self.store.list(call_digest=call_digest, state=ApprovalState.GRANTED), now))
+        """Return the newest approval that a call with these claims may use at `now`, or None. See `Approval.is_for`."""
+        granted = reversed(self._unexpired(self.store.list(call_digest=call_digest, state=ApprovalState.GRANTED), now))
         tokens = claims or {}, proposer or {}
         return next((approval for approval in granted if approval.usable(now) and approval.is_for(*tokens)), None)
 
     def consume(self, approval: Approval, now: str, *, within: Transaction | None = None) -> Approval:
-        """Use it up, in the transaction `within` where a store can. Of all that try, in any process, one gets through.
+        """Use up an approval, in the transaction `within`. An approval can be used only once, by one process.
 
-        ApprovalRefusedError: it was used, denied or withdrawn meanwhile, or its time is over; AuditError: it could not
-        be recorded, so it is not used.
+        Raises:
+            ApprovalRefusedError, AuditError: the approval cannot be used; or the event could not be recorded.
         """
 
         def consumed(old: Approval) -> tuple[Approval, str]:
@@ -285,10 +290,9 @@ class Approvals:
     def consume_with(
         self, approval: Approval, now: str, step: Callable[[Callable[[Transaction | None], object]], Result]
     ) -> tuple[Result, Approval]:
-        """Use it up as a part of `step`, and return the result of the step and the record as it is then.
+        """Call `step` with a function that uses up an approval. Return the result of `step`, and the new record.
 
-        The step gets what uses it up within a transaction of the step, and need not call it. If it fails after that,
-        nobody knows whether the approval was used, and that is recorded. The step raises as `consume`.
+        If `step` fails after calling this function, the outcome `unknown` is recorded. Raises as `consume`.
         """
         used = approval
 
@@ -296,11 +300,11 @@ class Approvals:
             nonlocal used
             used = self.consume(approval, now, within=transaction)
 
-        # The approvals are held before the step's transaction, as by whoever takes a step on them: otherwise each could
-        # hold what the other waits for.
-        with self._turn():
+        # The approvals are always locked before a transaction begins, because the opposite order could deadlock.
+        with self._locked():
             if approval.state in _OPEN:
-                self._in_time([approval], now)  # marked by itself: the step's transaction is rolled back then
+                # The expiry is stored first, because a rollback of the transaction would undo it.
+                self._unexpired([approval], now)
             try:
                 result = step(consume)
             except Exception:
@@ -314,29 +318,26 @@ class Approvals:
         try:
             log.append({**_event("consumed", used, used.subject, log), "outcome": "unknown"})
         except AuditError:
-            _log.exception("that approval %s may not have been consumed could not be recorded", used.id)
+            _log.exception("could not record that approval %s may have been used", used.id)
 
     def get(self, approval_id: str) -> Approval:
-        """Return the approval of that id; ApprovalRefusedError `unknown` where there is none."""
+        """Return the approval with this id. Raise `ApprovalRefusedError` for an unknown id."""
         approval = self.store.get(approval_id) if isinstance(approval_id, str) else None
         if approval is None:
             raise ApprovalRefusedError(str(approval_id), Refusal.UNKNOWN)
         return approval
 
     def list(self, *, state: ApprovalState | None = None) -> Sequence[Approval]:
-        """Return the approvals in the order of being opened. One whose time is over may still say pending."""
+        """Return the approvals, oldest first. The stored state of an expired approval may still be `pending`."""
         return self.store.list(state=state)
 
     def sweep(self, at: str | None = None) -> None:
-        """Mark those whose time is over as expired. StoreError: the store cannot be used."""
+        """Set the state of expired approvals to `expired`. Raise `StoreError` if the store cannot be used."""
         for state in _OPEN:
-            self._in_time(self.store.list(state=state), _now(at))
+            self._unexpired(self.store.list(state=state), _now(at))
 
     def _with_action(self, approval: Approval) -> Approval:
-        """Approve or deny the action of an approval that was granted, or denied or withdrawn; return the approval.
-
-        An action that cannot be moved is logged: it lets nothing through, as a commit asks for the approval.
-        """
+        """Approve or deny the action of a decided approval, and return the approval. A failure is only logged."""
         state = _ACTION_STATES.get(approval.state)
         if self.actions is None or state is None or approval.action_id is None:
             return approval
@@ -345,7 +346,7 @@ class Approvals:
             if action is not None and action.state is not state:
                 self.actions.move(action, state, approval_id=approval.id if state is ActionState.APPROVED else None)
         except PdpError:
-            _log.exception("the action of approval %s does not follow it", approval.id)
+            _log.exception("could not change the state of the action of approval %s", approval.id)
         return approval
 
     def _step(
@@ -356,21 +357,21 @@ class Approvals:
         change: Callable[[Approval], tuple[Approval, str]],
         within: Transaction | None = None,
     ) -> Approval:
-        """Take a step on an approval that is open; `change` returns the new record and who makes the step."""
-        with self._turn():
+        """Change a pending or granted approval. `change` returns the new record and the person who changes it."""
+        with self._locked():
             while True:
                 old = self.get(approval_id)
-                # Within a transaction nothing is marked: `consume_with` has marked it before.
-                if old.state in _OPEN and (old.expired(now) if within is not None else not self._in_time([old], now)):
+                # Within a transaction no expiry is stored: `consume_with` has already stored it.
+                if old.state in _OPEN and (old.expired(now) if within is not None else not self._unexpired([old], now)):
                     old = replace(old, state=ApprovalState.EXPIRED)
                 if old.state not in _OPEN:
                     raise ApprovalRefusedError(old.id, _CLOSED.get(old.state, Refusal.NOT_PENDING), old)
-                new, who = change(old)
-                if self._swapped(step, old, new, who, within):
+                new, subject = change(old)
+                if self._swapped(step, old, new, subject, within):
                     return new
 
-    def _in_time(self, approvals: Sequence[Approval], now: str) -> Sequence[Approval]:
-        """Return those whose time is not over, and mark the others: a clock that goes back revives none of them."""
+    def _unexpired(self, approvals: Sequence[Approval], now: str) -> Sequence[Approval]:
+        """Return the approvals that have not expired. Store each expiry, in case a clock goes back."""
         for approval in approvals:
             if approval.expired(now):
                 self._expire(approval)
@@ -378,19 +379,19 @@ class Approvals:
 
     def _expire(self, approval: Approval) -> None:
         try:
-            with self._turn():
+            with self._locked():
                 self._swapped("expired", approval, replace(approval, state=ApprovalState.EXPIRED), approval.subject)
         except AuditError:
-            # It counts as expired all the same, and is marked when it can be recorded.
-            _log.exception("that approval %s has expired could not be recorded", approval.id)
+            # The approval already counts as expired. The store is updated later, when the audit event can be recorded.
+            _log.exception("could not record that approval %s has expired", approval.id)
 
     def _check_room(self, new: Approval) -> None:
-        pending = self._in_time(self.store.list(state=ApprovalState.PENDING, subject=new.subject), new.opened_at)
+        pending = self._unexpired(self.store.list(state=ApprovalState.PENDING, subject=new.subject), new.opened_at)
         in_run = sum(approval.run_id == new.run_id for approval in pending)
         if in_run >= MOST_OF_A_RUN or len(pending) >= MOST_OF_A_SUBJECT:
             raise StoreFullError(
-                f"{in_run} approvals of this run are pending, and {len(pending)} of its subject",
-                hint="decide on them, or withdraw what is not needed",
+                f"too many approvals are pending: {in_run} of this run, {len(pending)} of its subject",
+                hint="decide on pending approvals, or withdraw those that are not needed",
             )
 
     def _log(self) -> AuditLog:
@@ -399,11 +400,11 @@ class Approvals:
         return self.audit
 
     def _swapped(
-        self, step: str, old: Approval | None, new: Approval, who: str, within: Transaction | None = None
+        self, step: str, old: Approval | None, new: Approval, subject: str, within: Transaction | None = None
     ) -> bool:
-        """Record that `who` makes a step, and make it; where it is not made after all, record that as well."""
+        """Record a step by `subject`, then store it. Return False if another step came first, and record that too."""
         log = self._log()
-        event = _event(step, new, who, log)
+        event = _event(step, new, subject, log)
         log.append_within(event, within)
         try:
             done = self.store.add(new) == new if old is None else self.store.replace(old, new, within=within)
@@ -419,13 +420,13 @@ def _now(at: str | None) -> str:
     if at is None:
         return to_seconds(time.time())
     if not isinstance(at, str) or not is_time(at):
-        raise UsageError(f"{at!r:.60} is not a time", hint="write it as 2026-07-01T10:00:00Z")
+        raise UsageError(f"{at!r:.60} is not a time", hint="write a time such as 2026-07-01T10:00:00Z")
     return at
 
 
 def _person(approval: Approval, claims: Any) -> Person:
-    named = claims if isinstance(claims, dict) else {}
-    person = Person(named.get("iss"), named.get("sub", ""))
+    claims = claims if isinstance(claims, dict) else {}
+    person = Person(claims.get("iss"), claims.get("sub", ""))
     if not _is_name(person.sub) or (person.iss is not None and not _is_name(person.iss)):
         raise ApprovalRefusedError(approval.id, Refusal.NO_SUBJECT, approval)
     return person
@@ -436,7 +437,7 @@ def _is_name(value: object) -> bool:
 
 
 def _approver(approval: Approval, claims: Any, now: str) -> tuple[Person, tuple[str, ...], TokenMarks]:
-    """Return who decides, by which of the approvers' roles, and, of the subject, by which token."""
+    """Return the person in the claims, the roles by which they may decide and, for the subject, the token's digests."""
     if now < approval.opened_at:
         raise ApprovalRefusedError(approval.id, Refusal.NOT_YET_OPEN, approval)
     person = _person(approval, claims)
@@ -453,17 +454,18 @@ def _approver(approval: Approval, claims: Any, now: str) -> tuple[Person, tuple[
     if any(person.may_be(agent) for agent in agents):
         raise ApprovalRefusedError(approval.id, Refusal.REQUESTER, approval)
     if person.may_be(subject):
-        # Two spellings may be one person, who is kept out; only one spelling is certainly this person, who is let in.
+        # The person may be the subject under a slightly different name. Only a person with exactly the subject's name
+        # may approve as the subject.
         if SUBJECT not in approval.approvers or person != subject:
             raise ApprovalRefusedError(approval.id, Refusal.REQUESTER, approval)
         if is_same or not are_two_tokens(marks, approval.token):
             raise ApprovalRefusedError(approval.id, Refusal.SAME_TOKEN, approval)
         return person, (SUBJECT,), marks
-    held = claims.get("roles")
-    # A list of texts, whole: of a single text, each letter would be a role.
-    if not isinstance(held, list) or not all(isinstance(role, str) for role in held):
-        held = []
-    roles = tuple(sorted(set(held) & set(approval.approvers) - {SUBJECT}))
+    roles_claim = claims.get("roles")
+    # Only a list of texts counts, because iterating over a single text would make each character a role.
+    if not isinstance(roles_claim, list) or not all(isinstance(role, str) for role in roles_claim):
+        roles_claim = []
+    roles = tuple(sorted(set(roles_claim) & set(approval.approvers) - {SUBJECT}))
     if not roles:
         raise ApprovalRefusedError(approval.id, Refusal.NOT_AN_APPROVER, approval)
     if is_same:
@@ -475,15 +477,15 @@ def _have_same(kind: str, first: TokenMarks, second: TokenMarks) -> bool:
     return not {*first.get(kind, ())}.isdisjoint(second.get(kind, ()))
 
 
-def _event(step: str, approval: Approval, who: str, log: AuditLog) -> AuditEvent:
+def _event(step: str, approval: Approval, subject: str, log: AuditLog) -> AuditEvent:
     request = approval.request
     return {
         "time": to_milliseconds(time.time()),
         "type": f"approval.{step}",
         "request_id": recordable(request["context"]["request_id"]),
         "run_id": recordable(approval.run_id),
-        "subject": recordable(who),
-        # A person grants and denies; all else is done for the requester.
+        "subject": recordable(subject),
+        # An agent is recorded only for changes that are made for the requester, not for a person's grants and denials.
         "agent": None if step in ("granted", "denied") else recordable(approval.agent),
         "tool_name": approval.tool,
         "manifest_version": request["action"]["properties"]["manifest_version"],

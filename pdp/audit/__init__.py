@@ -1,7 +1,7 @@
-"""What happened, in order and provably so: one event before a tool runs and one after, each chained to the last.
+"""The audit stream: events before and after a tool runs. Each event contains the hash of the event before it.
 
-chain: what an event holds; the append-only stream of events, in memory
-verify: the check of an event and of a whole chain
-file: the stream in a file, which several processes append to; its rotation, its key, and its head, which names the
-    last event; locking a file, and writing one whole or not at all
+chain: the fields of an event, the append-only stream, and the stream in memory
+verify: checks of an event and of a whole chain
+file: the stream in a file, shared by several processes; rotation, key and head (which names the last event); file
+    locks and atomic writes
 """

@@ -1,11 +1,9 @@
-"""The stream of events: append-only, and each event holds the hash of the one before, so that a change shows.
+"""The append-only stream of events. Each event contains the hash of the previous event, so that tampering is detected.
 
-An event says who asked for what, what was decided, and what came of it. Payloads are not in it: arguments and results
-stand as keyed digests (HMAC-SHA-256 with a key of the stream, as small payloads can be guessed), and the reason of a
-rejection has `***` for what was proposed.
-
-With a key a hash is an HMAC, and only who has the key can write an event that fits. Without one, whoever can write the
-stream can write all of it anew; its hashes say so (`sha256:` instead of `hmac-sha256:`).
+An event records who requested which call, the decision, and the outcome. Arguments and results are recorded as keyed
+digests (HMAC-SHA-256 with the stream's key), because small payloads can be guessed from a plain digest. Reasons show
+proposed values as `***`. With a key, the hash of an event is an HMAC too (`hmac-sha256:`), so only holders of the key
+can write a valid event. Without a key (`sha256:`), anyone who can write the stream can rewrite all events.
 """
 
 import hashlib
@@ -23,20 +21,19 @@ import orjson
 from pdp.errors import AuditError
 from pdp.json import JsonValueError, canonical, digest
 
-GENESIS: Final = "sha256:" + "0" * 64  # `prev_hash` of the first event of a stream
-KEPT: Final = 100_000  # how many events a stream in memory holds
-KEY_BYTES: Final = 32  # bytes that a stream's key has at least
-ROTATED: Final = "audit.rotated"  # the type of the first event of a file that goes on from one that was rotated
+GENESIS: Final = "sha256:" + "0" * 64  # The `prev_hash` of a stream's first event.
+KEPT: Final = 100_000  # The maximum number of events that a stream in memory keeps.
+KEY_BYTES: Final = 32  # The minimum length of a stream's key in bytes.
+ROTATED: Final = "audit.rotated"  # The type of the first event in a file that continues a rotated file.
 
 _TEXT_LENGTH: Final = 256
 _START_LENGTH: Final = _TEXT_LENGTH - len("~sha256:") - 64
 
 
 class AuditEvent(TypedDict, total=False):
-    """One event, as design.md lists it; `time` and `type` are always there, and what does not apply is null.
+    """An audit event, with the fields that design.md lists. `time` and `type` are always set.
 
-    The log adds `seq` (from 0), `prev_hash` and `hash` (of the RFC 8785 form of all other fields: an HMAC with the key
-    of the stream, or SHA-256 without one).
+    Fields that do not apply are null. The stream adds `seq` (from 0), `prev_hash` and `hash` (of the RFC 8785 form).
     """
 
     time: Required[str]
@@ -80,13 +77,13 @@ EMPTY: Final[dict[str, Any]] = {
     name: () if name in ("codes", "sources", "spent") else None
     for name in sorted((*AuditEvent.__annotations__, "prev_hash", "seq"))
 }
-"""An event to which nothing applies; its fields are sorted, as they are written."""
+"""An event with default values. Its fields are in the sorted order in which they are written."""
 
 
 def recordable(text: object) -> str | None:
-    """Return a text that an event can hold: at most 256 characters, and no lone surrogates.
+    """Return a text that an event can contain, with at most 256 characters and no lone surrogates.
 
-    What does not fit ends in a digest of the whole, and has exactly 256 characters: no two texts become one.
+    A text that has to be changed is cut and ends in a digest of the whole text, so that no two texts become equal.
     """
     if text is None or (type(text) is str and len(text) < _TEXT_LENGTH and text.isascii()):
         return text
@@ -98,13 +95,13 @@ def recordable(text: object) -> str | None:
 
 
 def keyed_hash(key: bytes, use: bytes) -> Callable[[bytes], str]:
-    """Return what gives `hmac-sha256:` and an HMAC-SHA-256, with a key that is derived from another one for one use."""
+    """Return a function that computes an HMAC-SHA-256 (`hmac-sha256:...`). Each `use` has a separate key."""
     derived = hashlib.sha256(use + b"\0" + hashlib.sha256(key).digest()).digest()
-    begun = hmac.new(derived, digestmod="sha256")
+    keyed = hmac.new(derived, digestmod="sha256")
 
     def hashed(data: bytes) -> str:
-        # Faster than `hmac.digest`, which reads the key each time.
-        mac = begun.copy()
+        # Copying an initialised HMAC is faster than `hmac.digest`, which prepares the key for each event.
+        mac = keyed.copy()
         mac.update(data)
         return "hmac-sha256:" + mac.hexdigest()
 
@@ -112,46 +109,43 @@ def keyed_hash(key: bytes, use: bytes) -> Callable[[bytes], str]:
 
 
 def chain_hash(key: bytes | None) -> Callable[[bytes], str]:
-    """Return what hashes the events of a stream with this key; without one, anybody can."""
+    """Return the function that hashes the events of a stream: SHA-256, or an HMAC with the key."""
     return digest if key is None else keyed_hash(key, b"tool-pdp audit chain")
 
 
 class AuditLog(ABC):
-    """An append-only, hash-chained stream of events. Safe to share between threads.
+    """An append-only stream of events, chained by hashes. Thread-safe.
 
-    Without a key (at least 32 bytes) the chain is not keyed, and nobody can check payload digests later.
+    Without a key of at least 32 bytes, the hashes are not keyed, and the digests of payloads cannot be checked later.
     """
 
     may_wait: ClassVar[bool] = False
-    """Whether `append` may wait for others, so that an event loop hands it to a thread."""
+    """Whether `append` may wait for other writers, so that an event loop should call it in a thread."""
 
     def __init__(self, key: bytes | None = None) -> None:
         self._hash = chain_hash(key)
         self.digest = keyed_hash(os.urandom(KEY_BYTES) if key is None else key, b"tool-pdp audit payload")
-        """Returns the keyed digest that stands in the stream for a payload."""
+        """Returns the keyed digest of a payload."""
         self._lock = threading.Lock()
         self._seq = 0
         self._prev = GENESIS
 
     def append(self, event: AuditEvent) -> None:
-        """Chain and record one event. AuditError where it cannot be recorded: whoever was about to execute must not."""
+        """Record one event. If this raises `AuditError`, the caller must not run the tool."""
         with self._lock:
             self._record(event)
 
-    def append_within(self, event: AuditEvent, transaction: object) -> None:  # noqa: ARG002 - of databases
-        """Record one event as `append` does, while a transaction of a store is open, if it is not None."""
+    def append_within(self, event: AuditEvent, transaction: object) -> None:  # noqa: ARG002 - for databases
+        """Record one event while a transaction of another store is open; `transaction` may be None."""
         self.append(event)
 
     def offer(self, event: AuditEvent) -> Callable[[], object] | Future[None] | None:
-        """Record one event as `append` does, and return None; or, if that may have to wait, what records it.
-
-        A Future: it is being recorded.
-        """
+        """Record one event and return None. If recording would block, return a future or function for it."""
         self.append(event)
         return None
 
     def _record(self, event: AuditEvent) -> None:
-        """Chain and write one event. The caller holds the stream."""
+        """Chain an event and write it. The caller must hold the stream's lock."""
         line, record_hash = self._chained(event)
         self._write(line, record_hash)
         self._seq += 1
@@ -162,8 +156,8 @@ class AuditLog(ABC):
         record["seq"] = self._seq
         record["prev_hash"] = self._prev
         try:
-            # Without a duration no value is a float, and the fields stand sorted, as in `EMPTY`: then orjson's form is
-            # the RFC's.
+            # Without a duration, no value is a float and the fields have the order of `EMPTY`, so orjson's output
+            # equals the RFC 8785 form.
             is_plain = len(record) == len(EMPTY) and record["duration_ms"] is None
             text = orjson.dumps(record) if is_plain else canonical(record)
         except (TypeError, JsonValueError) as error:
@@ -173,29 +167,39 @@ class AuditLog(ABC):
 
     @abstractmethod
     def _write(self, line: bytes, line_hash: str) -> None:
-        """Record one line of JSON, without its line break, which has this hash; AuditError when it cannot be."""
+        """Write an event, as one line of JSON, with its hash. Raise `AuditError` on failure."""
 
-    def close(self) -> None:  # noqa: B027 - not every stream holds something
-        """Release what the stream holds."""
+    def close(self) -> None:  # noqa: B027 - some streams hold no resource
+        """Close the stream and release its resources."""
 
 
 class MemoryAudit(AuditLog):
-    """A stream in memory, for tests and for looking at. It holds the last 100,000 events."""
+    """An audit stream in memory with the last 100,000 events, for tests and for inspection.
+
+    Examples:
+        >>> from pdp import Pep
+        >>> audit = MemoryAudit()
+        >>> call = {"tool": "lookup_beneficiary", "arguments": {"payee_name": "Acme", "invoice_ref": "INV-8842"}}
+        >>> with Pep.from_project("pdp.yaml", audit=audit) as pep:
+        ...     evaluation = pep.decide(call, {"claims": {"sub": "officer-123"}})
+        >>> [(event["type"], event["verdict"]) for event in audit.events]
+        [('tool.lookup_beneficiary.dispatch', 'DENY')]
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._lines: deque[bytes] = deque(maxlen=KEPT)
 
-    def _write(self, line: bytes, line_hash: str) -> None:  # noqa: ARG002 - as every stream does
+    def _write(self, line: bytes, line_hash: str) -> None:  # noqa: ARG002 - signature of the base class
         self._lines.append(line)
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The events recorded so far, with `seq`, `prev_hash` and `hash`."""
+        """The recorded events, with `seq`, `prev_hash` and `hash`."""
         return [orjson.loads(line) for line in self._lines]
 
 
-# "hash" is the last key; order means nothing in JSON, and verifying takes it out again.
+# The key "hash" is written last. JSON ignores the order, and the check removes this key first.
 def hashed_line(content: bytes, record_hash: str) -> bytes:
-    """Return the line of an event: its canonical form with its hash."""
+    """Return an event as a line of the stream: its canonical JSON with the hash added."""
     return content[:-1] + b',"hash":"' + record_hash.encode() + b'"}'

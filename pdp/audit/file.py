@@ -1,10 +1,8 @@
-"""The stream of events in a file, which several processes append to, and which is rotated on request.
+"""The audit stream in a file. Several processes may append to the file, which can be rotated on request.
 
-Its key and its head lie in another folder: whoever takes, restores or rewrites that of the stream has them not with it.
-
-Whoever appends holds the file's lock, for a bounded time, and first makes sure that the file is the one it has seen:
-the same file under the path, not shorter, the last line that it saw as it was, and a whole event of this stream at its
-end, which the head names. A file that takes its place has to go on exactly where it ends.
+Before a writer appends, it locks the file, for a limited time, and checks that the path still names this file, that the
+file is not shorter, that the last known line is unchanged, and that the file ends with a complete event, which the head
+names. A new file must continue the chain of the file that it replaces. Key and head are outside the stream's folder.
 """
 
 from __future__ import annotations
@@ -34,27 +32,34 @@ StreamKey = bytes | Path | Callable[[], bytes]
 
 _log = logging.getLogger("pdp.audit")
 
-PATIENCE: Final = 5.0  # seconds that an event waits for a stream that another thread or process holds
-LINE_BYTES: Final = 64 * 1024  # bytes that a line has at most, its line break included
+PATIENCE: Final = 5.0  # A write waits at most this many seconds for another thread or process to unlock the file.
+LINE_BYTES: Final = 64 * 1024  # The maximum length of an event's line in bytes, including its line break.
 
 _HEAD_BYTES: Final = 160
 _POLL: Final = 0.005
 _FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
-_EVIDENCE: Final = "see `pdp audit verify`; move it away as evidence, and start again with a new one"
+_EVIDENCE: Final = "run `pdp audit verify`, move the file away as evidence, and start a new file"
 
 
 class FileAudit(AuditLog):
-    """A stream in a JSON Lines file, which several processes may append to. A forked process opens it again.
+    """An audit stream in a JSON Lines file. Several processes may write it; a forked process has to open it again.
 
     Args:
-        path: the file; it is made, or continued.
-        key: at least 32 bytes, what returns them, or a file in another folder that holds them. Without one the chain
-            is not keyed: whoever can write the file can write it anew.
-        head: a file in another folder, which names the last event, so that a stream that was cut or replaced shows.
-        fsync: wait until each event is on the disk, not only with the operating system.
-        patience: seconds that an event waits for a stream that another thread or process holds.
+        path: the file. A new file is created; an existing file is continued.
+        key: at least 32 bytes, a function that returns them, or a file in another folder with them. Without a key,
+            anyone who can write the file can also replace its content.
+        head: a file in another folder that names the last event, to detect a truncated or replaced stream.
+        fsync: wait until each event is on the disk. Otherwise the operating system decides when to write.
+        patience: seconds to wait for another thread or process that has locked the stream.
 
-    AuditError: file, key or head cannot be used, or another holds the file.
+    Raises:
+        AuditError: the file, the key or the head cannot be used, or another process has locked the file.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> audit = FileAudit(Path("audit.jsonl"), key=b"32 bytes or more of random data.")
+        >>> audit.append({"time": "2026-07-01T10:00:00.000Z", "type": "note"})
+        >>> audit.close()
     """
 
     may_wait = True
@@ -89,19 +94,23 @@ class FileAudit(AuditLog):
             raise
 
     def append(self, event: AuditEvent) -> None:
-        """Chain and record one event; wait for the stream at most its patience. Raises as `AuditLog.append`."""
+        """Record one event, waiting at most `patience` seconds for the lock. Raise `AuditError` on failure."""
         self._append(event, time.monotonic() + self._patience)
 
     def offer(self, event: AuditEvent) -> Callable[[], object] | None:
-        """As `AuditLog.offer`. The patience counts from here, however late what is returned is called."""
+        """Record one event if that needs no wait, else return a function that records the event within `patience`."""
         if not self._fsync and self._append(event, None):
             return None
         return partial(self._append, event, time.monotonic() + self._patience)
 
     def close(self) -> None:
-        """Close the file. Appending afterwards is an AuditError, as is closing it while another thread waits for it."""
+        """Close the file, so that later events raise `AuditError`.
+
+        Raises:
+            AuditError: another thread is writing, so the file stays open.
+        """
         if not self._lock.acquire(timeout=self._patience):
-            raise self._fault("is in use by another thread, and is not closed")
+            raise self._fault("is in use by another thread and cannot be closed")
         try:
             if self._file >= 0:
                 os.close(self._file)
@@ -110,37 +119,38 @@ class FileAudit(AuditLog):
             self._lock.release()
 
     def _append(self, event: AuditEvent | None, until: float | None) -> bool:
-        """Take up the end of the stream and record an event, if any. Without `until`, return False for waiting."""
+        """Check the stream's end and append an event, if any. If `until` is None, return False rather than wait."""
         if os.getpid() != self._process:
-            # Its lock may be held by a thread that is not there, and file locks are shared with the parent.
+            # In a forked process, a thread that no longer exists may hold the lock, and file locks are shared with the
+            # parent.
             raise AuditError(f"audit file {self.path} was opened before this process was forked", hint="open it again")
-        # The thread lock first: a file lock does not keep threads of one process from each other.
+        # The thread lock comes first, because a file lock does not exclude threads of the same process.
         if not self._lock.acquire(timeout=0 if until is None else max(0.0, until - time.monotonic())):
             if until is None:
                 return False
-            raise self._fault(f"was held by another thread for {self._patience:g} s")
+            raise self._fault(f"was locked by another thread for {self._patience:g} s")
         try:
             if self._file < 0:
                 raise self._fault("is closed")
-            held = self._hold(until)
-            if held and event is not None:
+            is_locked = self._hold(until)
+            if is_locked and event is not None:
                 self._record(event)
         except BlockingIOError:
-            raise self._fault(f"was held by another process for {self._patience:g} s", "`lslocks` names it") from None
+            raise self._fault(f"was locked by another process for {self._patience:g} s", "run `lslocks`") from None
         except OSError as error:
-            raise self._fault(f"cannot be used: {error.strerror}", "check file, folder and disk") from error
+            raise self._fault(f"cannot be used: {error.strerror}", "check the file, the folder and the disk") from error
         finally:
             try:
                 if self._file >= 0:
                     fcntl.flock(self._file, fcntl.LOCK_UN)
             finally:
                 self._lock.release()
-        return held
+        return is_locked
 
     def _hold(self, until: float | None) -> bool:
-        """Lock the file that the stream ends in, and take up its end; False where that needs waiting."""
+        """Lock the newest file of the stream and check its end. If `until` is None, return False instead of waiting."""
         while locked(self._file, until):
-            status = os.stat(self._name)  # noqa: PTH116 - before every event, and a `Path` takes twice as long
+            status = os.stat(self._name)  # noqa: PTH116 - `Path` takes twice as long
             if (status.st_dev, status.st_ino) == self._identity:
                 self._read_on(status.st_size, self._head)
                 if not (status.st_nlink > 1 and self._size and self._rotated(status)):
@@ -149,49 +159,52 @@ class FileAudit(AuditLog):
         return False
 
     def _read_on(self, size: int, head: Head | None) -> None:
-        """Make sure that what was seen of the file is there, and take up the chain after its last event."""
+        """Check that no known event has changed, and continue the chain after the last event in the file."""
         seen = len(self._last)
         if size < self._size or os.pread(self._file, seen, self._size - seen) != self._last:
             raise self._fault("has lost or changed events that this process has seen", _EVIDENCE)
         torn = b""
         if size > self._size:
-            # This holds the last line, and the part of one that a writer wrote who was killed.
+            # Read the last complete line, and an incomplete line that a killed writer may have left.
             start = max(self._size, size - 2 * LINE_BYTES)
             *lines, torn = os.pread(self._file, size - start, start).split(b"\n")
             if lines:
-                self._take_up(lines[-1])
+                self._continue_after(lines[-1])
             elif start > self._size or not seen:
-                raise self._fault("cannot be continued: it does not end in a whole event", _EVIDENCE)
+                raise self._fault("cannot be continued: its last event is incomplete", _EVIDENCE)
             self._size = size - len(torn)
         if head is not None:
-            self._make_good(head)
+            self._update_head(head)
         if torn:
             os.ftruncate(self._file, self._size)
-            _log.warning("audit file %s: an unfinished line of %d bytes was cut", self.path, len(torn))
+            _log.warning("audit file %s: an incomplete last line of %d bytes was removed", self.path, len(torn))
 
-    def _make_good(self, head: Head) -> None:
-        """Let the head name the last event; it names the one before where a writer was killed before it wrote it."""
+    def _update_head(self, head: Head) -> None:
+        """Make the head name the last event. An empty head, or one event behind after a crash, is no error."""
         named = head.last()
         if named == (self._seq - 1, self._prev):
             return
         before = parse_json(self._last)["prev_hash"] if self._last else GENESIS
         if named not in ((self._seq - 2, before), (-1, GENESIS)):
-            raise self._fault(f"does not end at its head, event {named[0]}", _EVIDENCE)
+            raise self._fault(
+                f"does not end at event {named[0]}, although the file's head names that event as the last one",
+                _EVIDENCE,
+            )
         head.write(self._seq - 1, self._prev, fsync=self._fsync)
 
-    def _take_up(self, line: bytes, *, follows: bool = False) -> None:
-        """Take up the chain after the event of a line; `follows`: after nothing but what was seen."""
+    def _continue_after(self, line: bytes, *, follows: bool = False) -> None:
+        """Continue the chain after the event in a line. With `follows`, the event must be the chain's next one."""
         event = self._checked(line)
         if event["seq"] < self._seq or (follows and (event["seq"], event["prev_hash"]) != (self._seq, self._prev)):
-            raise self._fault("cannot be continued: events were left out, put in, moved or repeated", _EVIDENCE)
+            raise self._fault("cannot be continued: events were removed, inserted, moved or repeated", _EVIDENCE)
         self._seq, self._prev, self._last = event["seq"] + 1, event["hash"], line + b"\n"
 
     def _follow(self) -> None:
-        """Go on in the file that goes on from this one, which was rotated."""
+        """Switch to the next file of the stream, after the current file was rotated."""
         self._read_on(os.fstat(self._file).st_size, None)
         file = _next_file(self.path, self._seq)
         try:
-            self._take_up(_first_line(file), follows=True)
+            self._continue_after(_first_line(file), follows=True)
         except BaseException:
             os.close(file)
             raise
@@ -199,7 +212,7 @@ class FileAudit(AuditLog):
         self._adopt(file)
 
     def _rotated(self, status: os.stat_result) -> bool:
-        """Put a file that goes on from this one in its place, if that was requested, and return whether it is there."""
+        """Create the next file of the stream if a rotation was requested. Return whether the next file is in place."""
         kept = _rotated_name(self.path, self._checked(_first_line(self._file))["seq"])
         if not (kept.exists() and os.path.samestat(kept.stat(), status)):
             return False
@@ -207,22 +220,22 @@ class FileAudit(AuditLog):
         try:
             replace_file(self.path.resolve(), line + b"\n", mode=stat.S_IMODE(status.st_mode))
         except OSError:
-            _log.exception("audit file %s cannot be rotated, and goes on", self.path)
-        # It may be there all the same, where only the folder could not be waited for.
+            _log.exception("audit file %s cannot be rotated, so events are still appended to it", self.path)
+        # Even if the sync of the folder failed, the file may be new, so the file is compared with the old file.
         return not os.path.samestat(self.path.stat(), status)
 
     def _write(self, line: bytes, line_hash: str) -> None:
         if len(line) >= LINE_BYTES:
-            raise AuditError(f"audit event of {len(line)} bytes is too large to be continued after")
+            raise AuditError(f"audit event of {len(line)} bytes exceeds the limit of {LINE_BYTES - 1} bytes")
         try:
             if os.write(self._file, line + b"\n") <= len(line):
-                raise OSError(ENOSPC, os.strerror(ENOSPC))  # noqa: TRY301 - as if writing raised it
+                raise OSError(ENOSPC, os.strerror(ENOSPC))  # noqa: TRY301 - handled like an error of the write
             if self._fsync:
                 os.fsync(self._file)
             if self._head is not None:
                 self._head.write(self._seq, line_hash, fsync=self._fsync)
         except (OSError, AuditError):
-            # A part of a line would spoil the chain for all that follow, and what is refused did not happen.
+            # An incomplete line would break the chain for all later events, so it is removed.
             with suppress(OSError):
                 os.ftruncate(self._file, self._size)
             raise
@@ -248,39 +261,43 @@ class FileAudit(AuditLog):
 
 
 def request_rotation(path: Path) -> Path:
-    """Ask whoever appends to a stream next to begin a new file, and return the name that this one then keeps.
+    """Ask the next writer to begin a new file. Return the path, a hard link, at which the present file stays available.
 
-    The request is that name: a second one (a hard link) for the file. AuditError: not a stream, or no such name.
+    Raises `AuditError` if the file is not an audit stream or the link cannot be created.
     """
     try:
         with path.open("rb") as file:
             name = _rotated_name(path, parse_json(_first_line(file.fileno()))["seq"])
             with suppress(FileExistsError):
                 name.hardlink_to(path.resolve())
-            named = os.path.samestat(name.stat(), os.fstat(file.fileno()))
+            is_same = os.path.samestat(name.stat(), os.fstat(file.fileno()))
     except OSError as error:
         raise AuditError(
-            f"audit file {path} cannot be rotated: {error.strerror}", hint="name a stream in a folder you may write"
+            f"audit file {path} cannot be rotated: {error.strerror}", hint="name an audit file in a writable folder"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise AuditError(
             f"audit file {path} cannot be rotated: its first line is not an event",
             hint="name the file that the application appends its events to",
         ) from error
-    if not named:
-        raise AuditError(f"audit file {path} cannot be rotated: {name} is another file", hint="move that away")
+    if not is_same:
+        raise AuditError(
+            f"audit file {path} cannot be rotated: {name} already exists and is another file",
+            hint="move that file away",
+        )
     return name
 
 
 def _rotated_name(path: Path, first: int) -> Path:
-    """Return the name under which that file of a stream stays which begins with the event of this number."""
+    """Return the path of a file after its rotation. `first` is the number of the file's first event."""
     real = path.resolve()
     return real.with_name(f"{real.name}.{first:012}")
 
 
 def _next_file(path: Path, seq: int) -> int:
-    """Open the file that goes on with this event: the one under the path, or, if that was rotated too, another one."""
-    # In this order, as it may be rotated at any moment.
+    """Open the stream's file that begins with event `seq`: the current file or, after a rotation, the rotated file."""
+    # The current file is opened first: if a rotation happens in between, the rotated file can still be found by its
+    # name.
     file = os.open(path, _FLAGS)
     try:
         rotated = os.open(_rotated_name(path, seq), _FLAGS)
@@ -295,10 +312,9 @@ def _first_line(file: int) -> bytes:
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Write a file aside, wait until the disk has it, and put it in its place at once or not at all; OSError if not.
+    """Replace a file atomically after its new content is on the disk. Raise `OSError` on failure.
 
-    It is dated later, in whole seconds, than the one that it replaces: web servers make an ETag of seconds and size,
-    and two releases may have one size and come within a second.
+    The new file's time is at least a second later, because web servers compute an ETag from seconds and size.
     """
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         draft = Path(file.name)
@@ -306,7 +322,7 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-            # Temporary files are for their owner alone, but engines of other users read bundles.
+            # Temporary files are readable by their owner only, but engines of other users read bundles.
             draft.chmod(mode)
             with suppress(FileNotFoundError):
                 later = max(int(draft.stat().st_mtime), int(path.stat().st_mtime) + 1)
@@ -323,7 +339,7 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 
 
 def locked(file: int, until: float | None) -> bool:
-    """Lock a file. While another holds it: False without `until`; BlockingIOError when that time has come."""
+    """Lock a file and return True. If the file is locked, wait `until` a time; if `until` is None, return False."""
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -339,10 +355,7 @@ def locked(file: int, until: float | None) -> bool:
 
 
 def key_bytes(key: StreamKey, stream: Path) -> bytes:
-    """Return the key of a stream; at the end of a file that holds it, a line break does not count.
-
-    AuditError: it is shorter than 32 bytes, or its file cannot be read or lies in the folder of the stream.
-    """
+    """Return the key of a stream. Raise `AuditError` if the key cannot be read or is shorter than 32 bytes."""
     if isinstance(key, Path):
         _check_apart("audit key file", key, stream)
         try:
@@ -353,17 +366,16 @@ def key_bytes(key: StreamKey, stream: Path) -> bytes:
         value = key() if callable(key) else key
     if not isinstance(value, bytes) or len(value) < KEY_BYTES:
         raise AuditError(
-            f"the key of audit file {stream} has less than {KEY_BYTES} bytes",
-            hint="make one with `openssl rand -hex 32`",
+            f"the key of audit file {stream} is shorter than {KEY_BYTES} bytes",
+            hint="create a key with `openssl rand -hex 32`",
         )
     return value
 
 
 class Head:
-    """Number and hash of a stream's last event, in a file of its own, so that a stream that was cut or replaced shows.
+    """A file with the number and hash of a stream's last event, so that a truncated or replaced stream is detected.
 
-    Who writes the stream writes it as well, under the same lock, and after the event: a crash leaves it behind.
-    AuditError: it lies in the folder of the stream or below, or cannot be opened.
+    After a crash, it may name the event before. Raises `AuditError` if the file is unusable or in the stream's folder.
     """
 
     def __init__(self, path: Path, stream: Path, *, make: bool = False) -> None:
@@ -373,13 +385,13 @@ class Head:
             pass
 
     def last(self) -> tuple[int, str]:
-        """Return `seq` and `hash` of the event that it names; -1, and the first `prev_hash`, where it is empty."""
+        """Return `seq` and `hash` of the event that the head names; for an empty head, -1 and the first `prev_hash`."""
         with self._opened(os.O_RDONLY) as file:
             value = orjson.loads(os.read(file, _HEAD_BYTES) or _head_text(-1, GENESIS))
             return value["seq"] + 0, value["hash"] + ""
 
     def write(self, seq: int, last_hash: str, *, fsync: bool) -> None:
-        """Name the stream's last event."""
+        """Write the number and hash of the stream's last event to the head."""
         with self._opened(os.O_WRONLY) as file:
             os.write(file, _head_text(seq, last_hash))
             if fsync:
@@ -400,10 +412,12 @@ class Head:
 
 
 def _head_text(seq: int, last_hash: str) -> bytes:
-    # Always of one length, as it is written in place; JSON does not mind blanks.
+    # The head is overwritten in place, so its text is padded to a fixed length. JSON ignores the padding.
     return f'{{"seq":{seq},"hash":"{last_hash}"}}'.ljust(_HEAD_BYTES - 1).encode() + b"\n"
 
 
 def _check_apart(name: str, path: Path, stream: Path) -> None:
     if path.resolve().is_relative_to(stream.resolve().parent):
-        raise AuditError(f"{name} {path} lies in the folder of its stream, or below", hint="use another folder")
+        raise AuditError(
+            f"{name} {path} must not be in the folder of its audit stream or below", hint="use another folder"
+        )

@@ -1,8 +1,8 @@
-"""The run ledger: what a run of an agent has seen, as input of the policy.
+"""The run ledger: labels of the data that an agent's run has read. The policy uses the labels to decide later calls.
 
-values: normal forms of values, values within texts, the user's own words
-labels: the labels of a result's values, by what the tool's entry says of its fields
-ledger: what is remembered of a run, and its store in memory
-summary: `context.flow` of a call, and what its result adds to the ledger
-words: where the values of a call came from, in words
+values: normal forms of values, values inside texts, and the user's own words
+labels: labels the values of a result, by the rules in the tool's manifest entry
+ledger: the labels of runs and the sources of their values, and the store in memory
+summary: `context.flow` of a call, and the update of the ledger after its result
+words: sentences that say where the values of a call came from
 """

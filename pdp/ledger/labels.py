@@ -1,8 +1,8 @@
-"""The labels of a result's values, by what the tool's entry says of its fields.
+"""Labels the values of a tool's result, by the rules in the tool's manifest entry.
 
-Every text that is not labelled is a stranger's. A field is labelled with all that is below it. Where the user's words
-name a record (`names`), the fields of it that the system writes are `named`. Its texts are not, nor who
-took part in it: the injection stands in the page that the user has named. Keys of an object that are data are values.
+A text without a label is untrusted. A field's label also holds for the fields below it. If the user's words name a
+record (`names`), fields that the system writes become `named`. The texts and participants of the record do not become
+`named`, because they may contain an injection. Object keys that are data count as values.
 """
 
 from __future__ import annotations
@@ -24,59 +24,59 @@ _NAMEABLE: Final = ("trusted", "created")
 _ANY: Final = "*"
 _MOST_TEXT: Final = 1024 * 1024
 _MOST_WITHIN: Final = 2_000
-"""How many characters of a result's texts are searched for values, and how many are found: of a long text not so many
-that the run is full. What stands behind has no source but the model."""
+"""Limits of the characters that are searched and of the values that are found, so that no text fills the run."""
 
 LABELS: Final = ("named", "created", "trusted", "party", UNTRUSTED)
-"""The labels of results, the best first."""
+"""Labels of results, best first."""
 
 _RANKS: Final = {label: rank for rank, label in enumerate(LABELS)}
 _LOWERED: Final = ("trusted", "party", "named")
 
 _LONGEST_NAME: Final = 64
 _MOST_WORDS: Final = 5
-_ACCOUNT: Final = 7  # digits that can be an account's or a telephone's
+_ACCOUNT: Final = 7  # An account or telephone number has at least this many digits.
 
 Reading = tuple[dict[str, str], list[str]]
-"""The best label of each value of a result, by its normal form; and the texts of strangers in it."""
+"""The best label of each value of a result, keyed by its normal form, and the untrusted texts of the result."""
 
 
 class ResultReader:
-    """Labels the results of one tool. Immutable, safe to share."""
+    """Labels the results of one tool. Immutable and thread-safe."""
 
     def __init__(self, entry: Tool) -> None:
         result = entry.result or ResultLabels()
         self.is_write = entry.has_effects
         self.markings = frozenset(result.markings or ())
-        # A write is believed what it made, and nothing else.
+        # The answer of a tool that writes is trusted only for the records that the tool created.
         paths = {"created": result.created, "name": result.names}
         if not self.is_write:
             paths = {"trusted": result.trusted, "party": result.parties, **paths}
         rules = [(pointer_steps(path), label) for label in paths for path in paths[label] or ()]
-        # Keys that neither the schema nor a label states are texts: whoever writes the result may choose them.
+        # Keys that neither the schema nor a label names are treated as texts, because the author of the result may
+        # choose them.
         self._names = property_names(entry.result_schema).union(*(steps for steps, _ in rules)) - {_ANY}
-        # Of two that label a field, the later one counts: that of a name over that of any member.
+        # If two rules label a field, the later rule counts. The sort puts names after `*`, so a rule with a name
+        # overrides one with `*`.
         rules.sort(key=lambda rule: [step != _ANY for step in rule[0]])
         trusted = result.integrity == "trusted" and not self.is_write
         self._labelled = _Field(rules, "trusted" if trusted else UNTRUSTED)
 
     def read(self, result: Any, prompt: Prompt, *, failed: bool = False, lowered: bool = False) -> Reading:
-        """Return the labels of a result's values, those within its texts as well, and the texts of strangers.
+        """Return the label of each value in a result, including values inside texts, and the result's untrusted texts.
 
-        `failed`: it is the text of a failure, which no schema bounds: it may quote what the tool was not to return.
-        `lowered`: the tool was asked with a stranger's words, so that only what it made keeps its label.
-        JsonValueError: it is not JSON, and nobody knows what it says.
+        With `failed`, the result is the untrusted text of a failure. With `lowered`, an argument was untrusted, so that
+        only `created` values keep their label. Raises `JsonValueError` if the result is not JSON.
         """
-        walk = _Walk(prompt, self._names, is_write=self.is_write, lowered=lowered)
+        collector = _LabelCollector(prompt, self._names, is_write=self.is_write, lowered=lowered)
         if failed:
-            walk.read_text(result, UNTRUSTED)
+            collector.read_text(result, UNTRUSTED)
         else:
-            walk.read(result, self._labelled)
-        return walk.labels, walk.prose
+            collector.read(result, self._labelled)
+        return collector.labels, collector.prose
 
 
 class _Field:
-    """A place in results: its label, by the rules for it and for what is below it, and those places, each made once."""
+    """A path in results: its label, and the rules and a cache for the longer paths that begin with this path."""
 
     def __init__(self, rules: list[tuple[tuple[str, ...], str]], label: str) -> None:
         self.label = next((label for steps, label in reversed(rules) if not steps and label != "name"), label)
@@ -87,7 +87,7 @@ class _Field:
         self._below: dict[str, _Field] = {}
 
     def below(self, key: str) -> _Field:
-        """Return the place of a member; all those that no path names have one, however many keys results have."""
+        """Return the path of an object's member. All keys that no rule names have one label and share one path."""
         name = key if key in self._names else _ANY
         field = self._below.get(name)
         if field is None:
@@ -96,9 +96,7 @@ class _Field:
         return field
 
 
-class _Walk:
-    """One walk through a result."""
-
+class _LabelCollector:
     def __init__(self, prompt: Prompt, names: Container[str], *, is_write: bool, lowered: bool) -> None:
         self.labels: dict[str, str] = {}
         self.prose: list[str] = []
@@ -106,7 +104,7 @@ class _Walk:
         self._left, self._most = _MOST_TEXT, _MOST_WITHIN
 
     def read(self, value: Any, field: _Field, depth: int = 0, *, named: bool = False) -> None:
-        """Read a value, or what a text stands for; `named`: the user's words name the record that it stands in."""
+        """Label a value, or the JSON inside a text. `named` means that the user's words name the value's record."""
         kind = type(value)
         if kind is str:
             parsed = _parsed(value, depth) if value.startswith(("{", "[")) else None
@@ -114,7 +112,7 @@ class _Walk:
                 self.read_text(value, field.label, named=named)
                 return
             if field.is_plain and not self._is_write:
-                # Nobody has said what its keys are: they are somebody's words as well.
+                # No rule describes the keys of JSON within a text, so the keys are treated as texts too.
                 self._add("", field.label, value)
             self._read_parts(parsed, field, depth + 1, named=named)
         elif kind is int or kind is float:
@@ -146,7 +144,7 @@ class _Walk:
         return any(isinstance(text, str) and self._prompt.names(normal(text)) for text in texts)
 
     def _add(self, value: str, label: str, text: str = "") -> None:
-        """Add a value, of its labels the best one, and the text that it is: prose, unless it is a sum."""
+        """Store the label of a value unless the value has a better one. Also store an untrusted text."""
         if self._lowered and label in _LOWERED:
             label = UNTRUSTED
         if text and label == UNTRUSTED and ((value.isdigit() and len(value) >= _ACCOUNT) or not is_numeric(value)):
@@ -167,12 +165,11 @@ class _Walk:
 
 
 def _is_name_like(text: str) -> bool:
-    """Return whether a text can be the name of somebody, and not what they have to say."""
     return len(text) <= _LONGEST_NAME and len(text.split()) <= _MOST_WORDS
 
 
 def _parsed(text: str, depth: int) -> list[Any] | dict[str, Any] | None:
-    """Return what a text stands for that is JSON itself, as a part of a value: its fields are no prose."""
+    """Return the array or object if a text is JSON, else None. The parsed fields are then labelled one by one."""
     if len(text) <= _MOST_TEXT:
         with suppress(JsonValueError, PdpError):
             parts: list[Any] | dict[str, Any] = parse_json(text, depth)

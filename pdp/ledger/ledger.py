@@ -1,7 +1,7 @@
-"""What is remembered of the runs of agents: the labels that a run carries, and where values came from.
+"""The run ledger: the labels of each agent run, and the sources of the values that the run has read.
 
-Nothing of a result is stored in clear: a value is a keyed hash. What protects is only added to, so that of several
-writers none undoes what another wrote. A run whose time is over is not begun anew without what it knew.
+Results are not stored in clear: the ledger keeps keyed hashes of values. Labels that restrict a run are only added, so
+concurrent writers cannot undo each other's labels. An expired run cannot start again without its labels.
 """
 
 from __future__ import annotations
@@ -17,28 +17,32 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 from pdp.errors import StateError, StoreFullError
 from pdp.ledger.values import SHORTEST
 
-MOST_VALUES: Final = 10_000  # how many values a run remembers; one that has more is full
-RESERVED: Final = 2_000  # how many more a full run remembers of those that are no stranger's
-LIFETIME: Final = 24 * 3600.0  # seconds without a call after which a run has expired
-REMEMBERED: Final = 30 * LIFETIME  # seconds for which it is known that a run has expired; after that, its id is free
-MOST_RUNS: Final = 100_000  # how many runs a ledger in memory remembers; beyond it, the least recently used one is over
-MOST_IN_MEMORY: Final = 2_000_000  # how many values all runs of a ledger in memory remember together; likewise
-MOST_OVER: Final = 1_000_000  # of how many runs a ledger in memory knows that they are over; then it takes no new ones
+MOST_VALUES: Final = 10_000  # The maximum number of values that a run remembers. A run that reaches it is full.
+RESERVED: Final = 2_000  # The number of trusted values that a full run can still remember.
+LIFETIME: Final = 24 * 3600.0  # A run expires after this many seconds without a call.
+# The id of an expired run is rejected for this many seconds, and can then be used for a new run.
+REMEMBERED: Final = 30 * LIFETIME
+# The maximum number of runs in memory. Beyond it, the run that was unused for longest expires.
+MOST_RUNS: Final = 100_000
+# The maximum number of values of all runs in memory. Beyond it, the run that was unused for longest expires.
+MOST_IN_MEMORY: Final = 2_000_000
+# The maximum number of expired runs in memory. When it is reached, the ledger accepts no new runs.
+MOST_EXPIRED: Final = 1_000_000
 _ID_BYTES: Final = 16
 
 
 class RunExpiredError(StateError):
-    """Nobody called in the run for a day, or there was no room for it: what it had seen is forgotten."""
+    """The run had no call for a day, or the ledger in memory had no room for the run. The run's labels are lost."""
 
     code: ClassVar[str] = "flow.expired"
 
     def __init__(self) -> None:
-        words = "the run is over: nobody called in it for a day, or a ledger in memory had no room for it"
-        super().__init__(words, hint="begin the task again, in a new conversation and under a new run_id")
+        text = "the run has expired: it had no call for a day, or the ledger in memory had no room for it"
+        super().__init__(text, hint="start the task again with a new conversation and a new run_id")
 
 
 class Origin(NamedTuple):
-    """Where a value came from first: its label, and the call whose result brought it in."""
+    """Where a run first read a value: the value's label, and the tool and id of the call whose result contained it."""
 
     label: str
     tool: str
@@ -46,86 +50,74 @@ class Origin(NamedTuple):
 
 
 class RunLabels(NamedTuple):
-    """What a run carries: whose untrusted results it has read, their markings, the plan that was pinned before that.
+    """The labels of a run, which restrict its later calls."""
 
-    `full`: it has brought in more values than are remembered, so a value that is not known may be a stranger's.
-    """
-
-    untrusted: frozenset[str] = frozenset()
+    untrusted: frozenset[str] = frozenset()  # The tools whose untrusted results the run has read.
     markings: frozenset[str] = frozenset()
-    plan: tuple[str, ...] | None = None
-    full: bool = False
+    plan: tuple[str, ...] | None = None  # The tools of a plan that was pinned earlier in the run.
+    full: bool = False  # The run has more values than the ledger remembers, so unknown values may be untrusted.
 
     @property
     def tainted(self) -> bool:
-        """Whether a stranger's text was read."""
+        """Whether the run has read untrusted text."""
         return bool(self.untrusted)
 
     def joined(self, other: RunLabels) -> RunLabels:
-        """Return both: labels only grow. The plan of this one counts, and none is pinned once the run is tainted."""
-        if other == _NOTHING:
+        """Return the labels of both objects. The plan of `other` counts only if `self` is untainted and has no plan."""
+        if other == _NO_LABELS:
             return self
         plan = other.plan if self.plan is None and not self.tainted else self.plan
         untrusted, markings = self.untrusted | other.untrusted, self.markings | other.markings
         return RunLabels(untrusted, markings, plan, self.full or other.full)
 
     def beyond(self, known: RunLabels) -> RunLabels:
-        """Return what of these a run does not carry that is known to carry those."""
+        """Return the labels that are not in `known`, so that only new labels are written."""
         plan = self.plan if known.plan is None else None
         return RunLabels(self.untrusted - known.untrusted, self.markings - known.markings, plan, self.full)
 
 
-_NOTHING: Final = RunLabels()
+_NO_LABELS: Final = RunLabels()
 
 
 class RunView(NamedTuple):
-    """What a call needs to know of its run: its labels, and the sources of the values asked for, by their ids."""
+    """The labels of a run, and the sources of the values whose ids were requested."""
 
     labels: RunLabels
     sources: Mapping[str, Origin]
 
 
 class LedgerStore(Protocol):
-    """A store of runs, each by its id (`run_of`). Safe to share between threads; each method is one atomic step.
+    """A thread-safe store of runs, keyed by their ids (`run_of`). Each method is one atomic step.
 
-    `blocking`: whether its methods wait for a disk or a network. Times are seconds since 1970; where a clock goes
-    back, what was later holds. Each member raises StoreError where the store cannot be used.
+    Times are seconds since 1970. If a clock goes back, the later time counts. Each member may raise `StoreError`.
     """
 
-    blocking: bool
+    blocking: bool  # Whether the methods wait for a disk or a network.
 
     @property
     def key(self) -> bytes:
-        """What ids are hashed with."""
+        """The key with which the ids of runs and values are hashed."""
 
     def read(self, run: str, ids: Collection[str], now: float) -> RunView:
-        """Return what is known of a run; a run that is not known carries nothing.
-
-        RunExpiredError: no call goes on in it.
-        """
+        """Return a run's labels and sources; an unknown run has none. Raise `RunExpiredError` for an expired run."""
 
     def write(self, run: str, labels: RunLabels, sources: Mapping[str, Origin], now: float) -> None:
-        """Add labels and sources to a run; a value that is known keeps the source that it had first.
+        """Add labels and value sources to a run. A value that the run already has keeps its first source.
 
-        Where there is no room for all sources, the run is full, and `overfull` says which are left out. What is written
-        together with labels outlives a power failure where the store does; that costs time, so give those alone that
-        the run may not carry.
-
-        RunExpiredError: its time is over; StoreFullError: the store holds as many runs as it can.
+        A run without room for all sources becomes full, and `overfull` selects the sources to keep. Pass only
+        labels that the run may lack, because durable writing takes time. Raises `RunExpiredError` for an expired run,
+        and `StoreFullError` if the store holds its maximum number of runs.
         """
 
     def end(self, run: str) -> None:
-        """Forget a run and all that it knows."""
+        """Delete a run with its labels and sources."""
 
     def prune(self, now: float) -> int:
-        """Forget what runs that have expired knew, and return of how many; later, forget the runs themselves.
-
-        Each new run does so for some: that nobody prunes lets nothing pile up.
-        """
+        """Delete the data of expired runs, and later their ids. Return how many runs expired. A new run prunes too."""
 
 
 class RunIds:
-    """Names the values of one run by keyed hashes, as 32 hexadecimal digits. Immutable, safe to share."""
+    """Computes the ids of one run's values: keyed hashes of 32 hexadecimal digits. Immutable and thread-safe."""
 
     __slots__ = ("_several", "_value")
 
@@ -134,10 +126,7 @@ class RunIds:
         self._several = hashlib.blake2b(run.encode(), key=key, digest_size=_ID_BYTES, person=b"several")
 
     def known_as(self, value: str, label: str) -> str:
-        """Return the id of a value that a result brought in.
-
-        What is short stands everywhere: it has every source that it had, and not the first one alone.
-        """
+        """Return the id of a value in a result. Short values occur in many results, so their ids include the label."""
         if len(value) < SHORTEST:
             return self.of(value, label)
         hashed = self._value.copy()
@@ -145,15 +134,15 @@ class RunIds:
         return hashed.hexdigest()
 
     def of(self, *parts: str) -> str:
-        """Return the id of several texts together."""
+        """Return one id for several texts together."""
         hashed = self._several.copy()
-        # The same in all releases of Python, and of no two lists of parts.
+        # `ascii` is used because it gives the same text in all releases of Python, and a different text for each tuple.
         hashed.update(ascii(parts).encode())
         return hashed.hexdigest()
 
 
 def run_of(key: bytes, caller: str, run_id: str) -> str:
-    """Return the id of a run: equal `run_id` of two callers, or of two tenants, have nothing in common."""
+    """Return the id of a run in the ledger. The id depends on the caller, so two callers can use the same `run_id`."""
     return RunIds(key, "").of(caller, run_id)
 
 
@@ -165,65 +154,62 @@ class _MemoryRun:
 
 
 class MemoryLedger:
-    """Runs in memory, at most 100,000 of them with 2,000,000 values; a `LedgerStore`.
-
-    Where there are more, the least recently used one is over. Whether an id is that of a run that is over is known for
-    a month: what a run had seen is never lost while the run goes on.
-    """
+    """A `LedgerStore` in memory. Beyond `MOST_RUNS` or `MOST_IN_MEMORY`, the least recently used run expires."""
 
     blocking = False
 
     def __init__(self) -> None:
         self.key = secrets.token_bytes(32)
         self._lock = threading.RLock()
-        self._runs: OrderedDict[str, _MemoryRun] = OrderedDict()  # in the order of their last use
-        self._over: dict[str, float] = {}  # when they were last used; in the order of being over
+        self._runs: OrderedDict[str, _MemoryRun] = OrderedDict()  # The runs are ordered by their last use.
+        self._expired: dict[str, float] = {}  # The time when each expired run was last used, ordered by expiry.
         self._values = 0
 
     def read(self, run: str, ids: Collection[str], now: float) -> RunView:
         with self._lock:
-            known = self._used(run, now)
-            if known is None:
+            record = self._used(run, now)
+            if record is None:
                 return RunView(RunLabels(), {})
-            sources = known.sources
-            return RunView(known.labels, {name: sources[name] for name in ids if name in sources})
+            sources = record.sources
+            return RunView(record.labels, {name: sources[name] for name in ids if name in sources})
 
     def write(self, run: str, labels: RunLabels, sources: Mapping[str, Origin], now: float) -> None:
         with self._lock:
-            known = self._used(run, now)
-            if known is None:
+            record = self._used(run, now)
+            if record is None:
                 self.prune(now)
-                if len(self._over) >= MOST_OVER:
+                if len(self._expired) >= MOST_EXPIRED:
                     raise StoreFullError(
-                        f"{MOST_OVER} runs are over, and in memory", hint="end runs, or use a database"
+                        f"the ledger in memory is full: it keeps {MOST_EXPIRED} expired runs",
+                        hint="end runs, or use a database",
                     )
-                known = self._runs[run] = _MemoryRun(now)
-            new = {name: source for name, source in sources.items() if name not in known.sources}
-            if len(known.sources) + len(new) > MOST_VALUES:
-                labels, new = overfull(len(known.sources), labels, new)
-            known.sources.update(new)
+                record = self._runs[run] = _MemoryRun(now)
+            new = {name: source for name, source in sources.items() if name not in record.sources}
+            if len(record.sources) + len(new) > MOST_VALUES:
+                labels, new = overfull(len(record.sources), labels, new)
+            record.sources.update(new)
             self._values += len(new)
-            known.labels = known.labels.joined(labels)
+            record.labels = record.labels.joined(labels)
             while self._values > MOST_IN_MEMORY or len(self._runs) > MOST_RUNS:
                 self._end_oldest()
 
     def _used(self, run: str, now: float) -> _MemoryRun | None:
-        known = self._runs.get(run)
-        if known is None:
-            if run in self._over:
+        record = self._runs.get(run)
+        if record is None:
+            if run in self._expired:
                 raise RunExpiredError
             return None
-        if known.used_at + LIFETIME <= now:
+        if record.used_at + LIFETIME <= now:
             raise RunExpiredError
-        known.used_at = max(known.used_at, now)
+        record.used_at = max(record.used_at, now)
         self._runs.move_to_end(run)
-        return known
+        return record
 
     def end(self, run: str) -> None:
         with self._lock:
-            self._over.pop(run, None)
-            known = self._runs.pop(run, None)
-            self._values -= 0 if known is None else len(known.sources)
+            self._expired.pop(run, None)
+            record = self._runs.pop(run, None)
+            self._values -= 0 if record is None else len(record.sources)
 
     def prune(self, now: float) -> int:
         with self._lock:
@@ -231,20 +217,20 @@ class MemoryLedger:
             while self._runs and next(iter(self._runs.values())).used_at + LIFETIME <= now:
                 self._end_oldest()
                 count += 1
-            while self._over and next(iter(self._over.values())) + REMEMBERED <= now:
-                del self._over[next(iter(self._over))]
+            while self._expired and next(iter(self._expired.values())) + REMEMBERED <= now:
+                del self._expired[next(iter(self._expired))]
             return count
 
     def _end_oldest(self) -> None:
-        run, known = self._runs.popitem(last=False)
-        self._over[run] = known.used_at
-        self._values -= len(known.sources)
+        run, record = self._runs.popitem(last=False)
+        self._expired[run] = record.used_at
+        self._values -= len(record.sources)
 
 
 def overfull(count: int, labels: RunLabels, sources: Mapping[str, Origin]) -> tuple[RunLabels, dict[str, Origin]]:
-    """Return what is written to a run of `count` values that has no room for all of these sources.
+    """Return the labels and sources to write to a run that has `count` values and no room for all of `sources`.
 
-    A value of a stranger counts as one in a full run, known or not: only the others need room.
+    In a full run, unknown values count as untrusted, so the sources of untrusted values need not be stored.
     """
     kept = {name: source for name, source in sources.items() if source.label != "untrusted"}
     return labels._replace(full=True), kept if count + len(kept) <= MOST_VALUES + RESERVED else {}

@@ -1,7 +1,7 @@
-"""`context.flow` of a call, and what its result adds to the ledger.
+"""Computes `context.flow` of a call, and updates the ledger after the call's result.
 
-A value has all sources that name it. The user's words, facts of the application and what an approval endorsed are known
-without the ledger; a value that nobody knows is the model's own.
+Every text or result that contains a value is a source of the value. The user's words, the application's facts and the
+endorsements of approvals are known without the ledger. A value that no source contains was made up by the model.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from pdp.manifest.model import Tool
 from pdp.session import Session
 
 MOST_ARGUMENTS: Final = 64
-"""How many labelled arguments stand in a request; the rest counts as one more, and as a stranger's."""
+"""The maximum number of labelled arguments in a request. All others count together as one untrusted argument."""
 
 _MOST_LEAVES: Final = 1_000
-"""Of how many values of the arguments the sources are looked up, and how many a write's answer is known to repeat."""
+"""The maximum number of argument values whose sources are looked up, and of values removed from a write's answer."""
 
 GOOD: Final = frozenset(("prompt", "fact", "trusted", "created", "named", "endorsed"))
-"""Sources whose word counts."""
+"""Sources that the policy accepts as trustworthy."""
 
 _MODEL: Final = ("model",)
 _NO_LEAF: Final = Leaf("", "")
 _ANCHORING: Final = 0.75
-"""The share of an argument's words that are the user's where the argument holds the user's words."""
+"""The share of an argument's words that must be the user's for the argument to count as anchored."""
 _ADDRESSES: Final = ("url", "address")
 _TARGETS: Final = ("destination", "object")
 _LAST: Final = len(_TARGETS)
@@ -62,7 +62,7 @@ _VERBS: Final = tuple(
         "activat begin enabl initiat launch start",
     )
 )
-"""Stems of verbs that users and the names of tools take for each other."""
+"""Stems of verbs that users and tool names use as synonyms."""
 
 _KNOWN_VERB: Final = re.compile(
     "accept|approv|assign|clos|confirm|copy|deny|disabl|follow|get|invit|join|list|lock|merg|open|push|read|reject|"
@@ -72,79 +72,69 @@ _KNOWN_VERB: Final = re.compile(
 _ENDINGS: Final = ("ing", "es", "ed", "s", "e")
 
 
-class _Asked(NamedTuple):
-    """A value of the arguments, asked for by its ids; `endorsed` is its id as such, `host` what an address leads to."""
+class _Query(NamedTuple):
+    """A value in the arguments, its ids in the ledger, its id as an endorsed value, and a query for its host."""
 
     value: str
     ids: tuple[str, ...] = ()
     endorsed: str | None = None
-    host: _Asked | None = None
+    host: _Query | None = None
 
 
 class _Argument(NamedTuple):
-    """A leaf of the arguments, its role, what is asked for it, and the links in it."""
+    """A text or number in the arguments with its role, the query for its value, and the queries for links in it."""
 
     leaf: Leaf
     role: str | None
-    asked: _Asked
-    links: tuple[_Asked, ...] = ()
+    query: _Query
+    links: tuple[_Query, ...] = ()
 
 
 class CallFlow(NamedTuple):
-    """What the ledger says of one call.
+    """The data that the run ledger has about one call."""
 
-    Attributes:
-        context: `context.flow` of the request.
-        digested: what of it the call's digest covers: where its arguments came from, and nothing of the run's history.
-        prompt: the user's words; home: their domains; run: the id of the run; ids: those of its values.
-        labels: what the run carried before the call.
-        lowered: whether an argument is a stranger's, so that the result is one as well.
-        unknown: the values of the arguments that are the model's own.
-        arguments: the values that were asked for: those with a role are what an approval of the call endorses.
-    """
-
-    context: dict[str, Any]
-    digested: dict[str, Any]
+    context: dict[str, Any]  # `context.flow` of the request.
+    digested: dict[str, Any]  # The sources of the arguments without the run's history, for the call's digest.
     prompt: Prompt
     home: list[str]
     run: str
     ids: RunIds
-    labels: RunLabels
-    lowered: bool
-    unknown: set[str]
-    arguments: list[_Argument]
+    labels: RunLabels  # The labels of the run before the call.
+    lowered: bool  # An argument is untrusted, so the result is untrusted too.
+    unknown: set[str]  # The argument values whose only source is the model.
+    arguments: list[_Argument]  # If a person approves the call, the arguments with a role count as endorsed.
 
 
 @lru_cache(64)
 def prompt_of(texts: tuple[str, ...]) -> Prompt:
-    """Return the user's words, ready to be searched."""
+    """Return the user's words, prepared for searches."""
     return Prompt(texts)
 
 
 class Tracker:
-    """Follows the values of one tool's calls; `names` are those that the schema of its arguments states. Immutable."""
+    """Finds the sources of one tool's arguments. `names` are the property names of the tool's schema. Immutable."""
 
     __slots__ = ("_entry", "_is_pure", "_names", "_own_words", "_reader", "_roles", "_stems")
 
     def __init__(self, entry: Tool, names: frozenset[str]) -> None:
         self._entry, self._names = entry, names
-        # As plain texts, since ids of values are made of them.
+        # Ids are computed from the roles, so the roles are converted to plain strings.
         self._roles = {name: str(role) for name, role in (entry.roles or {}).items()}
         self._reader, self._is_pure = ResultReader(entry), entry.effect_class is EffectClass.PURE
         self._stems = _stems(entry.name)
-        told = f"{entry.name} {entry.description} {canonical(entry.schema_).decode()}"
-        self._own_words = frozenset(_LETTERS.findall(told.casefold()))
+        documented = f"{entry.name} {entry.description} {canonical(entry.schema_).decode()}"
+        self._own_words = frozenset(_LETTERS.findall(documented.casefold()))
 
     def call_flow(self, arguments: Mapping[str, Any], session: Session, store: LedgerStore, now: float) -> CallFlow:
-        """Return what the ledger says of a call; `session` has a `run_id`. Errors as of `LedgerStore.read`."""
+        """Return the ledger's data about a call of a run. Raises the errors of `LedgerStore.read`."""
         run, ids = _run(store.key, session.caller, session.run_id or "")
-        lookup, roles = _Lookup(ids, session, self._stems, self._own_words, self._entry), self._roles
+        lookup, roles = _SourceLookup(ids, session, self._stems, self._own_words, self._entry), self._roles
         leaves = (
             (name, leaf) for name, value in arguments.items() for leaf in leaf_values(value, pointer(name), self._names)
         )
         listed = list(islice(leaves, _MOST_LEAVES))
         beside = self._beside(listed) if len(roles) > 1 else {}
-        asked = [lookup.ask(leaf, roles.get(name), beside.get(name, ())) for name, leaf in listed]
+        queried = [lookup.argument(leaf, roles.get(name), beside.get(name, ())) for name, leaf in listed]
         labels, lookup.sources = store.read(run, lookup.ids, now)
         lookup.unknown = (*_MODEL, UNTRUSTED) if labels.full else _MODEL
         if session.plan and labels.plan is None and not labels.tainted:
@@ -154,14 +144,15 @@ class Tracker:
         labelled: list[dict[str, Any]] = []
         unknown: set[str] = set()
         lowered, anchored = next(leaves, None) is not None, False
-        for argument in asked:
-            value = argument.asked.value
-            sources, calls = lookup.origin(argument.asked, argument.role, argument.leaf)
+        for argument in queried:
+            value = argument.query.value
+            sources, calls = lookup.origin(argument.query, argument.role, argument.leaf)
             if (
                 argument.role in _TARGETS or len(value) >= SHORTEST or not lookup.is_setting(value)
             ) and GOOD.isdisjoint(sources):
                 is_model = "model" in sources
-                # In a tainted run the model's words may be a stranger's, and what only computes may decode them.
+                # In a tainted run, untrusted text may influence the words of the model, and a pure tool may decode such
+                # text.
                 is_steered = self._is_pure or (is_model and lookup.steers(argument))
                 lowered = lowered or UNTRUSTED in sources or (labels.tainted and is_steered)
                 if is_model:
@@ -170,11 +161,11 @@ class Tracker:
             if argument.role is not None:
                 labelled.append(lookup.entry(argument, sources, calls))
         labelled.sort(key=lambda entry: str(entry["path"]))
-        if len(labelled) > MOST_ARGUMENTS or len(asked) == _MOST_LEAVES:
+        if len(labelled) > MOST_ARGUMENTS or len(queried) == _MOST_LEAVES:
             rest = {"path": "", "role": "destination", "sources": [UNTRUSTED], "from": [], "home": False, "links": []}
             rests = [rest]
             if not set(_ADDRESSES).isdisjoint(roles.values()):
-                # Nobody knows of those either that somebody wrote each of them as a whole.
+                # The model may also have composed the addresses that are left out of the list.
                 rests.append({**rest, "role": "url", "sources": ["model", UNTRUSTED]})
             labelled = [*rests, *labelled[: MOST_ARGUMENTS - len(rests)]]
         context = {
@@ -188,13 +179,14 @@ class Tracker:
         }
         digested = {"arguments": [_digested(entry) for entry in labelled]}
         return CallFlow(
-            context, digested, lookup.prompt, session.home_domains, run, ids, labels, lowered, unknown, asked
+            context, digested, lookup.prompt, session.home_domains, run, ids, labels, lowered, unknown, queried
         )
 
     def _beside(self, listed: Iterable[tuple[str, Leaf]]) -> dict[str, list[str]]:
-        """Return what an argument's values are endorsed for: the objects for the destinations, the rest for both."""
+        """Return, by argument, the destinations and objects together with which an approval endorses the argument."""
         targets = [(self._order(name), name, normal(leaf.value)) for name, leaf in listed if self._order(name) < _LAST]
-        # Those that are not listed in the request are a stranger's, whatever is endorsed.
+        # Arguments beyond this number are not listed in the request and count as untrusted, even if a person endorsed
+        # them.
         targets = sorted(targets)[:MOST_ARGUMENTS]
         return {
             name: [part for order, *pair in targets if order < self._order(name) for part in pair]
@@ -208,11 +200,12 @@ class Tracker:
     def learned(
         self, flow: CallFlow, arguments: Mapping[str, Any], result: Any, call: str, *, failed: bool = False
     ) -> tuple[RunLabels, dict[str, Origin]]:
-        """Return what a result, or a failure's text, adds to the run: labels, and sources of values by id."""
+        """Return the labels and the value sources that a result, or the text of a failure, adds to the run."""
         name, reader = self._entry.name, self._reader
         try:
             labels, prose = reader.read(result, flow.prompt, failed=failed, lowered=flow.lowered)
-        except JsonValueError:  # nobody knows what such a result says
+        # A result that is not JSON is treated as untrusted text, because it may contain anything.
+        except JsonValueError:
             return RunLabels(frozenset((name,)), reader.markings), {}
         echoes = [leaf.value for leaf in leaf_values(arguments)] if reader.is_write else []
         for echo in map(normal, echoes) if reader.is_write else flow.unknown:
@@ -225,15 +218,15 @@ class Tracker:
         return RunLabels(frozenset((name,) if tainted else ()), reader.markings), sources
 
     def endorsed(self, flow: CallFlow, call: str) -> dict[str, Origin]:
-        """Return what an approval of the call endorses, by its ids: exactly its values, for this tool and role."""
-        endorsed = (asked.endorsed for argument in flow.arguments for asked in (argument.asked, *argument.links))
+        """Return the sources that the call's approval adds, by id. A source holds for its value, tool and role only."""
+        endorsed = (query.endorsed for argument in flow.arguments for query in (argument.query, *argument.links))
         return {name: Origin("endorsed", self._entry.name, call) for name in endorsed if name}
 
 
 def _says_more_than_its_state(prose: Iterable[str], echoes: Iterable[str | float]) -> bool:
-    """Return whether a write's answer is more than what it was asked with, and a short text."""
+    """Return whether the answer of a write contains more text than the call's arguments and a short status."""
     rest = "".join(prose)
-    if len(rest) > MAX_BYTES:  # more than any call can ask with
+    if len(rest) > MAX_BYTES:  # The text is longer than all arguments of a call can be, so it contains more than them.
         return True
     for text in sorted((str(echo) for echo in echoes), key=len, reverse=True)[:_MOST_LEAVES]:
         rest = rest.replace(text, "")
@@ -241,15 +234,15 @@ def _says_more_than_its_state(prose: Iterable[str], echoes: Iterable[str | float
 
 
 def _leads_on(prose: Iterable[str], echoes: Iterable[str | float], flow: CallFlow) -> bool:
-    """Return whether a write's answer has an address or an account that neither the call nor the user has."""
+    """Return whether a write's answer has an address or account that neither the call nor the user mentions."""
     new = {normal(link) for text in prose for link in links(text)}
     if new:
         new -= {normal(link) for echo in echoes for link in links(str(echo))}
     return any(not flow.prompt.says(link) and domain_of(link) not in flow.home for link in new)
 
 
-class _Lookup:
-    """The sources of the values of one call; `ids` are read into `sources`, `unknown` are those of all other values."""
+class _SourceLookup:
+    """Finds the sources of one call's values. Values whose ids are not in the ledger have the sources `unknown`."""
 
     __slots__ = (
         "_destroys", "_facts", "_home", "_run_ids", "_stems", "_tool", "_tool_words", "ids", "prompt", "sources",
@@ -268,19 +261,19 @@ class _Lookup:
         self._home = session.home_domains
         self._facts = {normal(leaf.value) for leaf in leaf_values(session.facts)}
 
-    def ask(self, leaf: Leaf, role: str | None, beside: Iterable[str]) -> _Argument:
-        """Return what is asked for a leaf of the arguments; `beside`: what it is endorsed together with."""
+    def argument(self, leaf: Leaf, role: str | None, beside: Iterable[str]) -> _Argument:
+        """Return the query for a text or number, which an approval endorses together with `beside`."""
         value = leaf.value
         if role != "body" or not isinstance(value, str):
-            return _Argument(leaf, role, self._ask(normal(value), role, beside, is_address=role in _ADDRESSES))
-        # A mail address of the user's own domains leads to nobody else.
+            return _Argument(leaf, role, self._query(normal(value), role, beside, is_address=role in _ADDRESSES))
+        # Mail to an address in a home domain stays inside, so it does not count as a destination.
         leading = (link for link in map(normal, links(value)) if "@" not in link or domain_of(link) not in self._home)
-        in_body = tuple(self._ask(link, role, beside, is_address=True) for link in leading)
-        return _Argument(leaf, role, self._ask(normal(value), None), in_body)
+        in_body = tuple(self._query(link, role, beside, is_address=True) for link in leading)
+        return _Argument(leaf, role, self._query(normal(value), None), in_body)
 
-    def _ask(self, value: str, role: str | None, beside: Iterable[str] = (), *, is_address: bool = False) -> _Asked:
+    def _query(self, value: str, role: str | None, beside: Iterable[str] = (), *, is_address: bool = False) -> _Query:
         if not value:
-            return _Asked("")
+            return _Query("")
         known_as = self._run_ids.known_as
         ids = tuple([known_as(value, label) for label in (LABELS if len(value) < SHORTEST else LABELS[:1])])
         self.ids += ids
@@ -288,49 +281,49 @@ class _Lookup:
         if role is not None:
             endorsed = self._run_ids.of(value, self._tool, role, *beside)
             self.ids.append(endorsed)
-        return _Asked(value, ids, endorsed, self._ask(host_of(value), None) if is_address else None)
+        return _Query(value, ids, endorsed, self._query(host_of(value), None) if is_address else None)
 
     def entry(self, argument: _Argument, sources: list[str], calls: list[dict[str, str]]) -> dict[str, Any]:
-        """Return the entry of `context.flow.arguments` for an argument."""
         role, home, links_of = argument.role, False, []
         if argument.links:
             distinct = {str(origin): origin for origin in (self.origin(link, role) for link in argument.links)}
             links_of = [{"sources": names, "from": known} for _, (names, known) in sorted(distinct.items())]
         if self._home and role in ("destination", *_ADDRESSES):
-            home = domain_of(argument.asked.value) in self._home
+            home = domain_of(argument.query.value) in self._home
         path = argument.leaf.path
         return {"path": path, "role": role, "sources": sources, "from": calls, "home": home, "links": links_of}
 
-    def origin(self, asked: _Asked, role: str | None, leaf: Leaf = _NO_LEAF) -> tuple[list[str], list[dict[str, str]]]:
-        """Return the sources of a value, sorted, and the calls that brought it."""
-        sources, calls = self._known(asked, role, leaf)
-        if asked.endorsed in self.sources:
+    def origin(self, query: _Query, role: str | None, leaf: Leaf = _NO_LEAF) -> tuple[list[str], list[dict[str, str]]]:
+        """Return the sorted sources of a value, and the earlier calls whose results contained the value."""
+        sources, calls = self._known(query, role, leaf)
+        if query.endorsed in self.sources:
             sources.add("endorsed")
-        if not sources and asked.host is not None:
-            # An address that nobody wrote as a whole: whoever knows its host, a part of it is the model's.
-            sources, calls = self._known(asked.host, role)
+        if not sources and query.host is not None:
+            # No source contains the whole address, so the source of its host counts. The rest comes from the model.
+            sources, calls = self._known(query.host, role)
             sources.update(self.unknown)
         return sorted(sources or self.unknown), [{"tool": tool, "call": call} for tool, call in sorted(calls)]
 
-    def _known(self, asked: _Asked, role: str | None, leaf: Leaf = _NO_LEAF) -> tuple[set[str], set[tuple[str, str]]]:
+    def _known(self, query: _Query, role: str | None, leaf: Leaf = _NO_LEAF) -> tuple[set[str], set[tuple[str, str]]]:
         sources, calls = set(), set()
-        value = asked.value
+        value = query.value
         if self.prompt.says(value) and self._can_name(value, role, leaf):
             sources.add("prompt")
         if value and value in self._facts:
             sources.add("fact")
-        for name in asked.ids:
+        for name in query.ids:
             if (source := self.sources.get(name)) is not None:
-                # A number such as 13 is the id of a file and of a meeting: who names one does not name the other.
+                # A number such as 13 can be both the id of a file and the id of a meeting, so a prompt that names one
+                # does not name the other.
                 is_other = source.label == "named" and not names_something(value) and not self._is_of_kind(source.tool)
                 sources.add("trusted" if is_other else source.label)
                 calls.add((source.tool, source.call))
         return sources, calls
 
     def _can_name(self, value: str, role: str | None, leaf: Leaf) -> bool:
-        """Return whether a value names something, also a small number: of what the argument or tool is called after."""
+        """Return whether the user's words can mean this value. A small number must follow a noun such as `file`."""
         if role == "value":
-            # A new password must be no word that happens to be among the user's.
+            # A new password must not be an ordinary word that happens to occur in the prompt.
             return not self._destroys or self.prompt.spells(str(leaf.value))
         if names_something(value):
             return True
@@ -338,22 +331,22 @@ class _Lookup:
         return role in _TARGETS and is_numeric(value) and self.prompt.numbers(value, nouns)
 
     def _is_of_kind(self, tool: str) -> bool:
-        """Return whether a tool is about what this one is about: their names share a noun."""
+        """Return whether the names of two tools share a noun, such as `file`, so both tools use such records."""
         return not set(self._stems[1:]).isdisjoint(_stems(tool)[1:])
 
     def steers(self, argument: _Argument) -> bool:
-        """Return whether a read that the model asks with this value may answer what a stranger wanted found."""
-        is_setting = argument.role not in _TARGETS and self.is_setting(argument.asked.value)
+        """Return whether the model may have chosen this value because untrusted text told the model what to read."""
+        is_setting = argument.role not in _TARGETS and self.is_setting(argument.query.value)
         return not is_setting and not self.prompt.has_words_of(str(argument.leaf.value))
 
     def is_setting(self, value: str) -> bool:
-        """Return whether a value is a small number or a word of the tool's own, such as a size or an order of pages."""
+        """Return whether a value is a setting such as a page size: a small number, or a word of the manifest entry."""
         return value in self._tool_words or (is_numeric(value) and not names_something(value))
 
     def anchors(self, argument: _Argument, sources: list[str]) -> bool:
-        """Return whether an argument holds the user's words: it is one, or most of its own words are theirs."""
-        value = argument.asked.value
-        # A word of the tool's own, such as a kind of attachment, stands in many prompts.
+        """Return whether an argument is tied to the user's words, which contain the argument or most of its words."""
+        value = argument.query.value
+        # Words that belong to the tool, such as a kind of attachment, do not count, because they occur in many prompts.
         if "named" in sources or ("prompt" in sources and names_something(value) and value not in self._tool_words):
             return True
         if not isinstance(argument.leaf.value, str) or argument.leaf.value.isalnum():
@@ -370,9 +363,9 @@ def _run(key: bytes, caller: str, run_id: str) -> tuple[str, RunIds]:
 
 @lru_cache(1024)
 def _is_intended(tool: tuple[str, ...], prompt: Prompt) -> bool:
-    """Return whether the user's words have the verb of a tool's name, and a noun of it where it has any.
+    """Return whether the user's words contain the verb of the tool's name and one of the name's nouns, if any.
 
-    What stands before a verb is the name of a server, as in `slack_post_message`.
+    Words before the verb are the name of a server, as in `slack_post_message`.
     """
     first = next((index for index, word in enumerate(tool[:-1]) if _KNOWN_VERB.fullmatch(word)), 0)
     verb, *nouns = tool[first:] or ("",)
@@ -383,7 +376,6 @@ def _is_intended(tool: tuple[str, ...], prompt: Prompt) -> bool:
 
 @lru_cache(1024)
 def _stems(name: str) -> tuple[str, ...]:
-    """Return the words of a tool's name without their endings."""
     return tuple(_stem(word) for word in WORD.findall(_CAMEL.sub(" ", name).casefold()))
 
 

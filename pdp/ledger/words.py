@@ -1,6 +1,6 @@
-"""Where the values of a call came from, in words: for who is asked to approve it, and for the model that is denied.
+"""Sentences that tell approvers and the model where the values of a call came from.
 
-Names of arguments and tools, ids of calls and markings are shown, and no value. Whatever is given, a text comes out.
+The sentences contain argument and tool names, call ids and markings, but no values. Malformed details raise no errors.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,59 +13,64 @@ _ORIGINS: Final = {
     "prompt": ("you", "is in your own words"),
     "fact": ("the application", "is a fact that the application states"),
     "endorsed": ("an approval", "was approved in this run"),
-    "created": ("{calls}", "was made by {calls}"),
+    "created": ("{calls}", "was created by {calls}"),
     "named": ("{calls}", "belongs to a record that you named, in the result of {calls}"),
     "trusted": ("{calls}", "was written by the system into the result of {calls}"),
-    "party": ("{calls}", "took part in what {calls} returned, and anybody can take part"),
+    "party": ("{calls}", "is a participant in the result of {calls}, and anyone can become one"),
     "untrusted": ("{calls}", "was read in the result of {calls}, and you did not name it"),
-    "model": ("the model", "comes from the model alone: neither you nor any result has it"),
+    "model": ("the model", "comes only from the model: neither you nor any result contains it"),
 }
-"""By source, the best first: from whom a part of a value is, and where a whole one came from."""
-_NOT_REMEMBERED: Final = ("the model", "may be a stranger's, and you did not name it")
+"""For each source, best first: the author of a part of a value, and a phrase for the origin of a whole value."""
+_NOT_REMEMBERED: Final = ("the model", "may be untrusted, and you did not name it")
 _UNKNOWN: Final = ("the model", "has no known source")
 
 _VALUE: Final = "The value of {name} {origin}."
-_TAINTED: Final = "The run has read what strangers wrote, in results of {strangers}; "
+_TAINTED: Final = "The run has read untrusted text in results of {tools}; "
 _SENTENCES: Final = {
     "flow.address_untrusted": _VALUE,
     "flow.target_untrusted": _VALUE,
     "flow.value_untrusted": _VALUE,
     "flow.link_untrusted": "A link, mail address or account in {name} {origin}.",
-    "flow.egress": "The run has read {data} data, and where it would go, {name}, {origin}.",
-    "flow.address_composed": "Nobody wrote {name} as a whole: {host}, and the rest is the model's.",
-    "flow.destructive": f"{_TAINTED}you did not ask for this call, or did not name each of its targets.",
-    "flow.aimless": f"{_TAINTED}the call is aimed at nothing, and you did not ask for it.",
-    "flow.not_anchored": f"{_TAINTED}the call holds none of your words.",
-    "flow.off_plan": f"{_TAINTED}the plan that was made before has only: {{plan}}.",
+    "flow.egress": "The run has read {data} data, and the call's destination {name} {origin}.",
+    "flow.address_composed": "The model composed {name}: {host}.",
+    "flow.destructive": f"{_TAINTED}you did not ask for this call or did not name each of its targets.",
+    "flow.aimless": f"{_TAINTED}the call has no target, and you did not ask for it.",
+    "flow.not_anchored": f"{_TAINTED}the call contains none of your words.",
+    "flow.off_plan": f"{_TAINTED}the plan made before this contains only: {{plan}}.",
 }
 
 
 def explanation(code: str, details: Mapping[str, Any], flow: Mapping[str, Any]) -> str | None:
-    """Return where a value came from that a finding of the concern `flow` is about; None for other codes.
-
-    `flow` is `context.flow` of the request, `details` are the finding's.
-    """
+    """Return a sentence about a reason code `flow.*`, or None for other codes. `flow` is `context.flow`."""
     if code not in _SENTENCES:
         return None
-    whose, origin = _origin_of(details)
+    author, origin = _origin_of(details)
     return _SENTENCES[code].format(
         name=_name_of(details),
         origin=origin,
-        host="neither you nor any result has its host" if whose == "the model" else f"its host is known from {whose}",
+        host="neither you nor any result contains its host"
+        if author == "the model"
+        else f"its host comes from {author}, the rest from the model",
         data=_listed(details.get("markings")) or "marked",
-        strangers=_listed(flow.get("untrusted")) or "a tool",
+        tools=_listed(flow.get("untrusted")) or "a tool",
         plan=_listed(flow.get("plan")) or "empty",
     )
 
 
 def origins(flow: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield what `context.flow` says of a run and of each labelled argument, in lines; nothing where it is absent."""
+    """Yield lines about the data that a run has read, and about the origin of each labelled argument of a call.
+
+    Args:
+        flow: `context.flow` of the request, such as `Evaluation.flow`; None yields no lines.
+
+    Examples:
+        >>> list(origins({"untrusted": ["read_mail"]}))
+        ['...read_mail...']
+    """
     if flow is None:
         return
     tools, markings = _listed(flow.get("untrusted")), _listed(flow.get("markings"))
-    yield (
-        f"the run has read what strangers wrote: {tools}" if tools else "the run has read nothing that strangers wrote"
-    )
+    yield (f"the run has read untrusted text from: {tools}" if tools else "the run has read no untrusted text")
     if markings:
         yield f"the run has read {markings} data"
     for argument in flow.get("arguments") or ():
@@ -74,14 +79,14 @@ def origins(flow: Mapping[str, Any] | None) -> Iterator[str]:
 
 
 def _origin_of(item: Mapping[str, Any]) -> tuple[str, str]:
-    """From whom a part of a value is, and where a whole one came from."""
+    """Return who wrote a value or a part of it, and a phrase for the origin of the whole value."""
     sources = item.get("sources")
     listed = sources if isinstance(sources, list | tuple) else ()
     calls = _calls_of(item)
     if not item.get("from") and {"model", "untrusted"} == set(map(str, listed)):
         return _NOT_REMEMBERED
-    whose, origin = next((texts for source, texts in _ORIGINS.items() if source in listed), _UNKNOWN)
-    return whose.format(calls=calls), origin.format(calls=calls)
+    author, origin = next((texts for source, texts in _ORIGINS.items() if source in listed), _UNKNOWN)
+    return author.format(calls=calls), origin.format(calls=calls)
 
 
 def _calls_of(item: Mapping[str, Any]) -> str:

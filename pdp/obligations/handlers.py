@@ -1,16 +1,18 @@
-"""The obligations of a decision, and their handlers: those of the baseline and those of an application.
+"""The obligations of a decision, and the handlers of the baseline and of an application.
 
-An obligation `{id, on, parameters}` belongs to the verdict that it stands with. With ALLOW each needs a handler that
-takes its parameters; one that nobody can fulfil is a DENY. With DENY and STEP_UP obligations inform, but for
-`log_level`, which is fulfilled whatever the verdict.
+An obligation `{id, on, parameters}` belongs to a verdict. With ALLOW, each obligation needs a handler that accepts its
+parameters; without such a handler, the call is denied. With DENY and STEP_UP, obligations only inform, except
+`log_level`, which always applies.
 
-The order of the steps is fixed. With the decision: parameters checked, `transform`. After its event, when key and
-approval are reserved and the tool is about to run: `before` of each, by id. On the result: `pin_retrieval_snapshot`,
-`draft_only`, the application's own by id, `redact`, `mark_result`: so nothing that a handler puts into a result escapes
-being redacted.
+The order of the steps is fixed:
+
+- With the decision: the parameters are checked, and `transform` applies.
+- After decision, key and approval are stored, before the tool runs: `before` of each handler, by id.
+- On the result: `pin_retrieval_snapshot`, `draft_only`, the application's handlers by id, `redact`, `mark_result`. So
+  `redact` also covers data that a handler adds to a result.
 
 Sources: tool pattern library, 9.3: a composition's output is always a draft (pattern 5), a search's snapshot id is
-recorded (pattern 10), aggregation and search hand on the markings of what they read (patterns 8 and 10).
+recorded (pattern 10), aggregation and search pass on the markings of their inputs (patterns 8 and 10).
 """
 
 import inspect
@@ -41,14 +43,14 @@ _SNAPSHOT: Final = ("retrievalSnapshotId", "retrieval_snapshot_id")
 
 
 class ObligationError(PdpError):
-    """An obligation that cannot be fulfilled. Before a call it is a DENY; on a result, the result is withheld."""
+    """An obligation cannot be fulfilled. Before the run, the call is denied; after the run, the result is withheld."""
 
     code = "obligations.unfulfillable"
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What the caller gets of a call that ran: its result, markings and retrieval snapshot."""
+    """The result that the caller receives, with its markings and its retrieval snapshot."""
 
     result: Any
     markings: frozenset[str] = frozenset()
@@ -56,40 +58,48 @@ class Delivery:
 
 
 class ObligationHandler:
-    """Fulfils the obligations of one id. Derive from it and override what is needed; shared between threads.
+    """Base class of obligation handlers: derive from it to fulfil the obligations with one id.
 
-        class Notify(ObligationHandler):
-            def check(self, parameters):
-                if set(parameters) != {"channel"}:
-                    raise ObligationError("notify needs a channel")
+    Pass handlers to `Pep(..., obligations={"notify": Notify()})`; threads share them. If a method raises any error, the
+    obligation counts as not fulfilled. The methods are plain functions, not coroutines.
 
-            def before(self, parameters, request):
-                send(parameters["channel"], request["action"]["name"])
-
-        pep = Pep(manifest, engine, obligations={"notify": Notify()})
-
-    Whatever it raises counts as not fulfilled. Its methods are plain functions, not coroutines.
+    Examples:
+        >>> from pdp.tools import ObligationError
+        >>> class Notify(ObligationHandler):
+        ...     def check(self, parameters):
+        ...         if set(parameters) != {"channel"}:
+        ...             raise ObligationError("notify needs a channel")
+        ...     def before(self, parameters, request):
+        ...         print(f"{parameters['channel']}: {request['action']['name']}")
+        >>> Notify().before({"channel": "payments"}, {"action": {"name": "wire"}})
+        payments: wire
     """
 
     def check(self, parameters: Mapping[str, Any]) -> None:
-        """Raise `ObligationError` when it cannot be fulfilled with these parameters; nothing has run yet.
+        """Check the parameters of an obligation. There must be no side effects, because the call may never run.
 
-        Also asked when a call is only decided, so it changes nothing.
+        Raises:
+            ObligationError: the obligation cannot be fulfilled with these parameters.
         """
 
     def before(self, parameters: Mapping[str, Any], request: Mapping[str, Any]) -> None:
-        """Act before the tool runs, or refuse by raising `ObligationError`. `request` is what was decided.
+        """Act just before the tool runs, when the decision is recorded and key and approval are reserved.
 
-        The decision stands in the audit by then, and key and approval are reserved; a refusal is one event more.
+        Args:
+            parameters: the parameters of the obligation.
+            request: the request that was decided.
+
+        Raises:
+            ObligationError: the tool must not run.
         """
 
-    def on_result(self, parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:  # noqa: ARG002 - of others
-        """Return what is delivered in place of `delivery`; what the tool returned is never changed itself."""
+    def on_result(self, parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:  # noqa: ARG002 - for overriding
+        """Return what the caller receives: `delivery` or a changed copy. The tool's own result stays unchanged."""
         return delivery
 
 
 class _Baseline(ObligationHandler):
-    """A handler of the baseline: the JSON Schema of its parameters, and what it makes of a result."""
+    """A handler of the baseline, made of a JSON Schema for its parameters and a function that changes a result."""
 
     def __init__(
         self, schema: dict[str, Any], on_result: Callable[[Mapping[str, Any], Delivery], Delivery] | None = None
@@ -99,44 +109,45 @@ class _Baseline(ObligationHandler):
 
     def check(self, parameters: Mapping[str, Any]) -> None:
         for line in self._validator.lines(thawed(parameters), "parameters"):
-            raise ObligationError(f"its parameters cannot be used: {line}")
+            raise ObligationError(f"the obligation's parameters are not valid: {line}")
 
     def on_result(self, parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:
         return delivery if self._on_result is None else self._on_result(parameters, delivery)
 
 
 class _Reserve(_Baseline):
-    """The enforcement point reserves what the policy was shown of a cumulative limit; anything else nobody can."""
+    """Checks that the enforcement point reserves exactly the amount of a cumulative limit that the policy has seen."""
 
     def before(self, parameters: Mapping[str, Any], request: Mapping[str, Any]) -> None:
-        shown = request["context"].get("spent", ())
-        stated = parameters["limit"], parameters["amount"]
-        if not any((entry["limit"], entry.get("amount")) == stated for entry in shown):
-            raise ObligationError(f"the call takes no {parameters['amount']} of a limit {parameters['limit']}")
+        spent = request["context"].get("spent", ())
+        wanted = parameters["limit"], parameters["amount"]
+        if not any((entry["limit"], entry.get("amount")) == wanted for entry in spent):
+            raise ObligationError(
+                f"the call does not reserve the amount {parameters['amount']} of the limit {parameters['limit']}"
+            )
 
 
 def _with_snapshot(_: Mapping[str, Any], delivery: Delivery) -> Delivery:
-    """Let the result name the snapshot that it was retrieved from."""
     result = delivery.result
-    named = {result[name] for name in _SNAPSHOT if name in result} if isinstance(result, dict) else set()
-    snapshot = named.pop() if len(named) == 1 else None
+    names = {result[name] for name in _SNAPSHOT if name in result} if isinstance(result, dict) else set()
+    snapshot = names.pop() if len(names) == 1 else None
     if not isinstance(snapshot, str) or not snapshot:
-        raise ObligationError("the result names no snapshot, or more than one")
+        raise ObligationError("the result must name exactly one snapshot")
     return replace(delivery, retrieval_snapshot=snapshot)
 
 
 def _as_draft(_: Mapping[str, Any], delivery: Delivery) -> Delivery:
-    """Call an object without a state a draft; nothing but a draft gets through."""
+    """Return the delivery with the result's state set to `draft`. Another state raises `ObligationError`."""
     result = delivery.result
     if not isinstance(result, dict) or result.get("state", "draft") != "draft":
-        raise ObligationError("the result is no draft")
+        raise ObligationError("the result is not a draft")
     return replace(delivery, result={**result, "state": "draft"})
 
 
 def _redacted(parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:
-    """Replace what is there at JSON pointers (RFC 6901; the empty one is the whole result), in a copy."""
+    """Return the delivery with a copy of the result in which these fields (JSON Pointers, RFC 6901) are redacted."""
     check_json(delivery.result)
-    # In a list, so that the whole result can be replaced like any part of it.
+    # The result is put into a list, so that the whole result can be replaced in the same way as any part of it.
     holder = [orjson.loads(canonical(delivery.result))]
     for pointer in parameters["fields"]:
         _redact(holder, ["0", *pointer_steps(pointer)])
@@ -156,44 +167,45 @@ _RESERVED: Final = {
 _PROPOSAL: Final = {"set": {"type": "object"}, "tool": {"type": "string"}}
 
 BEFORE_OWN: Final[dict[str, ObligationHandler]] = {
-    # Another proposal takes the place of this one.
+    # This obligation replaces the proposal.
     "transform": _Baseline({"properties": _PROPOSAL, "minProperties": 1}),
-    # Findings that decide nothing: the decision has them, for whoever reads it.
+    # The obligation lists findings that did not change the decision, for readers of the decision.
     "note": _Baseline({"properties": {"codes": _TEXTS}, "required": ["codes"]}),
-    # The decision is logged at the level; of several, at the highest.
+    # The obligation sets the level at which the decision is logged. If there are several, the highest level counts.
     "log_level": _Baseline({"properties": {"level": {"enum": sorted(_LEVELS)}}, "required": ["level"]}),
-    # The amount is reserved of the limit's budget, whose sum with it may not pass the cap; null: it may.
+    # The obligation reserves the amount from the limit's budget. The total may then not exceed `cap`; null means no
+    # cap.
     "reserve": _Reserve({"properties": _RESERVED, "required": sorted(_RESERVED)}),
     "pin_retrieval_snapshot": _Baseline({}, _with_snapshot),
     "draft_only": _Baseline({}, _as_draft),
 }
-"""The handlers that come before the application's own on a result, in their order."""
+"""The handlers that run on a result before the application's own, in their order."""
 
 AFTER_OWN: Final[dict[str, ObligationHandler]] = {
     "redact": _Baseline({"properties": {"fields": _POINTERS}, "required": ["fields"]}, _redacted),
-    # The markings that the result carries; of several obligations, all.
+    # The result carries the markings of all obligations of this type.
     "mark_result": _Baseline({"properties": {"markings": _TEXTS}, "required": ["markings"]}, _marked),
 }
-"""Those that come after them."""
+"""The handlers that run on a result after the application's own."""
 
 _SHOWING: Final = frozenset((*BEFORE_OWN, *AFTER_OWN)) - {"redact"}
 
 
 @dataclass(frozen=True, slots=True)
 class Duties:
-    """The obligations of one decision with their handlers, in their order on a result."""
+    """The obligations of a decision with their handlers, in the order in which they run on the result."""
 
     duties: tuple[tuple[Obligation, ObligationHandler], ...] = ()
     log_level: int | None = None
     transform: Mapping[str, Any] | None = None
 
     def before(self, body: bytes) -> None:
-        """Do what comes before the tool runs, or raise ObligationError; `body` is the decided request as JSON."""
+        """Call `before` of each handler, or raise `ObligationError`. `body` is the decided request as JSON."""
         for obligation, handler in sorted(self.duties, key=lambda duty: duty[0].id):
             _attempt(obligation.id, handler.before, obligation.parameters, orjson.loads(body))
 
     def delivered(self, execution: Execution) -> tuple[Execution, Delivery]:
-        """Return what the caller gets of an execution: the result as the obligations leave it, or a failure."""
+        """Run the obligations on the result. Return the execution, or a failure, and what the caller receives."""
         delivery = Delivery(execution.result)
         if execution.failure is not None:
             return self._failed(execution), delivery
@@ -201,9 +213,9 @@ class Duties:
             try:
                 delivery = handler.on_result(obligation.parameters, delivery)
                 if not isinstance(delivery, Delivery):
-                    raise TypeError(f"on_result returned {type(delivery).__name__}")  # noqa: TRY301 - as if it raised
-            except Exception as error:  # noqa: BLE001 - whatever it was, the result does not go out
-                # Its text could quote the result, which is what may not be seen.
+                    raise TypeError(f"on_result returned {type(delivery).__name__}")  # noqa: TRY301 - caught below
+            except Exception as error:  # noqa: BLE001 - any error withholds the result
+                # Only the type of the error is logged, because its text could quote the result.
                 _log.error("the obligation %s failed on a result: %s", obligation.id, type(error).__name__)
                 message = f"the obligation {obligation.id} could not be fulfilled; the result is withheld"
                 withheld = Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {"obligation": obligation.id})
@@ -211,7 +223,7 @@ class Duties:
         return execution._replace(result=delivery.result), delivery
 
     def _failed(self, execution: Execution) -> Execution:
-        """Return a failure without its text, where an obligation hides parts of results: the text could quote them."""
+        """Return a failure. Its text, which could quote results, is dropped if an obligation hides parts of results."""
         hiding = next((duty.id for duty, _ in self.duties if duty.id not in _SHOWING), None)
         failure = execution.failure
         if hiding is None or failure is None:
@@ -222,29 +234,24 @@ class Duties:
 
 
 class Obligations:
-    """The handlers by the id of what they fulfil: the baseline's and, beside them, the application's own.
-
-    UsageError: not a handler, an id of the baseline, or a handler with coroutines.
-    """
+    """The handlers of the baseline and of the application, by id. Raises `UsageError` for an unusable handler."""
 
     def __init__(self, own: Mapping[str, ObligationHandler] | None = None) -> None:
-        mine = dict(sorted((own or {}).items()))
-        for name, handler in mine.items():
+        own_handlers = dict(sorted((own or {}).items()))
+        for name, handler in own_handlers.items():
             _check_handler(name, handler, BEFORE_OWN.keys() | AFTER_OWN.keys())
-        self._handlers: dict[str, ObligationHandler] = {**BEFORE_OWN, **mine, **AFTER_OWN}
+        self._handlers: dict[str, ObligationHandler] = {**BEFORE_OWN, **own_handlers, **AFTER_OWN}
 
     def duties(self, decision: Decision, *, transformed: bool) -> Duties:
-        """Return the duties of a decision; `transformed`: on a proposal that was transformed already.
+        """Return the decision's obligations with their handlers. `transformed`: the proposal is already a replacement.
 
-        Raises:
-            ObligationError: the verdict is ALLOW, and an obligation has no handler or parameters that it cannot take,
-                or a second one transforms the same proposal.
+        Raises `ObligationError` on ALLOW if no handler accepts an obligation, or for a second transformation.
         """
         if decision.verdict is not Verdict.ALLOW:
             return Duties(log_level=log_level(decision.obligations))
         unknown = sorted({obligation.id for obligation in decision.obligations} - self._handlers.keys())
         if unknown:
-            raise ObligationError(f"nobody here can fulfil: {', '.join(unknown)}")
+            raise ObligationError(f"no handler for: {', '.join(unknown)}")
         for obligation in decision.obligations:
             _attempt(obligation.id, self._handlers[obligation.id].check, obligation.parameters)
         order = list(self._handlers)
@@ -262,45 +269,48 @@ BASELINE: Final = Obligations()
 def _transform(obligations: Iterable[Obligation], *, transformed: bool) -> Mapping[str, Any] | None:
     transforms = [obligation.parameters for obligation in obligations if obligation.id == "transform"]
     if len(transforms) > (0 if transformed else 1):
-        raise ObligationError("transform: a proposal is transformed once, and this would be the second time")
+        raise ObligationError("transform: a proposal can be transformed only once")
     return transforms[0] if transforms else None
 
 
-def _attempt(name: str, step: Any, *given: Any) -> None:
+def _attempt(name: str, step: Any, *arguments: Any) -> None:
     try:
-        step(*given)
+        step(*arguments)
     except ObligationError as error:
         raise ObligationError(f"{name}: {error.message}") from error
     except Exception as error:
         _log.error("the handler of the obligation %s failed: %s", name, place_of(error))
-        raise ObligationError(f"{name}: its handler failed; the log says how") from error
+        raise ObligationError(f"{name}: the obligation's handler failed; see the log") from error
 
 
 def _check_handler(name: str, handler: object, taken: Iterable[str]) -> None:
     if name in taken:
-        raise UsageError(f"obligation {name} is fulfilled by the baseline", hint="choose another id for your own")
+        raise UsageError(f"obligation {name} belongs to the baseline", hint="choose another id for your handler")
     if not isinstance(handler, ObligationHandler):
-        raise UsageError(f"the handler of obligation {name} cannot be used", hint="derive it from ObligationHandler")
+        raise UsageError(
+            f"the handler of obligation {name} is not an ObligationHandler",
+            hint="derive the handler's class from ObligationHandler",
+        )
     for step in ("check", "before", "on_result"):
-        # Calling a coroutine function does nothing, and a check that does nothing would be passed.
+        # Async checks are rejected: calling a coroutine function runs nothing, so the check would always pass.
         if inspect.iscoroutinefunction(getattr(handler, step)):
             raise UsageError(f"the handler of obligation {name} has an async {step}", hint="make it a plain function")
 
 
 def log_level(obligations: Iterable[Obligation]) -> int | None:
-    """Return the highest level, as of `logging`, that a `log_level` names."""
-    stated = [obligation.parameters.get("level") for obligation in obligations if obligation.id == "log_level"]
-    return max((_LEVELS[level] for level in stated if type(level) is str and level in _LEVELS), default=None)
+    """Return the highest level in the obligations `log_level`, as a `logging` constant; None without any."""
+    levels = [obligation.parameters.get("level") for obligation in obligations if obligation.id == "log_level"]
+    return max((_LEVELS[level] for level in levels if type(level) is str and level in _LEVELS), default=None)
 
 
 def transformed(proposal: Proposal, parameters: Mapping[str, Any]) -> Proposal:
-    """Return what takes the place of `proposal` by a `transform`, still to be read."""
+    """Return the new proposal that an obligation `transform` makes of `proposal`. The new proposal is unchecked."""
     arguments = {**orjson.loads(proposal.text), **parameters.get("set", {})}
     return replace(proposal, tool=parameters.get("tool", proposal.tool), arguments=arguments)
 
 
 def _redact(node: Any, steps: list[str]) -> None:
-    """Replace what `steps` lead to. What is not there need not be hidden; another shape than expected is an error."""
+    """Redact the value at a path. A missing value is ignored; an unexpected type raises `ObligationError`."""
     *path, last = steps
     for step in path:
         key = _key(node, step)
@@ -319,5 +329,6 @@ def _key(node: Any, step: str) -> Any:
         return int(step) if int(step) < len(node) else None
     if node is None or node == REDACTED:
         return None
-    # A list where an object was expected, say: what should be hidden may stand somewhere else in it.
-    raise ObligationError(f"the result has another shape than the pointer's step {step!r:.60}")
+    # If the structure is not the expected one, such as a list instead of an object, the value to redact may be
+    # elsewhere, so this is an error.
+    raise ObligationError(f"the result has no such structure: pointer step {step!r:.60}")

@@ -1,11 +1,11 @@
-"""Stores: what outlives a call. Each kind has a record, a store in memory and one in a database.
+"""Stores of data that outlives a call. Each kind of data has a record, a store in memory and a store in a database.
 
 * keys: idempotency keys, `IdempotencyStore`
 * actions: staged effects, `ActionStore`
-* approvals: what people are asked to approve, `ApprovalStore`
-* budgets: the sums of cumulative limits, `BudgetStore`, with the one in memory
-* remote_calls: calls that remote enforcement points run
-* memory: the stores in memory
+* approvals: approval requests and grants, `ApprovalStore`
+* budgets: the amounts spent of cumulative limits, `BudgetStore` and `MemoryBudgets`
+* remote_calls: calls whose tool runs at another enforcement point
+* memory: the other stores in memory
 * sql/: the stores in a database, SQLite or PostgreSQL
-* url: the stores that a URL names
+* url: opens the stores that a URL names
 """

@@ -1,7 +1,7 @@
-"""Actions: the record of a staged effect on its way to a commit, which state may follow which, the store.
+"""Actions: the record of a staged effect, the order of its states, and the protocol of the store.
 
 Source: tool pattern library, pattern 6 (staging issues an idempotency key and attaches the authoring decision;
-re-invocation with the same key returns the existing action; it is the only path from reasoning to commit).
+re-invocation with the same key returns the existing action; staging is the only path from reasoning to commit).
 
     staged ──> approved ──> committed ──> compensated
           │            ├──> failed ─────> compensated
@@ -21,7 +21,7 @@ from pdp.json import canonical, digest
 
 
 class ActionState(StrEnum):
-    """Where an action stands."""
+    """The state of an action."""
 
     STAGED = "staged"
     APPROVED = "approved"
@@ -37,30 +37,22 @@ FOLLOWS: Final = {
     ActionState.COMMITTED: frozenset((ActionState.COMPENSATED,)),
     ActionState.FAILED: frozenset((ActionState.COMPENSATED,)),
 }
-"""The states that each state may turn into; the others are final."""
+"""The states that may follow each state. States without an entry are final."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One intended effect.
-
-    Attributes:
-        kind, target: what is to be done, and to what, as the staging tool names them.
-        payload_digest: of what is to be committed; the payload itself is not stored.
-        idempotency_key: the caller's, or one that was issued.
-        approval_id: the approval by which it was approved; None: not yet, or the policy alone allowed it.
-        created_at: RFC 3339 in UTC with `Z`, to the millisecond.
-    """
+    """An intended effect of a tool, which is staged, approved and then committed."""
 
     id: str
-    kind: str
+    kind: str  # The staging tool chooses this name and the target.
     target: str
-    payload_digest: str
+    payload_digest: str  # The payload itself is not stored.
     state: ActionState
     decision_id: str
-    idempotency_key: str
-    approval_id: str | None
-    created_at: str
+    idempotency_key: str  # The caller's, or a generated one.
+    approval_id: str | None  # None before the approval, or if the policy alone allowed the action.
+    created_at: str  # RFC 3339 in UTC with `Z`, to the millisecond.
 
     @classmethod
     def staged(
@@ -73,10 +65,7 @@ class Action:
         idempotency_key: str | None = None,
         now: float,
     ) -> Self:
-        """Return a new action; `idempotency_key`: None: one is issued; `now`: seconds since 1970.
-
-        UsageError: a text is empty.
-        """
+        """Return a new action, staged at `now` (Unix time), by default with a random key. No text may be empty."""
         key = new_id() if idempotency_key is None else idempotency_key
         texts = {
             "kind": kind, "target": target, "payload_digest": payload_digest, "decision_id": decision_id,
@@ -88,74 +77,63 @@ class Action:
         return cls(id=new_id(), state=ActionState.STAGED, approval_id=None, created_at=to_milliseconds(now), **texts)
 
     def moved(self, state: ActionState, approval_id: str | None = None) -> Self:
-        """Return the action in another state; `approval_id` is of one that becomes approved.
-
-        ActionStateError: that state does not follow.
-        """
+        """Return the action in another state. Raise `ActionStateError` if that state cannot follow the current one."""
         if state not in FOLLOWS.get(self.state, ()):
-            raise ActionStateError(f"action {self.id} is {self.state}, and cannot become {state}")
+            raise ActionStateError(f"action {self.id} is {self.state} and cannot become {state}")
         return replace(self, state=state, approval_id=approval_id or self.approval_id)
 
 
 class ActionConflictError(StateError):
-    """The idempotency key stands for another action of the same owner."""
+    """The idempotency key belongs to another action of the owner."""
 
     code = "actions.conflict"
 
 
 class ActionStateError(StateError):
-    """The action is not in the expected state, or the new state does not follow on it."""
+    """The action is not in the expected state, or the new state cannot follow the current one."""
 
     code = "actions.state"
 
 
 class ActionStore(ABC):
-    """A store of actions. Safe to share between threads; each method is one atomic step, and raises StoreError.
+    """A thread-safe store of actions. Each method is atomic, and may raise `StoreError`."""
 
-    `blocking`: whether its methods wait for a disk or a network, so that an event loop should not call them itself.
-    """
-
-    blocking: bool
+    blocking: bool  # Whether the methods wait for a disk or a network.
 
     @abstractmethod
     def add(self, action: Action, key_id: str) -> Action:
-        """Store a new action and return it; or return the stored one with this key, in whatever state it is now."""
+        """Store a new action and return it. If the owner has an action with the same key, return the stored action."""
 
     @abstractmethod
     def get(self, action_id: str) -> Action | None:
-        """Return the action of that id, if there is one."""
+        """Return the action with this id, or None."""
 
     @abstractmethod
     def list(self, *, state: ActionState | None = None) -> Sequence[Action]:
-        """Return the actions, in one state where that is stated, in the order of being staged."""
+        """Return all actions, or the actions in one state, in the order in which they were staged."""
 
     @abstractmethod
     def replace(self, old: Action, new: Action) -> bool:
-        """Put `new` in the place of `old` if what is stored equals `old`, and return whether it did."""
+        """Replace the stored action `old` by `new`. If the stored action differs from `old`, return False."""
 
     def stage(self, action: Action, owner: str) -> Action:
-        """Store a new action, or return the stored one with its key.
+        """Store a new action. If the owner has staged the same action with the same key, return that action.
 
-        `owner`: whose key it is, such as tenant and subject; equal keys of two owners have nothing in common.
-
-        ActionConflictError: the key stands for another kind, target or payload.
+        Each `owner` (tenant and subject) has separate keys. Raises `ActionConflictError` if the key has another action.
         """
         stored = self.add(action, digest(canonical([owner, action.idempotency_key])))
         if (stored.kind, stored.target, stored.payload_digest) != (action.kind, action.target, action.payload_digest):
             raise ActionConflictError(
-                f"the idempotency key {action.idempotency_key!r:.60} stands for another action, {stored.id}",
+                f"the idempotency key {action.idempotency_key!r:.60} belongs to another action, {stored.id}",
                 hint="use a new key for another kind, target or payload",
             )
         return stored
 
     def move(self, action: Action, state: ActionState, *, approval_id: str | None = None) -> Action:
-        """Move an action, as it was last read, to another state and return it. Of all that do so, one succeeds.
-
-        ActionStateError: it is not there, it has changed, or the state does not follow.
-        """
+        """Store and return the action in another state. Raise `ActionStateError` if the stored action forbids that."""
         new = action.moved(state, approval_id)
         if not self.replace(action, new):
             stored = self.get(action.id)
-            change = "is not there" if stored is None else f"is {stored.state} by now, and was {action.state}"
-            raise ActionStateError(f"action {action.id} {change}", hint="get it again and decide anew")
+            change = "does not exist" if stored is None else f"is now {stored.state}, not {action.state}"
+            raise ActionStateError(f"action {action.id} {change}", hint="read the action again and decide again")
         return new

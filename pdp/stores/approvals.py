@@ -1,9 +1,7 @@
-"""Approvals: the record of what a person is asked to approve, and the protocol of their store.
+"""Approvals: the record of a call that needs a person's approval, and the protocol of the store.
 
-Who may change a record is in `pdp.approvals`.
-
-Source: tool pattern library, pattern 7 (an approval request is a task): its subject is `request`, its queue
-`approvers`, its rationale `reasons`, its end `expires_at`.
+Source: tool pattern library, pattern 7 (an approval request is a task). The task's subject is `request`, its queue is
+`approvers`, its rationale is `reasons`, and its end is `expires_at`. `pdp.approvals` decides who may change a record.
 """
 
 import time
@@ -25,12 +23,12 @@ from pdp.session import Person
 _TOKEN_CLAIMS: Final = {"token": ("jti",), "client": ("azp", "client_id"), "session": ("sid",)}
 
 TokenMarks = dict[str, tuple[str, ...]]
-"""Digests of what tells a token from another: its id, its client, its session; what is not stated is left out."""
+"""Digests of a token's id, client and session, keyed `token`, `client` and `session`. Absent claims have no key."""
 
 
 def token_marks(*tokens: Mapping[str, Any]) -> TokenMarks:
-    """Return the marks of the tokens that have these claims."""
-    stated = {
+    """Return digests that identify the tokens from which these claims were read."""
+    marks = {
         kind: {
             digest(value.encode("utf-8", "surrogatepass"))
             for claims in tokens
@@ -39,18 +37,18 @@ def token_marks(*tokens: Mapping[str, Any]) -> TokenMarks:
         }
         for kind, names in _TOKEN_CLAIMS.items()
     }
-    return {kind: tuple(sorted(digests)) for kind, digests in stated.items() if digests}
+    return {kind: tuple(sorted(digests)) for kind, digests in marks.items() if digests}
 
 
 def are_two_tokens(first: TokenMarks, second: TokenMarks) -> bool:
-    """Return whether something that both state differs, and their ids are not the same; in doubt they are one."""
+    """Return whether two tokens surely differ: in a shared claim and, if both tokens have ids, in the ids."""
     shared = first.keys() & second.keys()
     differing = {kind for kind in shared if set(first[kind]).isdisjoint(second[kind])}
     return bool(differing) and ("token" not in shared or "token" in differing)
 
 
 class ApprovalState(StrEnum):
-    """Where an approval stands. Only `granted` lets a call through, and it does so once."""
+    """The state of an approval. Only `granted` allows the call, and only once."""
 
     PENDING = "pending"
     GRANTED = "granted"
@@ -62,38 +60,56 @@ class ApprovalState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One person's approval. `roles` are those by which it counts; `at` is RFC 3339 in UTC with `Z`.
-
-    The role `$subject` is given here alone, to whoever approves what their own agent asks; `token`: by which token.
-    """
+    """The approval of one person, given at the time `at` (RFC 3339 in UTC with `Z`)."""
 
     iss: str | None
     sub: str
-    roles: tuple[str, ...]
+    roles: tuple[str, ...]  # The person's roles that count, or `$subject` if the person's agent made the call.
     at: str
-    token: TokenMarks = field(default_factory=dict)
+    token: TokenMarks = field(default_factory=dict)  # Marks of the token of a person who approves as `$subject`.
 
     @property
     def person(self) -> Person:
-        """Who gave it."""
+        """The person who gave this approval."""
         return Person(self.iss, self.sub)
 
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """One call that waits, or waited, for people's approval. Times are RFC 3339 in UTC with `Z`, to the second.
+    """The record of one call that needs, or needed, people's approval. Times are RFC 3339 in UTC with `Z`, in seconds.
 
     Attributes:
-        call_digest: the call that it is for, and no other: all of the request but time, request ids and approval.
-        requesters: the subject, every agent that acts for it, and whoever proposed the call to a service with their
-            own token; none of them may grant.
-        approvers: the roles of which an approver has one; `$subject`: or is the subject; empty: nobody can grant.
-        body: the decided request as canonical JSON, which is what an approver is shown.
-        reasons: the codes that asked for it.
-        closed_at, closed_by: when and by whom it was denied, withdrawn or used; `why`: the reason they gave.
-        action_id: the action that was staged for the call, where it has effects.
-        task: what those who decide were told (pattern 7): queue or principal, rationale, evidence, sla.
-        token: the tokens of the call: of its session, and of the request to a service. A grant needs another one.
+        id: the id of the approval.
+        state: pending, granted, denied, withdrawn, consumed or expired; see `standing`.
+        call_digest: identifies the call: the request without time, request ids and approval. No other call can use it.
+        tool, tool_version, action: the tool of the call, and the `pdp_action` of the tool's manifest entry.
+        subject, agent: the subject of the call, and the agent that acts for the subject.
+        requesters: the subject, every agent that acts for the subject, and the person who proposed the call to a
+            service. Of them, only the subject may grant, by `$subject`.
+        manifest_digest: the digest of the manifest that was in force for the call.
+        approvers: the roles that may approve; `$subject` for the subject. If empty, the approval cannot be granted.
+        quorum: the number of people who have to grant the approval.
+        opened_at, expires_at: when the approval was opened, and when it expires.
+        body: the decided request as canonical JSON, which approvers see.
+        reasons: the reason codes of the STEP_UP.
+        idempotency_key, run_id, decision_id: as in the audit.
+        grants: the grants so far.
+        closed_at, closed_by, why: when, by whom and why the approval was denied, withdrawn or used.
+        action_id: the action that was staged for the call; None for a call without effects.
+        task: what approvers see besides the request (pattern 7): queue or principal, rationale, evidence, sla.
+        token: the tokens of the call. A grant needs another token.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from pdp import Approvals, Pep, Session
+        >>> session = Session.model_validate_json(Path("session.json").read_text())
+        >>> wire = {"beneficiary_id": "bene-acme-441", "amount": 47500, "source_account": "a", "reference": "INV-1"}
+        >>> with Pep.from_project("pdp.yaml", approvals=Approvals()) as pep:
+        ...     approval = pep.decide({"tool": "initiate_wire", "arguments": wire}, session, hold=True).approval
+        >>> approval.state.value, approval.approvers, approval.quorum
+        ('pending', ('payments.approver',), 1)
+        >>> pep.approvals.grant(approval.id, {"sub": "approver-7", "roles": ["payments.approver"]}).state.value
+        'granted'
     """
 
     id: str
@@ -134,11 +150,18 @@ class Approval:
         claims: Mapping[str, Any] | None = None,
         proposer: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Return the new, pending approval of a call, opened at the `context.time` of its decided request, `body`.
+        """Return a new pending approval for a call. It opens at the `context.time` of the call's request.
 
-        The tool's effective entry says who approves, how many of them, and until when. The subject is among them only
-        where an agent acts, and never for commit-high. `claims`: those of the call's session; `proposer`: those of the
-        token that proposed it to a service, which may speak for other subjects.
+        The tool's effective entry defines approvers, quorum and expiry. The subject may approve only if an agent acts
+        for the subject, and never a tool with the effect class commit-high.
+
+        Args:
+            body: the decided request as canonical JSON.
+            entry: the tool's effective entry.
+            reasons: the reason codes of the STEP_UP.
+            decision_id: the id of the decision.
+            claims: the claims of the session.
+            proposer: the claims of the token that proposed the call to a service.
         """
         request = orjson.loads(body)
         subject, context = request["subject"], request["context"]
@@ -148,7 +171,7 @@ class Approval:
         if not agents or entry.effect_class is EffectClass.COMMIT_HIGH:
             approvers = tuple(role for role in approvers if role != SUBJECT)
         requesters += [person for person in _proposers(proposer or {}) if person not in requesters]
-        # Rounded down: an approval may end a little too early, and never too late.
+        # The time is rounded down, so that an approval may end a little early but never late.
         ends = datetime.fromisoformat(context["time"]).timestamp() + int(duration_seconds(entry.approval.expires))
         return cls(
             id=new_id(),
@@ -175,27 +198,27 @@ class Approval:
 
     @property
     def request(self) -> dict[str, Any]:
-        """The decided request, a copy."""
+        """A copy of the request for which the policy requires approval."""
         return dict(orjson.loads(self.body))
 
     @property
     def lifetime(self) -> str:
-        """For how long it can be decided on, as a duration."""
+        """The time between opening and expiry, as an ISO 8601 duration."""
         opened, expires = datetime.fromisoformat(self.opened_at), datetime.fromisoformat(self.expires_at)
         return normal_duration(f"PT{(expires - opened).total_seconds():.0f}S")
 
     def expired(self, now: str) -> bool:
-        """Return whether it has expired at `now`; at `expires_at` it has."""
+        """Return whether the approval has expired at the time `now`. At `expires_at`, the approval has expired."""
         return now >= self.expires_at
 
     @property
     def standing(self) -> ApprovalState:
-        """Its state by the clock: where its time is over, the store may not say so yet."""
+        """The state at the current time. The stored state of an expired approval may still be pending or granted."""
         is_open = self.state in (ApprovalState.PENDING, ApprovalState.GRANTED)
         return ApprovalState.EXPIRED if is_open and self.expired(to_seconds(time.time())) else self.state
 
     def usable(self, now: str) -> bool:
-        """Return whether it lets its call through at `now`: granted by enough people, opened, and not expired."""
+        """Return whether the approval allows its call at `now`: granted by the quorum, opened, and not expired."""
         return (
             self.state is ApprovalState.GRANTED
             and len(self.grants) >= self.quorum
@@ -203,9 +226,9 @@ class Approval:
         )
 
     def is_for(self, claims: Mapping[str, Any], proposer: Mapping[str, Any]) -> bool:
-        """Return whether a call with these claims, proposed by that token, may use it.
+        """Return whether a call with these claims, proposed with the token `proposer`, may use the approval.
 
-        Nobody proposes what they have granted themselves; the subject may, by another token than the one that granted.
+        The proposer must not have granted the approval. The call must not have the token of a grant by the subject.
         """
         marks, people = token_marks(claims, proposer), [*_proposers(proposer)]
         return all(
@@ -214,7 +237,7 @@ class Approval:
         )
 
     def as_context(self, now: str) -> dict[str, Any]:
-        """Return what the policy sees of it as `context.approval`; `age_seconds` is counted to `now`."""
+        """Return `context.approval` for the request to the policy; `age_seconds` is the approval's age at `now`."""
         return {
             "id": self.id,
             "call_digest": self.call_digest,
@@ -227,7 +250,7 @@ class Approval:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record as plain JSON, `request` as an object; its state is where it stands."""
+        """Return the approval as plain JSON, with `request` as an object and the state at the current time."""
         whole = asdict(self)
         del whole["body"]
         people = [person._asdict() for person in self.requesters]
@@ -237,37 +260,32 @@ class Approval:
 
 
 class Transaction(Protocol):
-    """A transaction that one store has begun, for another store of the same database to take part in."""
+    """An open transaction of one store, in which other stores of the same database can take part."""
 
 
 class ApprovalStore(Protocol):
-    """A store of approvals. Safe to share between threads; each method is one atomic step.
+    """A thread-safe store of approvals. Each method is one atomic step."""
 
-    `blocking`: whether its methods wait for a disk or a network, so that an event loop should not call them itself.
-    """
-
-    blocking: bool
+    blocking: bool  # Whether the methods wait for a disk or a network.
 
     def add(self, approval: Approval) -> Approval:
-        """Add a pending approval and return it; or return, unchanged, the pending one of the same `call_digest`."""
+        """Add a pending approval. If the call (`call_digest`) already has one, return the stored approval."""
 
     def get(self, approval_id: str) -> Approval | None:
-        """Return the approval of that id, if there is one."""
+        """Return the approval with this id, or None."""
 
     def list(
         self, *, call_digest: str | None = None, state: ApprovalState | None = None, subject: str | None = None
     ) -> Sequence[Approval]:
-        """Return the approvals in the order of being added; of one call, state or subject where that is stated."""
+        """Return the approvals of a call, state and subject, if given, in the order of insertion."""
 
     def replace(self, old: Approval, new: Approval, *, within: Transaction | None = None) -> bool:
-        """Put `new` in the place of `old` if what is stored equals `old`, and return whether it did.
-
-        `within`: the transaction to do it in, for a store of the same database.
-        """
+        """Replace the stored approval `old` by `new`, in transaction `within`. If `old` is outdated, return False."""
 
 
 def _requesters(subject: dict[str, Any], agent: str | None) -> Iterator[Person]:
-    # An issuer that is not a text counts as absent: then an equal `sub` is the same person, whoever issued it.
+    # An issuer that is not a text counts as absent. Without an issuer, people with an equal `sub` are treated as one
+    # person.
     properties = subject["properties"]
     yield Person(_text(properties.get("iss")), subject["id"])
     if agent:

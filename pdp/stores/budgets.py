@@ -1,12 +1,11 @@
-"""Budgets: the sums of cumulative limits, the store that keeps them, and the one in memory.
+"""Budgets: how much of each cumulative limit is spent, the protocol of the store, and the store in memory.
 
-    reserve ──> the tool runs ── commit ───> counts until its window is over
-                             ├── release ──> as if it had never been
-                             └── neither: nobody knows; it counts, and is listed when the tool cannot run any more
+    reserve ──> the tool runs ── commit ───> counts until its window ends
+                             ├── release ──> no longer counts
+                             └── neither ──> counts, and is listed as unknown once the tool cannot run any more
 
-What is reserved counts in the window that it was reserved in, whenever its tool ends. A clock that is wrong for a while
-frees nothing: an amount counts for each caller until that caller's clock has passed its end, and stays stored for
-`GRACE` seconds after it.
+A reservation counts in the window in which it was made, no matter when its tool ends. A wrong clock cannot free a
+budget: for each caller, an amount counts until that caller's clock passes the window's end, and is kept `GRACE` longer.
 """
 
 import threading
@@ -24,41 +23,35 @@ from pdp.stores.approvals import Transaction
 from pdp.stores.memory import CAPACITY
 
 GRACE: Final = 2 * 86_400.0
-"""For how many seconds an amount stays stored after its end: a clock may be ahead by as much and empty no budget."""
+"""Seconds for which an amount is stored after its end, so that a clock this far ahead cannot free a budget."""
 
 
 class OpenReservation(NamedTuple):
-    """What is reserved for a call of which nobody knows what came: of the budget `names`, so many units.
+    """A reserved amount of a call whose outcome is unknown."""
 
-    `id` is that of the decision by which the call was allowed.
-    """
-
-    id: str
-    names: str
-    amount: int
+    id: str  # The id of the decision that allowed the call.
+    names: str  # Identifies the budget.
+    amount: int  # In the budget's units.
 
     def as_json(self) -> dict[str, Any]:
-        """Return whose budget it is (`tenant`, `limit`, `per`, `holder`), and the amount as a decimal; StoreError."""
+        """Return `tenant`, `limit`, `per`, `holder` and decimal amount. Raise `StoreError` if the record is damaged."""
         try:
             tenant, limit, per, holder, unit, *_ = orjson.loads(self.names)
             amount = format(self.amount * Decimal(unit), "f")
         except (ValueError, TypeError, ArithmeticError) as error:
             raise StoreError(
-                f"the budget that {self.id} holds of cannot be read", hint="another program changed it"
+                f"the budget of reservation {self.id} cannot be read", hint="another program changed it"
             ) from error
         return {"id": self.id, "amount": amount, "limit": limit, "per": per, "holder": holder, "tenant": tenant}
 
 
 class BudgetStore(Protocol):
-    """A store of budgets. Safe to share between threads; each method is one atomic step, and raises StoreError.
+    """A thread-safe store of budgets. Each method is one atomic step. Times are seconds since 1970."""
 
-    `blocking`: whether its methods wait for a disk or a network. Times are seconds since 1970.
-    """
-
-    blocking: bool
+    blocking: bool  # Whether the methods wait for a disk or a network.
 
     def spent(self, take: Take, now: float) -> Spent:
-        """Return what the budget of `take` holds."""
+        """Return the amount that is spent or reserved of the budget that `take` names."""
 
     def reserve(
         self,
@@ -69,23 +62,22 @@ class BudgetStore(Protocol):
         running_until: float,
         within: Transaction | None = None,
     ) -> bool:
-        """Take all of `takes`, or nothing where one passes its cap or has another currency; return whether it did.
+        """Reserve all amounts in `takes`. Reserve none and return False if one exceeds its cap or has another currency.
 
-        It checks and adds in one step: two callers never both take what is there for one. `within`: the transaction to
-        do it in, for a store of the same database; it has to be rolled back where nothing is taken.
+        `within` is a transaction of the same database. The caller must roll back if nothing is reserved.
         """
 
     def commit(self, reservation_id: str, *, unknown_at: float | None = None) -> bool:
-        """Let what is reserved be spent; with a time, only if nobody knows of it then. Return whether anything was."""
+        """Mark a reservation as spent; with `unknown_at`, only if unknown at that time. Return whether marked."""
 
     def release(self, reservation_id: str) -> None:
-        """Give back what is reserved; nothing happens where it counts no more."""
+        """Release a reservation, so that its amounts no longer count."""
 
     def unknown(self, now: float) -> Sequence[OpenReservation]:
-        """Return what is neither committed nor released, and whose tool cannot run any more."""
+        """Return the reservations that are neither committed nor released, although their tool cannot run any more."""
 
     def prune(self, now: float) -> int:
-        """Forget the budgets whose amounts all ended more than `GRACE` seconds ago, and return how many."""
+        """Delete budgets whose amounts all ended more than `GRACE` seconds ago. Return how many were deleted."""
 
 
 class _Amount(NamedTuple):
@@ -99,7 +91,7 @@ class _Amount(NamedTuple):
 
 @dataclass(slots=True)
 class _Budget:
-    """One sum: its amounts by the id of their reservation, in the order in which they end. `used` is all of them."""
+    """A budget: its amounts by reservation id, in the order in which their windows end, and their total (`used`)."""
 
     latest: float
     used: int = 0
@@ -107,19 +99,19 @@ class _Budget:
     amounts: dict[str, _Amount] = field(default_factory=dict)
 
     def at(self, now: float, grace: float = GRACE) -> None:
-        """Forget the amounts that ended more than `grace` seconds ago."""
+        """Delete the amounts whose windows ended more than `grace` seconds ago."""
         self.latest = max(self.latest, now)
         while (oldest := next(iter(self.amounts.items()), None)) and oldest[1].ends <= self.latest - grace:
             self.used -= self.amounts.pop(oldest[0]).reservation.amount
 
     def counting(self, now: float) -> int:
-        """Return the sum of the amounts that have not ended at `now`."""
-        over = takewhile(lambda amount: amount.ends <= now, self.amounts.values())
-        return self.used - sum(amount.reservation.amount for amount in over)
+        """Return the sum of the amounts whose windows have not ended at `now`."""
+        ended = takewhile(lambda amount: amount.ends <= now, self.amounts.values())
+        return self.used - sum(amount.reservation.amount for amount in ended)
 
 
 class MemoryBudgets:
-    """Budgets in memory, of at most 100,000 calls; a `BudgetStore`."""
+    """A `BudgetStore` in memory, with reservations of at most 100,000 calls."""
 
     blocking = False
 
@@ -144,17 +136,15 @@ class MemoryBudgets:
         *,
         now: float,
         running_until: float,
-        within: Transaction | None = None,  # noqa: ARG002 - of databases
+        within: Transaction | None = None,  # noqa: ARG002 - for databases
     ) -> bool:
-        """Take all of `takes`, or nothing where one passes its cap or has another currency.
-
-        StoreFullError: 100,000 calls count in budgets in memory.
-        """
         with self._lock:
             if len(self._reserved) >= CAPACITY:
                 self._prune(now, grace=0)
                 if len(self._reserved) >= CAPACITY:
-                    raise StoreFullError(f"{CAPACITY} calls count in budgets in memory", hint="use a database")
+                    raise StoreFullError(
+                        f"the store in memory is full: it keeps the amounts of {CAPACITY} calls", hint="use a database"
+                    )
             opened = [(self._budgets.setdefault(take.budget, _Budget(now)), take) for take in takes]
             for budget, take in opened:
                 budget.at(now)
@@ -171,11 +161,11 @@ class MemoryBudgets:
 
     def commit(self, reservation_id: str, *, unknown_at: float | None = None) -> bool:
         with self._lock:
-            held = [(budget, budget.amounts[reservation_id]) for budget in self._of(reservation_id)]
-            held = [(budget, amount) for budget, amount in held if unknown_at is None or amount.is_unknown(unknown_at)]
-            for budget, amount in held:
+            rows = [(budget, budget.amounts[reservation_id]) for budget in self._of(reservation_id)]
+            rows = [(budget, amount) for budget, amount in rows if unknown_at is None or amount.is_unknown(unknown_at)]
+            for budget, amount in rows:
                 budget.amounts[reservation_id] = amount._replace(running_until=None)
-            return bool(held)
+            return bool(rows)
 
     def release(self, reservation_id: str) -> None:
         with self._lock:
@@ -199,12 +189,12 @@ class MemoryBudgets:
         with self._lock:
             for budget in self._budgets.values():
                 budget.at(now, grace)
-            over = [name for name, budget in self._budgets.items() if not budget.amounts]
-            for name in over:
+            empty = [name for name, budget in self._budgets.items() if not budget.amounts]
+            for name in empty:
                 del self._budgets[name]
             self._reserved = {name: names for name, names in self._reserved.items() if any(self._of(name))}
-            return len(over)
+            return len(empty)
 
     def _of(self, reservation_id: str) -> Sequence[_Budget]:
-        held = map(self._budgets.get, self._reserved.get(reservation_id, ()))
-        return [budget for budget in held if budget is not None and reservation_id in budget.amounts]
+        budgets = map(self._budgets.get, self._reserved.get(reservation_id, ()))
+        return [budget for budget in budgets if budget is not None and reservation_id in budget.amounts]

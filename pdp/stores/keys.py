@@ -1,14 +1,14 @@
-"""Idempotency keys: what is stored of a key, what that means for a call that comes with it, and the store.
+"""Idempotency keys: the stored record, its meaning for a repeated call, and the store.
 
 Source: tool pattern library, 9.1 (re-invocation with the same arguments and idempotency key yields the same result and
-no second side effect). A key is begun before its tool is started, and finished with the outcome of the run:
+no second side effect). A key is begun before its tool starts, and finished with the outcome of the run:
 
-    begin ── Fresh ──> the tool runs ── finish ──> succeeded: Stored, until its time to live is over
-                                              ├──> failed without an effect: free again
+    begin ── Fresh ──> the tool runs ── finish ──> succeeded: Stored, until its time to live ends
+                                              ├──> failed without an effect: the key is free again
                                               └──> failed, effect unknown: Unknown, until a person settles it
-    begun and not finished: Running while the tool may still run, then Unknown. Neither is ever run again by itself.
+    begun and not finished: Running while the tool may still run, then Unknown. Only a person can free the key.
 
-docs/execution.md has the table of what each outcome makes of its key.
+docs/execution.md has a table of the outcomes and the resulting states.
 """
 
 from __future__ import annotations
@@ -29,90 +29,81 @@ from pdp.manifest.model import Tool
 from pdp.proposal import Execution, Failure, FailureCode
 from pdp.stores.approvals import Transaction
 
-LASTING: Final = 60.0  # seconds after which a tool without time-out counts as crashed, when nothing more is heard of it
+LASTING: Final = 60.0  # If a tool has no timeout, its unfinished run counts as crashed after this many seconds.
 
 
 class IdempotencyKey(NamedTuple):
-    """A key with its owner and its tool: equal texts of two tenants, subjects or tools have nothing in common.
+    """An idempotency key with its owner and tool, because tenants, subjects and tools may use equal texts as keys."""
 
-    `tenant` is who issues subjects; `major` the tool's major version; `key` the session's text, or the derived one.
-    """
-
-    tenant: str
+    tenant: str  # The issuer of the subject.
     subject: str
     tool: str
-    major: str
-    key: str
+    major: str  # The tool's major version.
+    key: str  # The session's key, or the derived one.
 
     @classmethod
     def of(cls, entry: Tool, *, tenant: str, subject: str, key: str) -> Self:
-        """Return the key of a call of this entry."""
+        """Return the full key of a call: the key text with tenant, subject, tool and the tool's major version."""
         return cls(tenant, subject, entry.name, (entry.version or "").partition(".")[0], key)
 
     @property
     def id(self) -> str:
-        """A digest of all five."""
+        """The digest of the key's five fields."""
         return digest(canonical(list(self)))
 
 
 class NotBegunError(PdpError):
-    """There is no run to finish or to settle, or it was finished already."""
+    """A run cannot be finished or settled, because its key was not begun or is already finished."""
 
     code = "idempotency.not_begun"
 
 
 class Fresh(NamedTuple):
-    """The key is this caller's: run the tool once, then finish with the record."""
+    """The key was free and now belongs to the caller, who runs the tool once and then finishes the key (`record`)."""
 
     record: KeyRecord
 
 
 class Stored(NamedTuple):
-    """It ran before, with the same arguments; `execution` is its outcome, and says that nothing was started now."""
+    """The call ran before with the same arguments. `execution` is the stored outcome, whose `started` is False."""
 
     execution: Execution
     approval_id: str | None
 
 
 class Conflict(NamedTuple):
-    """The key stands for a call with other arguments."""
+    """The key was used for a call with other arguments."""
 
 
 class Running(NamedTuple):
-    """Another call with the same key and arguments runs, and still may."""
+    """Another call with the same key and arguments may still be running."""
 
     approval_id: str | None
 
 
 class Unknown(NamedTuple):
-    """It was started before, and its outcome is unknown; it is not run again.
+    """An earlier call with the key has an unknown outcome, so the tool does not run again."""
 
-    `execution`: the failure that it ended with; None when it never ended, as after a crash.
-    """
-
-    execution: Execution | None
+    execution: Execution | None  # The failure of the run; None if the run never ended, as after a crash.
     approval_id: str | None
 
 
 Known = Stored | Conflict | Running | Unknown
-"""What is known of a key that is not free."""
+"""The status of a key that is not free."""
 
 Begun = Fresh | Known
-"""What `begin` returns. Only `Fresh` lets a tool run."""
+"""The result of `begin`. The tool may run only with `Fresh`."""
 
 
 class ApprovalUse(NamedTuple):
-    """An approval that is used up together with a key: both, or neither; `id` None: something else is done with it.
-
-    `consume` does it or raises; it gets the transaction that the key is begun in, or None where keys are in memory.
-    """
+    """A change to make in the transaction that takes the key, such as using up the approval `id`."""
 
     id: str | None
-    consume: Callable[[Transaction | None], object]
+    consume: Callable[[Transaction | None], object]  # Makes the change in this transaction (None in memory), or raises.
 
 
 class KeyState(StrEnum):
-    """Where a key stands."""
+    """The state of an idempotency key in the store."""
 
     STARTED = "started"
     FINISHED = "finished"
@@ -121,39 +112,38 @@ class KeyState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """What is stored of a key. Times are in seconds since 1970.
+    """The stored record of an idempotency key. Times are seconds since 1970.
 
-    `names` has the key's parts, for people; `token` is the run's own; `outcome` is `{"result": ...}` or
-    `{"failure": {code, message, details}}`. A result that is not JSON of at most 1 MiB is stored as a failure.
+    If a result is not JSON or larger than 1 MiB, a failure is stored in its place.
     """
 
     id: str
-    names: str
+    names: str  # The parts of the key as JSON.
     arguments_digest: str
     state: KeyState
-    token: str
+    token: str  # The id of this run.
     started_at: float
     running_until: float
     ttl: float | None
     expires_at: float | None = None
     approval_id: str | None = None
-    outcome: str | None = None
+    outcome: str | None = None  # JSON: `{"result": ...}` or `{"failure": {code, message, details}}`.
 
     @property
     def key(self) -> IdempotencyKey:
-        """The key that it is of."""
+        """The idempotency key that this record belongs to."""
         return IdempotencyKey(*orjson.loads(self.names))
 
     def expired(self, now: float) -> bool:
-        """Return whether its key is free again. Only a run with a known outcome expires."""
+        """Return whether the key is free again, after its time to live. An unknown outcome never expires."""
         return self.state is KeyState.FINISHED and self.expires_at is not None and now >= self.expires_at
 
     def settleable(self, now: float) -> bool:
-        """Return whether a person may settle it."""
+        """Return whether the outcome of the run is unknown, so that a person may settle it."""
         return self.state is KeyState.UNKNOWN or (self.state is KeyState.STARTED and now >= self.running_until)
 
     def ended(self, execution: Execution, now: float, *, effects: bool = True) -> KeyRecord | None:
-        """Return the record of a finished run; None when the key is free again. `effects`: the tool may have some."""
+        """Return the record with the run's outcome, or None to free the key after a failure that had no effect."""
         state, failure = KeyState.FINISHED, execution.failure
         if failure is not None:
             effect = failure.details.get("effect")
@@ -164,7 +154,7 @@ class KeyRecord:
         return replace(self, state=state, outcome=_outcome_text(execution), expires_at=expires_at)
 
     def meaning(self, arguments_digest: str, now: float) -> Known | None:
-        """Return what it means for a call with these arguments; None: the key is free again. Raises as `execution`."""
+        """Return the status of the key for a call with these arguments; None for a free key. Raises as `execution`."""
         if self.expired(now):
             return None
         if self.arguments_digest != arguments_digest:
@@ -176,7 +166,7 @@ class KeyRecord:
         return Unknown(self.execution() if self.outcome else None, self.approval_id)
 
     def execution(self) -> Execution:
-        """Return the outcome that is stored; StoreError where it cannot be read."""
+        """Return the stored outcome. Raise `StoreError` if the outcome cannot be read."""
         try:
             outcome = orjson.loads(self.outcome or "")
             if "failure" not in outcome:
@@ -192,50 +182,46 @@ class KeyRecord:
 
 
 class KeyRows(Protocol):
-    """The records of a store within one transaction.
+    """The records of idempotency keys, within one transaction of their store."""
 
-    `transaction`: for a store of the same database to take part in; None in memory.
-    """
-
-    transaction: Transaction | None
+    transaction: Transaction | None  # Other stores of the same database can join it. None in memory.
 
     def get(self, key_id: str) -> KeyRecord | None:
-        """Return a record, locked until the end of the transaction."""
+        """Return the record of a key, or None. Lock it until the end of the transaction."""
 
     def add(self, record: KeyRecord) -> bool:
-        """Store a record unless its key has one, and return whether it was stored."""
+        """Store a new record. Return False if the key already has a record."""
 
     def put(self, key_id: str, record: KeyRecord | None) -> None:
-        """Store a record in the place of the one that is there; None: delete it."""
+        """Replace the record of a key, or delete it if `record` is None."""
 
 
 class IdempotencyStore(ABC):
-    """A store of keys. Safe to share between threads; each method is one atomic step, and raises StoreError.
+    """A thread-safe store of idempotency keys. Each method is one atomic step, and may raise `StoreError`.
 
-    `blocking`: whether its methods wait for a disk or a network, so that an event loop should not call them itself.
-    Times are seconds since 1970 of the clock on the wall, not the session's.
+    Times are seconds since 1970 of the system clock, not of the session.
     """
 
-    blocking: bool
+    blocking: bool  # Whether the methods wait for a disk or a network.
 
     @abstractmethod
     def read(self, key_id: str) -> KeyRecord | None:
-        """Return a record as it is committed."""
+        """Return the committed record of a key, or None."""
 
     @abstractmethod
     def unknown(self, now: float) -> Sequence[KeyRecord]:
-        """Return the records that a person may settle, in the order of being begun."""
+        """Return the records of runs that a person may settle, in the order in which they began."""
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[KeyRows]:
-        """Return a transaction: committed at its end, rolled back on any exception."""
+        """Return a transaction. It commits at its end and rolls back on any exception."""
 
     @abstractmethod
     def prune(self, now: float) -> int:
-        """Delete the results whose time to live is over, and return how many. They count as gone before as well."""
+        """Delete records whose time to live has ended; their keys are already free. Return how many."""
 
     def look(self, key: IdempotencyKey, arguments_digest: str, now: float) -> Known | None:
-        """Return what `begin` would find, without beginning; None when the key is free."""
+        """Return the status of a key for a call, without taking the key. None means that the key is free."""
         record = self.read(key.id)
         return None if record is None else record.meaning(arguments_digest, now)
 
@@ -250,16 +236,15 @@ class IdempotencyStore(ABC):
         approval: ApprovalUse | None = None,
         token: str | None = None,
     ) -> Begun:
-        """Take the key if it is free (`Fresh`); otherwise return what is known of it.
+        """Take a free key for a call (`Fresh`), or return the status of a key that is not free.
 
-        A result is stored for `ttl` seconds from its finish on; None: for ever. After `lasting` seconds, for all its
-        attempts, the tool counts as crashed. `approval` is used up in the same transaction. `token` names the run; a
-        new one when absent.
+        The outcome is stored for `ttl` seconds; None means for ever. An unfinished run counts as crashed after
+        `lasting` seconds. `approval` is used up in the same transaction. `token` (default: random) identifies the run.
         """
-        # A replay, which is the most frequent case for a key that is known, takes no lock.
-        known = self.look(key, arguments_digest, now)
-        if known is not None:
-            return known
+        # This check needs no lock, and most calls with a known key are replays.
+        status = self.look(key, arguments_digest, now)
+        if status is not None:
+            return status
         record = KeyRecord(
             id=key.id,
             names=canonical(list(key)).decode(),
@@ -273,12 +258,12 @@ class IdempotencyStore(ABC):
         )
         with self.transaction() as rows:
             while not rows.add(record):
-                # In PostgreSQL, whoever had the key may have freed it since.
+                # In PostgreSQL, another run may free the key between the two statements, so they are repeated.
                 stored = rows.get(record.id)
                 if stored is not None:
-                    known = stored.meaning(arguments_digest, now)
-                    if known is not None:
-                        return known
+                    status = stored.meaning(arguments_digest, now)
+                    if status is not None:
+                        return status
                     rows.put(record.id, None)
             if approval is not None:
                 approval.consume(rows.transaction)
@@ -287,19 +272,17 @@ class IdempotencyStore(ABC):
     def finish(self, record: KeyRecord, execution: Execution, *, now: float, effects: bool = True) -> None:
         """Store the outcome of the run that began with `record`, or free the key if the run had no effect.
 
-        `effects`: whether the tool can have any; without, a failure always frees the key.
-
-        NotBegunError: no such run was begun, or it is finished.
+        If the tool has no `effects`, any failure frees the key. Raises `NotBegunError` for an unknown or finished run.
         """
         with self.transaction() as rows:
             if rows.get(record.id) != record:
-                raise NotBegunError("no such run was begun, or it is finished")
+                raise NotBegunError("the run was not begun or is already finished")
             rows.put(record.id, record.ended(execution, now, effects=effects))
 
     def settle(self, key: IdempotencyKey, execution: Execution | None, *, now: float) -> None:
-        """Store the outcome of an unknown run that a person has found out; None: it had no effect, free the key.
+        """Store the outcome that a person found out for an unknown run. None, for no effect, frees the run's key.
 
-        NotBegunError: the key is free, finished, or its tool may still run.
+        Raises `NotBegunError` if the key is free or finished, or if the tool may still be running.
         """
         with self.transaction() as rows:
             record = rows.get(key.id)
@@ -319,7 +302,7 @@ def _outcome_text(execution: Execution) -> str:
             why = f"it is larger than {MAX_BYTES} bytes"
         except (JsonValueError, orjson.JSONEncodeError) as error:
             why = f"it is not JSON ({error})"[:300]
-        message = f"the tool ran under this idempotency key before, and its result could not be stored: {why}"
+        message = f"the tool already ran with this idempotency key, but its result could not be stored: {why}"
         failure = Failure(FailureCode.TOOL_EXECUTION_FAILED, message, {"effect": "done"})
     details = failure.details
     try:

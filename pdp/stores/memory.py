@@ -1,4 +1,4 @@
-"""Stores in memory: for one process, and for as long as it lives."""
+"""Stores in memory, for the lifetime of one process."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,20 +15,21 @@ from pdp.stores.keys import IdempotencyStore, KeyRecord, KeyRows, KeyState
 Record = TypeVar("Record", Action, Approval)
 
 CAPACITY: Final = 100_000
-"""How many records a store in memory holds.
+"""The maximum number of records of a store in memory.
 
-A forgotten key or action could be used twice, so a full store takes no more of them; a forgotten approval lets nothing
-through, so the oldest goes.
+A deleted key or action could be used twice, so a full store of them rejects new records. A deleted approval allows no
+call, so a full store of approvals drops the oldest.
 """
 
 LASTING: Final = 24 * 3600.0
-"""Seconds for which a full store remembers an action, or a finished key that states no time to live."""
+"""Seconds for which a full store keeps an action, or a finished key without a time to live."""
 
 
 class MemoryIdempotency(IdempotencyStore):
-    """Keys in memory, at most 100,000 that have not expired: `begin` raises StoreFullError beyond.
+    """Idempotency keys in memory. If there are 100,000 unexpired keys, `begin` raises `StoreFullError`.
 
-    Those without a time to live go first, a day after their tool ended. One of an unknown outcome stays.
+    A full store first drops finished keys without a time to live, one day after their tool ended. Keys with an unknown
+    outcome are never dropped.
     """
 
     blocking = False
@@ -74,8 +75,8 @@ class _MemoryKeyRows:
             return False
         if len(self.records) >= CAPACITY and not self.prune(record.started_at) and not self._forget(record.started_at):
             raise StoreFullError(
-                f"{CAPACITY} idempotency keys are in memory, and none has expired",
-                hint="state a ttl in the entries, store keys in a database, and settle those of unknown outcome",
+                f"the store in memory is full: none of its {CAPACITY} idempotency keys has expired",
+                hint="set a ttl in the manifest entries, use a database, or settle keys with an unknown outcome",
             )
         self.records[record.id] = record
         self.added = record.id
@@ -94,7 +95,7 @@ class _MemoryKeyRows:
         return len(expired)
 
     def _forget(self, now: float) -> bool:
-        """Forget the oldest key of yesterday that states no time to live and whose tool ended; False: there is none."""
+        """Delete the oldest finished key without a time to live that ended a day ago. Return False if there is none."""
         for name, record in self.records.items():
             if record.running_until + LASTING > now:
                 break
@@ -105,7 +106,7 @@ class _MemoryKeyRows:
 
 
 class _MemoryRecords(Generic[Record]):
-    """Records of one kind by their ids, in the order of being added."""
+    """The records of a store, such as actions, keyed by id, in the order of insertion."""
 
     blocking = False
 
@@ -116,8 +117,7 @@ class _MemoryRecords(Generic[Record]):
     def get(self, record_id: str) -> Record | None:
         return self._records.get(record_id)
 
-    def replace(self, old: Record, new: Record, *, within: Transaction | None = None) -> bool:  # noqa: ARG002 - of databases
-        """Put `new` in the place of `old`, if it is still there."""
+    def replace(self, old: Record, new: Record, *, within: Transaction | None = None) -> bool:  # noqa: ARG002 - for databases
         with self._lock:
             if self._records.get(old.id) != old:
                 return False
@@ -126,10 +126,9 @@ class _MemoryRecords(Generic[Record]):
 
 
 class MemoryActions(_MemoryRecords[Action], ActionStore):
-    """Actions in memory, at most 100,000. When it is full, the oldest of yesterday goes that is not being committed.
+    """Actions in memory, at most 100,000. `ids` returns the id of the nth action, from 1; by default a random id.
 
-    `ids` names an action by how many have been staged with it, from 1. Without it, ids are unguessable, as they have to
-    be wherever knowing one lets somebody use it.
+    A full store drops its oldest action older than a day, but no approved action, because its commit may be running.
     """
 
     def __init__(self, *, ids: Callable[[int], str] | None = None) -> None:
@@ -138,10 +137,6 @@ class MemoryActions(_MemoryRecords[Action], ActionStore):
         self._by_key: dict[str, str] = {}
 
     def add(self, action: Action, key_id: str) -> Action:
-        """Store a new action, or return the stored one with this key.
-
-        StoreFullError: the store holds 100,000 actions, all of today or being committed.
-        """
         with self._lock:
             stored = self._by_key.get(key_id)
             if stored is not None:
@@ -159,11 +154,11 @@ class MemoryActions(_MemoryRecords[Action], ActionStore):
             action = self._records[action_id]
             if datetime.fromisoformat(action.created_at) > before:
                 break
-            # What is approved is being committed, or nobody knows what became of it.
+            # An approved action is kept, because it may be running or its outcome may be unknown.
             if action.state is not ActionState.APPROVED:
                 del self._records[action_id], self._by_key[key_id]
                 return
-        raise StoreFullError(f"{CAPACITY} actions are in memory", hint="store them in a database")
+        raise StoreFullError(f"the store in memory is full: it keeps {CAPACITY} actions", hint="use a database")
 
     def list(self, *, state: ActionState | None = None) -> Sequence[Action]:
         with self._lock:
@@ -171,7 +166,7 @@ class MemoryActions(_MemoryRecords[Action], ActionStore):
 
 
 class MemoryApprovals(_MemoryRecords[Approval]):
-    """Approvals in memory, the last 100,000."""
+    """Approvals in memory. Beyond 100,000 approvals, the oldest approvals are dropped."""
 
     def __init__(self) -> None:
         super().__init__()

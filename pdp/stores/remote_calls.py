@@ -1,10 +1,10 @@
-"""Calls that remote enforcement points run: what is stored of one until its result is there.
+"""Records of calls whose tool runs at another enforcement point, until the results arrive.
 
     begun ──> ready ──> reported ──> finished
                 └──> unknown ──> reported
 
-A process that works on a call (`begun`, `reported`) holds it for a while; then another one goes on with it. Each step
-replaces the record as it was read, so that of several that go on with a call one does.
+A process that works on a call (`begun`, `reported`) owns it for a limited time, after which another process may
+continue the call. Each step replaces the record only if the record is unchanged, so only one process succeeds.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 
 class CallState(StrEnum):
-    """Where a call stands. BEGUN: all is reserved; READY: it may be run; UNKNOWN: nobody said in time what came."""
+    """The state of a remote call. BEGUN: reservations are made. READY: the tool may run. UNKNOWN: no result in time."""
 
     BEGUN = "begun"
     READY = "ready"
@@ -23,11 +23,11 @@ class CallState(StrEnum):
 
 
 OVERDUE: Final = (CallState.BEGUN, CallState.READY, CallState.REPORTED)
-"""The states that end with `running_until`."""
+"""The states that end at `running_until`."""
 
 
 class CallName(NamedTuple):
-    """Which call is meant: its id, who began it (and alone finishes it), and a digest of what they asked for."""
+    """Identifies a remote call: its id, its owner (who began it and alone may finish it), and its request's digest."""
 
     id: str
     owner: str
@@ -36,21 +36,14 @@ class CallName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RemoteCall:
-    """What is stored of a call. Times are in seconds since 1970.
-
-    Attributes:
-        id, owner, request_digest: its name.
-        running_until: when its tool cannot run any more; held_until: until when a process works on it.
-        record: what finishing it needs, plain JSON; result_digest: of what was reported.
-        answer: what it came to, plain JSON.
-    """
+    """The stored record of a remote call. Times are seconds since 1970."""
 
     id: str
     owner: str
     request_digest: str
     state: CallState
-    running_until: float
-    held_until: float
-    record: dict[str, Any]
+    running_until: float  # The tool cannot run after this time.
+    held_until: float  # A process works on the call until this time.
+    record: dict[str, Any]  # Data for finishing the call, as plain JSON.
     result_digest: str | None = None
-    answer: dict[str, Any] | None = None
+    answer: dict[str, Any] | None = None  # The answer to the caller, as plain JSON.

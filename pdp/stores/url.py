@@ -1,4 +1,4 @@
-"""The stores that a URL names. `STORES` is the one list of them; code, scripts and tests derive theirs from it."""
+"""Opens the stores that a URL names. `STORES` lists the supported URL schemes; code, scripts and tests use it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from pdp.errors import UsageError
 
-if TYPE_CHECKING:  # whoever only reads a URL loads no store; the databases are an optional extra
+if TYPE_CHECKING:  # This module imports no store, so that reading a URL does not need the optional extra for databases.
     from pdp.ledger.ledger import LedgerStore
     from pdp.stores.actions import ActionStore
     from pdp.stores.budgets import BudgetStore
@@ -20,13 +20,9 @@ if TYPE_CHECKING:  # whoever only reads a URL loads no store; the databases are 
 
 
 class StoreScheme(NamedTuple):
-    """How the stores of one URL scheme are opened.
+    """How to open the stores of URLs with one scheme. With `is_file`, the URL has the form `SCHEME:///PATH`."""
 
-    `opener` is `MODULE:FUNCTION`, imported when it is needed. The function takes `url` and `upgrade`, and returns the
-    attributes of `OpenStores` that the place has, by their names. `is_file`: the URL is `SCHEME:///PATH`.
-    """
-
-    opener: str
+    opener: str  # `MODULE:FUNCTION`; takes `url` and `upgrade`, and returns attributes of `OpenStores`.
     is_file: bool = False
 
 
@@ -37,26 +33,22 @@ STORES: Final = {
 
 
 def _scheme(url: str) -> StoreScheme:
-    # `sqlite+pysqlite` names a driver too. A database's own check says what is wrong with any other URL.
+    # A scheme such as `sqlite+pysqlite` also names a driver. For an unknown scheme, the database reports the fault.
     return STORES.get(url.partition(":")[0].partition("+")[0], STORES["postgresql"])
 
 
 def with_file_in(folder: Path, url: str) -> str:
-    """Return the URL of a store; the path of a file in it is relative to `folder`."""
+    """Return the URL with its file path, if any, made absolute from `folder`."""
     start, mark, path = url.partition(":///")
     is_path = _scheme(url).is_file and path and path != ":memory:"
     return start + mark + str(folder.absolute() / path) if is_path else url
 
 
 class OpenStores:
-    """The stores of one place, until `close`. `name` is the URL for people, its password hidden.
+    """The stores that a URL names, open until `close`. `name` is the URL for display, with its password hidden.
 
-    Args:
-        url: a scheme of `STORES` and what follows it.
-        upgrade: make what is absent, or bring it up to date; None: do so for a file.
-
-    Errors as of `Database.open`. MissingExtraError: what the store needs is not installed. UsageError: it has none of
-    that kind.
+    `url` has a scheme of `STORES`. `upgrade` creates or upgrades the tables; None creates or upgrades files only.
+    Raises as `Database.open`, `MissingExtraError` without a package, and `UsageError` for stores that `url` lacks.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Approvals: who may grant, that each counts once, and that nothing counts which was not recorded."""
+"""Approvals: who may grant an approval and how often it can be used. A step that cannot be recorded has no effect."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +39,7 @@ def entry(**approval: Any) -> Tool:
 
 
 def body(**changes: Any) -> bytes:
-    """The request of the worked example's wire, as the enforcement point asks it."""
+    """Return the request for a wire of the payments example, as the enforcement point sends it to the engine."""
     asked = Pep(EFFECTIVE, Scripted(until_approved)).decide(wire(), session(**changes)).request
     assert asked is not None
     return canonical(asked)
@@ -66,14 +66,14 @@ def log_of(approvals: Approvals) -> list[dict[str, Any]]:
     return approvals.audit.events
 
 
-def test_an_opened_approval_holds_what_an_approver_is_shown() -> None:
+def test_opened_approval_has_every_documented_field() -> None:
     request = body(agent="agent:payments", claims=claims(iss="https://id", act={"sub": "agent:a", "act": {"sub": "b"}}))
     approval = opened(Approvals(), request)
 
     assert approval.state is ApprovalState.PENDING
     assert approval.as_json() == {
         "id": approval.id,
-        "state": "expired",  # by the clock, though the store does not say so yet
+        "state": "expired",  # At this time, the approval has expired, although the store still has the state `pending`.
         "call_digest": approval.request["context"]["call_digest"],
         "tool": "initiate_wire",
         "tool_version": EFFECTIVE.tools["initiate_wire"].version,
@@ -108,7 +108,7 @@ def test_an_opened_approval_holds_what_an_approver_is_shown() -> None:
     assert "47500" not in repr(approval)
 
 
-def test_a_call_has_one_pending_approval() -> None:
+def test_call_has_at_most_one_pending_approval() -> None:
     approvals = Approvals()
     first = opened(approvals)
 
@@ -117,7 +117,7 @@ def test_a_call_has_one_pending_approval() -> None:
     assert [event["type"] for event in log_of(approvals)] == ["approval.opened"] * 2
 
 
-def test_a_pending_approval_whose_time_is_over_makes_room_for_another() -> None:
+def test_expired_approval_is_replaced_by_a_new_approval() -> None:
     approvals = Approvals()
     first, second = opened(approvals), opened(approvals, body(time=END))
 
@@ -125,7 +125,7 @@ def test_a_pending_approval_whose_time_is_over_makes_room_for_another() -> None:
     assert [(each.id, each.state) for each in approvals.list()] == [(first.id, "expired"), (second.id, "pending")]
 
 
-def test_a_clock_that_goes_back_revives_nothing() -> None:
+def test_clock_that_goes_back_does_not_revive_an_approval() -> None:
     approvals = Approvals()
     granted = approvals.grant(opened(approvals).id, APPROVER, SOON)
     assert approvals.usable(granted.call_digest, END) is None
@@ -139,36 +139,36 @@ def variant(number: int, run: str | None = "run-1", sub: str = 'officer "1"%_', 
     return body(purpose=str(number), run_id=run, claims=claims(sub=sub), time=time)
 
 
-def test_calls_at_once_do_not_open_more_approvals_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_calls_do_not_exceed_the_limit_of_pending_approvals(monkeypatch: pytest.MonkeyPatch) -> None:
     bounded = Approvals()
     monkeypatch.setattr(approvals_module, "MOST_OF_A_RUN", 1)
 
     def stage() -> None:
         opened(bounded, variant(1))
 
-    with pytest.raises(StoreFullError, match="1 approvals of this run are pending"):
+    with pytest.raises(StoreFullError, match="pending: 1 of this run"):
         bounded.open(variant(2), entry(), ["approvals.required"], stage)
 
     assert len(bounded.list()) == 1
 
 
 @pytest.mark.parametrize("run", ["run-1", None])
-def test_variants_of_a_call_do_not_open_approvals_without_end(monkeypatch: pytest.MonkeyPatch, run: str | None) -> None:
+def test_pending_approvals_of_a_run_and_a_subject_are_limited(monkeypatch: pytest.MonkeyPatch, run: str | None) -> None:
     bounded = Approvals()
     monkeypatch.setattr(approvals_module, "MOST_OF_A_RUN", 3)
     monkeypatch.setattr(approvals_module, "MOST_OF_A_SUBJECT", 5)
     first = [opened(bounded, variant(number, run)) for number in range(3)]
-    with pytest.raises(StoreFullError, match="3 approvals of this run are pending, and 3 of its subject"):
+    with pytest.raises(StoreFullError, match="pending: 3 of this run, 3 of its subject"):
         opened(bounded, variant(3, run))
 
     assert [opened(bounded, variant(number, run)) for number in range(3)] == first
     assert opened(bounded, variant(0, run, sub='OFFICER "1"%_')).state is ApprovalState.PENDING
     assert [opened(bounded, variant(number, "run-2")).subject for number in range(2)] == ['officer "1"%_'] * 2
-    with pytest.raises(StoreFullError, match="0 approvals of this run are pending, and 5 of its subject"):
+    with pytest.raises(StoreFullError, match="pending: 0 of this run, 5 of its subject"):
         opened(bounded, variant(9, "run-3"))
     bounded.withdraw(first[0].id, {"sub": 'officer "1"%_'}, SOON)
     assert opened(bounded, variant(9, "run-3")).state is ApprovalState.PENDING
-    # Those whose time is over make room, and are marked.
+    # Expired approvals are marked as expired and no longer count towards the limit.
     assert opened(bounded, variant(10, run, time=END)).state is ApprovalState.PENDING
     states = [approval.state for approval in bounded.list() if approval.opened_at == OPENED]
     assert (states.count(ApprovalState.EXPIRED), states.count(ApprovalState.PENDING)) == (5, 1)
@@ -183,11 +183,11 @@ def test_variants_of_a_call_do_not_open_approvals_without_end(monkeypatch: pytes
         pytest.param("PT1H", "9999-12-31T23:30:00Z", "9999-12-31T23:59:59Z", id="beyond the calendar"),
     ],
 )
-def test_when_an_approval_ends(expires: str, begins: str, ends: str) -> None:
+def test_approval_expires_after_the_duration_in_the_manifest_entry(expires: str, begins: str, ends: str) -> None:
     assert opened(Approvals(), body(time=begins), expires=expires).expires_at == ends
 
 
-def test_a_grant_is_enough_for_a_quorum_of_one_from_the_opening_to_the_end() -> None:
+def test_granted_approval_can_be_used_only_between_its_opening_and_its_expiry() -> None:
     approvals = Approvals()
     granted = approvals.grant(opened(approvals).id, APPROVER, SOON)
 
@@ -210,12 +210,12 @@ REFUSED: dict[Refusal, list[Any]] = {
         *({**APPROVER, "sub": sub} for sub in ("", ["boss"], "\ud800", "x" * 1025)),
     ],
     Refusal.AGENT: [{**APPROVER, "act": act} for act in ({"sub": "agent:x"}, {})],
-    # The subject and the agent by any issuer, the agent's own agents, and one of them without issuer.
+    # The subject, the agent and the inner agents of a call cannot approve this call, with or without an issuer.
     Refusal.REQUESTER: [
         {**APPROVER, "sub": "officer-123"}, {**APPROVER, "sub": "agent:payments"},
         {**APPROVER, "sub": "agent:a", "iss": "https://b"}, {**APPROVER, "sub": "agent:b", "iss": None},
     ],
-    # A text or an object is no list of roles, and neither is a list with something else in it.
+    # The `roles` claim is ignored unless it is a list of texts.
     Refusal.NOT_AN_APPROVER: [
         {"sub": "boss"}, {"sub": "boss", "roles": []}, {"sub": "boss", "roles": ["payments"]},
         {"sub": "boss", "roles": "payments.approver"}, {"sub": "boss", "roles": ["payments.approver", 1]},
@@ -225,8 +225,7 @@ REFUSED: dict[Refusal, list[Any]] = {
 
 
 @pytest.mark.parametrize("roles", ["p", {"p": True}, ["p", 1]])
-def test_roles_that_are_no_list_of_texts_count_for_nothing(roles: Any) -> None:
-    """Each letter of a text, and each key of an object, would be a role."""
+def test_roles_claim_that_is_not_a_list_of_texts_is_ignored(roles: Any) -> None:
     approvals = Approvals()
     approval = opened(approvals, approvers=("p",))
 
@@ -237,7 +236,7 @@ def test_roles_that_are_no_list_of_texts_count_for_nothing(roles: Any) -> None:
 
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
-def test_no_agent_of_the_chain_approves(level: int) -> None:
+def test_no_agent_of_a_call_can_approve_the_call(level: int) -> None:
     names = [f"agent:{number}" for number in range(4)]
     acting: dict[str, Any] | None = None
     for name in reversed(names):
@@ -248,7 +247,7 @@ def test_no_agent_of_the_chain_approves(level: int) -> None:
     assert refusal(lambda: approvals.grant(approval.id, {**APPROVER, "sub": names[level]}, SOON)) is Refusal.REQUESTER
 
 
-def test_of_several_granted_approvals_the_newest_is_used_first() -> None:
+def test_newest_granted_approval_is_used_first() -> None:
     approvals = Approvals()
     granted = []
     for _ in range(3):
@@ -262,7 +261,7 @@ def test_of_several_granted_approvals_the_newest_is_used_first() -> None:
     assert approvals.usable(granted[0].call_digest, LATE) is None
 
 
-def test_a_task_is_written_anew_until_somebody_has_granted_by_it() -> None:
+def test_approval_task_can_change_until_the_first_grant() -> None:
     approvals = Approvals()
     approval = opened(approvals, quorum=2)
     for task in ({"rationale": "a draft"}, {"rationale": "small"}):
@@ -275,7 +274,7 @@ def test_a_task_is_written_anew_until_somebody_has_granted_by_it() -> None:
 
 @pytest.mark.parametrize(("reason", "by"), [(reason, by) for reason, people in REFUSED.items() for by in people])
 @pytest.mark.parametrize("step", ["grant", "deny"])
-def test_who_may_not_decide(step: str, by: Any, reason: Refusal) -> None:
+def test_people_who_are_not_approvers_cannot_grant_or_deny(step: str, by: Any, reason: Refusal) -> None:
     approvals = Approvals()
     acting = claims(act={"sub": "agent:a", "iss": "https://b", "act": {"sub": "agent:b", "iss": "https://b"}})
     approval = opened(approvals, body(agent="agent:payments", claims=acting))
@@ -285,7 +284,7 @@ def test_who_may_not_decide(step: str, by: Any, reason: Refusal) -> None:
     assert [event["type"] for event in log_of(approvals)] == ["approval.opened"]
 
 
-def test_the_same_name_at_another_issuer_is_another_person() -> None:
+def test_claims_with_the_same_sub_but_another_issuer_mean_another_person() -> None:
     approvals = Approvals()
     approval = opened(approvals, body(claims=claims(iss="https://id")))
 
@@ -293,7 +292,7 @@ def test_the_same_name_at_another_issuer_is_another_person() -> None:
 
 
 @pytest.mark.parametrize("approvers", [None, ()])
-def test_without_approvers_nobody_can_grant(approvers: Any) -> None:
+def test_approval_without_approvers_cannot_be_granted(approvers: Any) -> None:
     approvals = Approvals()
     approval = opened(approvals, approvers=approvers)
 
@@ -301,12 +300,12 @@ def test_without_approvers_nobody_can_grant(approvers: Any) -> None:
         approvals.grant(approval.id, APPROVER, SOON)
 
     assert str(caught.value) == (
-        f"approval {approval.id}: the claims have none of the roles that approve it: nobody"
+        f"approval {approval.id}: the claims have none of the roles that can approve the call: none"
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("again", [APPROVER, {**APPROVER, "iss": None}, {"sub": "boss", "roles": APPROVER["roles"]}])
-def test_a_quorum_is_of_different_people(again: dict[str, Any]) -> None:
+def test_second_grant_by_the_same_person_does_not_count(again: dict[str, Any]) -> None:
     approvals = Approvals()
     approval = approvals.grant(opened(approvals, quorum=2).id, APPROVER, SOON)
 
@@ -318,7 +317,7 @@ def test_a_quorum_is_of_different_people(again: dict[str, Any]) -> None:
 
 
 COMPOSED, DECOMPOSED, HIDDEN = "Jos\u00e9", "Jose\u0301", "an\u200bn"
-# A Cyrillic a, a Greek o, a dotless i, a Roman numeral, a hyphen that is none, wide letters, a mark upon nothing.
+# Names with Cyrillic a, Greek o, dotless i, a Roman numeral, a special hyphen, wide letters, or a combining mark.
 MIXED = ["\u0430nn", "b\u03bfss", "\u0131vy", "\u2170", "ann\u20101", "\uff41\uff4e\uff4e", "ann\u0332", "\u0430\u03b1"]
 
 
@@ -357,7 +356,7 @@ MIXED = ["\u0430nn", "b\u03bfss", "\u0131vy", "\u2170", "ann\u20101", "\uff41\uf
         ],
     ],
 )
-def test_one_person_under_two_spellings_is_no_quorum_of_two_and_no_approver_of_their_own_call(
+def test_two_unicode_spellings_of_a_name_do_not_count_as_two_approvers(
     first: dict[str, str], second: dict[str, str], reason: Refusal
 ) -> None:
     approvals, role = Approvals(), {"roles": ["payments.approver"]}
@@ -374,13 +373,13 @@ def test_one_person_under_two_spellings_is_no_quorum_of_two_and_no_approver_of_t
 
 @pytest.mark.parametrize("at", ["sub", "iss"])
 @pytest.mark.parametrize("name", [DECOMPOSED, "ann ", HIDDEN, "a\nb", *MIXED])
-def test_a_requester_whose_name_could_be_read_as_anothers_is_not_decided_for(at: str, name: str) -> None:
+def test_requester_with_an_ambiguous_name_is_rejected(at: str, name: str) -> None:
     decided = Pep(EFFECTIVE, Scripted(until_approved)).decide(wire(), session(claims=claims(**{at: name})))
 
     assert decided.codes == ("decision.request_invalid",)
     assert decided.reasons[0].message == (
-        f"session: claims.{at} is {name!r}: another text looks the same (name people in letters of one script, "
-        "in NFC and without blanks at the ends)"
+        f"session: claims.{at} is {name!r}, which can be mistaken for another name (name people in letters of one "
+        "script, in NFC and without blanks at the ends)"
     )
 
 
@@ -391,7 +390,7 @@ def test_a_requester_whose_name_could_be_read_as_anothers_is_not_decided_for(at:
         ("user-11", "user-17"), ("Jos\u00e9", "Jose"), ("\u05d3\u05df", "\u05d3\u05e0\u05d4"), ("S\u00f8ren", "Soren"),
     ],
 )  # fmt: skip
-def test_people_whose_names_look_otherwise_approve_for_each_other(requester: str, other: str) -> None:
+def test_requesters_with_distinct_names_can_approve_calls_of_each_other(requester: str, other: str) -> None:
     approvals = Approvals()
     approval = opened(approvals, body(claims=claims(sub=requester)))
 
@@ -402,7 +401,7 @@ def test_people_whose_names_look_otherwise_approve_for_each_other(requester: str
 
 @pytest.mark.parametrize("hidden", [HIDDEN, MIXED[0]])
 @pytest.mark.parametrize("level", [1, 2, 3])
-def test_agents_of_every_level_have_names_that_no_other_text_looks_like(level: int, hidden: str) -> None:
+def test_agent_with_an_ambiguous_name_is_rejected_at_every_level(level: int, hidden: str) -> None:
     acting: dict[str, Any] = {"sub": hidden, "scopes": ["payments.wire.initiate"]}
     for _ in range(level - 1):
         acting = {"sub": "agent:above", "scopes": ["payments.wire.initiate"], "act": acting}
@@ -411,11 +410,11 @@ def test_agents_of_every_level_have_names_that_no_other_text_looks_like(level: i
     decided = Pep(EFFECTIVE, Scripted(until_approved)).decide(wire(), session(claims=claims(act=acting)))
 
     assert decided.codes == ("decision.request_invalid",)
-    assert decided.reasons[0].message.startswith(f"session: {at}.sub is {hidden!r}: another text looks the same")
+    assert decided.reasons[0].message.startswith(f"session: {at}.sub is {hidden!r}, which can be mistaken for")
 
 
 @pytest.mark.parametrize("step", ["grant", "deny"])
-def test_nobody_decides_before_it_was_asked(step: str) -> None:
+def test_grant_or_denial_dated_before_the_opening_of_the_approval_is_rejected(step: str) -> None:
     approvals = Approvals()
     approval = opened(approvals)
     with pytest.raises(ApprovalRefusedError) as caught:
@@ -423,12 +422,12 @@ def test_nobody_decides_before_it_was_asked(step: str) -> None:
 
     assert (caught.value.reason, str(caught.value)) == (
         Refusal.NOT_YET_OPEN,
-        f"approval {approval.id}: it was opened at {OPENED}, and nobody decides on it before",
+        f"approval {approval.id}: the approval opens at {OPENED} and cannot be decided earlier",
     )
     assert approvals.get(approval.id) == approval
 
 
-def test_a_use_whose_transaction_failed_is_in_doubt() -> None:
+def test_approval_use_in_a_failed_transaction_is_recorded_with_an_unknown_outcome() -> None:
     approvals = Approvals()
     granted = approvals.grant(opened(approvals).id, APPROVER, SOON)
 
@@ -445,7 +444,7 @@ def test_a_use_whose_transaction_failed_is_in_doubt() -> None:
     assert {k: v for k, v in before.items() if k not in chain} == {k: v for k, v in after.items() if k not in chain}
 
 
-def test_what_is_over_is_refused_and_marked() -> None:
+def test_grant_or_denial_of_an_expired_approval_is_rejected_and_marks_the_approval_as_expired() -> None:
     approvals = Approvals()
     approval = opened(approvals)
 
@@ -455,24 +454,24 @@ def test_what_is_over_is_refused_and_marked() -> None:
 
 
 @pytest.mark.parametrize("unknown", ["", "0" * 32, "x" * 10_000, None, 7])
-def test_an_unknown_approval_is_refused(unknown: Any) -> None:
+def test_unknown_approval_id_is_rejected(unknown: Any) -> None:
     assert refusal(lambda: Approvals().grant(unknown, APPROVER, SOON)) is Refusal.UNKNOWN
     assert refusal(lambda: Approvals().get(unknown)) is Refusal.UNKNOWN
 
 
 @pytest.mark.parametrize("at", ["", "now", "2026-07-01T10:05:00", "2026-13-01T10:05:00Z", "2026-07-01T10:05:00.5Z", 7])
-def test_a_time_that_is_none_is_an_error(at: Any) -> None:
+def test_invalid_time_raises_an_error(at: Any) -> None:
     approvals = Approvals()
     approval = opened(approvals)
 
     with pytest.raises(UsageError) as caught:
         approvals.grant(approval.id, APPROVER, at)
 
-    assert str(caught.value) == f"{at!r} is not a time (write it as 2026-07-01T10:00:00Z)"
+    assert str(caught.value) == f"{at!r} is not a time (write a time such as 2026-07-01T10:00:00Z)"
 
 
 @pytest.mark.parametrize("before", [(), (OTHER,)])
-def test_one_denial_denies_also_after_a_grant(before: Sequence[dict[str, Any]]) -> None:
+def test_one_denial_denies_an_approval_even_after_a_grant(before: Sequence[dict[str, Any]]) -> None:
     approvals = Approvals()
     approval = opened(approvals)
     for by in before:
@@ -488,7 +487,7 @@ def test_one_denial_denies_also_after_a_grant(before: Sequence[dict[str, Any]]) 
 
 
 @pytest.mark.parametrize("sub", ["officer-123", "agent:payments"])
-def test_a_requester_takes_it_back(sub: str) -> None:
+def test_requester_can_withdraw_an_approval(sub: str) -> None:
     approvals = Approvals()
     approval = opened(approvals, body(agent="agent:payments"))
     approvals.grant(approval.id, APPROVER, SOON)
@@ -498,7 +497,7 @@ def test_a_requester_takes_it_back(sub: str) -> None:
     assert approvals.usable(approval.call_digest, SOON) is None
 
 
-def test_it_is_used_once() -> None:
+def test_approval_is_used_only_once() -> None:
     approvals = Approvals()
     granted = approvals.grant(opened(approvals).id, APPROVER, SOON)
     consumed = approvals.consume(granted, LATE)
@@ -514,7 +513,7 @@ def test_it_is_used_once() -> None:
         assert refusal(step) is Refusal.CONSUMED
 
 
-def test_what_is_used_is_what_the_policy_saw() -> None:
+def test_using_an_approval_fails_if_the_stored_approval_has_changed() -> None:
     approvals = Approvals()
     pending = opened(approvals)
     assert refusal(lambda: approvals.consume(pending, SOON)) is Refusal.NOT_PENDING
@@ -531,7 +530,7 @@ def test_what_is_used_is_what_the_policy_saw() -> None:
         assert refusal(lambda other=other, now=now: approvals.consume(other, now)) is reason  # type: ignore[misc]
 
 
-def test_every_step_is_an_event() -> None:
+def test_every_step_of_an_approval_is_recorded_as_an_event() -> None:
     log = MemoryAudit()
     approvals = Approvals(audit=log)
     acting = body(claims=claims(act={"sub": "agent:payments"}))
@@ -562,17 +561,17 @@ def test_every_step_is_an_event() -> None:
         {
             **same,
             **chain,
-            "type": f"approval.{what}",
+            "type": f"approval.{step}",
             "subject": who,
             "agent": agent,
             "status": status,
-            "approval_id": which,
+            "approval_id": approval_id,
         }
-        for what, who, agent, status, which in steps
+        for step, who, agent, status, approval_id in steps
     ]
 
 
-def test_what_expires_is_recorded_once_by_whoever_sees_it() -> None:
+def test_expiry_of_an_approval_is_recorded_once() -> None:
     approvals = Approvals()
     granted = approvals.grant(opened(approvals).id, APPROVER, SOON)
     pending = opened(approvals, body(purpose="another"))
@@ -585,14 +584,14 @@ def test_what_expires_is_recorded_once_by_whoever_sees_it() -> None:
     assert refusal(lambda: approvals.grant(pending.id, APPROVER, END)) is Refusal.EXPIRED
 
     assert [each.state for each in approvals.list()] == ["expired", "expired"]
-    over = [event for event in log_of(approvals) if event["type"] == "approval.expired"]
-    assert {(event["approval_id"], event["subject"], event["status"], event["outcome"]) for event in over} == {
+    expired = [event for event in log_of(approvals) if event["type"] == "approval.expired"]
+    assert {(event["approval_id"], event["subject"], event["status"], event["outcome"]) for event in expired} == {
         (each.id, "officer-123", "expired", None) for each in (granted, pending)
     }
-    assert len(over) == 2
+    assert len(expired) == 2
 
 
-def test_what_expires_and_cannot_be_recorded_lets_nothing_through() -> None:
+def test_expired_approval_is_unusable_even_if_its_expiry_cannot_be_recorded() -> None:
     log = FullLog(2)
     approvals = Approvals(audit=log)
     granted = approvals.grant(opened(approvals).id, APPROVER, SOON)
@@ -605,7 +604,7 @@ def test_what_expires_and_cannot_be_recorded_lets_nothing_through() -> None:
 
 
 class FullLog(MemoryAudit):
-    """Takes as many events as it is told."""
+    """An audit log that accepts the given number of events and then fails."""
 
     def __init__(self, takes: int) -> None:
         super().__init__()
@@ -618,7 +617,7 @@ class FullLog(MemoryAudit):
         super().append(event)
 
 
-def test_what_cannot_be_recorded_does_not_count() -> None:
+def test_approval_does_not_change_if_a_grant_or_denial_cannot_be_recorded() -> None:
     log = FullLog(0)
     approvals = Approvals(audit=log)
     with pytest.raises(AuditError, match="disk full"):
@@ -639,25 +638,25 @@ def test_what_cannot_be_recorded_does_not_count() -> None:
     assert approvals.usable(granted.call_digest, SOON) == granted
 
 
-class Contended(MemoryApprovals):
-    """Somebody else, in another process, is quicker once."""
+class OvertakenStore(MemoryApprovals):
+    """A store in which another process changes the approval just before the next replacement."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.quicker: Callable[[], object] | None = None
+        self.other_step: Callable[[], object] | None = None
 
     def replace(self, old: Approval, new: Approval, *, within: Transaction | None = None) -> bool:
-        if self.quicker is not None:
-            step, self.quicker = self.quicker, None
+        if self.other_step is not None:
+            step, self.other_step = self.other_step, None
             step()
         return super().replace(old, new, within=within)
 
 
-def test_a_step_that_another_process_overtakes_is_decided_anew_and_recorded_so() -> None:
-    store = Contended()
+def test_grant_is_checked_again_if_another_process_changed_the_approval_first() -> None:
+    store = OvertakenStore()
     here, there = Approvals(store), Approvals(store)
     approval = opened(here)
-    store.quicker = lambda: there.deny(approval.id, OTHER, SOON)
+    store.other_step = lambda: there.deny(approval.id, OTHER, SOON)
 
     assert refusal(lambda: here.grant(approval.id, APPROVER, SOON)) is Refusal.NOT_PENDING
     assert here.get(approval.id).grants == ()
@@ -666,7 +665,7 @@ def test_a_step_that_another_process_overtakes_is_decided_anew_and_recorded_so()
     ]  # fmt: skip
 
 
-def test_two_processes_that_open_the_same_have_one() -> None:
+def test_two_processes_open_one_approval_for_the_same_call() -> None:
     class Late(MemoryApprovals):
         def add(self, approval: Approval) -> Approval:
             there.open(body(), entry(), ["approvals.required"])
@@ -685,7 +684,7 @@ def test_two_processes_that_open_the_same_have_one() -> None:
     ]  # fmt: skip
 
 
-def test_staging_for_one_approval_does_not_hold_up_a_step_on_another() -> None:
+def test_approvals_can_be_granted_while_another_call_stages_its_action() -> None:
     approvals = Approvals()
     other = opened(approvals, body(purpose="other"))
     with ThreadPoolExecutor(1) as threads:
@@ -699,20 +698,20 @@ def test_staging_for_one_approval_does_not_hold_up_a_step_on_another() -> None:
     assert [stored.id for stored in approvals.list()] == [other.id, approval.id]
 
 
-def test_a_step_waits_for_those_of_other_threads_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_approval_change_times_out_while_another_thread_holds_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(approvals_module, "TURN_SECONDS", 0.05)
     approvals = Approvals()
     approval = opened(approvals)
     with ThreadPoolExecutor(1) as other:
         assert other.submit(approvals._lock.acquire).result()
-        with pytest.raises(StoreError, match=r"approvals: another thread has held them for 0\.05 s"):
+        with pytest.raises(StoreError, match=r"approvals: locked by another thread for 0\.05 s"):
             approvals.grant(approval.id, APPROVER, SOON)
         other.submit(approvals._lock.release).result()
 
     assert approvals.grant(approval.id, APPROVER, SOON).state is ApprovalState.GRANTED
 
 
-def test_two_calls_that_stage_at_once_open_one_approval() -> None:
+def test_two_calls_that_stage_concurrently_open_one_approval() -> None:
     approvals = Approvals()
     others: list[Approval] = []
     approval = approvals.open(body(), entry(), ["approvals.required"], lambda: others.append(opened(approvals)))
@@ -721,7 +720,7 @@ def test_two_calls_that_stage_at_once_open_one_approval() -> None:
     assert [event["type"] for event in log_of(approvals)] == ["approval.opened"]
 
 
-def test_an_approval_that_was_decided_on_while_another_call_staged_is_not_opened_again_for_its_action() -> None:
+def test_action_is_staged_again_if_an_approval_was_decided_during_staging() -> None:
     approvals = Approvals()
     staged: list[Action] = []
 
@@ -738,7 +737,7 @@ def test_an_approval_that_was_decided_on_while_another_call_staged_is_not_opened
     assert (len(staged), approval.action_id) == (2, staged[-1].id)
 
 
-def test_a_store_that_fails_leaves_the_outcome_unknown_in_the_record() -> None:
+def test_grant_is_recorded_with_an_unknown_outcome_if_the_store_fails() -> None:
     class Gone(MemoryApprovals):
         def replace(self, old: Approval, new: Approval, *, within: Transaction | None = None) -> bool:
             raise ConnectionError("database is gone")
@@ -751,7 +750,7 @@ def test_a_store_that_fails_leaves_the_outcome_unknown_in_the_record() -> None:
     assert [event["outcome"] for event in log_of(approvals)] == [None, None, "unknown"]
 
 
-def test_a_store_in_memory_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_store_at_its_maximum_size_drops_the_oldest_approval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pdp.stores.memory.CAPACITY", 2)
     approvals = Approvals()
     kept = [opened(approvals, body(purpose=purpose)) for purpose in ("a", "b", "c")]
@@ -771,7 +770,7 @@ REQUEST = body(agent="agent:payments")
 
 
 class ApprovalMachine(RuleBasedStateMachine):
-    """Any steps by anybody at any time, against what must hold of every approval ever opened."""
+    """Random steps by random people at random times. After each step, the invariants of all approvals are checked."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -816,7 +815,7 @@ class ApprovalMachine(RuleBasedStateMachine):
             self.used.append(approval.id)
 
     @invariant()
-    def nothing_is_used_twice_or_comes_back(self) -> None:
+    def closed_approvals_stay_closed(self) -> None:
         assert len(self.used) == len(set(self.used))
         for approval in self.approvals.list():
             assert (approval.state is ApprovalState.CONSUMED) == (approval.id in self.used)
@@ -825,7 +824,7 @@ class ApprovalMachine(RuleBasedStateMachine):
                 self.ended[approval.id] = approval.state
 
     @invariant()
-    def only_different_approvers_that_asked_for_nothing_have_granted(self) -> None:
+    def only_different_approvers_have_granted(self) -> None:
         for approval in self.approvals.list():
             people = [grant.sub for grant in approval.grants]
             assert len(people) == len(set(people)) <= approval.quorum
@@ -835,7 +834,7 @@ class ApprovalMachine(RuleBasedStateMachine):
                 assert len(people) == approval.quorum
 
     @invariant()
-    def one_approval_at_most_is_pending(self) -> None:
+    def at_most_one_approval_is_pending(self) -> None:
         assert len(self.approvals.list(state=ApprovalState.PENDING)) <= 1
 
 

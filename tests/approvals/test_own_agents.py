@@ -1,4 +1,4 @@
-"""`approvers: [$subject]`: whoever approves what their own agent asks is certainly that person, by another token."""
+"""With `approvers: [$subject]`, a person can approve the calls of their own agent, but only with a second token."""
 
 import json
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def without(*names: str) -> dict[str, Any]:
 
 
 def outcome(step: Callable[..., Approval], approval: Approval, claims: dict[str, Any]) -> str:
-    """The state of the approval after the step, or why it was refused."""
+    """Return the state of the approval after the step, or the reason why the step was rejected."""
     try:
         return step(approval.id, claims, SOON).state
     except ApprovalRefusedError as error:
@@ -64,24 +64,24 @@ def outcome(step: Callable[..., Approval], approval: Approval, claims: dict[str,
         (without("jti"), {**PERSON, "azp": "desk"}, "granted"),
         (without("jti", "azp"), {**PERSON, "sid": "night", "jti": "person"}, "granted"),
         ({**without("azp"), "client_id": "assistant"}, {**PERSON, "azp": "desk"}, "granted"),
-        # One token, whatever else is said of it.
+        # Both tokens have the same token id, so they are the same token, even if other claims differ.
         (CALL, {**OWN, "jti": "call"}, "same_token"),
         (CALL, {**OWN, "jti": "call", "azp": "desk", "sid": "night"}, "same_token"),
-        # The same client, by another name or one of two.
+        # Both tokens name the same client, in the claim `azp` or in the claim `client_id`.
         (without("jti", "sid"), {**PERSON, "client_id": "assistant"}, "same_token"),
         (without("jti", "sid"), {**PERSON, "azp": "desk", "client_id": "assistant"}, "same_token"),
-        # Nothing that both state.
+        # None of the claims jti, azp, client_id and sid is in both tokens, so the two tokens may be the same token.
         (CALL, PERSON, "same_token"),
         (without("jti", "azp", "sid"), {**OWN, "azp": "desk", "sid": "night"}, "same_token"),
         (without("jti"), OWN, "same_token"),
         *[(CALL, {**PERSON, "jti": odd}, "same_token") for odd in ("", None, 7, True, ["person"], {"id": "person"})],
-        # The agent's own token, with or without the claim that says so.
+        # The approver's token was issued to the agent, with or without the claim `act`.
         (CALL, {**OWN, "act": AGENT}, "agent"),
         (CALL, {**OWN, "azp": "agent:wires"}, "same_token"),
         (CALL, {**OWN, "client_id": "agent:wires", "azp": "desk"}, "same_token"),
         ({**CALL, "act": {**AGENT, "act": {"sub": "agent:inner"}}}, {**OWN, "azp": "agent:inner"}, "same_token"),
         (CALL, {**AGENT, "jti": "person"}, "requester"),
-        # Nearly the person.
+        # The approver has an issuer or a name that resembles the issuer or the name of the requester.
         (CALL, {**OWN, "iss": "https://id/"}, "requester"),
         (CALL, {**OWN, "iss": "https://ID"}, "requester"),
         (CALL, {"sub": "officer-123", "jti": "person"}, "requester"),
@@ -90,14 +90,16 @@ def outcome(step: Callable[..., Approval], approval: Approval, claims: dict[str,
         (CALL, {**OWN, "sub": "0fficer-l23"}, "requester"),
         (CALL, {**OWN, "iss": "https://elsewhere"}, "not_an_approver"),
         (without("iss"), {"sub": "officer-123", "jti": "person"}, "granted"),
-        # Somebody else, who has the word as a role.
+        # The approver is another person, whose token has the role `$subject`.
         (CALL, {**BOSS, "jti": "boss", "roles": ["$subject"]}, "not_an_approver"),
-        # An agent that may be the person.
+        # The name of an agent resembles the name of the approver, so the approver may be this agent.
         ({**CALL, "act": {"sub": "officer-123"}}, OWN, "requester"),
         ({**CALL, "act": {**AGENT, "act": {"sub": "OFFICER-123"}}}, OWN, "requester"),
     ],
 )  # fmt: skip
-def test_who_grants_what_an_agent_asks_for_its_person(call: Any, claims: dict[str, Any], expected: str) -> None:
+def test_person_can_grant_a_call_of_their_own_agent_only_with_another_token(
+    call: Any, claims: dict[str, Any], expected: str
+) -> None:
     approvals = Approvals()
     approval = opened(approvals, call)
 
@@ -106,13 +108,13 @@ def test_who_grants_what_an_agent_asks_for_its_person(call: Any, claims: dict[st
 
 
 @pytest.mark.parametrize(("claims", "expected"), [(OWN, "denied"), (without("act"), "same_token"), (CALL, "agent")])
-def test_whoever_may_grant_it_may_deny_it(claims: dict[str, Any], expected: str) -> None:
+def test_denial_of_a_call_has_the_same_rules_for_own_agents_as_a_grant(claims: dict[str, Any], expected: str) -> None:
     approvals = Approvals()
 
     assert outcome(approvals.deny, opened(approvals), claims) == expected
 
 
-def test_the_record_has_digests_of_what_tells_tokens_apart() -> None:
+def test_approval_record_contains_digests_of_token_client_and_session() -> None:
     approvals = Approvals()
     approval = opened(approvals)
     granted = approvals.grant(approval.id, OWN, SOON)
@@ -140,7 +142,9 @@ def test_the_record_has_digests_of_what_tells_tokens_apart() -> None:
         (CALL, {"approvers": ("payments.approver", "$subject")}, "granted"),
     ],
 )
-def test_where_a_person_approves_for_their_agent(call: Any, changes: dict[str, Any], expected: str) -> None:
+def test_person_can_approve_only_if_the_tool_allows_it_and_an_agent_acts(
+    call: Any, changes: dict[str, Any], expected: str
+) -> None:
     approvals = Approvals()
     approval = opened(approvals, call, **changes)
 
@@ -148,7 +152,7 @@ def test_where_a_person_approves_for_their_agent(call: Any, changes: dict[str, A
     assert outcome(approvals.grant, approval, {**OWN, "roles": ["payments.approver"]}) == expected
 
 
-def test_the_person_is_one_of_a_quorum() -> None:
+def test_person_who_is_subject_and_approver_counts_once_towards_the_quorum() -> None:
     approvals = Approvals()
     approval = opened(approvals, approvers=("payments.approver", "$subject"), quorum=2)
     approval = approvals.grant(approval.id, {**OWN, "roles": ["payments.approver"]}, SOON)
@@ -166,14 +170,14 @@ def test_the_person_is_one_of_a_quorum() -> None:
 @pytest.mark.parametrize(
     ("claims", "usable"), [(CALL, True), ({**CALL, "jti": "next"}, True), (OWN, False), (without("jti"), False)]
 )
-def test_the_call_that_runs_has_another_token_than_the_grant(claims: dict[str, Any], *, usable: bool) -> None:
+def test_call_with_the_token_of_the_grant_cannot_use_the_approval(claims: dict[str, Any], *, usable: bool) -> None:
     approvals = Approvals()
     granted = approvals.grant(opened(approvals).id, OWN, SOON)
 
     assert approvals.usable(granted.call_digest, SOON, claims) == (granted if usable else None)
 
 
-def test_a_record_written_before_loads_and_names_no_token() -> None:
+def test_old_approval_record_without_tokens_can_be_loaded() -> None:
     approvals, adapter = Approvals(), TypeAdapter(Approval)
     new = approvals.grant(opened(approvals, approvers=("payments.approver",), quorum=2).id, BOSS, SOON)
     assert adapter.validate_json(adapter.dump_json(new)) == new

@@ -1,4 +1,4 @@
-"""The audit stream: chained from the first event, and nothing can be changed in it unseen."""
+"""The hash chain of an audit stream begins with the first event, and verification detects every change."""
 
 import hashlib
 import hmac
@@ -28,7 +28,7 @@ def event(number: int = 0, **fields: Any) -> AuditEvent:
     return {**event, **fields}  # type: ignore[typeddict-item]
 
 
-def test_an_event_has_every_field_of_the_schema() -> None:
+def test_event_has_every_field_of_the_schema() -> None:
     log = MemoryAudit()
     log.append(event(codes=("limits.exceeded",)))
 
@@ -43,7 +43,7 @@ def test_an_event_has_every_field_of_the_schema() -> None:
     assert log.events[0]["codes"] == ["limits.exceeded"]
 
 
-def test_events_are_chained_from_the_first() -> None:
+def test_audit_events_are_hash_chained_from_the_first_event() -> None:
     log = MemoryAudit()
     for number in range(3):
         log.append(event(number))
@@ -59,7 +59,7 @@ def derived(use: bytes) -> bytes:
     return hashlib.sha256(b"tool-pdp audit " + use + b"\0" + hashlib.sha256(KEY).digest()).digest()
 
 
-def test_with_a_key_hashes_and_payload_digests_are_keyed_each_in_its_own_way() -> None:
+def test_hashes_and_payload_digests_use_separate_derived_keys() -> None:
     log, again = Keyed(), Keyed()
     log.append(event())
     again.append(event())
@@ -75,12 +75,12 @@ def test_with_a_key_hashes_and_payload_digests_are_keyed_each_in_its_own_way() -
 @pytest.mark.parametrize(
     ("written", "key", "message"),
     [
-        (Keyed, None, "it is keyed, and no key was given"),
-        (Keyed, b"x" * 32, "the hash does not match: another key wrote it, or it was changed"),
-        (MemoryAudit, KEY, "it is not keyed, and a key was given"),
+        (Keyed, None, "the event was written with a key, but no key was given"),
+        (Keyed, b"x" * 32, "the hash does not match: the event was changed, or written with another key"),
+        (MemoryAudit, KEY, "the event was written without a key, but a key was given"),
     ],
 )
-def test_a_chain_is_verified_with_its_own_key_alone(
+def test_audit_hash_chain_can_be_verified_only_with_its_own_key(
     written: type[MemoryAudit], key: bytes | None, message: str
 ) -> None:
     log = written()
@@ -92,14 +92,14 @@ def test_a_chain_is_verified_with_its_own_key_alone(
     assert str(caught.value) == f"the first line: {message}"
 
 
-def test_without_a_key_payload_digests_are_of_one_stream_alone() -> None:
+def test_payload_digests_of_streams_without_a_key_differ() -> None:
     assert MemoryAudit().digest(b"47500") != MemoryAudit().digest(b"47500")
 
 
 LONG = "x" * 300
 
 
-def test_two_texts_are_never_one_in_the_audit() -> None:
+def test_recordable_shortens_different_texts_to_different_texts() -> None:
     texts = [
         "ann", "x" * 255, "x" * 256, LONG, LONG + "y", "é" * 255, "é" * 256, "a\ud800", "a\\ud800", "a\ud801",
         "\ud800" * 200, "😀" * 300,
@@ -114,7 +114,7 @@ def test_two_texts_are_never_one_in_the_audit() -> None:
     assert (recordable(None), recordable(5)) == (None, "5")
 
 
-HASH, ORDER = "the hash does not match", "events before it were left out, put in or moved"
+HASH, ORDER = "the hash does not match", "earlier events were removed, inserted or moved"
 NONE = "not an event"
 
 
@@ -148,14 +148,14 @@ def lines_of(count: int) -> list[bytes]:
         pytest.param(lambda a, b, c: [a, b"{}"], f"the line after event 0: {NONE}", id="no hash"),
     ],
 )
-def test_tampering_shows(change: Any, message: str) -> None:
+def test_verification_detects_changed_removed_and_moved_events(change: Any, message: str) -> None:
     with pytest.raises(AuditError) as caught:
         verify_chain(change(*lines_of(3)))
 
     assert str(caught.value) == message
 
 
-def test_an_event_that_is_not_json_is_refused_and_leaves_the_chain_whole() -> None:
+def test_audit_event_that_is_not_json_is_rejected_and_the_hash_chain_remains_valid() -> None:
     log = MemoryAudit()
     with pytest.raises(AuditError, match="audit event cannot be written"):
         log.append(event(request_id="\ud800"))

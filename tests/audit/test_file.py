@@ -1,4 +1,4 @@
-"""The audit stream in a file: shared, held for a bounded time, and refused once it is not what was seen of it."""
+"""The audit stream in a file: several processes append to the file, and locked or changed files reject appends."""
 
 import asyncio
 import errno
@@ -42,7 +42,7 @@ def head(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opened(path: Path) -> Iterator[Appended]:
-    """Opens the stream, as one process does, and appends to it."""
+    """A function that opens the audit stream again, as another process would, and appends `count` events."""
     logs: list[FileAudit] = []
 
     def open_and_append(count: int = 0, **options: Any) -> FileAudit:
@@ -63,15 +63,15 @@ def verified(path: Path, key: bytes | None = KEY) -> int:
 
 
 @contextmanager
-def held(path: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
-    """Somebody holds the file's lock, and does not let go by itself."""
+def locked_file(path: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Hold the lock of the file during the `with` block."""
     with path.open("rb") as file:
         fcntl.flock(file, how)
         yield
 
 
-def refused(log: FileAudit) -> str:
-    """Return why an event is refused, by both ways of recording one."""
+def append_error(log: FileAudit) -> str:
+    """Return the error message of `append`, and check that `offer` fails with the same message as `append`."""
     with pytest.raises(AuditError) as offered:
         log.offer(event())
     with pytest.raises(AuditError) as appended:
@@ -80,10 +80,10 @@ def refused(log: FileAudit) -> str:
     return appended.value.message
 
 
-# shared
+# A file that several processes share
 
 
-def test_a_file_is_continued_by_the_next_process(path: Path, opened: Appended) -> None:
+def test_process_continues_the_audit_file_of_an_earlier_process(path: Path, opened: Appended) -> None:
     for _ in range(2):
         opened(1).close()
 
@@ -104,7 +104,7 @@ for number in range(50):
 
 
 @pytest.mark.process
-def test_processes_and_threads_share_one_file_while_it_is_rotated(path: Path, opened: Appended) -> None:
+def test_processes_and_threads_share_an_audit_file_during_rotations(path: Path, opened: Appended) -> None:
     log = opened(1, key=None, patience=600)
     others = [subprocess.Popen([sys.executable, "-c", _APPENDING, str(path), name]) for name in ("a", "b")]
 
@@ -146,7 +146,7 @@ log.append(AuditEvent(time="t", type="x"))
 
 
 @pytest.mark.process
-def test_a_forked_process_opens_the_file_again(path: Path) -> None:
+def test_forked_process_must_open_the_file_again(path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _FORKING, str(path)], check=True, timeout=PATIENCE, capture_output=True, text=True
     )
@@ -155,13 +155,13 @@ def test_a_forked_process_opens_the_file_again(path: Path) -> None:
     assert verified(path, None) == 2
 
 
-# held by another
+# A file that another writer has locked
 
 
 @pytest.mark.parametrize("how", [fcntl.LOCK_EX, fcntl.LOCK_SH], ids=["writer", "reader"])
-def test_a_file_that_another_holds_is_waited_for_until_the_deadline(path: Path, opened: Appended, how: int) -> None:
+def test_append_to_a_locked_audit_file_times_out(path: Path, opened: Appended, how: int) -> None:
     log = opened(1, patience=0.05)
-    with held(path, how):
+    with locked_file(path, how):
         waiting = log.offer(event())
         assert waiting is not None
         with pytest.raises(AuditError) as caught:
@@ -170,11 +170,11 @@ def test_a_file_that_another_holds_is_waited_for_until_the_deadline(path: Path, 
             FileAudit(path, key=KEY, patience=0.05)
     log.append(event())
 
-    assert str(caught.value) == f"audit file {path} was held by another process for 0.05 s (`lslocks` names it)"
+    assert str(caught.value) == f"audit file {path} was locked by another process for 0.05 s (run `lslocks`)"
     assert verified(path) == 2
 
 
-def test_a_thread_that_holds_the_stream_is_waited_for_until_the_deadline(path: Path, opened: Appended) -> None:
+def test_append_times_out_while_another_thread_holds_the_lock_of_the_audit_stream(path: Path, opened: Appended) -> None:
     log = opened(1, patience=0.05)
     with log._lock:
         waiting = log.offer(event())
@@ -211,9 +211,7 @@ def stopped_holder(path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.process
-async def test_a_stopped_process_with_the_lock_denies_calls_and_holds_no_event_loop(
-    path: Path, opened: Appended
-) -> None:
+async def test_event_loop_runs_while_a_stopped_process_holds_the_file_lock(path: Path, opened: Appended) -> None:
     hub = payments.Hub()
     proposal, session = payments.wire(amount=20000), payments.session()
     impatient, patient = opened(1, patience=0.05), opened(patience=600)
@@ -221,7 +219,8 @@ async def test_a_stopped_process_with_the_lock_denies_calls_and_holds_no_event_l
         pep = Pep(payments.effective(), engine, audit=impatient, tools={"initiate_wire": hub.initiate_wire})
         denied = [pep.call(proposal, session), await pep.acall(proposal, session)]
         called = asyncio.create_task(pep.with_changes(audit=patient).acall(proposal, session))
-        # Were the loop waiting for the lock, nobody would end who holds it.
+        # While `append` waits for the lock, it must not block the event loop. Otherwise the lock holder would never be
+        # killed.
         await asyncio.sleep(0)
         other.kill()
         allowed = await called
@@ -232,10 +231,9 @@ async def test_a_stopped_process_with_the_lock_denies_calls_and_holds_no_event_l
     assert (allowed.executed, len(hub.wires), verified(path)) == (True, 1, 3)
 
 
-async def test_many_calls_share_one_deadline(path: Path, opened: Appended) -> None:
-    """However late its turn in the pool comes, an event that waits gives up when its time is over."""
+async def test_timeout_of_an_offered_audit_event_starts_when_the_event_is_offered(path: Path, opened: Appended) -> None:
     log = opened(1, patience=0.05)
-    with held(path):
+    with locked_file(path):
         began = time.monotonic()
         waiting = [log.offer(event()) for _ in range(50)]
         ended = time.monotonic()
@@ -243,11 +241,14 @@ async def test_many_calls_share_one_deadline(path: Path, opened: Appended) -> No
         failures = await asyncio.gather(*(asyncio.to_thread(step) for step in waiting if step), return_exceptions=True)
 
     assert all(isinstance(failure, AuditError) for failure in failures)
-    # Counted from when it was offered.
+    # The deadline of each event is computed from the time of the offer, not from the time at which the thread starts to
+    # wait.
     assert all(began <= step.args[1] - log._patience <= ended for step in waiting)  # type: ignore[union-attr]
 
 
-def test_with_fsync_an_event_is_always_handed_out(path: Path, opened: Appended) -> None:
+def test_offer_to_a_stream_with_fsync_returns_a_function_that_waits_until_the_event_is_written(
+    path: Path, opened: Appended
+) -> None:
     log = opened(fsync=True)
     waiting = log.offer(event())
     assert (waiting is not None, verified(path)) == (True, 0)
@@ -261,7 +262,9 @@ def descriptors() -> list[str]:
     return sorted(file.name for file in folder.iterdir()) if folder.exists() else []
 
 
-def test_a_refused_stream_keeps_neither_lock_nor_descriptor(path: Path, opened: Appended) -> None:
+def test_opening_an_invalid_audit_stream_releases_the_lock_and_the_file_descriptor(
+    path: Path, opened: Appended
+) -> None:
     log = opened(1)
     whole = path.read_bytes()
     path.write_bytes(whole + b"hello\n")
@@ -269,8 +272,8 @@ def test_a_refused_stream_keeps_neither_lock_nor_descriptor(path: Path, opened: 
     for _ in range(3):
         with pytest.raises(AuditError, match="continued: not an event"):
             FileAudit(path, key=KEY)
-        assert "not an event" in refused(log)
-    with held(path):
+        assert "not an event" in append_error(log)
+    with locked_file(path):
         path.write_bytes(whole)
     log.append(event())
 
@@ -278,10 +281,10 @@ def test_a_refused_stream_keeps_neither_lock_nor_descriptor(path: Path, opened: 
     assert descriptors() == before
 
 
-# not what was seen of it
+# A file that was changed after the last append
 
 LOST = "has lost or changed events that this process has seen"
-REPLACED = "events were left out, put in, moved or repeated"
+REPLACED = "events were removed, inserted, moved or repeated"
 
 
 def unlinked(path: Path) -> None:
@@ -358,16 +361,16 @@ def repeated(path: Path) -> None:
         (repeated, f"cannot be continued: {REPLACED}"),
     ],
 )
-def test_a_stream_that_is_not_what_was_seen_of_it_takes_no_more_events(
+def test_append_to_an_audit_stream_that_was_changed_is_rejected(
     path: Path, opened: Appended, change: Callable[[Path], None], message: str
 ) -> None:
     log = opened(3)
     change(path)
 
-    assert refused(log).startswith(f"audit file {path} {message}")
+    assert append_error(log).startswith(f"audit file {path} {message}")
 
 
-def test_a_call_whose_audit_file_is_gone_is_denied(path: Path, opened: Appended) -> None:
+def test_call_is_denied_if_its_audit_file_was_deleted(path: Path, opened: Appended) -> None:
     hub = payments.Hub()
     with payments.engine() as engine:
         pep = Pep(payments.effective(), engine, audit=opened(), tools={"initiate_wire": hub.initiate_wire})
@@ -388,22 +391,22 @@ def test_a_call_whose_audit_file_is_gone_is_denied(path: Path, opened: Appended)
         pytest.param(b'{"agent":' + b"x" * LINE_BYTES, id="a line without end"),
     ],
 )
-def test_a_file_without_a_whole_last_event_is_not_continued(path: Path, content: bytes) -> None:
+def test_file_whose_last_event_is_incomplete_is_rejected(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
     with pytest.raises(AuditError, match="cannot be continued: ") as caught:
         FileAudit(path)
 
-    assert caught.value.hint == "see `pdp audit verify`; move it away as evidence, and start again with a new one"
+    assert caught.value.hint == "run `pdp audit verify`, move the file away as evidence, and start a new file"
     assert path.read_bytes() == content
 
 
-# what a killed writer, a full disk and a large event leave
+# Killed writers, a full disk and large events
 
 
 @pytest.mark.parametrize("torn", [b"{", b'{"agent":null,"app' + b"\0" * 100, b"x" * (LINE_BYTES - 1)])
 @pytest.mark.parametrize("unseen", [0, 1])
-def test_a_line_that_its_writer_did_not_finish_is_cut(
+def test_unfinished_line_that_a_killed_writer_left_in_the_audit_file_is_removed(
     path: Path, head: Path, opened: Appended, torn: bytes, unseen: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = opened(2, head=head)
@@ -416,7 +419,7 @@ def test_a_line_that_its_writer_did_not_finish_is_cut(
     assert path.read_bytes().startswith(whole)
     assert verified(path) == 4 + unseen
     assert [record.getMessage() for record in caplog.records] == [
-        f"audit file {path}: an unfinished line of {len(torn)} bytes was cut"
+        f"audit file {path}: an incomplete last line of {len(torn)} bytes was removed"
     ]
 
 
@@ -443,7 +446,7 @@ log.append(AuditEvent(time="t", type="x"))
 
 
 @pytest.mark.process
-def test_a_full_disk_leaves_the_stream_as_it_was_and_the_next_event_has_room(path: Path, head: Path) -> None:
+def test_full_disk_leaves_the_audit_stream_unchanged(path: Path, head: Path) -> None:
     command = [sys.executable, "-c", _FULL, str(path), str(head)]
     done = subprocess.run(command, check=True, timeout=PATIENCE, capture_output=True, text=True)
 
@@ -456,9 +459,9 @@ def test_a_full_disk_leaves_the_stream_as_it_was_and_the_next_event_has_room(pat
     FileAudit(path, head=head).close()
 
 
-def test_an_event_that_could_not_be_continued_after_is_refused(path: Path, opened: Appended) -> None:
+def test_audit_event_larger_than_the_limit_of_a_line_is_rejected(path: Path, opened: Appended) -> None:
     log = opened()
-    with pytest.raises(AuditError, match="is too large to be continued after"):
+    with pytest.raises(AuditError, match="exceeds the limit of 65535 bytes"):
         log.append(event(tool_call_id="x" * LINE_BYTES))
     log.append(event(tool_call_id="x" * (LINE_BYTES - 1000)))
     log.append(event())
@@ -467,10 +470,10 @@ def test_an_event_that_could_not_be_continued_after_is_refused(path: Path, opene
     assert verified(path) == 3
 
 
-# head
+# The head file, which names the last event
 
 
-def test_the_head_names_the_last_event_and_each_process_keeps_it(path: Path, head: Path, opened: Appended) -> None:
+def test_head_file_names_the_last_audit_event_of_any_process(path: Path, head: Path, opened: Appended) -> None:
     first, second = opened(2, head=head), opened(1, head=head)
     first.append(event())
     opened(1, head=head)
@@ -482,7 +485,7 @@ def test_the_head_names_the_last_event_and_each_process_keeps_it(path: Path, hea
 
 @pytest.mark.parametrize("change", [cut_by_an_event, emptied, unlinked, replaced_by_another_stream])
 @pytest.mark.parametrize("torn", [b"", b'{"agent":nu'])
-def test_a_stream_that_does_not_reach_its_head_is_refused_at_open_and_keeps_its_head(
+def test_audit_stream_that_ends_before_the_event_in_its_head_file_cannot_be_opened(
     path: Path, head: Path, opened: Appended, change: Callable[[Path], None], torn: bytes
 ) -> None:
     opened(3, head=head)
@@ -491,22 +494,25 @@ def test_a_stream_that_does_not_reach_its_head_is_refused_at_open_and_keeps_its_
     with path.open("ab") as file:
         file.write(torn)
 
-    with pytest.raises(AuditError, match=r"does not end (at its head, event 2|in a whole event)"):
+    with pytest.raises(AuditError, match=r"does not end at event 2|last event is incomplete"):
         opened(head=head)
     assert head.read_bytes() == known
 
 
-def test_a_stream_that_others_lost_events_of_is_refused_by_the_next_write(
-    path: Path, head: Path, opened: Appended
-) -> None:
+def test_append_fails_if_events_of_another_process_were_removed(path: Path, head: Path, opened: Appended) -> None:
     log = opened(2, head=head)
     opened(1, head=head)
     cut_by_an_event(path)
 
-    assert refused(log) == f"audit file {path} does not end at its head, event 2"
+    assert (
+        append_error(log)
+        == f"audit file {path} does not end at event 2, although the file's head names that event as the last one"
+    )
 
 
-def test_a_crash_between_event_and_head_is_caught_up(path: Path, head: Path, opened: Appended) -> None:
+def test_head_file_that_is_one_event_behind_is_updated_when_the_stream_is_opened(
+    path: Path, head: Path, opened: Appended
+) -> None:
     log = opened(2, head=head)
     behind = head.read_bytes()
     log.append(event())
@@ -514,26 +520,28 @@ def test_a_crash_between_event_and_head_is_caught_up(path: Path, head: Path, ope
     other = opened(1, head=head)
     head.write_bytes(behind)
 
-    assert "does not end at its head" in refused(other)
+    assert "although the file's head names that event as the last one" in append_error(other)
     head.write_bytes(b"")
     opened(1, head=head)
     assert verified(path) == 5
 
 
 @pytest.mark.parametrize("content", [b"x", b"{}", b'{"seq":"1","hash":"x"}', b'{"seq":1,"hash":2}', b"[]"])
-def test_a_damaged_head_lets_no_event_in(head: Path, opened: Appended, content: bytes) -> None:
+def test_append_to_an_audit_stream_with_a_damaged_head_file_is_rejected(
+    head: Path, opened: Appended, content: bytes
+) -> None:
     log = opened(1, head=head)
     head.write_bytes(content)
 
-    assert refused(log) == f"head {head} was changed: it does not name an event"
+    assert append_error(log) == f"head {head} was changed: it does not name an event"
 
 
-def test_a_head_that_cannot_be_written_keeps_the_event_out(path: Path, head: Path, opened: Appended) -> None:
+def test_appended_event_is_removed_if_the_head_file_cannot_be_written(path: Path, head: Path, opened: Appended) -> None:
     log = opened(1, head=head)
     content = path.read_bytes()
     head.rename(head.with_name("moved"))
 
-    assert refused(log) == f"head {head}: No such file or directory"
+    assert append_error(log) == f"head {head}: No such file or directory"
     assert path.read_bytes() == content
     opened(1)
     head.with_name("moved").rename(head)
@@ -541,23 +549,26 @@ def test_a_head_that_cannot_be_written_keeps_the_event_out(path: Path, head: Pat
     assert verified(path) == 3
 
 
-# key
+# The key of the stream
 
 
 @pytest.mark.parametrize("other", [None, b"x" * 32])
-def test_a_stream_is_continued_with_its_own_key_alone(opened: Appended, other: bytes | None) -> None:
+def test_audit_stream_can_be_continued_only_with_its_own_key(opened: Appended, other: bytes | None) -> None:
     opened(1)
-    with pytest.raises(AuditError, match=r"cannot be continued: (it is keyed, and no key was|the hash does not match)"):
+    with pytest.raises(
+        AuditError,
+        match=r"cannot be continued: (the event was written with a key, but no key was|the hash does not match)",
+    ):
         opened(key=other)
 
 
-def test_a_stream_without_a_key_is_not_continued_with_one(opened: Appended) -> None:
+def test_stream_without_a_key_cannot_be_continued_with_a_key(opened: Appended) -> None:
     opened(1, key=None)
-    with pytest.raises(AuditError, match="it is not keyed, and a key was given"):
+    with pytest.raises(AuditError, match="the event was written without a key, but a key was given"):
         opened()
 
 
-def test_a_key_comes_from_a_callback_or_a_file_elsewhere(path: Path, tmp_path: Path, opened: Appended) -> None:
+def test_key_can_be_bytes_a_function_or_a_file(path: Path, tmp_path: Path, opened: Appended) -> None:
     (tmp_path / "key").write_bytes(KEY + b"\n")
     for key in (KEY, lambda: KEY, tmp_path / "key"):
         log = opened(1, key=key)
@@ -572,8 +583,8 @@ def key_file(path: Path) -> Path:
     return path
 
 
-BESIDE = "lies in the folder of its stream, or below (use another folder)"
-SHORT = "has less than 32 bytes (make one with `openssl rand -hex 32`)"
+BESIDE = "must not be in the folder of its audit stream or below (use another folder)"
+SHORT = "is shorter than 32 bytes (create a key with `openssl rand -hex 32`)"
 
 
 @pytest.mark.parametrize(
@@ -589,7 +600,9 @@ SHORT = "has less than 32 bytes (make one with `openssl rand -hex 32`)"
         pytest.param(lambda _: lambda: "s" * 40, f"the key of audit file STREAM {SHORT}", id="text"),
     ],
 )  # fmt: skip
-def test_a_key_beside_the_stream_or_too_short_is_refused(path: Path, key: Callable[[Path], Any], message: str) -> None:
+def test_key_in_the_stream_folder_or_too_short_is_rejected(
+    path: Path, key: Callable[[Path], Any], message: str
+) -> None:
     given = key(path)
     with pytest.raises(AuditError) as caught:
         FileAudit(path, key=given)
@@ -598,19 +611,19 @@ def test_a_key_beside_the_stream_or_too_short_is_refused(path: Path, key: Callab
     assert not path.exists()
 
 
-def test_neither_key_nor_head_hides_behind_a_link(path: Path, tmp_path: Path, opened: Appended) -> None:
+def test_link_to_a_key_or_head_in_the_stream_folder_is_rejected(path: Path, tmp_path: Path, opened: Appended) -> None:
     link = tmp_path / "elsewhere"
     link.symlink_to(key_file(path.with_name("key")))
-    with pytest.raises(AuditError, match="lies in the folder of its stream"):
+    with pytest.raises(AuditError, match="must not be in the folder of its audit stream"):
         opened(key=link)
-    with pytest.raises(AuditError, match="lies in the folder of its stream"):
+    with pytest.raises(AuditError, match="must not be in the folder of its audit stream"):
         opened(head=link)
 
 
-# rotation
+# Rotation
 
 
-def test_the_next_event_begins_a_new_file_and_the_chain_goes_on(path: Path, head: Path, opened: Appended) -> None:
+def test_next_event_after_a_rotation_request_begins_a_new_file(path: Path, head: Path, opened: Appended) -> None:
     path.touch(mode=0o640)
     log, other, idle = opened(2, head=head), opened(0, head=head), opened(0, head=head)
     kept = [request_rotation(path), request_rotation(path)]
@@ -630,7 +643,7 @@ def test_the_next_event_begins_a_new_file_and_the_chain_goes_on(path: Path, head
     opened(1, head=head)
 
 
-def test_a_stream_that_is_rotated_when_it_is_opened_takes_its_head_along(
+def test_head_file_is_updated_if_opening_an_audit_stream_rotates_the_file(
     path: Path, head: Path, opened: Appended
 ) -> None:
     opened(2, head=head)
@@ -658,7 +671,7 @@ def append_for_ever(pipe):
 
 
 @pytest.mark.process
-def test_processes_that_are_killed_anywhere_lose_nothing_that_was_recorded(path: Path, head: Path) -> None:
+def test_killed_processes_lose_no_recorded_event(path: Path, head: Path) -> None:
     recorded = recorded_by_killed(_APPEND_FOR_EVER, str(path), str(head))
     FileAudit(path, head=head).close()
 
@@ -668,7 +681,7 @@ def test_processes_that_are_killed_anywhere_lose_nothing_that_was_recorded(path:
     assert sum(b'"type":"x"' in line for line in lines) >= recorded
 
 
-def test_a_hard_link_of_another_name_requests_nothing(path: Path, opened: Appended) -> None:
+def test_hard_link_with_an_unrelated_name_does_not_request_rotation(path: Path, opened: Appended) -> None:
     log, old = opened(1), path.with_name("audit.jsonl." + "0" * 12)
     path.with_name("backup").hardlink_to(path)
     old.touch()
@@ -677,25 +690,30 @@ def test_a_hard_link_of_another_name_requests_nothing(path: Path, opened: Append
     assert verified(path) == 2
     with pytest.raises(AuditError) as caught:
         request_rotation(path)
-    assert str(caught.value) == f"audit file {path} cannot be rotated: {old} is another file (move that away)"
+    assert (
+        str(caught.value)
+        == f"audit file {path} cannot be rotated: {old} already exists and is another file (move that file away)"
+    )
 
 
-def test_a_stream_that_cannot_be_rotated_goes_on(
+def test_audit_events_go_to_the_current_file_if_the_file_cannot_be_rotated(
     path: Path, opened: Appended, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(**_: Any) -> None:
+    def fail_to_open(**_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     log = opened(1)
     request_rotation(path)
-    monkeypatch.setattr(tempfile, "NamedTemporaryFile", refused)
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", fail_to_open)
     log.append(event())
 
     assert verified(path) == 2
-    assert [record.getMessage() for record in caplog.records] == [f"audit file {path} cannot be rotated, and goes on"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"audit file {path} cannot be rotated, so events are still appended to it"
+    ]
 
 
-def test_a_stream_whose_folder_cannot_be_waited_for_is_rotated_all_the_same(
+def test_rotation_succeeds_if_the_folder_cannot_be_synced(
     path: Path, opened: Appended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fsync(file: int) -> None:
@@ -714,11 +732,11 @@ def test_a_stream_whose_folder_cannot_be_waited_for_is_rotated_all_the_same(
     assert verify_chain(lines, KEY) == len(lines) == 4
 
 
-def test_a_rotated_stream_that_is_held_is_waited_for_off_the_event_loop(path: Path, opened: Appended) -> None:
+def test_offer_to_a_locked_stream_after_rotation_returns_a_function_that_appends(path: Path, opened: Appended) -> None:
     log, other = opened(1), opened(0)
     request_rotation(path)
     other.append(event())
-    with held(path):
+    with locked_file(path):
         waiting = log.offer(event())
     assert waiting is not None
     waiting()
@@ -727,32 +745,32 @@ def test_a_rotated_stream_that_is_held_is_waited_for_off_the_event_loop(path: Pa
 
 
 @pytest.mark.parametrize("content", [b"", b"hello\n", b'{"a":1}\n', b"[]\n"])
-def test_what_is_not_a_stream_with_events_is_not_rotated(path: Path, content: bytes) -> None:
+def test_audit_file_without_events_is_not_rotated(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(AuditError, match="cannot be rotated: its first line is not an event"):
         request_rotation(path)
 
 
-# opening
+# Opening and closing
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [("none/audit.jsonl", "cannot be opened: No such file or directory"), ("../stream", "cannot be opened: Is a dir")],
 )
-def test_what_cannot_be_opened_is_named(path: Path, name: str, message: str) -> None:
+def test_error_names_a_file_that_cannot_be_opened(path: Path, name: str, message: str) -> None:
     with pytest.raises(AuditError, match=message):
         FileAudit(path.parent / name)
 
 
-def test_a_device_is_not_a_stream() -> None:
+def test_device_file_as_an_audit_file_is_rejected() -> None:
     with pytest.raises(AuditError, match="audit file /dev/null is not a regular file"):
         FileAudit(Path("/dev/null"))
 
 
-def test_a_closed_file_takes_no_events(opened: Appended) -> None:
+def test_append_to_a_closed_audit_stream_is_rejected(opened: Appended) -> None:
     log = opened(1)
     log.close()
     log.close()
 
-    assert refused(log).endswith("is closed")
+    assert append_error(log).endswith("is closed")

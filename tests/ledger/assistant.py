@@ -1,4 +1,4 @@
-"""The assistant example, as tests use it: what it reads is labelled, and what it writes is decided by that."""
+"""The assistant example for tests. Its manifest has labels for results and arguments."""
 
 from typing import Any
 
@@ -26,16 +26,13 @@ READ = {"tool": "read_mail", "arguments": {"mail_id": "m-1"}}
 
 
 def effective() -> EffectiveManifest:
-    """The example's manifest with its governance."""
     return load_effective(EXAMPLE / "manifest.yaml", EXAMPLE / "governance.yaml")
 
 
 def session(**changes: Any) -> Session:
-    """Somebody's session, with `changes` laid over it."""
     return Session(**{**SESSION, **changes})
 
 
 def invite(*participants: str, **changes: Any) -> dict[str, Any]:
-    """A proposal to invite people, with some arguments changed."""
     event = {"title": "Lunch", "day": "2026-07-03", "start": "12:30", "participants": list(participants)}
     return {"tool": "create_event", "arguments": {**event, **changes}}

@@ -1,4 +1,4 @@
-"""Attackers who know the rules and the user's prompt: their calls ask a person, and the user's own calls run."""
+"""Attackers who know the rules and the prompt only reach a STEP_UP, while the calls of the user run."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -115,7 +115,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pep]:
 
 
 def _codes(base: Pep, prompt: str, reads: list[Read], call: Call) -> set[str]:
-    """Return what a call is asked about after these reads, each with its arguments and its answer."""
     session = Session(claims={"sub": "ann", "emts": {"desk": True}}, run_id="run-1", prompt=(prompt,))
     ledger = MemoryLedger()
     for tool, arguments, answer in reads:
@@ -145,7 +144,7 @@ def _codes(base: Pep, prompt: str, reads: list[Read], call: Call) -> set[str]:
     ],
     ids=["money", "a stated amount", "access", "a mail by its text", "a mail without words", "a mail", "a link"],
 )  # fmt: skip
-def test_a_party_gets_messages_that_the_user_asked_for_and_nothing_else(
+def test_message_to_a_party_of_the_data_needs_approval_unless_the_user_asked_for_the_message(
     base: Pep, prompt: str, reads: list[Read], call: Call, asked: set[str]
 ) -> None:
     assert _codes(base, prompt, reads, call) == asked
@@ -169,7 +168,7 @@ def test_a_party_gets_messages_that_the_user_asked_for_and_nothing_else(
         ([_search(query="stapler"), PAGE], set()),
     ],
 )
-def test_a_search_for_a_strangers_words_washes_nothing(base: Pep, reads: list[Read], asked: set[str]) -> None:
+def test_result_of_a_search_for_untrusted_words_is_not_trusted(base: Pep, reads: list[Read], asked: set[str]) -> None:
     assert _codes(base, SPENT, reads, ORDER) == asked
 
 
@@ -196,11 +195,13 @@ def test_a_search_for_a_strangers_words_washes_nothing(base: Pep, reads: list[Re
         ("Set my password to newPin", ("set_password", {"password": "newPin"}), set()),
     ],
 )  # fmt: skip
-def test_what_is_destroyed_is_named_and_asked_for(base: Pep, prompt: str, call: Call, asked: set[str]) -> None:
+def test_destructive_call_needs_approval_unless_the_user_requested_the_call_and_named_its_target(
+    base: Pep, prompt: str, call: Call, asked: set[str]
+) -> None:
     assert _codes(base, prompt, [PAGE], call) == asked
 
 
-def test_an_account_that_is_a_key_is_a_strangers(base: Pep) -> None:
+def test_account_in_an_object_key_of_a_result_is_untrusted(base: Pep) -> None:
     keyed: Read = ("read_page", {}, {"pay_now_to": {THIEF: None}})
 
     assert _codes(base, SPENT, [keyed], ("send_money", {"recipient": THIEF, "amount": 1})) == {
@@ -209,7 +210,9 @@ def test_an_account_that_is_a_key_is_a_strangers(base: Pep) -> None:
 
 
 @pytest.mark.parametrize("reads", [FLOOD, MAILS], ids=["numbers", "mails"])
-def test_a_run_that_remembers_no_more_goes_on_and_asks(base: Pep, reads: list[Read]) -> None:
+def test_run_at_its_maximum_number_of_values_continues_and_unknown_values_need_approval(
+    base: Pep, reads: list[Read]
+) -> None:
     mail = ("send_mail", {"recipients": ["bob@ok.example"], "body": "Hi"})
     pay = ("send_money", {"recipient": "bob@ok.example", "amount": 12345})
 

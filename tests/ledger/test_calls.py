@@ -1,4 +1,4 @@
-"""The ledger in the way of calls: who sees what a run has read, and what happens where nobody can know it."""
+"""The ledger of a run during calls: which calls see the labels of the run, and what happens without the ledger."""
 
 import logging
 import sqlite3
@@ -75,7 +75,6 @@ def with_tools(base: Pep, ledger: LedgerStore, read_page: Callable[[], Any] = la
 
 
 def flow(evaluation: Evaluation) -> tuple[Any, ...]:
-    """What a call knew of its run: its labels, the sources of its argument, and the calls that brought it."""
     assert evaluation.request is not None
     known = evaluation.request["context"]["flow"]
     (argument,) = known["arguments"]
@@ -88,7 +87,7 @@ def denial(evaluation: Evaluation) -> tuple[Verdict | None, tuple[str, ...], boo
 
 
 @both_ways
-def test_a_run_is_known_by_what_it_has_read(base: Pep, ledger: LedgerStore, call: Call) -> None:
+def test_flow_of_a_call_has_the_labels_of_earlier_results(base: Pep, ledger: LedgerStore, call: Call) -> None:
     pep = with_tools(base, ledger)
     assert flow(call(pep, LOOK_UP, session())) == CLEAN
     assert call(pep, READ, session(), tool_call_id="call-1").result == PAGE
@@ -97,7 +96,7 @@ def test_a_run_is_known_by_what_it_has_read(base: Pep, ledger: LedgerStore, call
 
 
 @pytest.mark.parametrize("error", [ToolError, ToolUnavailableError])
-def test_what_a_failure_says_is_a_strangers(base: Pep, error: type[ToolError]) -> None:
+def test_text_of_a_failure_is_untrusted(base: Pep, error: type[ToolError]) -> None:
     def read_page() -> Any:
         raise error(f"ask for {IBAN}")
 
@@ -112,7 +111,9 @@ def test_what_a_failure_says_is_a_strangers(base: Pep, error: type[ToolError]) -
     [{"run_id": "run-2"}, {"claims": {"sub": "bob"}}, {"claims": {"iss": "https://other.example"}}],
     ids=["another run", "another caller", "another tenant"],
 )
-def test_nothing_is_known_elsewhere(base: Pep, ledger: LedgerStore, changes: dict[str, Any]) -> None:
+def test_labels_of_a_run_are_hidden_from_other_runs_callers_and_tenants(
+    base: Pep, ledger: LedgerStore, changes: dict[str, Any]
+) -> None:
     pep = with_tools(base, ledger)
     pep.call(READ, session(), tool_call_id="call-1")
     if "claims" in changes:
@@ -125,7 +126,7 @@ def test_nothing_is_known_elsewhere(base: Pep, ledger: LedgerStore, changes: dic
     assert flow(pep.call(LOOK_UP, session())) == CLEAN
 
 
-def test_another_replica_knows_it_and_so_does_the_next_process(base: Pep, url: str) -> None:
+def test_replicas_share_the_labels_of_a_run_and_keep_them_after_a_restart(base: Pep, url: str) -> None:
     with Database.open(url) as first, Database.open(url) as second:
         with_tools(base, SqlLedger(first)).call(READ, session(), tool_call_id="call-1")
         assert flow(with_tools(base, SqlLedger(second)).call(LOOK_UP, session())) == TAINTED
@@ -133,7 +134,7 @@ def test_another_replica_knows_it_and_so_does_the_next_process(base: Pep, url: s
         assert flow(with_tools(base, SqlLedger(third)).call(LOOK_UP, session())) == TAINTED
 
 
-def test_a_project_has_the_ledger_in_its_store(base: Pep, url: str, tmp_path: Path) -> None:
+def test_project_keeps_the_ledger_in_its_store(base: Pep, url: str, tmp_path: Path) -> None:
     (tmp_path / "manifest.yaml").write_text(MANIFEST)
     (tmp_path / "pdp.yaml").write_text(f"manifest: manifest.yaml\nstore: {url}\n")
     with Database.open(url) as opened:
@@ -146,7 +147,7 @@ def test_a_project_has_the_ledger_in_its_store(base: Pep, url: str, tmp_path: Pa
 
 
 @both_ways
-def test_no_call_goes_on_in_a_run_that_is_over(
+def test_call_in_an_expired_run_is_denied(
     base: Pep, ledger: LedgerStore, call: Call, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger.write(run_of(ledger.key, session().caller, "run-1"), RunLabels(), {}, time.time() - LIFETIME)
@@ -154,11 +155,13 @@ def test_no_call_goes_on_in_a_run_that_is_over(
 
     assert denial(call(pep, READ, session())) == (Verdict.DENY, ("flow.expired",), False)
     assert call(pep, READ, session(run_id="run-2")).result == PAGE
-    # A decision as others are: nobody has to look what is broken.
+    # An expired run is no fault of the service, so the denial of its calls is not logged as an error.
     assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-def test_a_full_run_reads_on_and_counts_unknown_values_as_a_strangers(base: Pep, ledger: LedgerStore) -> None:
+def test_run_with_the_maximum_number_of_values_accepts_calls_and_treats_unknown_values_as_untrusted(
+    base: Pep, ledger: LedgerStore
+) -> None:
     pages = [[f"{page}-{number}" for number in range(2_000)] for page in range(6)]
     pep = with_tools(base, ledger, lambda: pages.pop() if pages else PAGE)
     for number in range(7):
@@ -168,7 +171,9 @@ def test_a_full_run_reads_on_and_counts_unknown_values_as_a_strangers(base: Pep,
     assert known == (True, ["read_page"], ["account"], ["model", "untrusted"], [])
 
 
-def test_a_call_that_brings_nothing_in_takes_no_room_of_another_run(base: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_that_adds_no_values_does_not_remove_another_run_from_the_ledger(
+    base: Pep, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ledger_module, "MOST_RUNS", 1)
     pep = with_tools(base, MemoryLedger())
     pep.call(READ, session(), tool_call_id="call-1")
@@ -177,25 +182,27 @@ def test_a_call_that_brings_nothing_in_takes_no_room_of_another_run(base: Pep, m
     assert flow(pep.call(LOOK_UP, session())) == TAINTED
 
 
-def test_a_result_that_memory_has_no_room_for_is_withheld(base: Pep, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_module, "MOST_OVER", 0)
+def test_result_is_withheld_if_the_memory_ledger_reaches_its_maximum_size(
+    base: Pep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "MOST_EXPIRED", 0)
 
     assert withheld(with_tools(base, MemoryLedger()).call(READ, session()))
 
 
 def withheld(evaluation: Evaluation) -> bool:
-    """Whether the tool of an allowed call ran, and nothing of its result goes out."""
+    """Return whether an allowed call has run and its result was withheld."""
     assert evaluation.allowed
     lost = failure(evaluation)
     assert (lost.message, lost.details) == (
-        "the tool ran, and its result is withheld: the ledger of the run could not be written", {"effect": "done"},
+        "the tool ran, but its result is withheld, because the run's ledger could not be written", {"effect": "done"},
     )  # fmt: skip
     return evaluation.result is None and evaluation.executed
 
 
 @contextmanager
-def held(url: str) -> Iterator[None]:
-    """Let another connection hold the lock for writing as long as the block lasts."""
+def write_lock(url: str) -> Iterator[None]:
+    """Hold the write lock of the database in another connection during the `with` block."""
     path = url.removeprefix("sqlite:///")
     with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as connection:
         connection.execute("BEGIN IMMEDIATE")
@@ -203,29 +210,29 @@ def held(url: str) -> Iterator[None]:
 
 
 @both_ways
-def test_a_locked_ledger_stops_a_call_before_its_tool_and_its_result_after(
+def test_locked_ledger_denies_a_call_or_withholds_its_result(
     base: Pep, url: str, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.1)
-    # The plan is written before the decision.
+    # If the session has a plan, a call writes the plan to the ledger before the decision.
     planned = session(plan=[LOOK_UP], run_id="planned")
 
-    with Database.open(url) as opened, ExitStack() as holding:
+    with Database.open(url) as opened, ExitStack() as locks:
 
         def read_page() -> Any:
-            holding.enter_context(held(url))
+            locks.enter_context(write_lock(url))
             return PAGE
 
         pep = with_tools(base, SqlLedger(opened))
-        with held(url):
+        with write_lock(url):
             assert denial(call(pep, LOOK_UP, planned)) == (Verdict.DENY, ("store.unavailable",), False)
         assert withheld(call(with_tools(base, SqlLedger(opened), read_page), READ, session()))
-        holding.close()
+        locks.close()
         assert flow(call(pep, LOOK_UP, session())) == CLEAN
         assert call(pep, READ, session()).result == PAGE
 
 
-def test_nothing_of_a_result_is_in_the_database_in_clear(base: Pep, url: str, tmp_path: Path) -> None:
+def test_database_contains_no_result_in_clear_text(base: Pep, url: str, tmp_path: Path) -> None:
     with Database.open(url) as opened:
         ledger = SqlLedger(opened)
         with_tools(base, ledger).call(READ, session(prompt=("My dog is called Rex.",)), tool_call_id="call-1")

@@ -1,4 +1,4 @@
-"""What is shown of labels: events of the audit, reasons, and enforcement points that share what a run has seen."""
+"""Labels as people see them: in audit events, in explanations of reasons, and at several enforcement points."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -45,7 +45,7 @@ def events(pep: Pep, kind: str) -> list[Any]:
     return [event for event in desk.events(pep) if event["type"] == f"tool.{kind}"]
 
 
-def test_the_event_of_a_call_has_labels_and_no_values(pep: Pep) -> None:
+def test_audit_event_contains_labels_but_no_values(pep: Pep) -> None:
     pep.call(READ, session(), tool_call_id="c-17")
     pep.call(invite(STRANGER), session())
 
@@ -58,7 +58,7 @@ def test_the_event_of_a_call_has_labels_and_no_values(pep: Pep) -> None:
     assert STRANGER not in str(desk.events(pep))
 
 
-def test_what_a_profile_only_notes_stands_in_the_event(tmp_path: Path, engine: EmbeddedEngine) -> None:
+def test_audit_event_lists_noted_codes_of_an_allowed_call(tmp_path: Path, engine: EmbeddedEngine) -> None:
     rules = (EXAMPLE / "governance.yaml").read_text().replace("profile: balanced", "profile: watch")
     (tmp_path / "governance.yaml").write_text(rules)
     manifest = load_effective(EXAMPLE / "manifest.yaml", tmp_path / "governance.yaml")
@@ -72,7 +72,7 @@ def test_what_a_profile_only_notes_stands_in_the_event(tmp_path: Path, engine: E
     assert event["flow"]["noted"] == ["flow.not_anchored", "flow.target_untrusted"]
 
 
-def test_whoever_asks_for_approval_and_the_model_read_where_a_value_came_from(pep: Pep) -> None:
+def test_reason_explains_the_origin_of_a_value(pep: Pep) -> None:
     pep.call(READ, session(), tool_call_id="c-17")
 
     evaluation = pep.call(invite(STRANGER, title="with y"), session())
@@ -88,7 +88,7 @@ def test_whoever_asks_for_approval_and_the_model_read_where_a_value_came_from(pe
     assert said in evaluation.answer.text
 
 
-def test_enforcement_points_share_what_a_run_has_seen(pep: Pep) -> None:
+def test_enforcement_points_share_the_labels_of_a_run(pep: Pep) -> None:
     other = pep.with_changes(tools=TOOLS)
 
     pep.call(READ, session())
@@ -98,8 +98,7 @@ def test_enforcement_points_share_what_a_run_has_seen(pep: Pep) -> None:
     assert flow["untrusted"] == ["read_mail"]
 
 
-def test_the_digest_of_a_call_does_not_know_what_else_was_read(pep: Pep) -> None:
-    """An approval is not void because the agent has read on."""
+def test_later_read_does_not_change_the_call_digest(pep: Pep) -> None:
     pep.call(READ, session())
     first = pep.decide(invite("z@new.example"), session())
     pep.call({"tool": "read_mail", "arguments": {"mail_id": "m-2"}}, session(request_id="req-2"))
@@ -110,7 +109,7 @@ def test_the_digest_of_a_call_does_not_know_what_else_was_read(pep: Pep) -> None
     assert len(digests) == 1
 
 
-def test_the_audit_is_shown_with_what_tainted_a_run(tmp_path: Path, engine: EmbeddedEngine) -> None:
+def test_audit_show_names_the_tool_that_tainted_a_run(tmp_path: Path, engine: EmbeddedEngine) -> None:
     stream = tmp_path / "audit.jsonl"
     with closing(FileAudit(stream)) as log:
         pep = Pep(assistant.effective(), engine, tools=TOOLS, audit=log)

@@ -1,4 +1,4 @@
-"""Two spellings of one value, values within a text, and what counts as the user's own words."""
+"""Normal forms of values, values found inside texts, and values that the user wrote in the prompt."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from pdp.ledger.values import Prompt, host_of, leaf_values, links, names_somethi
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ("\uff22\uff4f\uff42", "bob"),
         ("ﬁle.txt", "FILE.TXT"),
@@ -27,14 +27,14 @@ from pdp.ledger.values import Prompt, host_of, leaf_values, links, names_somethi
         ("#4711", 4711),
     ],
 )
-def test_spellings_of_one_value(one: object, other: object) -> None:
-    assert normal(one) == normal(other) != ""
+def test_different_spellings_of_a_value_have_the_same_normal_form(first: object, second: object) -> None:
+    assert normal(first) == normal(second) != ""
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
-        ("0049170", 49170),  # a phone number
+        ("0049170", 49170),  # A text keeps its leading zeros, because the text may be a phone number.
         ("bob%40example.com", "bob@example.com"),
         ("pay@stra\u00dfe.example", "pay@strasse.example"),
         ("Ym9i", "bob"),
@@ -52,12 +52,12 @@ def test_spellings_of_one_value(one: object, other: object) -> None:
         ("C#", "C"),
     ],
 )
-def test_values_that_differ(one: object, other: object) -> None:
-    assert normal(one) != normal(other)
+def test_different_values_have_different_normal_forms(first: object, second: object) -> None:
+    assert normal(first) != normal(second)
 
 
 @pytest.mark.parametrize("value", [None, True, False, "", "  ", "x" * 257])
-def test_no_value(value: object) -> None:
+def test_normal_form_of_null_booleans_and_blanks_is_empty(value: object) -> None:
     assert normal(value) == ""
 
 
@@ -74,12 +74,12 @@ def test_no_value(value: object) -> None:
         ("to=INV-2291&sum=1417.20", ["inv-2291", "1417.2"]),
     ],
 )
-def test_values_within_a_text(text: str, values: list[str]) -> None:
+def test_within_returns_links_addresses_accounts_and_references_inside_a_text(text: str, values: list[str]) -> None:
     assert list(dict.fromkeys(within(text))) == values
 
 
 @pytest.mark.parametrize(
-    ("text", "leading"),
+    ("text", "expected"),
     [
         ("https://a.example/x, www.b.example; a.example/x and c.example/y?z=1.",
          ["https://a.example/x", "www.b.example", "c.example/y?z=1"]),
@@ -92,12 +92,12 @@ def test_values_within_a_text(text: str, values: list[str]) -> None:
          ["setup.py", "bill.txt.example", "a.example/bill.txt"]),
     ],
 )  # fmt: skip
-def test_what_leads_somewhere_in_a_text_is_given_once_as_written(text: str, leading: list[str]) -> None:
-    assert links(text) == leading
+def test_links_returns_each_link_of_a_text_once_and_unchanged(text: str, expected: list[str]) -> None:
+    assert links(text) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "leading"),
+    ("text", "expected"),
     [
         ("\uff45\uff56\uff49\uff4c\uff0e\uff43\uff4f\uff4d/pay", "evil.com/pay"),
         ("ev\u00adil.\u200bcom", "evil.com"),
@@ -139,8 +139,8 @@ def test_what_leads_somewhere_in_a_text_is_given_once_as_written(text: str, lead
         ("\u8bf7\u4ed8GB29NWBK60161331926819\u8c22", "GB29NWBK60161331926819"),
     ],
 )  # fmt: skip
-def test_what_leads_somewhere_is_found_in_other_letters(text: str, leading: str) -> None:
-    assert leading in links(text)
+def test_links_finds_disguised_and_international_spellings(text: str, expected: str) -> None:
+    assert expected in links(text)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_what_leads_somewhere_is_found_in_other_letters(text: str, leading: str)
         "call +49 170 1234567 on 12.05.2024 about order 4711-0815", "from 2024-05-12T10:00:00 to 11:00:00",
     ],
 )  # fmt: skip
-def test_what_leads_nowhere(text: str) -> None:
+def test_links_ignores_ordinary_text(text: str) -> None:
     assert links(text) == []
 
 
@@ -170,7 +170,7 @@ def test_what_leads_nowhere(text: str) -> None:
         ("eve@evil.example bob@home.example", ""),
     ],
 )
-def test_host_of_an_address(address: str, host: str) -> None:
+def test_host_of_returns_the_real_host(address: str, host: str) -> None:
     assert host_of(address) == host
 
 
@@ -190,7 +190,7 @@ _PROMPT = Prompt([
         "our-shop.com", "I",
     ],
 )  # fmt: skip
-def test_the_user_wrote_it(value: str | float) -> None:
+def test_says_is_true_for_values_that_the_user_wrote_in_the_prompt(value: str | float) -> None:
     assert _PROMPT.says(normal(value)) is (value != "I")
 
 
@@ -203,7 +203,7 @@ def test_the_user_wrote_it(value: str | float) -> None:
         "site.com/info/x", "mith (bob",
     ],
 )  # fmt: skip
-def test_the_user_did_not_write_it(value: str | float) -> None:
+def test_says_is_false_for_parts_of_words_and_values_missing_in_the_prompt(value: str | float) -> None:
     assert not _PROMPT.says(normal(value))
 
 
@@ -219,7 +219,7 @@ def test_the_user_did_not_write_it(value: str | float) -> None:
         ("\u1369" * 4, True),
     ],
 )
-def test_what_can_name_something(value: str | float, names: bool) -> None:
+def test_only_distinctive_values_can_identify_an_object(value: str | float, names: bool) -> None:
     assert names_something(normal(value)) is names
     assert _PROMPT.names(normal(value)) is (names and _PROMPT.says(normal(value)))
 
@@ -231,15 +231,15 @@ def test_what_can_name_something(value: str | float, names: bool) -> None:
         ("1200", True), ("'bill-december.txt'", False), ("read 'bill-december.txt", False),
     ],
 )  # fmt: skip
-def test_the_user_spelled_it(text: str, spelled: bool) -> None:
+def test_spells_is_true_only_for_exact_distinctive_or_quoted_texts_of_the_prompt(text: str, spelled: bool) -> None:
     assert _PROMPT.spells(text) is spelled
 
 
-def test_what_is_not_shown_of_a_prompt_is_left_out() -> None:
+def test_hidden_characters_of_a_prompt_are_ignored() -> None:
     assert Prompt(["pay on acme\u200b.example/pay"]).says("acme.example/pay")
 
 
-def test_leaves_have_json_pointers() -> None:
+def test_leaf_values_returns_values_with_json_pointers() -> None:
     value = {"a/b": [1, {"~": "x"}], "c": None, "d": True, "e": "", "f": " "}
 
     assert list(leaf_values(value)) == [("/a~1b/0", 1), ("/a~1b/1/~0", "x"), ("/f", " ")]
@@ -263,6 +263,6 @@ def test_leaves_have_json_pointers() -> None:
     ],
     ids=["dots", "ats", "mails", "commas", "accounts", "dashes", "schemes", "blanks", "hosts", "numbers", "brackets"],
 )
-def test_a_long_text_that_nearly_has_values_is_read(text: str) -> None:
+def test_search_for_values_ends_on_hostile_long_texts(text: str) -> None:
     assert len(set(within(text))) < 100
     assert len(links(text[:65_536])) < 100

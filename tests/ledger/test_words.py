@@ -1,4 +1,4 @@
-"""Where values came from, in words: a sentence for each code and source, whatever the details are."""
+"""Sentences that explain the origin of values, for each reason code and source and for malformed details."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ CODES = (
 )  # fmt: skip
 DATA = "The run has read account, health data"
 READ = "was read in the result of read_mail (call c-17), and you did not name it."
-STRANGERS = "The run has read what strangers wrote, in results of list_files, read_mail; "
+TAINTED = "The run has read untrusted text in results of list_files, read_mail; "
 
 
 def details(*sources: str, path: str = "/to/0", **more: Any) -> dict[str, Any]:
@@ -32,52 +32,55 @@ def details(*sources: str, path: str = "/to/0", **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("code", "found", "expected"),
+    ("code", "finding", "expected"),
     [
         ("target_untrusted", details("untrusted"),
          "The value of `to/0` was read in the result of read_mail (call c-17), and you did not name it."),
         ("target_untrusted", details("party"),
-         "The value of `to/0` took part in what read_mail (call c-17) returned, and anybody can take part."),
+         "The value of `to/0` is a participant in the result of read_mail (call c-17), and anyone can become one."),
         ("value_untrusted", details("model", path="/a~1b/x"),
-         "The value of `a/b/x` comes from the model alone: neither you nor any result has it."),
+         "The value of `a/b/x` comes only from the model: neither you nor any result contains it."),
         ("value_untrusted", details("model", "untrusted", path=""),
          f"The value of an argument that is not listed {READ}"),
         ("link_untrusted", details("untrusted"),
          f"A link, mail address or account in `to/0` {READ}"),
         ("target_untrusted", {**details("model", "untrusted"), "from": []},
-         "The value of `to/0` may be a stranger's, and you did not name it."),
+         "The value of `to/0` may be untrusted, and you did not name it."),
         ("address_composed", details("model", "untrusted"),
-         "Nobody wrote `to/0` as a whole: its host is known from read_mail (call c-17), and the rest is the model's."),
+         "The model composed `to/0`: its host comes from read_mail (call c-17), the rest from the model."),
         ("address_composed", details("model", "prompt", "untrusted"),
-         "Nobody wrote `to/0` as a whole: its host is known from you, and the rest is the model's."),
+         "The model composed `to/0`: its host comes from you, the rest from the model."),
         ("address_composed", details("model"),
-         "Nobody wrote `to/0` as a whole: neither you nor any result has its host, and the rest is the model's."),
+         "The model composed `to/0`: neither you nor any result contains its host."),
         ("egress", details("trusted", markings=["account", "health"]),
-         f"{DATA}, and where it would go, `to/0`, was written by the system into the result of read_mail (call c-17)."),
-        ("destructive", {}, STRANGERS + "you did not ask for this call, or did not name each of its targets."),
-        ("aimless", {}, STRANGERS + "the call is aimed at nothing, and you did not ask for it."),
-        ("not_anchored", {}, STRANGERS + "the call holds none of your words."),
-        ("off_plan", {}, STRANGERS + "the plan that was made before has only: list_files."),
+         DATA + ", and the call's destination "
+         + "`to/0` was written by the system into the result of read_mail (call c-17)."),
+        ("destructive", {}, TAINTED + "you did not ask for this call or did not name each of its targets."),
+        ("aimless", {}, TAINTED + "the call has no target, and you did not ask for it."),
+        ("not_anchored", {}, TAINTED + "the call contains none of your words."),
+        ("off_plan", {}, TAINTED + "the plan made before this contains only: list_files."),
         ("unknown", {}, None),
     ],
 )  # fmt: skip
-def test_a_sentence_for_each_finding(code: str, found: dict[str, Any], expected: str | None) -> None:
-    assert explanation(f"flow.{code}", found, FLOW) == expected
+def test_explanation_of_flow_labels_has_a_sentence_for_each_code(
+    code: str, finding: dict[str, Any], expected: str | None
+) -> None:
+    assert explanation(f"flow.{code}", finding, FLOW) == expected
 
 
-def test_the_best_source_speaks_for_a_value_and_links_stand_beneath_their_text() -> None:
+def test_origins_describes_the_most_trusted_source_of_each_argument_and_link() -> None:
     assert list(origins(FLOW)) == [
-        "the run has read what strangers wrote: list_files, read_mail",
+        "the run has read untrusted text from: list_files, read_mail",
         "the run has read account data",
         "`to/0` (destination) is in your own words",
-        "`body` (body) comes from the model alone: neither you nor any result has it",
+        "`body` (body) comes only from the model: neither you nor any result contains it",
         "a link in `body` was read in the result of read_mail (call c-17), and you did not name it",
     ]
-    assert list(origins({"untrusted": [], "markings": []})) == ["the run has read nothing that strangers wrote"]
+    assert list(origins({"untrusted": [], "markings": []})) == ["the run has read no untrusted text"]
     assert list(origins(None)) == []
 
 
-def test_nothing_steers_a_terminal_and_nothing_is_endless() -> None:
+def test_explanation_of_hostile_details_is_printable_and_short() -> None:
     found = details("untrusted", path="/\x1b[2J" + "x" * 999) | {"from": [{"tool": "t", "call": "\n" * 999}] * 99}
 
     text = explanation("flow.target_untrusted", found, FLOW) or ""
@@ -95,7 +98,9 @@ NAMES = st.sampled_from(("argument", "from", "sources", "markings", "untrusted",
 
 
 @given(st.sampled_from(CODES), st.dictionaries(NAMES, odd), st.dictionaries(NAMES, odd))
-def test_whatever_the_details_are_a_text_comes_out(code: str, found: dict[str, Any], flow: dict[str, Any]) -> None:
+def test_explanation_of_malformed_details_raises_no_error(
+    code: str, found: dict[str, Any], flow: dict[str, Any]
+) -> None:
     text = explanation(f"flow.{code}", found, flow)
 
     assert (text is None) == (code == "unknown")

@@ -1,4 +1,4 @@
-"""Obligations: fulfilled, or nothing runs; and a result that cannot be treated as they say is withheld."""
+"""Obligations: a call runs only if all its obligations can be fulfilled. If a handler fails, the result is withheld."""
 
 import asyncio
 import json
@@ -25,8 +25,8 @@ EFFECTIVE = payments.effective()
 SNAPSHOT = duty("pin_retrieval_snapshot")
 
 
-class Own(ObligationHandler):
-    """Notes what it is asked, and adds its name to a result."""
+class RecordingHandler(ObligationHandler):
+    """A handler that records its calls and adds the handler's parameter `name` to the result."""
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
@@ -45,7 +45,7 @@ class Own(ObligationHandler):
 def pep_of(
     respond: Callable[[dict[str, Any]], dict[str, Any]], result: Any = None, own: Any = None, **options: Any
 ) -> tuple[Pep, list[Any]]:
-    """An enforcement point whose only tool returns `result`, and what that was called with."""
+    """Return an enforcement point whose only tool returns `result`, and a list of the calls of the tool."""
     ran: list[Any] = []
 
     def initiate_wire(**arguments: Any) -> Any:
@@ -86,19 +86,22 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("obligation", "message"),
     [
-        *((duty(name, **given), f"{name}: its parameters cannot be used: {fault}") for name, given, fault in WRONG),
+        *(
+            (duty(name, **given), f"{name}: the obligation's parameters are not valid: {fault}")
+            for name, given, fault in WRONG
+        ),
         (duty("own", other=1), "own: name is its only parameter"),
-        (duty("unknown"), "nobody here can fulfil: unknown"),
+        (duty("unknown"), "no handler for: unknown"),
     ],
 )
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_an_obligation_that_cannot_be_fulfilled_is_a_deny_and_nothing_runs(
-    wrong: dict[str, Any], message: str, asynchronous: bool
+def test_call_is_denied_if_an_obligation_cannot_be_fulfilled(
+    obligation: dict[str, Any], message: str, asynchronous: bool
 ) -> None:
-    own = Own()
-    pep, ran = pep_of(lambda _: answer("ALLOW", duty("own", name="x"), wrong), {}, {"own": own})
+    own = RecordingHandler()
+    pep, ran = pep_of(lambda _: answer("ALLOW", duty("own", name="x"), obligation), {}, {"own": own})
     decided = asyncio.run(pep.acall(wire(), session())) if asynchronous else pep.call(wire(), session())
 
     assert (decided.verdict, decided.codes) == (Verdict.DENY, ("obligations.unfulfillable",))
@@ -127,7 +130,9 @@ REDACTED = "[redacted]"
         pytest.param(["/01"], {"01": 1}, {"01": REDACTED}, id="a name of digits"),
     ],
 )
-def test_redact(fields: list[str], result: Any, delivered: Any) -> None:
+def test_redact_obligation_replaces_the_values_at_the_given_pointers(
+    fields: list[str], result: Any, delivered: Any
+) -> None:
     before = canonical(result)
     ran = called(duty("redact", fields=fields), result=result)
 
@@ -155,7 +160,7 @@ def test_redact(fields: list[str], result: Any, delivered: Any) -> None:
         (SNAPSHOT, {"retrievalSnapshotId": "a", "retrieval_snapshot_id": "b"}),
     ],
 )
-def test_a_result_that_cannot_be_treated_so_is_withheld(obligation: dict[str, Any], result: Any) -> None:
+def test_result_is_withheld_if_an_obligation_cannot_be_fulfilled(obligation: dict[str, Any], result: Any) -> None:
     pep, ran = pep_of(lambda _: answer("ALLOW", duty("mark_result", markings=["pii"]), obligation), result)
     withheld = pep.call(wire(), session())
 
@@ -173,14 +178,14 @@ def test_a_result_that_cannot_be_treated_so_is_withheld(obligation: dict[str, An
 
 
 @pytest.mark.parametrize("result", [{"text": "Dear"}, {"text": "Dear", "state": "draft"}])
-def test_draft_only_makes_a_draft_of_a_copy(result: dict[str, Any]) -> None:
+def test_draft_only_obligation_sets_the_state_draft_in_a_copy_of_the_result(result: dict[str, Any]) -> None:
     before = dict(result)
 
     assert called(duty("draft_only"), result=result).result == {"text": "Dear", "state": "draft"}
     assert result == before
 
 
-def test_what_is_delivered_with_a_result() -> None:
+def test_markings_and_snapshot_are_delivered_with_the_result() -> None:
     marks = (duty("mark_result", markings=["pii", "corpus.a"]), duty("mark_result", markings=["pii", "b"]))
     for name in ("retrievalSnapshotId", "retrieval_snapshot_id"):
         ran = called(*marks, SNAPSHOT, result={name: "snap-1"})
@@ -189,7 +194,7 @@ def test_what_is_delivered_with_a_result() -> None:
         assert ran.result == {name: "snap-1"}
 
 
-def test_the_recorded_result_is_the_delivered_one() -> None:
+def test_audit_event_has_the_digest_of_the_redacted_result() -> None:
     pep, _ = pep_of(lambda _: answer("ALLOW", duty("redact", fields=["/iban"])), {"iban": "DE1"})
     pep.call(wire(), session())
 
@@ -197,7 +202,7 @@ def test_the_recorded_result_is_the_delivered_one() -> None:
     assert pep.audit.events[1]["result_digest"] == pep.audit.digest(b'{"iban":"[redacted]"}')
 
 
-def test_a_tool_that_fails_has_no_result_to_treat() -> None:
+def test_obligation_handlers_do_not_process_the_failure_of_a_tool() -> None:
     def initiate_wire(**_: Any) -> None:
         raise ConnectionError("hub is down")
 
@@ -208,8 +213,8 @@ def test_a_tool_that_fails_has_no_result_to_treat() -> None:
     assert (ran.outcome.failure.message, ran.markings) == ("ConnectionError", ())
 
 
-def test_the_applications_own_come_between_those_of_the_baseline() -> None:
-    own = {"later": Own(), "earlier": Own()}
+def test_handlers_of_the_application_run_between_draft_only_and_redact() -> None:
+    own = {"later": RecordingHandler(), "earlier": RecordingHandler()}
     ran = called(
         duty("redact", fields=["/by/0"]), duty("later", name="l"), duty("earlier", name="e"), duty("draft_only"),
         result={}, own=own,
@@ -219,15 +224,15 @@ def test_the_applications_own_come_between_those_of_the_baseline() -> None:
     assert [handler.seen for handler in own.values()] == [[({"name": name}, "initiate_wire")] for name in ("l", "e")]
 
 
-def test_deciding_alone_acts_on_nothing() -> None:
-    own = Own()
+def test_decide_does_not_run_obligation_handlers() -> None:
+    own = RecordingHandler()
     pep, _ = pep_of(lambda _: answer("ALLOW", duty("own", name="x")), {}, {"own": own})
 
     assert pep.decide(wire(), session()).allowed
     assert own.seen == []
 
 
-class Refusing(ObligationHandler):
+class FailingHandler(ObligationHandler):
     def __init__(self, step: str, error: BaseException) -> None:
         self.step, self.error = step, error
 
@@ -251,11 +256,13 @@ class Refusing(ObligationHandler):
     ("error", "message"),
     [
         (ObligationError("the desk is closed"), "own: the desk is closed"),
-        (RuntimeError("bug"), "own: its handler failed; the log says how"),
+        (RuntimeError("bug"), "own: the obligation's handler failed; see the log"),
     ],
 )
-def test_a_handler_that_refuses_is_a_deny(step: str, decided_first: Any, error: Exception, message: str) -> None:
-    pep, ran = pep_of(lambda _: answer("ALLOW", duty("own")), {}, {"own": Refusing(step, error)})
+def test_call_is_denied_if_a_handler_raises_before_the_run(
+    step: str, decided_first: Any, error: Exception, message: str
+) -> None:
+    pep, ran = pep_of(lambda _: answer("ALLOW", duty("own")), {}, {"own": FailingHandler(step, error)})
     denied = pep.call(wire(), session())
 
     assert (denied.codes, [reason.message for reason in denied.reasons]) == (("obligations.unfulfillable",), [message])
@@ -266,17 +273,17 @@ def test_a_handler_that_refuses_is_a_deny(step: str, decided_first: Any, error: 
     ]  # fmt: skip
 
 
-def test_a_handler_that_refuses_leaves_the_key_free() -> None:
-    refusing = Refusing("before", ObligationError("the desk is closed"))
-    pep, ran = pep_of(lambda _: answer("ALLOW", duty("own")), {}, {"own": refusing})
+def test_idempotency_key_is_free_after_an_obligation_handler_denied_its_call() -> None:
+    failing = FailingHandler("before", ObligationError("the desk is closed"))
+    pep, ran = pep_of(lambda _: answer("ALLOW", duty("own")), {}, {"own": failing})
     denied = pep.call(wire(), session())
-    refusing.step = ""
+    failing.step = ""
 
     assert (denied.executed, pep.call(wire(), session()).executed, len(ran)) == (False, True, 1)
 
 
-def test_a_handler_acts_after_the_event_of_the_decision() -> None:
-    own = Own()
+def test_obligation_handler_does_not_run_if_the_decision_cannot_be_recorded() -> None:
+    own = RecordingHandler()
     log = FailingAudit(AuditError("disk full"), takes=0)
     pep, ran = pep_of(lambda _: answer("ALLOW", duty("own", name="x")), {}, {"own": own}, audit=log)
     denied = pep.call(wire(), session())
@@ -284,8 +291,8 @@ def test_a_handler_acts_after_the_event_of_the_decision() -> None:
     assert (denied.codes, ran, own.seen) == (("audit.write_failed",), [], [])
 
 
-def test_a_handler_acts_once_for_each_idempotency_key() -> None:
-    own = Own()
+def test_obligation_handler_runs_once_per_idempotency_key() -> None:
+    own = RecordingHandler()
     pep, ran = pep_of(lambda _: answer("ALLOW", duty("own", name="x")), {}, {"own": own})
     calls = [pep.call(proposal, session()) for proposal in (wire(), wire(), wire(amount=1))]
 
@@ -293,8 +300,10 @@ def test_a_handler_acts_once_for_each_idempotency_key() -> None:
     assert (len(ran), own.seen) == (1, [({"name": "x"}, "initiate_wire")])
 
 
-def test_an_interrupt_while_a_handler_treats_the_result_is_recorded_as_unknown() -> None:
-    pep, ran = pep_of(lambda _: answer("ALLOW", duty("own")), {}, {"own": Refusing("on_result", KeyboardInterrupt())})
+def test_interrupt_during_on_result_is_recorded_as_unknown() -> None:
+    pep, ran = pep_of(
+        lambda _: answer("ALLOW", duty("own")), {}, {"own": FailingHandler("on_result", KeyboardInterrupt())}
+    )
     with pytest.raises(KeyboardInterrupt):
         pep.call(wire(), session())
 
@@ -304,24 +313,26 @@ def test_an_interrupt_while_a_handler_treats_the_result_is_recorded_as_unknown()
     )
 
 
-def test_a_handler_that_fails_on_a_result_withholds_it_and_its_log_does_not_quote_it(
+def test_result_is_withheld_and_not_logged_if_on_result_fails(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    ran = called(duty("own"), result={"iban": "DE1"}, own={"own": Refusing("on_result", RuntimeError("iban DE1"))})
+    ran = called(
+        duty("own"), result={"iban": "DE1"}, own={"own": FailingHandler("on_result", RuntimeError("iban DE1"))}
+    )
 
     assert ran.outcome.failure is not None
     assert (ran.result, ran.outcome.failure.details) == (None, {"obligation": "own", "effect": "done"})
     assert caplog.messages == ["the obligation own failed on a result: RuntimeError"]
 
 
-def test_a_handler_may_do_nothing_and_one_that_returns_something_else_withholds() -> None:
+def test_result_is_withheld_if_on_result_returns_another_type() -> None:
     assert called(duty("own", anything=1), result={"a": 1}, own={"own": ObligationHandler()}).result == {"a": 1}
 
-    class Careless(ObligationHandler):
+    class WrongReturnType(ObligationHandler):
         def on_result(self, parameters: Mapping[str, Any], delivery: Delivery) -> Delivery:
             return delivery.result  # type: ignore[no-any-return]
 
-    assert called(duty("own"), result={"a": 1}, own={"own": Careless()}).result is None
+    assert called(duty("own"), result={"a": 1}, own={"own": WrongReturnType()}).result is None
 
 
 class Asynchronous(ObligationHandler):
@@ -332,16 +343,28 @@ class Asynchronous(ObligationHandler):
 @pytest.mark.parametrize(
     ("own", "message"),
     [
-        ({"redact": Own()}, "obligation redact is fulfilled by the baseline (choose another id for your own)"),
-        ({"transform": Own()}, "obligation transform is fulfilled by the baseline (choose another id for your own)"),
+        (
+            {"redact": RecordingHandler()},
+            "obligation redact belongs to the baseline (choose another id for your handler)",
+        ),
+        (
+            {"transform": RecordingHandler()},
+            "obligation transform belongs to the baseline (choose another id for your handler)",
+        ),
         *(
-            ({"own": own}, "the handler of obligation own cannot be used (derive it from ObligationHandler)")
-            for own in (print, Own)
+            (
+                {"own": own},
+                (
+                    "the handler of obligation own is not an ObligationHandler (derive the handler's class from "
+                    "ObligationHandler)"
+                ),
+            )
+            for own in (print, RecordingHandler)
         ),
         ({"own": Asynchronous()}, "the handler of obligation own has an async check (make it a plain function)"),
     ],
 )
-def test_what_is_no_handler_is_refused_at_once(own: Any, message: str) -> None:
+def test_registration_of_an_invalid_handler_raises_an_error(own: Any, message: str) -> None:
     pep, _ = pep_of(lambda _: answer())
     for make in (lambda: pep_of(lambda _: answer(), own=own), lambda: pep.with_changes(obligations=own)):
         with pytest.raises(UsageError) as caught:
@@ -350,7 +373,9 @@ def test_what_is_no_handler_is_refused_at_once(own: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize("verdict", ["ALLOW", "STEP_UP", "DENY"])
-def test_log_level_logs_the_decision_whatever_it_is(caplog: pytest.LogCaptureFixture, verdict: str) -> None:
+def test_log_level_obligation_logs_the_decision_for_every_verdict(
+    caplog: pytest.LogCaptureFixture, verdict: str
+) -> None:
     levels = (duty("log_level", level="info"), duty("log_level", level="warning"))
     pep, _ = pep_of(lambda _: answer(verdict, *levels))
     with caplog.at_level(logging.DEBUG, logger="pdp.pep"):
@@ -368,18 +393,18 @@ def test_log_level_logs_the_decision_whatever_it_is(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize("verdict", ["STEP_UP", "DENY"])
-def test_obligations_of_what_does_not_run_only_inform(verdict: str) -> None:
-    own = Own()
-    given = (duty("unknown"), duty("own", wrong=1), duty("log_level", level=9), duty("transform"))
-    pep, ran = pep_of(lambda _: answer(verdict, *given), own={"own": own})
+def test_obligations_of_a_denied_or_held_call_are_returned_but_not_run(verdict: str) -> None:
+    own = RecordingHandler()
+    obligations = (duty("unknown"), duty("own", wrong=1), duty("log_level", level=9), duty("transform"))
+    pep, ran = pep_of(lambda _: answer(verdict, *obligations), own={"own": own})
     decided = pep.call(wire(), session())
 
     assert (decided.verdict, decided.codes, ran, own.seen) == (verdict, ("scripted.said",), [], [])
     assert len(decided.obligations) == 4
 
 
-def lowered(**parameters: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Transforms a wire of 47,500, and allows any other call."""
+def transforming_engine(**parameters: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return an engine function that transforms a wire of 47,500 and allows any other call."""
 
     def respond(request: dict[str, Any]) -> dict[str, Any]:
         if request["context"]["arguments"].get("amount") == 47500:
@@ -396,9 +421,9 @@ def recorded(pep: Pep) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_transform_puts_another_proposal_in_the_place_of_this_one(asynchronous: bool) -> None:
-    own = Own()
-    pep, ran = pep_of(lowered(set={"amount": 100, "reference": "reduced"}), {}, {"own": own})
+def test_transform_obligation_replaces_the_proposed_arguments(asynchronous: bool) -> None:
+    own = RecordingHandler()
+    pep, ran = pep_of(transforming_engine(set={"amount": 100, "reference": "reduced"}), {}, {"own": own})
     done = asyncio.run(pep.acall(wire(), session())) if asynchronous else pep.call(wire(), session())
 
     arguments = {**payments.ARGUMENTS, "amount": 100, "reference": "reduced"}
@@ -420,7 +445,7 @@ def test_transform_puts_another_proposal_in_the_place_of_this_one(asynchronous: 
     assert digests == [pep.audit.digest(canonical(each)) for each in (payments.ARGUMENTS, arguments, arguments)]
 
 
-def test_transform_to_another_tool_of_the_manifest() -> None:
+def test_transform_obligation_can_replace_the_tool() -> None:
     tools = {name: EFFECTIVE.tools["initiate_wire"].model_copy(update={"name": name}) for name in ("first", "second")}
     seen: list[str] = []
 
@@ -451,8 +476,8 @@ REJECTED = [
 
 
 @pytest.mark.parametrize(("parameters", "code"), REJECTED)
-def test_a_transformed_proposal_passes_all_checks_or_is_rejected(parameters: dict[str, Any], code: str) -> None:
-    pep, ran = pep_of(lowered(**parameters), {}, {"own": Own()})
+def test_invalid_transformed_proposal_is_rejected(parameters: dict[str, Any], code: str) -> None:
+    pep, ran = pep_of(transforming_engine(**parameters), {}, {"own": RecordingHandler()})
     done = pep.call(wire(), session())
 
     assert (done.verdict, done.decision, done.allowed, ran) == (None, None, False, [])
@@ -465,19 +490,17 @@ def test_a_transformed_proposal_passes_all_checks_or_is_rejected(parameters: dic
 @pytest.mark.parametrize(
     ("transforms", "asked"), [([{"amount": 1}], 2), ([{}], 2), ([{"amount": 1}, {"amount": 2}], 1)]
 )
-def test_a_proposal_is_transformed_once(transforms: list[dict[str, Any]], asked: int) -> None:
+def test_call_is_denied_if_policies_transform_the_call_twice(transforms: list[dict[str, Any]], asked: int) -> None:
     pep, ran = pep_of(lambda _: answer("ALLOW", *(duty("transform", set=arguments) for arguments in transforms)))
     done = pep.call(wire(), session())
 
-    assert [reason.message for reason in done.reasons] == [
-        "transform: a proposal is transformed once, and this would be the second time"
-    ]
+    assert [reason.message for reason in done.reasons] == ["transform: a proposal can be transformed only once"]
     assert (done.codes, ran) == (("obligations.unfulfillable",), [])
     assert isinstance(pep.engine, Scripted)
     assert len(pep.engine.asked) == asked
 
 
-def test_a_transformed_call_has_an_approval_of_its_own() -> None:
+def test_transformed_call_gets_a_separate_approval() -> None:
     def respond(request: dict[str, Any]) -> dict[str, Any]:
         context = request["context"]
         if context["arguments"]["amount"] == 47500:
@@ -496,7 +519,7 @@ def test_a_transformed_call_has_an_approval_of_its_own() -> None:
     assert approvals.get(asked.id).state == "consumed"
 
 
-def test_the_approval_of_a_proposal_is_not_that_of_what_takes_its_place() -> None:
+def test_approval_of_the_original_call_does_not_cover_the_transformed_call() -> None:
     def respond(request: dict[str, Any]) -> dict[str, Any]:
         if request["context"]["approval"] is None:
             return answer("STEP_UP")
@@ -515,8 +538,8 @@ def test_the_approval_of_a_proposal_is_not_that_of_what_takes_its_place() -> Non
     assert [event["approval_id"] for event in pep.audit.events[-2:]] == [asked.id, None]
 
 
-def test_a_transform_whose_first_decision_cannot_be_recorded_runs_nothing() -> None:
-    class Full(MemoryAudit):
+def test_transformed_call_does_not_run_if_the_first_decision_cannot_be_recorded() -> None:
+    class FailingOnce(MemoryAudit):
         takes = 0
 
         def append(self, event: AuditEvent) -> None:
@@ -525,14 +548,14 @@ def test_a_transform_whose_first_decision_cannot_be_recorded_runs_nothing() -> N
                 raise AuditError("disk full")
             super().append(event)
 
-    pep, ran = pep_of(lowered(set={"amount": 1}), own={"own": Own()}, audit=Full())
+    pep, ran = pep_of(transforming_engine(set={"amount": 1}), own={"own": RecordingHandler()}, audit=FailingOnce())
 
     assert (pep.call(wire(), session()).codes, ran) == (("audit.write_failed",), [])
     assert isinstance(pep.engine, Scripted)
     assert len(pep.engine.asked) == 1
 
 
-async def test_a_call_cancelled_at_its_second_decision_is_recorded() -> None:
+async def test_call_cancelled_during_its_second_decision_is_recorded() -> None:
     asked = asyncio.Event()
 
     class Waiting(Scripted):
@@ -542,7 +565,7 @@ async def test_a_call_cancelled_at_its_second_decision_is_recorded() -> None:
                 await asyncio.sleep(60)
             return self.evaluate(body, document)
 
-    pep = Pep(EFFECTIVE, Waiting(lowered(set={"amount": 1})), obligations={"own": Own()})
+    pep = Pep(EFFECTIVE, Waiting(transforming_engine(set={"amount": 1})), obligations={"own": RecordingHandler()})
     task = asyncio.create_task(pep.acall(wire(), session()))
     await asyncio.wait_for(asked.wait(), PATIENCE)
     task.cancel()

@@ -1,4 +1,4 @@
-"""The stores that the suite runs on: those in memory, and those of each scheme of `pdp.stores.url.STORES`."""
+"""Fixtures that run each store test in memory and with each database of `pdp.stores.url.STORES`."""
 
 from collections.abc import Iterator
 from pathlib import Path

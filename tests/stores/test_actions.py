@@ -1,4 +1,4 @@
-"""Staged actions: one for a key, and only the states that may follow; the same in memory and in a database."""
+"""Action stores in memory and in databases: each key has only one action, and only legal state changes are accepted."""
 
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -32,7 +32,7 @@ def stage(actions: ActionStore, owner: str = "https://id officer-123", **changes
     return actions.stage(Action.staged(**{**STAGED, "now": NOW, **changes}), owner)
 
 
-def test_what_is_staged(actions: ActionStore) -> None:
+def test_staged_action_has_its_fields_and_can_be_read(actions: ActionStore) -> None:
     action = stage(actions)
 
     assert asdict(action) == {
@@ -43,7 +43,7 @@ def test_what_is_staged(actions: ActionStore) -> None:
         assert actions.get(other) is None
 
 
-def test_one_key_is_one_action_in_whatever_state(actions: ActionStore) -> None:
+def test_staging_with_a_used_key_returns_the_stored_action_whatever_its_state(actions: ActionStore) -> None:
     first = stage(actions)
     assert stage(actions, decision_id="decision-2", now=NOW + 9) == first
     approved = actions.move(first, ActionState.APPROVED, approval_id="approval-1")
@@ -52,36 +52,38 @@ def test_one_key_is_one_action_in_whatever_state(actions: ActionStore) -> None:
     assert actions.list() == [approved]
 
 
-def test_a_key_that_stands_for_another_action_is_a_conflict(actions: ActionStore) -> None:
+def test_staging_with_a_key_that_another_action_has_used_is_a_conflict(actions: ActionStore) -> None:
     first = stage(actions)
 
     for changed in ("kind", "target", "payload_digest"):
         with pytest.raises(ActionConflictError) as caught:
             stage(actions, **{changed: "another"})
         assert str(caught.value) == (
-            f"the idempotency key 'idm-1' stands for another action, {first.id} "
+            f"the idempotency key 'idm-1' belongs to another action, {first.id} "
             "(use a new key for another kind, target or payload)"
         )
     assert actions.list() == [first]
 
 
-def test_keys_of_different_owners_have_nothing_in_common(actions: ActionStore) -> None:
-    found = [stage(actions, owner=owner, idempotency_key=key) for owner, key in (("a", "bc"), ("ab", "c"), ("b", "bc"))]
+def test_owners_can_use_the_same_key_for_different_actions(actions: ActionStore) -> None:
+    staged = [
+        stage(actions, owner=owner, idempotency_key=key) for owner, key in (("a", "bc"), ("ab", "c"), ("b", "bc"))
+    ]
 
-    assert actions.list() == found
-    assert len({action.id for action in found}) == len(found)
+    assert actions.list() == staged
+    assert len({action.id for action in staged}) == len(staged)
 
 
-def test_without_a_key_one_is_issued(actions: ActionStore) -> None:
-    one, two = (stage(actions, idempotency_key=None) for _ in range(2))
+def test_staging_without_key_generates_a_key(actions: ActionStore) -> None:
+    first, second = (stage(actions, idempotency_key=None) for _ in range(2))
 
-    assert one.id != two.id
-    assert one.idempotency_key != two.idempotency_key
-    assert stage(actions, idempotency_key=one.idempotency_key) == one
+    assert first.id != second.id
+    assert first.idempotency_key != second.idempotency_key
+    assert stage(actions, idempotency_key=first.idempotency_key) == first
 
 
 @pytest.mark.parametrize("before", ActionState)
-def test_only_legal_steps_are_made(before: ActionState) -> None:
+def test_action_accepts_only_the_documented_state_changes(before: ActionState) -> None:
     action = replace(Action.staged(**STAGED, now=NOW), state=before)
     for after in ActionState:
         if (before, after) in LEGAL:
@@ -89,10 +91,10 @@ def test_only_legal_steps_are_made(before: ActionState) -> None:
             continue
         with pytest.raises(ActionStateError) as caught:
             action.moved(after)
-        assert str(caught.value) == f"action {action.id} is {before}, and cannot become {after}"
+        assert str(caught.value) == f"action {action.id} is {before} and cannot become {after}"
 
 
-def test_an_action_goes_to_its_end_and_is_listed_by_its_state(actions: ActionStore) -> None:
+def test_action_moves_to_its_final_state_and_is_listed_by_state(actions: ActionStore) -> None:
     action = stage(actions)
     for state in (ActionState.APPROVED, ActionState.COMMITTED, ActionState.COMPENSATED):
         action = actions.move(action, state)
@@ -103,7 +105,7 @@ def test_an_action_goes_to_its_end_and_is_listed_by_its_state(actions: ActionSto
             actions.move(action, ActionState.STAGED)
 
 
-def test_what_was_approved_keeps_its_approval(actions: ActionStore) -> None:
+def test_committed_action_keeps_its_approval_id(actions: ActionStore) -> None:
     action = stage(actions)
 
     committed = actions.move(
@@ -112,21 +114,21 @@ def test_what_was_approved_keeps_its_approval(actions: ActionStore) -> None:
     assert committed.approval_id == "approval-1"
 
 
-def test_an_action_that_has_moved_since_does_not_move(actions: ActionStore) -> None:
+def test_state_change_fails_if_the_stored_action_has_changed(actions: ActionStore) -> None:
     action = stage(actions)
     actions.move(action, ActionState.DENIED)
 
     with pytest.raises(ActionStateError) as caught:
         actions.move(action, ActionState.APPROVED)
-    assert str(caught.value) == (f"action {action.id} is denied by now, and was staged (get it again and decide anew)")
+    assert str(caught.value) == f"action {action.id} is now denied, not staged (read the action again and decide again)"
     with pytest.raises(ActionStateError) as caught:
         actions.move(replace(action, id="another"), ActionState.APPROVED)
-    assert str(caught.value) == "action another is not there (get it again and decide anew)"
+    assert str(caught.value) == "action another does not exist (read the action again and decide again)"
     with pytest.raises(ActionStateError):
         actions.move(replace(action, state=ActionState.APPROVED), ActionState.COMMITTED)
 
 
-def test_of_all_that_move_an_action_one_succeeds(actions: ActionStore) -> None:
+def test_only_one_of_concurrent_state_changes_of_an_action_succeeds(actions: ActionStore) -> None:
     action = stage(actions)
 
     def move(state: ActionState) -> ActionState | None:
@@ -139,7 +141,7 @@ def test_of_all_that_move_an_action_one_succeeds(actions: ActionStore) -> None:
     assert [state for state in states if state] == [stored.state for stored in actions.list()]
 
 
-def test_of_all_that_stage_one_key_one_stages(actions: ActionStore) -> None:
+def test_concurrent_stagings_with_one_key_create_one_action(actions: ActionStore) -> None:
     assert at_once([lambda: stage(actions)] * 20) == [*actions.list()] * 20
 
 
@@ -150,26 +152,26 @@ def test_of_all_that_stage_one_key_one_stages(actions: ActionStore) -> None:
         pytest.param({"idempotency_key": ""}, "idempotency_key is empty", id="key"),
     ],
 )
-def test_what_is_empty_is_not_staged(changes: dict[str, Any], message: str) -> None:
+def test_action_with_an_empty_field_is_rejected(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         Action.staged(**{**STAGED, "now": NOW, **changes})
 
     assert str(caught.value) == f"an action cannot be staged: {message}"
 
 
-def test_memory_that_is_full_stages_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_store_at_its_maximum_size_rejects_new_actions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pdp.stores.memory.CAPACITY", 1)
     actions = MemoryActions()
     first = stage(actions)
 
     with pytest.raises(StoreFullError) as caught:
         stage(actions, idempotency_key="idm-2")
-    assert str(caught.value) == "1 actions are in memory (store them in a database)"
+    assert str(caught.value) == "the store in memory is full: it keeps 1 actions (use a database)"
     assert stage(actions) == first
 
 
 @pytest.mark.parametrize("state", [ActionState.STAGED, ActionState.DENIED, ActionState.APPROVED])
-def test_a_full_memory_forgets_the_oldest_of_yesterday_that_is_not_being_committed(
+def test_memory_store_at_its_maximum_size_drops_the_oldest_action_that_is_not_approved(
     monkeypatch: pytest.MonkeyPatch, state: ActionState
 ) -> None:
     monkeypatch.setattr("pdp.stores.memory.CAPACITY", 2)
@@ -185,7 +187,7 @@ def test_a_full_memory_forgets_the_oldest_of_yesterday_that_is_not_being_committ
 
 
 @pytest.mark.parametrize("record", ["nonsense", "{}"])
-def test_an_action_that_somebody_spoilt_is_an_error(tmp_path: Path, record: str) -> None:
+def test_damaged_action_record_raises_an_error(tmp_path: Path, record: str) -> None:
     with Database.open(made_database("sqlite", tmp_path)) as store:
         actions = SqlActions(store)
         action = stage(actions)

@@ -1,4 +1,4 @@
-"""Idempotency keys: what a key means for a call, the same in memory, in SQLite and in PostgreSQL."""
+"""Idempotency keys in memory, in SQLite and in PostgreSQL: the state of a key when a call begins."""
 
 import math
 import time
@@ -67,7 +67,7 @@ def replayed(execution: Execution) -> Execution:
     return execution._replace(started=False, error=None)
 
 
-def test_a_key_runs_once_and_gives_its_result_again(keys: IdempotencyStore) -> None:
+def test_repeated_call_with_a_used_key_returns_the_stored_result(keys: IdempotencyStore) -> None:
     assert keys.look(KEY, ARGUMENTS, NOW) is None
     keys.finish(begun(keys), Execution(result={"id": "w-1"}), now=NOW + 1)
 
@@ -76,8 +76,7 @@ def test_a_key_runs_once_and_gives_its_result_again(keys: IdempotencyStore) -> N
     assert keys.look(KEY, ARGUMENTS, NOW) == stored
 
 
-def test_a_result_comes_back_as_it_was(keys: IdempotencyStore) -> None:
-    """Numbers keep their types, texts their NUL, objects the order of their keys."""
+def test_stored_result_keeps_types_characters_and_key_order(keys: IdempotencyStore) -> None:
     result = [None, 1, 1.0, -0.5, 2**53 - 1, True, "", {"b": {"text": "\x00 \ud7ff 😀"}, "a": []}]
     keys.finish(begun(keys), Execution(result=result), now=NOW)
 
@@ -95,16 +94,16 @@ def test_a_result_comes_back_as_it_was(keys: IdempotencyStore) -> None:
         pytest.param("x" * 1024 * 1024, "it is larger than 1048576 bytes", id="too large"),
     ],
 )
-def test_a_result_that_cannot_be_kept_is_a_run_all_the_same(result: Any, why: str) -> None:
+def test_result_that_cannot_be_stored_is_stored_as_a_failure(result: Any, why: str) -> None:
     keys = MemoryIdempotency()
     keys.finish(begun(keys), Execution(result=result), now=NOW)
 
-    message = f"the tool ran under this idempotency key before, and its result could not be stored: {why}"
+    message = f"the tool already ran with this idempotency key, but its result could not be stored: {why}"
     failure = Failure(FAILED, message, {"effect": "done"})
     assert begin(keys) == Stored(Execution(failure=failure, started=False), None)
 
 
-def test_other_arguments_are_a_conflict(keys: IdempotencyStore) -> None:
+def test_used_key_with_other_arguments_is_a_conflict(keys: IdempotencyStore) -> None:
     token = begun(keys)
     assert begin(keys, arguments=OTHERS) == Conflict()
     keys.finish(token, Execution(), now=NOW)
@@ -112,21 +111,21 @@ def test_other_arguments_are_a_conflict(keys: IdempotencyStore) -> None:
     assert keys.look(KEY, OTHERS, NOW) == Conflict()
 
 
-def test_a_key_of_another_tenant_subject_tool_or_major_version_is_another_key(keys: IdempotencyStore) -> None:
+def test_keys_differ_by_tenant_subject_tool_and_major_version(keys: IdempotencyStore) -> None:
     keys.finish(begun(keys), Execution(), now=NOW)
 
     for part in IdempotencyKey._fields:
         assert isinstance(begin(keys, KEY._replace(**{part: "\x00 ' another"})), Fresh)
 
 
-def test_the_parts_of_a_key_do_not_run_together() -> None:
+def test_keys_that_differ_in_any_field_have_different_ids() -> None:
     parts = [["a", "bc", "d", "e", "f"], ["ab", "c", "d", "e", "f"], ["", "abc", "d", "e", "f"], ['a","bc', "d"]]
     ids = {IdempotencyKey(*(part + [""] * (5 - len(part)))).id for part in parts}
 
     assert len(ids) == len(parts)
 
 
-def test_the_key_of_an_entry() -> None:
+def test_key_contains_the_tool_and_its_major_version() -> None:
     entry = payments.effective().tools["initiate_wire"]
 
     def major(version: str | None) -> str:
@@ -140,13 +139,13 @@ def test_the_key_of_an_entry() -> None:
 
 
 @pytest.mark.parametrize("effect_class", [None, *EffectClass])
-def test_which_tools_may_have_an_effect(effect_class: EffectClass | None) -> None:
+def test_effect_class_tells_whether_a_tool_has_effects(effect_class: EffectClass | None) -> None:
     entry = payments.effective().tools["initiate_wire"].model_copy(update={"effect_class": effect_class})
 
     assert entry.has_effects == (effect_class in {None, "stage", "commit-low", "commit-high"})
 
 
-def test_a_key_whose_tool_runs_is_running_and_then_unknown(keys: IdempotencyStore) -> None:
+def test_unfinished_key_is_unknown_after_the_time_limit(keys: IdempotencyStore) -> None:
     begun(keys, lasting=30.0)
 
     assert begin(keys, now=NOW + 29) == Running(None)
@@ -154,7 +153,7 @@ def test_a_key_whose_tool_runs_is_running_and_then_unknown(keys: IdempotencyStor
         assert begin(keys, now=NOW + later, ttl=1.0) == Unknown(None, None)
 
 
-def test_a_run_that_ends_late_is_kept(keys: IdempotencyStore) -> None:
+def test_outcome_of_a_key_reported_after_the_time_limit_is_stored(keys: IdempotencyStore) -> None:
     token = begun(keys, lasting=1.0)
     assert begin(keys, now=NOW + 5) == Unknown(None, None)
     keys.finish(token, Execution(result=1), now=NOW + 9)
@@ -162,7 +161,7 @@ def test_a_run_that_ends_late_is_kept(keys: IdempotencyStore) -> None:
     assert begin(keys, now=NOW + 9) == Stored(Execution(result=1, started=False), None)
 
 
-def test_a_result_is_kept_for_its_time_to_live_from_its_end_on(keys: IdempotencyStore) -> None:
+def test_time_to_live_of_a_result_begins_when_its_run_ends(keys: IdempotencyStore) -> None:
     keys.finish(begun(keys, ttl=10.0), Execution(result=1), now=NOW + 5)
 
     assert isinstance(begin(keys, now=NOW + 14.9), Stored)
@@ -171,7 +170,7 @@ def test_a_result_is_kept_for_its_time_to_live_from_its_end_on(keys: Idempotency
     assert begin(keys, arguments=OTHERS, now=NOW + 15) == Running(None)
 
 
-def test_what_has_expired_is_forgotten_and_nothing_else(keys: IdempotencyStore) -> None:
+def test_pruning_the_store_deletes_only_expired_keys(keys: IdempotencyStore) -> None:
     def named(key: str) -> IdempotencyKey:
         return KEY._replace(key=key)
 
@@ -196,14 +195,16 @@ def test_what_has_expired_is_forgotten_and_nothing_else(keys: IdempotencyStore) 
         pytest.param(failed(effect="unknown"), False, id="a tool without effects"),
     ],
 )
-def test_a_failure_without_effect_frees_the_key(keys: IdempotencyStore, execution: Execution, effects: bool) -> None:
+def test_failure_whose_tool_had_no_effect_frees_the_key(
+    keys: IdempotencyStore, execution: Execution, effects: bool
+) -> None:
     keys.finish(begun(keys), execution, now=NOW, effects=effects)
 
     assert keys.look(KEY, ARGUMENTS, NOW) is None
     assert isinstance(begin(keys, arguments=OTHERS), Fresh)
 
 
-def test_a_failure_whose_effect_is_unknown_stays_so(keys: IdempotencyStore) -> None:
+def test_failure_with_an_unknown_effect_keeps_the_key_unknown(keys: IdempotencyStore) -> None:
     for number, details in enumerate(({"effect": "unknown"}, {"exception": "HubError"}, {"effect": "nothing"})):
         key, execution = KEY._replace(key=f"key-{number}"), failed(**details)
         keys.finish(begun(keys, key=key, ttl=1.0), execution._replace(error=ValueError()), now=NOW)
@@ -211,7 +212,7 @@ def test_a_failure_whose_effect_is_unknown_stays_so(keys: IdempotencyStore) -> N
         assert begin(keys, key, now=NOW + 1e9) == Unknown(replayed(execution), None)
 
 
-def test_a_failure_after_the_effect_is_stored(keys: IdempotencyStore) -> None:
+def test_key_stores_a_failure_whose_tool_had_an_effect(keys: IdempotencyStore) -> None:
     execution = failed(effect="done")
     keys.finish(begun(keys, ttl=10.0), execution, now=NOW)
 
@@ -219,11 +220,11 @@ def test_a_failure_after_the_effect_is_stored(keys: IdempotencyStore) -> None:
     assert isinstance(begin(keys, now=NOW + 10), Fresh)
 
 
-def test_details_and_messages_that_are_no_json_are_kept_as_far_as_they_are(keys: IdempotencyStore) -> None:
+def test_failure_details_that_are_not_json_are_dropped(keys: IdempotencyStore) -> None:
     failure = Failure(FAILED, "bad \ud800", {"effect": "done", "at": {1}})
     keys.finish(begun(keys), Execution(failure=failure), now=NOW)
-    told = Failure(FAILED, "bad \\ud800", {"effect": "done"})
-    assert begin(keys) == Stored(Execution(failure=told, started=False), None)
+    stored = Failure(FAILED, "bad \\ud800", {"effect": "done"})
+    assert begin(keys) == Stored(Execution(failure=stored, started=False), None)
 
     failure = Failure(FAILED, "bad", {"effect": ["done"], "at": {1}})
     keys.finish(begun(keys, key=KEY._replace(key="two")), Execution(failure=failure), now=NOW)
@@ -231,7 +232,7 @@ def test_details_and_messages_that_are_no_json_are_kept_as_far_as_they_are(keys:
     assert begin(keys, KEY._replace(key="two")) == Unknown(unknown, None)
 
 
-def test_what_was_not_begun_or_is_finished_is_not_finished_again(keys: IdempotencyStore) -> None:
+def test_finishing_a_key_fails_if_its_run_was_not_begun_or_is_already_finished(keys: IdempotencyStore) -> None:
     record = begun(keys)
     keys.finish(record, Execution(result=1), now=NOW)
     freed = begun(keys, key=KEY._replace(key="freed"))
@@ -240,11 +241,11 @@ def test_what_was_not_begun_or_is_finished_is_not_finished_again(keys: Idempoten
     for wrong in (record, freed, replace(record, id="another")):
         with pytest.raises(NotBegunError) as caught:
             keys.finish(wrong, Execution(result=2), now=NOW)
-        assert str(caught.value) == "no such run was begun, or it is finished"
+        assert str(caught.value) == "the run was not begun or is already finished"
     assert begin(keys) == Stored(Execution(result=1, started=False), None)
 
 
-def test_what_a_person_may_settle_is_listed(keys: IdempotencyStore) -> None:
+def test_store_lists_the_keys_whose_outcome_is_unknown(keys: IdempotencyStore) -> None:
     crashed, broken, done = (KEY._replace(key=name) for name in ("crashed \x00", "broken", "done"))
     keys.finish(begun(keys, key=done), Execution(result=1), now=NOW)
     keys.finish(begun(keys, key=broken), failed(), now=NOW)
@@ -259,7 +260,7 @@ def test_what_a_person_may_settle_is_listed(keys: IdempotencyStore) -> None:
     assert [*keys.unknown(NOW + 10)] == []
 
 
-def test_a_person_settles_what_is_unknown(keys: IdempotencyStore) -> None:
+def test_settling_a_key_with_unknown_outcome_stores_an_outcome_or_frees_the_key(keys: IdempotencyStore) -> None:
     crashed, broken = KEY._replace(key="crashed"), KEY._replace(key="broken")
     token = begun(keys, key=crashed, lasting=10.0)
     keys.finish(begun(keys, key=broken, ttl=5.0), failed(), now=NOW)
@@ -274,7 +275,7 @@ def test_a_person_settles_what_is_unknown(keys: IdempotencyStore) -> None:
         keys.finish(token, Execution(), now=NOW + 11)
 
 
-def test_what_is_not_unknown_is_not_settled(keys: IdempotencyStore) -> None:
+def test_settling_a_key_fails_if_its_outcome_is_known(keys: IdempotencyStore) -> None:
     begun(keys, lasting=10.0)
     done = KEY._replace(key="done")
     keys.finish(begun(keys, key=done), Execution(result=1), now=NOW)
@@ -287,7 +288,7 @@ def test_what_is_not_unknown_is_not_settled(keys: IdempotencyStore) -> None:
     assert begin(keys, done) == Stored(Execution(result=1, started=False), None)
 
 
-def test_an_approval_is_used_with_a_fresh_key_and_only_then(keys: IdempotencyStore) -> None:
+def test_beginning_a_key_uses_the_approval_only_if_the_key_is_new(keys: IdempotencyStore) -> None:
     used: list[Transaction | None] = []
     approval = ApprovalUse("approval-1", used.append)
     token = begun(keys, approval=approval)
@@ -300,19 +301,19 @@ def test_an_approval_is_used_with_a_fresh_key_and_only_then(keys: IdempotencySto
     assert (used[0] is None) == (not keys.blocking)
 
 
-def test_a_key_is_not_taken_when_the_approval_cannot_be_used(keys: IdempotencyStore) -> None:
-    def half(transaction: Transaction | None) -> None:
+def test_beginning_a_key_reserves_no_key_if_the_approval_cannot_be_used(keys: IdempotencyStore) -> None:
+    def fail_halfway(transaction: Transaction | None) -> None:
         if isinstance(transaction, Connection):
             transaction.execute(text("CREATE TABLE half (id INTEGER)"))
         raise OSError("away")
 
-    for _ in range(2):  # the table is gone as well
+    for _ in range(2):  # If the table of the first attempt still existed, the second attempt would fail.
         with pytest.raises(OSError, match="away"):
-            begin(keys, approval=ApprovalUse("a", half))
+            begin(keys, approval=ApprovalUse("a", fail_halfway))
     assert keys.look(KEY, ARGUMENTS, NOW) is None
 
 
-def test_memory_that_is_full_begins_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_store_at_its_maximum_size_rejects_new_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pdp.stores.memory.CAPACITY", 2)
     keys = MemoryIdempotency()
     keys.finish(begun(keys, key=KEY._replace(key="old"), ttl=10.0), Execution(), now=NOW)
@@ -322,15 +323,16 @@ def test_memory_that_is_full_begins_no_more(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(StoreFullError) as caught:
         begin(keys, new)
     assert str(caught.value) == (
-        "2 idempotency keys are in memory, and none has expired "
-        "(state a ttl in the entries, store keys in a database, and settle those of unknown outcome)"
+        "the store in memory is full: none of its 2 idempotency keys has expired "
+        "(set a ttl in the manifest entries, use a database, or settle keys with an unknown outcome)"
     )
     assert isinstance(begin(keys), Stored)
     assert isinstance(begin(keys, new, now=NOW + 10), Fresh)
 
 
-def test_memory_does_not_fill_for_good_with_keys_that_state_no_time_to_live(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call an hour, forty of them in a store for thirty, and those of an unknown outcome stay."""
+def test_memory_store_at_its_maximum_size_drops_day_old_keys_without_a_time_to_live(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("pdp.stores.memory.CAPACITY", 30)
     keys = MemoryIdempotency()
     unknown = [KEY._replace(key=f"unknown-{number}") for number in range(2)]
@@ -341,12 +343,14 @@ def test_memory_does_not_fill_for_good_with_keys_that_state_no_time_to_live(monk
         at = NOW + 3600.0 * hour
         key = KEY._replace(key=f"hour-{hour}")
         keys.finish(begun(keys, key=key, now=at), Execution(), now=at)
-        # Of the last day, none is forgotten.
+        # Only keys older than a day are dropped from the store.
         assert isinstance(begin(keys, KEY._replace(key=f"hour-{max(0, hour - 23)}"), now=at), Stored)
     assert [type(begin(keys, key, now=NOW + 1e9)) for key in unknown] == [Unknown, Unknown]
 
 
-def test_a_store_that_is_full_takes_a_key_as_soon_as_one_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_store_at_its_maximum_size_accepts_a_new_key_after_an_old_key_expired(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("pdp.stores.memory.CAPACITY", 2)
     keys = MemoryIdempotency()
     keys.finish(begun(keys, key=KEY._replace(key="without")), Execution(), now=NOW)
@@ -364,7 +368,7 @@ def test_a_store_that_is_full_takes_a_key_as_soon_as_one_has_expired(monkeypatch
 @pytest.mark.parametrize(
     "outcome", ["nonsense", "[]", "{}", '{"failure": {"code": "X", "message": "", "details": {}}}']
 )
-def test_a_result_that_somebody_spoilt_is_an_error_and_runs_nothing(tmp_path: Path, outcome: str) -> None:
+def test_damaged_outcome_raises_an_error(tmp_path: Path, outcome: str) -> None:
     with Database.open(made_database("sqlite", tmp_path)) as store:
         keys = SqlIdempotency(store)
         keys.finish(begun(keys), Execution(), now=NOW)
@@ -379,7 +383,7 @@ def test_a_result_that_somebody_spoilt_is_an_error_and_runs_nothing(tmp_path: Pa
     )
 
 
-def test_two_hundred_calls_with_twenty_keys_run_each_once(keys: IdempotencyStore) -> None:
+def test_only_one_of_concurrent_calls_with_one_key_runs(keys: IdempotencyStore) -> None:
     runs: Counter[str] = Counter()
 
     def call(number: int) -> tuple[str, Any]:

@@ -1,4 +1,4 @@
-"""The ledger of runs: what it remembers, the same in memory, in SQLite and in PostgreSQL."""
+"""Ledgers of runs in memory, in SQLite and in PostgreSQL."""
 
 import multiprocessing
 from collections.abc import Callable
@@ -50,8 +50,8 @@ def read(ledger: LedgerStore, *ids: str, run: str = RUN, now: float = NOW) -> Ru
     return ledger.read(run, ids, now)
 
 
-def is_over(ledger: LedgerStore, run: str = RUN, now: float = NOW) -> bool:
-    """Whether a run is over, for those who read and for those who write."""
+def is_expired(ledger: LedgerStore, run: str = RUN, now: float = NOW) -> bool:
+    """Return whether the ledger rejects reads and writes of the run, because the run has expired."""
     codes = set[str | None]()
     for step in (partial(read, ledger, run=run, now=now), partial(write, ledger, run=run, now=now)):
         try:
@@ -67,7 +67,7 @@ def numbered(count: int, start: int = 0) -> list[str]:
     return [f"value-{number}" for number in range(start, start + count)]
 
 
-def test_a_run_carries_what_was_written_to_it_and_says_what_it_is_asked_for(ledger: LedgerStore) -> None:
+def test_reading_a_ledger_returns_the_labels_and_the_sources_of_the_requested_values(ledger: LedgerStore) -> None:
     assert read(ledger, "a") == NOTHING
     write(ledger, PAGE, "a", "b")
 
@@ -75,7 +75,7 @@ def test_a_run_carries_what_was_written_to_it_and_says_what_it_is_asked_for(ledg
     assert read(ledger, run=OTHER) == NOTHING
 
 
-def test_what_a_model_named_comes_back_as_it_was(ledger: LedgerStore) -> None:
+def test_unusual_characters_in_names_are_preserved(ledger: LedgerStore) -> None:
     names = ("tool \x00 \ud7ff 😀", "", '"quoted" \\ \n')
     labels = RunLabels(frozenset(names), frozenset(names), names)
     origin = Origin(*names)
@@ -84,7 +84,7 @@ def test_what_a_model_named_comes_back_as_it_was(ledger: LedgerStore) -> None:
     assert read(ledger, "a") == RunView(labels, {"a": origin})
 
 
-def test_a_value_keeps_the_source_that_it_had_first(ledger: LedgerStore) -> None:
+def test_ledger_keeps_the_first_recorded_source_of_a_value(ledger: LedgerStore) -> None:
     write(ledger, PAGE, "a")
     write(ledger, RunLabels(), "a", "b", origin=DIRECTORY)
 
@@ -96,7 +96,7 @@ CHAT = RunLabels(frozenset({"read_chat"}), frozenset({"health"}))
 
 
 @pytest.mark.parametrize(
-    ("steps", "carried"),
+    ("steps", "expected"),
     [
         ([PAGE, RunLabels()], PAGE),
         ([PAGE, CHAT], RunLabels(frozenset({"read_page", "read_chat"}), frozenset({"account", "health"}))),
@@ -104,11 +104,13 @@ CHAT = RunLabels(frozenset({"read_chat"}), frozenset({"health"}))
         pytest.param([PAGE, PLAN], PAGE, id="no plan is pinned once a stranger's text was read"),
     ],
 )
-def test_labels_only_grow(ledger: LedgerStore, steps: list[RunLabels], carried: RunLabels) -> None:
+def test_writing_to_a_ledger_adds_labels_and_never_removes_labels(
+    ledger: LedgerStore, steps: list[RunLabels], expected: RunLabels
+) -> None:
     for labels in steps:
         write(ledger, labels)
 
-    assert read(ledger).labels == carried
+    assert read(ledger).labels == expected
 
 
 @pytest.mark.parametrize(
@@ -121,15 +123,15 @@ def test_labels_only_grow(ledger: LedgerStore, steps: list[RunLabels], carried: 
         (PLAN, PAGE),
     ],
 )
-def test_what_a_run_carries_already_is_not_new(known: RunLabels, new: RunLabels) -> None:
+def test_beyond_returns_only_the_labels_that_the_given_labels_lack(known: RunLabels, new: RunLabels) -> None:
     assert PAGE.beyond(known) == new
     assert PLAN.beyond(known).plan == (None if known == PLAN else PLAN.plan)
 
 
-def test_a_full_run_goes_on_and_remembers_what_is_no_strangers(ledger: LedgerStore) -> None:
+def test_run_with_the_maximum_number_of_values_stores_trusted_but_no_untrusted_values(ledger: LedgerStore) -> None:
     ids, own, full = numbered(MOST_VALUES), numbered(RESERVED, MOST_VALUES), PAGE._replace(full=True)
     write(ledger, PAGE, *ids[:-1])
-    # What is known takes no room.
+    # Values that the ledger already has do not count towards the maximum.
     write(ledger, RunLabels(), *ids)
     write(ledger, RunLabels(), *ids)
     assert read(ledger, *ids) == RunView(PAGE, dict.fromkeys(ids, STRANGER))
@@ -146,62 +148,65 @@ def test_a_full_run_goes_on_and_remembers_what_is_no_strangers(ledger: LedgerSto
     assert read(ledger, "one more") == NOTHING
 
 
-@pytest.mark.parametrize("brings", [MOST_VALUES + 1, 40_000])
-def test_one_result_may_bring_in_more_than_there_is_room_for(ledger: LedgerStore, brings: int) -> None:
-    write(ledger, PAGE, *numbered(brings))
+@pytest.mark.parametrize("count", [MOST_VALUES + 1, 40_000])
+def test_result_with_too_many_values_brings_the_run_to_its_maximum_number_of_values(
+    ledger: LedgerStore, count: int
+) -> None:
+    write(ledger, PAGE, *numbered(count))
 
     assert read(ledger, "value-0") == RunView(PAGE._replace(full=True), {})
 
 
-def test_a_run_is_over_a_day_after_its_last_call(ledger: LedgerStore) -> None:
+def test_run_expires_a_day_after_its_last_call(ledger: LedgerStore) -> None:
     write(ledger)
-    for hours in (20, 40):  # that it is read counts
+    for hours in (20, 40):  # A read also prolongs the life of the run.
         assert read(ledger, now=NOW + hours * 3600) == RunView(PAGE, {})
     write(ledger, now=NOW + 60 * 3600)
 
-    assert not is_over(ledger, now=NOW + 83 * 3600)
-    assert is_over(ledger, now=NOW + 83 * 3600 + LIFETIME)
-    assert is_over(ledger, now=NOW + 83 * 3600 + LIFETIME)
+    assert not is_expired(ledger, now=NOW + 83 * 3600)
+    assert is_expired(ledger, now=NOW + 83 * 3600 + LIFETIME)
+    assert is_expired(ledger, now=NOW + 83 * 3600 + LIFETIME)
 
 
-def test_a_run_that_is_over_is_not_begun_anew_for_a_month(ledger: LedgerStore) -> None:
+def test_expired_run_cannot_be_used_again_for_a_month(ledger: LedgerStore) -> None:
     write(ledger, PAGE, "a")
     write(ledger, run=OTHER, now=NOW + LIFETIME - 1)
 
     assert [ledger.prune(NOW + LIFETIME) for _ in range(2)] == [1, 0]
-    # Whatever the clock says by then.
-    assert is_over(ledger, now=NOW)
+    # The run stays expired even if the clock goes back.
+    assert is_expired(ledger, now=NOW)
     assert read(ledger, run=OTHER, now=NOW + LIFETIME) == RunView(PAGE, {})
     assert ledger.prune(NOW + REMEMBERED - 1) == 1
-    assert is_over(ledger, now=NOW + REMEMBERED - 1)
+    assert is_expired(ledger, now=NOW + REMEMBERED - 1)
     assert ledger.prune(NOW + REMEMBERED) == 0
     assert read(ledger, "a", now=NOW + REMEMBERED) == NOTHING
-    assert is_over(ledger, OTHER, now=NOW + REMEMBERED)
+    assert is_expired(ledger, OTHER, now=NOW + REMEMBERED)
 
 
-def test_runs_do_not_pile_up_where_nobody_prunes(ledger: LedgerStore) -> None:
+def test_new_run_prunes_expired_runs(ledger: LedgerStore) -> None:
     old = [f"old-{number}" for number in range(4)]
     for run in old:
         write(ledger, PAGE, "a", run=run)
     for number in range(2):
         write(ledger, run=f"new-{number}", now=NOW + LIFETIME)
-    # At a time at which they would go on.
-    assert [is_over(ledger, run) for run in old] == [True] * 4
+    # `is_expired` uses a time before the expiry. So the runs are expired because the writes of new runs marked them as
+    # expired.
+    assert [is_expired(ledger, run) for run in old] == [True] * 4
 
     for number in range(2):
         write(ledger, run=f"late-{number}", now=NOW + REMEMBERED)
     assert [read(ledger, run=run) for run in old] == [NOTHING] * 4
 
 
-def test_a_clock_that_steps_back_ends_no_run(ledger: LedgerStore) -> None:
+def test_clock_that_goes_back_does_not_expire_a_run(ledger: LedgerStore) -> None:
     write(ledger, now=NOW + LIFETIME)
     write(ledger, CHAT)
 
     assert read(ledger).labels == PAGE.joined(CHAT)
-    assert not is_over(ledger, now=NOW + 2 * LIFETIME - 1)
+    assert not is_expired(ledger, now=NOW + 2 * LIFETIME - 1)
 
 
-def test_a_run_that_is_ended_is_forgotten_and_its_id_is_free(ledger: LedgerStore) -> None:
+def test_ending_a_run_deletes_its_values_and_frees_the_run_id(ledger: LedgerStore) -> None:
     write(ledger, PAGE, "a")
     write(ledger, PAGE, "a", run=OTHER)
     write(ledger, run="over")
@@ -210,10 +215,10 @@ def test_a_run_that_is_ended_is_forgotten_and_its_id_is_free(ledger: LedgerStore
         ledger.end(run)
 
     assert [read(ledger, "a", run=run) for run in (RUN, "over")] == [NOTHING] * 2
-    assert is_over(ledger, OTHER)
+    assert is_expired(ledger, OTHER)
 
 
-def test_runs_of_other_callers_have_other_ids() -> None:
+def test_stored_run_ids_differ_by_caller_and_ledger_key() -> None:
     key = MemoryLedger().key
     callers = ['["https://id","ann"]', '["https://id","bob"]', '["https://other","ann"]']
 
@@ -222,7 +227,7 @@ def test_runs_of_other_callers_have_other_ids() -> None:
 
 
 @pytest.mark.parametrize(("writers", "is_full"), [(4, False), (5, True)])
-def test_of_several_writers_none_undoes_what_another_wrote(ledger: LedgerStore, writers: int, is_full: bool) -> None:
+def test_concurrent_writes_keep_all_labels_and_values(ledger: LedgerStore, writers: int, is_full: bool) -> None:
     share = MOST_VALUES // 4
 
     def work(number: int) -> None:
@@ -243,7 +248,7 @@ MEMORY_BOUNDS: list[tuple[str, int]] = [("MOST_RUNS", 2), ("MOST_IN_MEMORY", 5)]
 
 
 @pytest.mark.parametrize(("bound", "most"), MEMORY_BOUNDS)
-def test_where_memory_has_no_room_the_run_that_was_used_least_recently_is_over(
+def test_memory_ledger_at_its_maximum_size_expires_the_least_recently_used_run(
     monkeypatch: pytest.MonkeyPatch, bound: str, most: int
 ) -> None:
     monkeypatch.setattr(ledger_module, bound, most)
@@ -253,11 +258,11 @@ def test_where_memory_has_no_room_the_run_that_was_used_least_recently_is_over(
     read(ledger)
     write(ledger, PAGE, "a", "b", run="run-3")
 
-    assert [is_over(ledger, run) for run in (RUN, OTHER, "run-3")] == [False, True, False]
+    assert [is_expired(ledger, run) for run in (RUN, OTHER, "run-3")] == [False, True, False]
 
 
 @pytest.mark.parametrize(("bound", "most"), MEMORY_BOUNDS)
-def test_a_run_that_is_ended_takes_no_room_in_memory(monkeypatch: pytest.MonkeyPatch, bound: str, most: int) -> None:
+def test_ending_a_run_twice_frees_its_memory_only_once(monkeypatch: pytest.MonkeyPatch, bound: str, most: int) -> None:
     monkeypatch.setattr(ledger_module, bound, most)
     ledger = MemoryLedger()
     for run in (RUN, OTHER):
@@ -265,25 +270,25 @@ def test_a_run_that_is_ended_takes_no_room_in_memory(monkeypatch: pytest.MonkeyP
     for run in (OTHER, OTHER, "never begun"):
         ledger.end(run)
     write(ledger, PAGE, "a", "b", run="run-3")
-    assert [is_over(ledger, run) for run in (RUN, "run-3")] == [False, False]
+    assert [is_expired(ledger, run) for run in (RUN, "run-3")] == [False, False]
 
-    # And what was counted once is given back once.
+    # `OTHER` was ended twice. The second end must not free memory again, so the next run must replace the oldest run.
     write(ledger, PAGE, "a", "b", run="run-4")
-    assert [is_over(ledger, run) for run in (RUN, "run-3", "run-4")] == [True, False, False]
+    assert [is_expired(ledger, run) for run in (RUN, "run-3", "run-4")] == [True, False, False]
 
 
-def test_what_is_over_takes_room_in_memory_until_it_is_a_month_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_module, "MOST_OVER", 1)
+def test_memory_ledger_counts_expired_runs_for_a_month(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "MOST_EXPIRED", 1)
     ledger = MemoryLedger()
     write(ledger)
 
-    with pytest.raises(StoreFullError, match="1 runs are over, and in memory"):
+    with pytest.raises(StoreFullError, match="it keeps 1 expired runs"):
         write(ledger, run=OTHER, now=NOW + LIFETIME)
     write(ledger, run=OTHER, now=NOW + REMEMBERED)
     assert read(ledger, run=OTHER, now=NOW + REMEMBERED).labels == PAGE
 
 
-def test_nothing_is_left_in_the_database_of_runs_that_are_ended_or_over(database: Database) -> None:
+def test_database_deletes_the_rows_of_ended_and_expired_runs(database: Database) -> None:
     def rows(table: str) -> int:
         with database.read() as connection:
             return int(connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one())  # noqa: S608
@@ -300,7 +305,7 @@ def test_nothing_is_left_in_the_database_of_runs_that_are_ended_or_over(database
     assert rows("pdp_runs") == 0
 
 
-def test_all_who_use_a_database_have_its_key(database: Database) -> None:
+def test_ledgers_on_one_database_use_the_same_key(database: Database) -> None:
     with Database.open(database.url.render_as_string(hide_password=False)) as again:
         keys = {SqlLedger(each).key for each in (database, database, again)}
 
@@ -313,11 +318,11 @@ def test_all_who_use_a_database_have_its_key(database: Database) -> None:
     [
         ("UPDATE pdp_runs SET labels = '[1]'", read, "a run of pdp_runs cannot be read"),
         ("UPDATE pdp_runs SET labels = '{'", write, "a run of pdp_runs cannot be read"),
-        ("DELETE FROM pdp_ledger_key", lambda ledger: ledger.key, "the key of the run ledger is not there"),
+        ("DELETE FROM pdp_ledger_key", lambda ledger: ledger.key, "the key of the run ledger is missing"),
         ("DROP TABLE pdp_runs", read, "database "),
     ],
 )
-def test_a_damaged_database_is_a_failure(
+def test_damaged_ledger_raises_an_error(
     database: Database, statement: str, step: Callable[[SqlLedger], Any], message: str
 ) -> None:
     ledger = SqlLedger(database)
@@ -335,7 +340,7 @@ _context.set_forkserver_preload(["tests.stores.test_ledger"])
 
 
 def _write_much(url: str, number: int) -> None:
-    """Add to the run what only this process adds, and what all add."""
+    """Write values that only this process writes, and values that all processes write."""
     be_patient()
     with Database.open(url) as database:
         ledger = SqlLedger(database)
@@ -347,7 +352,7 @@ def _write_much(url: str, number: int) -> None:
 
 
 @pytest.mark.process
-def test_processes_see_what_others_wrote_and_lose_nothing_of_it(database: Database) -> None:
+def test_concurrent_processes_lose_no_labels_or_values(database: Database) -> None:
     url = database.url.render_as_string(hide_password=False)
     processes = [_context.Process(target=_write_much, args=(url, number)) for number in range(3)]
     for process in processes:

@@ -1,4 +1,4 @@
-"""Real processes, killed at any moment: no tool runs twice under a key, and no budget is passed or forgotten."""
+"""Processes are killed at random times. No tool runs twice for a key, no budget is exceeded, and no amount is lost."""
 
 import multiprocessing
 import os
@@ -43,7 +43,7 @@ def _have_effect(name: str, effects: Path) -> None:
 
 
 def _run(database: Database, name: str, effects: Path) -> None:
-    """Do what an enforcement point does with a key."""
+    """Begin a key, run the tool and finish the key, as an enforcement point does."""
     keys = SqlIdempotency(database)
     begun = keys.begin(_key(name), "sha256:a", ttl=None, now=time.time(), lasting=PATIENCE)
     if isinstance(begun, Fresh):
@@ -52,7 +52,7 @@ def _run(database: Database, name: str, effects: Path) -> None:
 
 
 def _spend(database: Database, name: str, effects: Path) -> bool:
-    """Do what an enforcement point does with a budget; every third call has no effect, and gives back."""
+    """Reserve a budget, run the tool and commit, as an enforcement point does. Some calls only release the budget."""
     budgets = SqlBudgets(database)
     if not budgets.reserve(name, TAKES, now=NOW, running_until=NOW + 60):
         return False
@@ -65,9 +65,9 @@ def _spend(database: Database, name: str, effects: Path) -> bool:
 
 
 def _until_killed(url: str, step: Step, names: list[str], effects: Path, dies_at: int | str | None) -> None:
-    """Take a step under every name, and die at that call of a function, or as the function of that name returns.
+    """Run `step` for every name. The process dies at call number `dies_at`, or when the function `dies_at` returns.
 
-    With None the process lives, and writes how many functions it called into `calls` beside `effects`.
+    If `dies_at` is None, the process survives and writes its number of function calls to the file `calls`.
     """
     calls = 0
     be_patient()
@@ -79,7 +79,7 @@ def _until_killed(url: str, step: Step, names: list[str], effects: Path, dies_at
             os.kill(os.getpid(), signal.SIGKILL)
 
     with Database.open(url) as database:
-        # What is done once in a process takes as long as three steps.
+        # The first call of a process does one-time work, so it is not counted.
         _run(database, f"first of {os.getpid()}", Path(os.devnull))
         sys.setprofile(count)
         for name in names:
@@ -90,7 +90,7 @@ def _until_killed(url: str, step: Step, names: list[str], effects: Path, dies_at
 
 
 def _codes(url: str, step: Step, effects: Path, *fates: tuple[list[str], int | str | None]) -> list[int | None]:
-    """Run one process for each of the fates at once, and return how they ended."""
+    """Start a process for each pair of names and `dies_at`. Run all processes at once and return their exit codes."""
     processes = [
         _context.Process(target=_until_killed, args=(url, step, names, effects, dies_at)) for names, dies_at in fates
     ]
@@ -109,9 +109,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return made_database(request.param, tmp_path)
 
 
-def test_processes_killed_anywhere_never_run_a_tool_twice(url: str, tmp_path: Path) -> None:
-    chance, effects, names = random.Random(20), tmp_path / "effects", list[str]()  # noqa: S311 - for a test to be repeated
-    # One lives, which says how many calls it takes here; one dies between the effect and its record.
+def test_killed_processes_never_run_a_tool_twice(url: str, tmp_path: Path) -> None:
+    chance, effects, names = random.Random(20), tmp_path / "effects", list[str]()  # noqa: S311 - a repeatable sequence
+    # The first process survives and counts its function calls. The second process dies when the tool had its effect,
+    # but before the effect is recorded.
     codes: list[int | None] = []
     for fate, name in ((None, "lives"), (_have_effect.__name__, "dies")):
         names += (started := [f"{name}.{each}" for each in range(4)])
@@ -120,7 +121,7 @@ def test_processes_killed_anywhere_never_run_a_tool_twice(url: str, tmp_path: Pa
     most = int((tmp_path / "calls").read_text())
     for number in range(4):
         new = [f"{number}.{each}" for each in range(4)]
-        # Keys of a round before are tried again, whatever became of them.
+        # Two keys of earlier rounds are tried again, even if their calls have finished.
         tried = new + chance.sample(names, 2)
         names += new
         codes += _codes(url, _run, effects, *((tried, chance.randrange(1, most)) for _ in range(2)))
@@ -140,12 +141,13 @@ def test_processes_killed_anywhere_never_run_a_tool_twice(url: str, tmp_path: Pa
                 assert (after[name], each.execution.result) == (1, name)
             else:
                 assert after[name] == before[name]
-        # Once the time that the tools may take is over, what was not finished is unknown: never free.
+        # When the time for the tools is over, the outcome of an unfinished key is unknown, so the tool cannot run
+        # again.
         assert {type(keys.look(_key(name), "sha256:a", time.time() + 1e6)) for name in names} == {Stored, Unknown}
 
 
-def test_processes_killed_anywhere_never_spend_more_than_there_is(url: str, tmp_path: Path) -> None:
-    effects, chance = tmp_path / "effects", random.Random(14)  # noqa: S311 - for a test to be repeated
+def test_killed_processes_never_exceed_a_budget(url: str, tmp_path: Path) -> None:
+    effects, chance = tmp_path / "effects", random.Random(14)  # noqa: S311 - a repeatable sequence
     codes = _codes(url, _spend, effects, ([f"first.{number}" for number in range(6)], None))
     most = int((tmp_path / "calls").read_text())
     for number in range(4):
@@ -153,7 +155,7 @@ def test_processes_killed_anywhere_never_spend_more_than_there_is(url: str, tmp_
         codes += _codes(url, _spend, effects, *fates)
     with Database.open(url) as database:
         budgets = SqlBudgets(database)
-        # Whoever is left takes what is there, to the last that fits.
+        # This process is not killed, so the process can use up the rest of the budget.
         last = [_spend(database, f"last.{number}", effects) for number in range(CAP)]
         used = [budgets.spent(take, NOW).used for take in TAKES]
         with database.read() as connection:
@@ -166,10 +168,10 @@ def test_processes_killed_anywhere_never_spend_more_than_there_is(url: str, tmp_
 
     assert set(codes) == {0, -signal.SIGKILL}
     assert not last[-1]
-    # The sum is that of its amounts, of both budgets those of the same calls, and nothing more would fit.
+    # The stored total of each budget equals its reservations, and every call has reserved both budgets.
     assert used == [kept["a"][0], kept["b"][0]] == [3 * kept["a"][1], kept["b"][1]]
     assert CAP - 3 < used[0] <= CAP
-    # What had its effect counts: it is committed, or nobody knows and it is listed.
+    # If a call had an effect, its amount is committed or listed as unknown.
     assert len(done) == len(set(done))
     assert kept["a"][2] + len(unknown) == kept["a"][1]
     assert kept["a"][2] <= len(done) <= kept["a"][1]

@@ -1,14 +1,14 @@
-"""Stores in a database: for all processes, and after a restart.
+"""Stores in a database, shared by all processes and kept after a restart.
 
-* database: `Database`, a SQLite file or PostgreSQL, opened; its transactions
+* database: `Database`, an open SQLite file or PostgreSQL database, and its transactions
 * tables: the tables, their revision, and the upgrade to it (migrations/)
 * keys: idempotency keys
-* records: actions and approvals
+* records: actions, approvals and remote calls
 * audit: the stream of events
-* ledger: runs of agents, and where their values came from
-* budgets: the sums of cumulative limits
-* tokens: what the service alone stores: access tokens, and how far each webhook has come
-* opened: the stores of one database together
+* ledger: runs of agents, and the sources of their values
+* budgets: the amounts spent of cumulative limits
+* tokens: access tokens and webhook positions of the service
+* opened: opens the stores of one database together
 """
 
 from pdp.installed import extra

@@ -1,7 +1,7 @@
-"""The stream of events in a database, which several processes append to.
+"""The audit stream in a database, to which several processes append.
 
-What comes while a transaction runs is written by the next one, all of it together. The stream ends at the row with the
-largest number, which every transaction reads anew, under a lock, as another process may have appended.
+Events that arrive during a transaction are written together in the next one. The stream ends at the row with the
+largest number. Every transaction locks and reads that row again, because another process may have appended.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from pdp.stores.sql.tables import audit
 
 _log = logging.getLogger("pdp.audit")
 
-# Given to the driver as they are: compiling them would take twice the time of a small transaction.
-_LOCK: Final = f"SELECT pg_advisory_xact_lock({0x7064705F61756400})"  # no other program has this number
+# The statements are passed to the driver as text, because compiling them takes twice as long as a small transaction.
+_LOCK: Final = f"SELECT pg_advisory_xact_lock({0x7064705F61756400})"  # No other program uses this lock number.
 _LAST: Final = "SELECT seq, line FROM pdp_audit ORDER BY seq DESC LIMIT 1"
 _INSERT: Final = "INSERT INTO pdp_audit (seq, type, approval_id, line) VALUES (%s, %s, %s, %s)"
-_IN_A_ROW: Final = 200  # of so many transactions of an event loop, one is the thread's
-_EVIDENCE: Final = "see `pdp audit verify`; keep the database as evidence, and start again with a new one"
+_IN_A_ROW: Final = 200  # After this many events in a row, an event loop leaves one event to the writer thread.
+_EVIDENCE: Final = "run `pdp audit verify`, keep the database as evidence, and use a new database"
 
 
 class AuditRow(NamedTuple):
-    """One event: its number, its type, the approval that it is a step of, if any, and the event itself as JSON."""
+    """A stored audit event: its number, its type, the id of its approval, if any, and the event as JSON."""
 
     seq: int
     type: str
@@ -42,7 +42,6 @@ class AuditRow(NamedTuple):
 
     @classmethod
     def of(cls, event: Mapping[str, Any], line: str) -> AuditRow:
-        """Return the row of a chained event."""
         kind = event["type"]
         return cls(event["seq"], kind, event.get("approval_id") if kind.startswith("approval.") else None, line)
 
@@ -54,16 +53,16 @@ class _End(NamedTuple):
 
 
 _Waiting = tuple["Sequence[AuditEvent]", Future[None]]
-_Done = asyncio.Future[Future[None] | None]  # of an event loop: recorded, or handed on to the thread
+# The result is None if the event was recorded. Otherwise it is a future that the writer thread completes.
+_Done = asyncio.Future[Future[None] | None]
 _Soon = tuple["Sequence[AuditEvent]", _Done]
 _EMPTY: Final = _End(-1, GENESIS, None)
 
 
 class SqlAudit(AuditLog):
-    """A stream in a database, open until `close`. Events are committed as by `Database.write`, not `durable`.
+    """An audit stream in a database. Its events survive a crash of the process, but perhaps not a power failure.
 
-    One thread writes for all others of its process. An event that cannot be written is not in the stream, unless the
-    AuditError says that it may be: the database failed while it committed.
+    One thread writes for all threads of its process. After a failed commit, an event may or may not be stored.
     """
 
     may_wait = True
@@ -72,37 +71,39 @@ class SqlAudit(AuditLog):
         super().__init__(key)
         self._database = database
         self._process = os.getpid()
-        self._end = _EMPTY  # the last event that was seen committed
+        self._end = _EMPTY  # The last committed event that this process has seen.
         self._waiting: list[_Waiting] = []
-        self._soon: dict[asyncio.AbstractEventLoop, list[_Soon]] = {}  # what each writes itself, in its next round
-        self._line = ""  # the one that was written last
+        # For each event loop, the events that it writes next.
+        self._soon: dict[asyncio.AbstractEventLoop, list[_Soon]] = {}
+        self._line = ""  # The line of the last event that was written.
         self._in_a_row = 0
         self._is_closed = False
         self._writer = ThreadPoolExecutor(1, "pdp-audit")
 
     def append(self, event: AuditEvent) -> None:
-        """As `AuditLog.append`; not while this thread has a transaction on the same SQLite file open."""
+        """Append an event. Do not call this method while the same thread has a transaction on the same SQLite file."""
         self._submit((event,)).result()
 
     def append_within(self, event: AuditEvent, transaction: object) -> None:
-        """As `AuditLog.append_within`; the event becomes a part of a transaction on the same SQLite file."""
-        own = isinstance(transaction, Connection) and self._database.owns(transaction)
-        if not own or self._database.dialect != "sqlite":
-            # In PostgreSQL the stream would be locked until that transaction ends, which may wait for who appends.
+        """Append an event, in `transaction` if its database is the same SQLite file, else in a separate transaction."""
+        is_own = isinstance(transaction, Connection) and self._database.owns(transaction)
+        if not is_own or self._database.dialect != "sqlite":
+            # In PostgreSQL, a separate transaction writes the event: otherwise the stream would stay locked until the
+            # end of the given transaction, which could deadlock.
             self.append(event)
             return
-        # Another transaction could not begin before this one ends.
-        assert isinstance(transaction, Connection)  # noqa: S101 - see above
+        # In SQLite, the given transaction writes the event, because no other transaction can begin before it ends.
+        assert isinstance(transaction, Connection)  # noqa: S101 - checked by `is_own` above
         cursor = transaction.connection.cursor()
-        self._take_up(cursor)
+        self._lock_end(cursor)
         self._insert(cursor, self._rows((event,)))
 
     def offer(self, event: AuditEvent) -> Future[None]:
-        """Have one event recorded; what is returned is done when it is, or has failed."""
+        """Queue an event. The returned future ends when the event is recorded, or with an `AuditError`."""
         return self._submit((event,))
 
     async def aappend(self, *events: AuditEvent) -> None:
-        """Async variant of `append`, in one transaction: all of the events are recorded, or none."""
+        """Append events in one transaction, so that all events are recorded or no event is."""
         if self._database.dialect != "sqlite":
             await asyncio.wrap_future(self._submit(events))
             return
@@ -114,12 +115,12 @@ class SqlAudit(AuditLog):
             soon.append((events, done))
         if len(soon) == 1:
             loop.call_soon(self._write_soon, loop)
-        handed_on = await done
-        if handed_on is not None:
-            await asyncio.wrap_future(handed_on)
+        queued = await done
+        if queued is not None:
+            await asyncio.wrap_future(queued)
 
     def lines(self, after: int, limit: int, *, approvals_only: bool = False) -> Sequence[AuditRow]:
-        """Return events after the one with the number `after` (-1: from the first), or those that approvals made."""
+        """Return up to `limit` events, or approval events only, after number `after` (-1 for the first)."""
         query = select(audit).where(audit.c.seq > after).order_by(audit.c.seq).limit(limit)
         if approvals_only:
             query = query.where(audit.c.approval_id.is_not(None))
@@ -127,13 +128,13 @@ class SqlAudit(AuditLog):
             return [AuditRow(*row) for row in connection.execute(query)]
 
     def last_seq(self) -> int:
-        """Return the number of the last event; -1 when there is none."""
+        """Return the number of the last event, or -1 if the stream is empty."""
         with self._database.read() as connection:
             last: int | None = connection.execute(select(func.max(audit.c.seq))).scalar()
         return -1 if last is None else last
 
     def close(self) -> None:
-        """Write what waits, and end. Appending afterwards is an AuditError."""
+        """Write the queued events and close the stream. Later appends raise `AuditError`."""
         if os.getpid() == self._process:
             self._is_closed = True
             self._writer.shutdown()
@@ -151,12 +152,12 @@ class SqlAudit(AuditLog):
         return done
 
     def _write_soon(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Write on an event loop what has come in this round of it; the thread does where the database is held."""
+        """Write the events that wait in this event loop. If the database is locked, let the writer thread write."""
         with self._lock:
             waiting = self._soon.pop(loop)
-        # The thread has its turn now and then, as it also brings SQLite's log up to date; and it knows of a close.
+        # The writer thread must write from time to time, because it also checkpoints SQLite's log and detects a close.
         self._in_a_row = (self._in_a_row + 1) % _IN_A_ROW
-        if self._in_a_row and not self._is_closed and self._written(waiting, self._database.write_at_once()):
+        if self._in_a_row and not self._is_closed and self._write_all(waiting, self._database.write_at_once()):
             return
         for events, done in waiting:
             if not done.done():
@@ -168,23 +169,23 @@ class SqlAudit(AuditLog):
     def _write_waiting(self) -> None:
         with self._lock:
             waiting, self._waiting = self._waiting, []
-        self._written(waiting, self._cursor())
+        self._write_all(waiting, self._cursor())
 
     @contextmanager
     def _cursor(self) -> Iterator[Any]:
         with self._database.write(durable=False) as connection:
             yield connection.connection.cursor()
 
-    def _written(self, waiting: Sequence[_Waiting | _Soon], transaction: AbstractContextManager[Any]) -> bool:
-        """Write what waits, and say so to whoever does; False: nothing is tried, as the transaction has no cursor."""
+    def _write_all(self, waiting: Sequence[_Waiting | _Soon], transaction: AbstractContextManager[Any]) -> bool:
+        """Write queued events and complete their futures. Return False if the transaction could not begin at once."""
         faults: list[AuditError | None] = []
         doubt = ""
         try:
             with transaction as cursor:
                 if cursor is None:
                     return False
-                waiting = [one for one in waiting if _is_wanted(one[1])]
-                self._end = self._take_up(cursor)
+                waiting = [entry for entry in waiting if _is_wanted(entry[1])]
+                self._end = self._lock_end(cursor)
                 rows: list[AuditRow] = []
                 for events, _ in waiting:
                     try:
@@ -196,15 +197,15 @@ class SqlAudit(AuditLog):
                 if rows:
                     self._insert(cursor, rows)
                     end = _End(self._seq - 1, self._prev, rows[-1].line)
-                    doubt = ", and may have the event or not"
+                    doubt = " (the event may be stored)"
             self._end = end
         except AuditError as error:
             faults = [error] * len(waiting)
         except StoreError as error:
             faults = [self._fault(f"cannot be appended to{doubt}: {error.message}", error.hint)] * len(waiting)
-        except BaseException:  # noqa: BLE001 - whoever waits has to know
-            _log.exception("events could not be recorded, which is a fault of the stream")
-            faults = [self._fault(f"failed{doubt}; the log says how")] * len(waiting)
+        except BaseException:  # noqa: BLE001 - every waiting caller needs the error
+            _log.exception("events could not be recorded: the audit stream failed")
+            faults = [self._fault(f"failed{doubt}; see the log")] * len(waiting)
         _settle(waiting, faults)
         return True
 
@@ -212,8 +213,8 @@ class SqlAudit(AuditLog):
         if os.getpid() != self._process:
             raise self._fault("was opened before this process was forked", "open it again")
 
-    def _take_up(self, cursor: Any) -> _End:
-        """Lock the stream and take it up at its end, which is returned."""
+    def _lock_end(self, cursor: Any) -> _End:
+        """Lock the stream and return its last event, after which the next event is chained."""
         if self._database.dialect == "postgresql":
             cursor.execute(_LOCK)
         cursor.execute(_LAST)
@@ -236,7 +237,7 @@ class SqlAudit(AuditLog):
         return _End(seq, event["hash"], line)
 
     def _rows(self, events: Sequence[AuditEvent]) -> list[AuditRow]:
-        """Chain events, and return their rows. AuditError: one cannot be written, and none of them is chained."""
+        """Chain events and return them as rows. If an event cannot be written, raise `AuditError` and chain none."""
         first, before, rows = self._seq, self._prev, []
         try:
             for event in events:
@@ -250,7 +251,7 @@ class SqlAudit(AuditLog):
     def _insert(self, cursor: Any, rows: list[AuditRow]) -> None:
         cursor.executemany(_INSERT if self._database.dialect == "postgresql" else _INSERT.replace("%s", "?"), rows)
 
-    def _write(self, line: bytes, line_hash: str) -> None:  # noqa: ARG002 - as every stream does
+    def _write(self, line: bytes, line_hash: str) -> None:  # noqa: ARG002 - signature of the base class
         self._line = line.decode()
 
     def _fault(self, message: str, hint: str | None = None) -> AuditError:
@@ -258,7 +259,7 @@ class SqlAudit(AuditLog):
 
 
 def _is_wanted(done: Future[None] | _Done) -> bool:
-    """Return whether somebody still waits, who can no longer give up."""
+    """Return whether the caller of an append still waits, and keep a waiting thread from cancelling the append."""
     return done.set_running_or_notify_cancel() if isinstance(done, Future) else not done.cancelled()
 
 

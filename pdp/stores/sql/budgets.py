@@ -1,7 +1,7 @@
-"""Budgets in a database: one sum for all processes, exact under concurrency.
+"""Budgets in a database: all processes share one total per budget, exact even with concurrent calls.
 
-A budget is a row with its sum, and each amount in it a row that says until when it counts. Whoever changes the
-sum holds the budget's row; those of one call are taken in one order, so that no two calls wait for each other.
+A budget is a row with its total. Each amount is a row with the time at which the amount stops counting. A change locks
+the budget's row. The budgets of a call are locked in a fixed order, so that calls do not deadlock.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from pdp.stores.sql.database import DatabaseStore
 from pdp.stores.sql.tables import budgets, dialect_insert, reservations
 
 
-def _later(one: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[Any]:
-    return case((one > other, one), else_=other)
+def _later(first: ColumnElement[Any], second: ColumnElement[Any]) -> ColumnElement[Any]:
+    return case((first > second, first), else_=second)
 
 
 _OF_BUDGET = reservations.c.budget == budgets.c.id
 _NOW: ColumnElement[Any] = bindparam("now")
-_OVER = select(func.coalesce(func.sum(reservations.c.amount), 0)).where(_OF_BUDGET, reservations.c.ends <= _NOW)
+_ENDED = select(func.coalesce(func.sum(reservations.c.amount), 0)).where(_OF_BUDGET, reservations.c.ends <= _NOW)
 _FIRST = select(func.min(reservations.c.ends)).where(_OF_BUDGET, reservations.c.ends > _NOW)
 _SPENT = select(
-    budgets.c.used - _OVER.scalar_subquery(), _FIRST.scalar_subquery(), budgets.c.currency
+    budgets.c.used - _ENDED.scalar_subquery(), _FIRST.scalar_subquery(), budgets.c.currency
 ).where(budgets.c.id == bindparam("budget"))  # fmt: skip
 _FORGET = (
     delete(reservations)
     .where(reservations.c.budget == bindparam("budget"), reservations.c.ends <= bindparam("long_ago"))
     .returning(reservations.c.amount)
 )
-_KEPT = budgets.c.used - bindparam("gone")
-_COUNTING = _KEPT - _OVER.scalar_subquery()
+_KEPT = budgets.c.used - bindparam("expired")
+_COUNTING = _KEPT - _ENDED.scalar_subquery()
 _ADD = (
     update(budgets)
     .where(budgets.c.id == bindparam("budget"))
@@ -47,17 +47,17 @@ _ADD = (
 )
 
 
-class _PassedError(Exception):
-    """A cap would be passed, or the sum is in another currency."""
+class _OverCapError(Exception):
+    """An amount does not fit into its budget's cap, or the budget is in another currency."""
 
 
 class SqlBudgets(DatabaseStore):
-    """Budgets in a database; a `BudgetStore`."""
+    """A `BudgetStore` in a database."""
 
     def spent(self, take: Take, now: float) -> Spent:
         with self._database.read() as connection:
             row = connection.execute(_SPENT, {"budget": take.budget, "now": now}).first()
-        # PostgreSQL's sums are decimals.
+        # PostgreSQL returns sums as decimals, so they are converted.
         return Spent(0) if row is None else Spent(int(row[0]), row[1], row[2])
 
     def reserve(
@@ -75,7 +75,7 @@ class SqlBudgets(DatabaseStore):
                     end = _take(connection, take, now)
                     row = {"id": reservation_id, "budget": take.budget, "names": take.names, "amount": take.amount}
                     connection.execute(insert(reservations), {**row, "ends": end, "running_until": running_until})
-        except _PassedError:
+        except _OverCapError:
             return False
         return True
 
@@ -91,8 +91,8 @@ class SqlBudgets(DatabaseStore):
         returning = (reservations.c.budget, reservations.c.amount)
         with self._database.write() as connection:
             connection.execute(locked)
-            gone = connection.execute(delete(reservations).filter_by(id=reservation_id).returning(*returning)).all()
-            for budget, amount in gone:
+            released = connection.execute(delete(reservations).filter_by(id=reservation_id).returning(*returning)).all()
+            for budget, amount in released:
                 connection.execute(update(budgets).filter_by(id=budget).values(used=budgets.c.used - amount))
 
     def unknown(self, now: float) -> Sequence[OpenReservation]:
@@ -109,19 +109,19 @@ class SqlBudgets(DatabaseStore):
 
 
 def _take(connection: Connection, take: Take, now: float) -> float:
-    """Add an amount to its budget, and return until when it counts; `_PassedError` where it does not fit."""
+    """Add an amount to its budget, and return the end of the amount's window. May raise `_OverCapError`."""
     made = dialect_insert(connection)(budgets).values(id=take.budget, latest=now, ends=now, used=0)
-    # Whoever has the row holds it until the end of the transaction.
+    # The upsert locks the budget's row until the end of the transaction.
     locked = made.on_conflict_do_update(
         index_elements=["id"], set_={"latest": _later(budgets.c.latest, made.excluded.latest)}
     ).returning(budgets.c.latest)
     latest: float = connection.execute(locked).scalar_one()
-    gone = sum(connection.execute(_FORGET, {"budget": take.budget, "long_ago": latest - GRACE}).scalars())
+    expired = sum(connection.execute(_FORGET, {"budget": take.budget, "long_ago": latest - GRACE}).scalars())
     end = take.window.end(latest)
     added = {
-        "budget": take.budget, "gone": gone, "amount": take.amount, "cap": take.cap, "now_in": take.currency,
+        "budget": take.budget, "expired": expired, "amount": take.amount, "cap": take.cap, "now_in": take.currency,
         "now": now, "until": end,
     }  # fmt: skip
     if connection.execute(_ADD, added).rowcount != 1:
-        raise _PassedError
+        raise _OverCapError
     return end

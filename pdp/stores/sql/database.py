@@ -1,11 +1,11 @@
-"""One database, opened: reads and transactions on it, and no error of its driver let out.
+"""An open database: connections and transactions. Errors of the database driver are raised as `StoreError`.
 
-Every transaction that writes is whole and on the disk when it returns, before a tool runs: SQLite in WAL mode with
-`synchronous=FULL`, and as PostgreSQL's `synchronous_commit` says (keep it on). One that is not `durable` does not wait
-for the disk of SQLite: it outlives the process, and perhaps not a power failure.
+A transaction is complete and on the disk when its block ends, before a tool runs. SQLite uses WAL mode with
+`synchronous=FULL`; PostgreSQL follows its `synchronous_commit`, which should stay on. A transaction that is not
+`durable` does not wait for the disk of SQLite, so its data may be lost in a power failure, but not in a process crash.
 
-Open a database after the last fork. Neither SQLite's locks nor a connection to a server survive a fork, so what was
-opened before one is refused in the child, and so is a SQLite file that the parent had open.
+Open a database after the last fork, because neither SQLite's locks nor connections to a server survive a fork. A child
+process cannot use a database that was opened before the fork, or a SQLite file that its parent had open.
 """
 
 from __future__ import annotations
@@ -27,32 +27,42 @@ from pdp.errors import StoreError, UsageError
 from pdp.installed import extra
 from pdp.stores.sql.tables import SCHEMA, check_schema, upgrade_schema, versions
 
-BUSY_SECONDS: Final = 5  # how long one step waits for another process that holds the database, before it fails
+# A store operation waits at most this many seconds for another process that locks the database.
+BUSY_SECONDS: Final = 5
 TURN_SECONDS: Final = 2 * BUSY_SECONDS
-"""How long one step waits for other threads of its process that use the database, before it fails."""
+"""Seconds that a step waits for other threads of its process that use the database."""
 
 _HINT: Final = "write sqlite:///path/to/file.db or postgresql://user@host/database"
-_HELD_HINT: Final = "check that it is there, and not held by another"
+_HELD_HINT: Final = "check that the database exists and that no other process has locked it"
 _POSTGRESQL: Final = ("postgresql", "postgres", "postgresql+psycopg")
 _SQLITE: Final = ("sqlite", "sqlite+pysqlite")
 _READS: Final = "pdp_reads"
 _DURABLE: Final = "pdp_durable"
 _WAIT: Final = "pdp_wait"
-_HELD_SECONDS: Final = 0.1  # that a step waits when the step before it has waited in vain
+_HELD_SECONDS: Final = 0.1  # If the previous operation waited in vain, the next one waits only this many seconds.
 _POOL: Final = 8
 
 _opened_by: dict[str, int] = {}
-"""The process that has each SQLite file open."""
+"""The process that opened each SQLite file."""
 
 _turns: dict[str, threading.RLock] = {}
-"""What the threads of this process that write to a SQLite file wait for."""
+"""The lock that serialises the writing threads of this process, for each SQLite file."""
 
 
 class Database(Closable):
-    """A database, made by `open`, whose tables are those of this release. Safe to share between threads.
+    """A database with the tables of this release; create the object with `open`. Thread-safe.
 
-    Give the stores of one enforcement point the same one: then an approval and an idempotency key are used up in one
-    transaction. `name` is the URL for people, its password hidden; `dialect` is `sqlite` or `postgresql`.
+    Use the same database for all stores of an enforcement point, so that an approval and an idempotency key are used up
+    in one transaction.
+
+    Attributes:
+        name: the URL without its password.
+        dialect: `sqlite` or `postgresql`.
+
+    Examples:
+        >>> with Database.open("sqlite:///agent.db", upgrade=True) as database:
+        ...     database.dialect
+        'sqlite'
     """
 
     def __init__(self, url: URL, engine: Engine) -> None:
@@ -68,8 +78,9 @@ class Database(Closable):
         self._not_durable = engine.execution_options(**{_DURABLE: False})
         self._place = _place_of(url)
         self._direct: sqlite3.Connection | None = None
-        self._is_held = False  # whether another process held it at the last try
-        # SQLite's own waiting is not fair: of several threads that write, one may wait until its time is over.
+        self._is_held = False  # Whether the database was locked by another process at the last attempt.
+        # Threads take turns by this lock, because waiting in SQLite is not fair: one of several writing threads may
+        # wait until it times out.
         self._turn = _turns.setdefault(self._place, threading.RLock()) if self.dialect == "sqlite" else None
 
     @classmethod
@@ -78,11 +89,13 @@ class Database(Closable):
 
         Args:
             url: `sqlite:///path/to/file.db` or `postgresql://user@host/database`.
-            upgrade: make the file (readable by its owner only) and the tables, or bring older ones up to date. Without
-                it, a database that has not the tables of this release is an error; tables of a newer one always are.
+            upgrade: create the tables, or migrate older tables; a new SQLite file is readable by its owner only.
+                Without `upgrade`, older tables are an error. Newer tables are always an error.
 
-        UsageError: the URL cannot be used; StoreSchemaError: the tables are older or newer than this release;
-        StoreError: the database cannot be reached.
+        Raises:
+            UsageError: the URL cannot be used.
+            StoreSchemaError: the tables are missing, or older or newer than this release.
+            StoreError: the database cannot be reached.
         """
         address = read_url(url)
         if address.get_backend_name() == "sqlite":
@@ -100,45 +113,48 @@ class Database(Closable):
         return database
 
     def read(self) -> AbstractContextManager[Connection]:
-        """Return a connection for one statement that reads what is committed, as a context manager."""
+        """Return a context manager with a connection for one query, which sees only committed data."""
         return self._opened(self._reader, None)
 
     def write(self, *, durable: bool = True) -> AbstractContextManager[Connection]:
-        """Return a transaction as a context manager: committed at its end, rolled back on any exception.
+        """Return a context manager with a transaction, which is committed at its end and rolled back on an exception.
 
-        `durable`: whether it waits for the disk, see above.
+        SQLite allows only one writer at a time, among all processes. Do not fork within the block.
 
-        SQLite admits one writer at a time, in any process; PostgreSQL reads what is committed and locks rows. Do not
-        fork within it.
+        Args:
+            durable: wait until the transaction is on the disk.
 
-        StoreError: it could not be begun, or not committed. Then what was written may or may not be there.
+        Raises:
+            StoreError: the transaction could not begin or commit. After a failed commit, the data may or may not be
+                stored.
         """
         return self._opened(self._engine if durable else self._not_durable, self._turn)
 
     def check(self) -> str:
-        """Return the revision of the tables, which can be written to.
+        """Check that the tables belong to this release and can be written, and return their revision.
 
-        StoreSchemaError: they are of another release than this; StoreError: they cannot be written to.
+        Raises:
+            StoreSchemaError: the tables belong to another release.
+            StoreError: the tables cannot be written.
         """
         with self.write(durable=False) as connection:
             check_schema(connection, self.name)
-            # An empty transaction is not written, so it would not notice a full disk.
+            # The check writes a row, because an empty transaction is not written and would not detect a full disk.
             connection.execute(versions.insert().values(version_num="check"))
             connection.execute(versions.delete().filter_by(version_num="check"))
         return SCHEMA
 
     def joined(self, within: object) -> AbstractContextManager[Connection]:
-        """Return the transaction `within` where it is one of this database, and else one of its own, as of `write`."""
+        """Return a context manager with the transaction `within` or, if that is of another database, a new one."""
         if isinstance(within, Connection) and self.owns(within):
             return nullcontext(within)
         return self.write()
 
     @contextmanager
     def write_at_once(self) -> Iterator[sqlite3.Cursor | None]:
-        """Return a transaction of SQLite that is not durable, as `write`, if nobody has to be waited for.
+        """Return a context manager with a fast SQLite transaction that is not durable; None if a lock prevents that.
 
-        None: another thread or process writes, or the database is a server. Raises as `write`, which has to follow now
-        and then, as SQLite's log only grows by this.
+        For PostgreSQL, return None. Also call `write` now and then, because only `write` shortens SQLite's log.
         """
         self._check_process()
         if self._turn is None or not self._turn.acquire(blocking=False):
@@ -146,11 +162,11 @@ class Database(Closable):
             return
         try:
             if self._direct is None:
-                # A connection of its own: through SQLAlchemy a small transaction takes three times as long.
+                # This connection bypasses SQLAlchemy, which would make a small transaction three times as long.
                 path = str(self.url.database)
                 self._direct = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
                 self._direct.execute("PRAGMA synchronous = NORMAL")
-                # Bringing SQLite's log up to date waits for the disk; `write` does it.
+                # `write` makes the checkpoints of SQLite's log itself, because they wait for the disk.
                 self._direct.execute("PRAGMA wal_autocheckpoint = 0")
             try:
                 cursor = self._direct.execute("BEGIN IMMEDIATE")
@@ -170,11 +186,11 @@ class Database(Closable):
             self._turn.release()
 
     def owns(self, connection: Connection) -> bool:
-        """Return whether a connection is one to this database: opened here, or by the same URL."""
+        """Return whether a connection is to this database."""
         return connection.engine.pool is self._engine.pool or _place_of(connection.engine.url) == self._place
 
     def close(self) -> None:
-        """Close its connections. A database that is used afterwards opens them again."""
+        """Close the connections. The next use opens new connections."""
         if os.getpid() == self._process:
             self._engine.dispose()
             if self._direct is not None:
@@ -184,10 +200,14 @@ class Database(Closable):
 
     @contextmanager
     def _opened(self, engine: Engine, turn: threading.RLock | None) -> Iterator[Connection]:
-        # Before the turn: in a child, a thread of the parent may seem to have it for ever.
+        # The check comes before the lock, because in a forked process a thread of the parent may hold the lock for
+        # ever.
         self._check_process()
         if turn is not None and not turn.acquire(timeout=TURN_SECONDS):
-            raise StoreError(f"database {self.name}: other threads hold it", hint="another process may hold it as well")
+            raise StoreError(
+                f"database {self.name}: other threads have locked the database",
+                hint="another process may also have locked the database",
+            )
         if turn is not None and self._is_held:
             engine = engine.execution_options(**{_WAIT: _HELD_SECONDS})
         try:
@@ -195,11 +215,11 @@ class Database(Closable):
                 self._is_held = self._is_held and turn is None
                 yield connection
         except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as error:
-            # The driver's words alone: SQLAlchemy's hold the statement's parameters too.
+            # Only the driver's message is used, because SQLAlchemy's message contains the statement's parameters.
             driver = getattr(error, "orig", None) if isinstance(error, SQLAlchemyError) else error
             self._is_held |= getattr(driver, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
-            words = str(driver or type(error).__name__).strip().split("\n")[0]
-            raise StoreError(f"database {self.name}: {words}", hint=_HELD_HINT) from error
+            message = str(driver or type(error).__name__).strip().split("\n")[0]
+            raise StoreError(f"database {self.name}: {message}", hint=_HELD_HINT) from error
         finally:
             if turn is not None:
                 turn.release()
@@ -210,12 +230,12 @@ class Database(Closable):
         if not process == self._process == opened_by:
             raise StoreError(
                 f"database {self.name}: it was opened before this process was forked",
-                hint="open it after the fork, and not in the parent before",
+                hint="open the database after the fork, and not in the parent process",
             )
 
 
 class DatabaseStore:
-    """What is stored in a database, as all of it is."""
+    """Base class of the stores in a database."""
 
     blocking = True
 
@@ -224,18 +244,15 @@ class DatabaseStore:
 
 
 def read_url(text: str) -> URL:
-    """Return the database that a URL names, with the driver that is used for it.
-
-    UsageError: not such a URL, a SQLite database in memory, or PostgreSQL without its driver.
-    """
+    """Return the parsed database URL, with its driver. Raise `UsageError` for an unusable URL, or SQLite in memory."""
     try:
         url = make_url(text)
     except ArgumentError:
-        # The text itself may hold a password.
+        # The message omits the URL, because it may contain a password.
         raise UsageError("the database URL cannot be read", hint=_HINT) from None
     if url.drivername in _SQLITE:
         if not url.database or url.database == ":memory:" or url.query:
-            raise UsageError("the database URL cannot be used: SQLite is a file here, without options", hint=_HINT)
+            raise UsageError("the database URL cannot be used: SQLite needs a file path and no options", hint=_HINT)
         return url.set(drivername="sqlite+pysqlite", database=os.path.abspath(url.database))  # noqa: PTH100 - no file yet
     if url.drivername in _POSTGRESQL:
         with extra("postgres"):
@@ -245,12 +262,11 @@ def read_url(text: str) -> URL:
 
 
 def _shown(url: URL) -> str:
-    """Return the URL for people: its password hidden, and without the driver."""
     return url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
 
 
 def _engine(url: URL) -> Engine:
-    """Return SQLAlchemy's engine. All waits are bounded: a database that hangs is a failure and not a pause."""
+    """Return SQLAlchemy's engine with a limit for every wait, so that a hanging database causes an error."""
     pool: dict[str, Any] = {"pool_size": _POOL, "max_overflow": 0, "pool_timeout": TURN_SECONDS}
     if url.get_backend_name() == "sqlite":
         engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False}, **pool)
@@ -260,33 +276,33 @@ def _engine(url: URL) -> Engine:
     milliseconds = BUSY_SECONDS * 1000
     bounds = {
         "connect_timeout": BUSY_SECONDS,
-        # The last one frees what a stopped process has locked: the server ends its transaction.
+        # The last setting releases the locks of a stopped process, because the server then ends its transaction.
         "options": f"-c lock_timeout={milliseconds} -c statement_timeout={4 * milliseconds}"
         f" -c idle_in_transaction_session_timeout={4 * milliseconds}",
-        # A server, or a network, that is not there any more: psycopg itself has no deadline.
+        # psycopg itself sets no time limit for a server or network that disappears.
         "tcp_user_timeout": 4 * milliseconds,
     }
-    stated = {name: value for name, value in bounds.items() if name not in url.query}
-    # A connection to a server may have been lost since its last use; a file is always there.
-    return create_engine(url, connect_args=stated, isolation_level="READ COMMITTED", pool_pre_ping=True, **pool)
+    defaults = {name: value for name, value in bounds.items() if name not in url.query}
+    # Each connection is tested before it is used again, because it may have been lost in the meantime.
+    return create_engine(url, connect_args=defaults, isolation_level="READ COMMITTED", pool_pre_ping=True, **pool)
 
 
 def _check_file(path: Path, *, make: bool) -> None:
     if path.is_file():
         return
     if not make:
-        raise UsageError(f"database file {path} is not there", hint="run `pdp db upgrade`")
+        raise UsageError(f"database file {path} does not exist", hint="run `pdp db upgrade`")
     try:
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise UsageError(
-            f"database file {path} cannot be made: {error.strerror}", hint="check folder and permissions"
+            f"database file {path} cannot be created: {error.strerror}", hint="check the folder and its permissions"
         ) from error
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
-    # The driver would begin transactions by itself, late and for some statements only.
+    # The driver's own transactions are switched off, because it begins them late and only for some statements.
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode = WAL")
@@ -295,10 +311,11 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # A transaction that began by reading could not become one that writes when another has written since.
+    # BEGIN IMMEDIATE is used, because a transaction that starts with a read cannot write after another process has
+    # written.
     options = connection.get_execution_options()
     if not options.get(_READS):
-        # By the driver alone, as half of a small transaction's time would else be SQLAlchemy's.
+        # The driver runs these statements directly, because SQLAlchemy would add half of a small transaction's time.
         driver: Any = connection.connection.driver_connection
         driver.execute(f"PRAGMA busy_timeout = {1000 * options.get(_WAIT, BUSY_SECONDS):.0f}")
         driver.execute(f"PRAGMA synchronous = {'FULL' if options.get(_DURABLE, True) else 'NORMAL'}")
@@ -306,5 +323,5 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _place_of(url: URL) -> str:
-    """Return what two URLs of one database share: the file itself, or the whole URL of a server."""
+    """Return a text that identifies a database: the real path of a file, or the URL of a server."""
     return url.render_as_string() if url.get_backend_name() == "postgresql" else os.path.realpath(str(url.database))

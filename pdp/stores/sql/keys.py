@@ -1,4 +1,4 @@
-"""Idempotency keys in a database: for all processes, and after a restart."""
+"""Idempotency keys in a database, shared by all processes and kept after a restart."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from pdp.stores.sql.database import DatabaseStore
 from pdp.stores.sql.tables import idempotency as table
 from pdp.stores.sql.tables import insert_if_absent
 
-# Made once: making them takes longer than SQLite takes to answer.
+# The statements are built only once, because building one takes longer than SQLite takes to run it.
 _BY_ID = select(table).where(table.c.id == bindparam("id"))
 _BY_ID_LOCKED = _BY_ID.with_for_update()
 _DELETE = delete(table).where(table.c.id == bindparam("key_id"))
@@ -21,15 +21,25 @@ _END = update(table).where(table.c.id == bindparam("key_id"))
 
 
 class SqlIdempotency(DatabaseStore, IdempotencyStore):
-    """Keys in a database. Their results are in it in plain JSON: who reads the database reads them."""
+    """Idempotency keys in a database. The results of calls are stored with their keys, as plain JSON.
+
+    Args:
+        database: an open database.
+
+    Examples:
+        >>> from pdp import Database
+        >>> with Database.open("sqlite:///agent.db", upgrade=True) as database:
+        ...     SqlIdempotency(database).unknown(now=0)
+        []
+    """
 
     def read(self, key_id: str) -> KeyRecord | None:
         with self._database.read() as connection:
             return _record(connection.execute(_BY_ID, {"id": key_id}))
 
     def unknown(self, now: float) -> Sequence[KeyRecord]:
-        over = (table.c.state == KeyState.STARTED) & (table.c.running_until <= now)
-        query = select(table).where((table.c.state == KeyState.UNKNOWN) | over).order_by(table.c.started_at)
+        overdue = (table.c.state == KeyState.STARTED) & (table.c.running_until <= now)
+        query = select(table).where((table.c.state == KeyState.UNKNOWN) | overdue).order_by(table.c.started_at)
         with self._database.read() as connection:
             return [_of_row(row) for row in connection.execute(query).mappings()]
 

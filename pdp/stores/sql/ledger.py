@@ -1,7 +1,7 @@
-"""The run ledger in a database: for all processes, and after a restart.
+"""The run ledger in a database, shared by all processes and kept after a restart.
 
-Labels of a run stand in its row, which whoever adds to it holds until the end of the transaction; values are rows that
-are only inserted. Nothing of a result is in clear: values are keyed hashes, with the call that brought them in.
+A run's labels are in its row, which is locked by any transaction that adds to the run. Values are rows that are only
+inserted. No result is stored in clear: values are keyed hashes, with the call whose result contained them.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from pdp.stores.sql.database import Database, DatabaseStore
 from pdp.stores.sql.tables import insert_if_absent, ledger_key, runs
 from pdp.stores.sql.tables import run_values as values
 
-_SELDOM: Final = LIFETIME / 24  # for how many seconds the use of a run is not written where nothing else is
-_EACH: Final = 2  # how many runs that have expired each new run forgets; for what is not, there is `prune`
-_AT_ONCE: Final = 100  # likewise, `prune` in one transaction
+_SELDOM: Final = LIFETIME / 24  # If a run gets no new data, its last use is written at most once in this many seconds.
+_EACH: Final = 2  # Each new run deletes at most this many expired runs. `prune` deletes the others.
+_AT_ONCE: Final = 100  # `prune` deletes this many runs per transaction.
 _OPEN, _OVER = "open", "over"
 
-# Made once: making them takes longer than SQLite takes to answer.
+# The statements are built only once, because building one takes longer than SQLite takes to run it.
 _RUN = select(runs).where(runs.c.id == bindparam("run")).with_for_update()
 _PUT = update(runs).where(runs.c.seq == bindparam("run"))
 _USED = (
@@ -50,25 +50,26 @@ _USED = (
 
 
 class _Statements:
-    """What each dialect says in its own way: ids, and values with where they came from, as one JSON text."""
+    """SQL statements that differ between SQLite and PostgreSQL. Ids and origins are passed as JSON text."""
 
     def __init__(self, dialect: str) -> None:
         text = bindparam("json", type_=Text)
-        asked: ColumnElement[bool]
+        wanted: ColumnElement[bool]
         insert: Any
         if dialect == "sqlite":
-            asked = values.c.id.in_(select(func.json_each(text).table_valued("value").c.value))
+            wanted = values.c.id.in_(select(func.json_each(text).table_valued("value").c.value))
             pairs, insert = func.json_each(text).table_valued("key", "value"), sqlite.insert
         else:
-            # As an array, since PostgreSQL would guess how many they are, and read all values of the run.
+            # The ids are passed as an array. If they were passed otherwise, PostgreSQL would misjudge their number and
+            # read all values of the run.
             names = select(func.json_array_elements_text(cast(text, JSON)))
-            asked = values.c.id == func.any(func.array(names.scalar_subquery()))
+            wanted = values.c.id == func.any(func.array(names.scalar_subquery()))
             pairs, insert = func.json_each_text(cast(text, JSON)).table_valued("key", "value"), postgresql.insert
-        of_run = runs.outerjoin(values, (values.c.run == runs.c.seq) & asked)
+        of_run = runs.outerjoin(values, (values.c.run == runs.c.seq) & wanted)
         self.read = select(runs, values.c.id.label("value"), values.c.origin).select_from(of_run)
         self.read = self.read.where(runs.c.id == bindparam("run"))
         run = bindparam("run", type_=BigInteger)
-        self.count = select(func.count()).select_from(values).where(values.c.run == run, asked)
+        self.count = select(func.count()).select_from(values).where(values.c.run == run, wanted)
         added = select(run, pairs.c.key, pairs.c.value).where(true())
         self.add = insert(values).from_select(["run", "id", "origin"], added).on_conflict_do_nothing()
 
@@ -77,7 +78,7 @@ _STATEMENTS: Final = {dialect: _Statements(dialect) for dialect in ("sqlite", "p
 
 
 class SqlLedger(DatabaseStore):
-    """Runs in a database; a `LedgerStore`. All that use the database have the same key."""
+    """A `LedgerStore` in a database. Its hash key is in the database, so all processes compute the same ids."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -88,7 +89,7 @@ class SqlLedger(DatabaseStore):
         with self._database.read() as connection:
             secret: str | None = connection.execute(select(ledger_key.c.secret)).scalar()
         if secret is None:
-            raise StoreError("the key of the run ledger is not there", hint="restore the table pdp_ledger_key")
+            raise StoreError("the key of the run ledger is missing", hint="restore the table pdp_ledger_key")
         return bytes.fromhex(secret)
 
     def read(self, run: str, ids: Collection[str], now: float) -> RunView:
@@ -105,18 +106,19 @@ class SqlLedger(DatabaseStore):
     def write(self, run: str, labels: RunLabels, sources: Mapping[str, Origin], now: float) -> None:
         origins = {origin: _json(origin) for origin in set(sources.values())}
         text = _json({name: origins[origin] for name, origin in sources.items()})
-        # What a power failure takes of the rest says where a value came from; what the run carries is still known.
+        # If there are no new labels, the write need not be durable: a power failure can then lose only sources of
+        # values.
         with self._database.write(durable=labels != RunLabels()) as connection:
             row = _locked(connection, run, now)
             before, count, named = _labels(row, now), row.values_count, {"run": row.seq, "json": text}
             if count + len(sources) > MOST_VALUES:
-                asked = {**named, "json": _json(list(sources))}
-                known: int = connection.execute(self._statements.count, asked).scalar_one()
+                wanted = {**named, "json": _json(list(sources))}
+                known: int = connection.execute(self._statements.count, wanted).scalar_one()
                 if count + len(sources) - known > MOST_VALUES:
                     labels, sources = overfull(count, labels, sources)
                     named["json"] = _json({name: origins[origin] for name, origin in sources.items()})
             if sources:
-                # Without `preserve_rowcount` the count of an INSERT is -1 with psycopg, whatever happened.
+                # Without `preserve_rowcount`, psycopg always reports -1 for an INSERT.
                 options = {"preserve_rowcount": True}
                 count += connection.execute(self._statements.add, named, execution_options=options).rowcount
             after = before.joined(labels)
@@ -135,26 +137,23 @@ class SqlLedger(DatabaseStore):
         count = 0
         while True:
             with self._database.write() as connection:
-                over, gone = _forget(connection, now, _AT_ONCE)
-            count += over
-            if over + gone == 0:
+                expired, deleted = _prune(connection, now, _AT_ONCE)
+            count += expired
+            if expired + deleted == 0:
                 return count
 
 
 def _locked(connection: Connection, run: str, now: float) -> Row[Any]:
-    """Return the row of a run, made where it is absent, which no other transaction changes until this one ends."""
+    """Return the row of a run, created if necessary. The row is locked until the transaction ends."""
     while (row := connection.execute(_RUN, {"run": run}).first()) is None:
         new = {"id": run, "state": _OPEN, "used_at": now, "labels": _labels_text(RunLabels()), "values_count": 0}
         if insert_if_absent(connection, runs, new):
-            _forget(connection, now, _EACH)
+            _prune(connection, now, _EACH)
     return row
 
 
-def _forget(connection: Connection, now: float, most: int) -> tuple[int, int]:
-    """Forget what some runs that have expired knew, and that some were; return of how many, and how many runs.
-
-    Those that another transaction holds are left to it.
-    """
+def _prune(connection: Connection, now: float, most: int) -> tuple[int, int]:
+    """Delete the data of at most `most` expired runs and as many old run ids. Skip locked rows. Return both counts."""
     numbers = {}
     for state, seconds in ((_OPEN, LIFETIME), (_OVER, REMEMBERED)):
         query = select(runs.c.seq).where(runs.c.state == state, runs.c.used_at <= now - seconds)
@@ -162,15 +161,14 @@ def _forget(connection: Connection, now: float, most: int) -> tuple[int, int]:
         numbers[state] = connection.execute(query).scalars().all()
     if numbers[_OPEN]:
         connection.execute(delete(values).where(values.c.run.in_(numbers[_OPEN])))
-        over = update(runs).where(runs.c.seq.in_(numbers[_OPEN])).values(state=_OVER, labels="", values_count=0)
-        connection.execute(over)
+        expired = update(runs).where(runs.c.seq.in_(numbers[_OPEN])).values(state=_OVER, labels="", values_count=0)
+        connection.execute(expired)
     if numbers[_OVER]:
         connection.execute(delete(runs).where(runs.c.seq.in_(numbers[_OVER])))
     return len(numbers[_OPEN]), len(numbers[_OVER])
 
 
 def _labels(row: Row[Any], now: float) -> RunLabels:
-    """Return the labels in a run's row; RunExpiredError where its time is over."""
     if row.state == _OVER or row.used_at + LIFETIME <= now:
         raise RunExpiredError
     try:

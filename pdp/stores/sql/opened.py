@@ -1,4 +1,4 @@
-"""The stores of one database, by their names in `pdp.stores.url.OpenStores`."""
+"""Opens all stores of one database. The result has the attributes of `pdp.stores.url.OpenStores`."""
 
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from pdp.stores.sql.tokens import SqlTokens, SqlWebhooks
 
 
 def database_stores(url: str, *, upgrade: bool) -> dict[str, Any]:
-    """Open a database, as `Database.open` does, and return its stores."""
+    """Open a database, as `Database.open` does, and return the stores in it by name."""
     database = Database.open(url, upgrade=upgrade)
     return {
         "name": database.name,

@@ -1,4 +1,4 @@
-"""Actions, approvals, remote calls in a database: a row for each, columns for what queries ask, the whole as JSON."""
+"""Actions, approvals and remote calls in a database. A row has columns for queries, and the whole record as JSON."""
 
 from __future__ import annotations
 
@@ -21,23 +21,18 @@ Record = TypeVar("Record", Action, Approval, RemoteCall)
 
 
 class _SqlRecords(DatabaseStore, Generic[Record]):
-    """Records of one kind in their table; `_adapter` reads and writes their JSON."""
+    """Base class of stores with one table of records. `_adapter` converts the records to and from JSON."""
 
     _table: ClassVar[TableClause]
     _adapter: ClassVar[TypeAdapter[Any]]
 
     def get(self, record_id: str) -> Record | None:
         if not record_id.isascii() or "\0" in record_id:
-            return None  # not an id of ours, and no database can be asked for it
+            return None  # A generated id has no such character, and databases raise errors for it.
         with self._database.read() as connection:
             return self._first(connection, {"id": record_id})
 
     def replace(self, old: Record, new: Record, *, within: Transaction | None = None) -> bool:
-        """Put `new` in the place of `old` if what is stored equals `old`, and return whether it did.
-
-        `within`: a transaction to do it in, such as the one that an idempotency key is begun in. One of another
-        database is not used: then it is done in one of its own.
-        """
         with self._database.joined(within) as connection:
             if self._first(connection, {"id": old.id}, lock=True) != old:
                 return False
@@ -45,7 +40,7 @@ class _SqlRecords(DatabaseStore, Generic[Record]):
         return True
 
     def _add(self, record: Record, only: dict[str, str], **columns: str) -> Record:
-        """Store a record, or return the stored one that has the same columns `only`, by a unique index."""
+        """Store a record. If a stored record has the same values in the unique columns `only`, return that record."""
         with self._database.write() as connection:
             while not insert_if_absent(connection, self._table, {**self._row(record), **columns}):
                 stored = self._first(connection, only)
@@ -56,7 +51,7 @@ class _SqlRecords(DatabaseStore, Generic[Record]):
     def _all(
         self, within: Sequence[str] = (), after: str | None = None, limit: int | None = None, **columns: str | None
     ) -> Sequence[Record]:
-        """Return the records with these columns and the texts `within` in their JSON, page by page."""
+        """Return a page of the records with these column values, whose JSON contains every text of `within`."""
         query = select(self._table.c.record).order_by(self._table.c.seq).limit(limit)
         if after is not None:
             older = select(self._table.c.seq).filter_by(id=after).correlate(None).scalar_subquery()
@@ -87,7 +82,17 @@ class _SqlRecords(DatabaseStore, Generic[Record]):
 
 
 class SqlActions(_SqlRecords[Action], ActionStore):
-    """Actions in a database."""
+    """Actions in a database, of calls with effects.
+
+    Args:
+        database: an open database.
+
+    Examples:
+        >>> from pdp import Database
+        >>> with Database.open("sqlite:///agent.db", upgrade=True) as database:
+        ...     SqlActions(database).list()
+        []
+    """
 
     _table = actions
     _adapter = TypeAdapter(Action)
@@ -100,14 +105,24 @@ class SqlActions(_SqlRecords[Action], ActionStore):
 
 
 class SqlApprovals(_SqlRecords[Approval]):
-    """Approvals in a database; an `ApprovalStore`. What approvers are shown, arguments included, is in it as JSON."""
+    """Approvals in a database, for `Approvals(store=...)`. Requests with their arguments are stored as plain JSON.
+
+    Args:
+        database: an open database.
+
+    Examples:
+        >>> from pdp import Approvals, Database
+        >>> with Database.open("sqlite:///agent.db", upgrade=True) as database:
+        ...     Approvals(SqlApprovals(database)).list()
+        []
+    """
 
     _table = approvals
     _adapter = TypeAdapter(Approval)
 
     def add(self, approval: Approval) -> Approval:
         call = approval.call_digest
-        # The index `pdp_approvals_one_pending` is what keeps a second one out.
+        # The index `pdp_approvals_one_pending` rejects a second pending approval.
         return self._add(approval, {"call_digest": call, "state": ApprovalState.PENDING}, call_digest=call)
 
     def list(
@@ -119,40 +134,44 @@ class SqlApprovals(_SqlRecords[Approval]):
         limit: int | None = None,
         **texts: str | None,
     ) -> Sequence[Approval]:
-        """Return the approvals in the order of being added; of one call or state where that is stated.
+        """Return the approvals that match all arguments, oldest first.
 
-        `texts`: likewise of one `subject`, `tool` or `run_id`. `after`: those that were added after the one of that id;
-        `limit`: at most so many.
+        Args:
+            call_digest: only approvals of this call.
+            state: only approvals in this state.
+            after: only approvals that were added after the approval with this id.
+            limit: the largest number of approvals.
+            texts: only approvals with this `subject`, `tool` or `run_id`.
         """
         wanted = {name: text for name, text in texts.items() if text is not None}
-        # The database leaves out what cannot have these texts; case counts here, and not there.
+        # The database selects candidates and partly ignores case. The exact comparison follows below.
         within = [f'"{name}":{to_json(text).decode()}' for name, text in wanted.items()]
-        found: list[Approval] = []
+        matching: list[Approval] = []
         while True:
             page = self._all(within, after, limit, call_digest=call_digest, state=state)
-            found += [each for each in page if all(getattr(each, name) == text for name, text in wanted.items())]
-            if limit is None or len(page) < limit or len(found) >= limit:
-                return found[:limit]
+            matching += [each for each in page if all(getattr(each, name) == text for name, text in wanted.items())]
+            if limit is None or len(page) < limit or len(matching) >= limit:
+                return matching[:limit]
             after = page[-1].id
 
 
 class SqlRemoteCalls(_SqlRecords[RemoteCall]):
-    """Calls of remote enforcement points in a database. Arguments and results are in it."""
+    """Records of calls of remote enforcement points in a database. Arguments and results are stored in clear."""
 
     _table = remote_calls
     _adapter = TypeAdapter(RemoteCall)
 
     def transaction(self) -> AbstractContextManager[Connection]:
-        """Return a transaction for `add`, and for stores of the same database."""
+        """Return a transaction in which `add` and other stores of the same database can take part."""
         return self._database.write()
 
     def add(self, call: RemoteCall, *, within: Transaction | None = None) -> bool:
-        """Store a new call unless there is one of its id, and return whether it was stored."""
+        """Store a new call. Return False if the call's id is already used."""
         with self._database.joined(within) as connection:
             return insert_if_absent(connection, self._table, self._row(call))
 
     def overdue(self, now: float) -> Sequence[RemoteCall]:
-        """Return those that nobody has finished in time and nobody works on, the first 100."""
+        """Return up to 100 calls without a result in time, unless a process is working on the call."""
         columns = self._table.c
         query = select(columns.record).where(columns.state.in_(OVERDUE), columns.running_until <= now)
         query = query.where(columns.held_until <= now).order_by(columns.running_until).limit(100)
@@ -160,11 +179,11 @@ class SqlRemoteCalls(_SqlRecords[RemoteCall]):
             return [self._read(text) for text in connection.execute(query).scalars()]
 
     def prune(self, before: float) -> int:
-        """Delete those whose `running_until` is before that time and that are over, and return how many."""
+        """Delete ended calls whose `running_until` is earlier than `before`. Return how many were deleted."""
         columns = self._table.c
-        over = columns.state.not_in(OVERDUE) & (columns.running_until < before)
+        ended = columns.state.not_in(OVERDUE) & (columns.running_until < before)
         with self._database.write() as connection:
-            return connection.execute(delete(self._table).where(over)).rowcount
+            return connection.execute(delete(self._table).where(ended)).rowcount
 
     def _row(self, record: RemoteCall) -> dict[str, Any]:
         return super()._row(record) | {"running_until": record.running_until, "held_until": record.held_until}

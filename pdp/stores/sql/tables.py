@@ -1,8 +1,8 @@
-"""The tables as queries name them, their revision, and the upgrade to it; how they are made stands in `migrations/`.
+"""The database tables as queries use them, their revision, and the upgrade to it. `migrations/` creates the tables.
 
-What a query asks for has a column of its own; the rest of a record is JSON. Texts that a model or a user chose stand in
-JSON alone: there PostgreSQL takes every character, and in a column it does not take NUL. The names begin with `pdp_`,
-as others may have tables in the same database.
+A field that queries use has a column; the rest of a record is JSON. Texts that a model or a user chose are only in
+JSON, because PostgreSQL rejects NUL in a text column. Table names begin with `pdp_`, since other programs may use the
+same database.
 """
 
 import logging
@@ -15,44 +15,41 @@ from sqlalchemy.dialects import postgresql, sqlite
 from pdp.errors import StoreSchemaError
 from pdp.installed import extra
 
-SCHEMA: Final = "0003"  # the revision of the tables below: the newest under `migrations/versions`
-VERSIONS: Final = "pdp_schema"  # the table in which Alembic stores the revision
+SCHEMA: Final = "0003"  # The revision of the tables below. It equals the newest revision under `migrations/versions`.
+VERSIONS: Final = "pdp_schema"  # The table in which Alembic stores the database's revision.
 versions = table(VERSIONS, column("version_num"))
 _MIGRATIONS: Final = Path(__file__).with_name("migrations")
-_LOCK: Final = 0x7064705F64620001  # a number that no other program takes a lock of PostgreSQL with
+_LOCK: Final = 0x7064705F64620001  # The number of the PostgreSQL lock for upgrades. No other program uses this number.
 
 idempotency = table(
     "pdp_idempotency",
     *(column(name, Text) for name in ("id", "names", "arguments_digest", "state", "token", "approval_id", "outcome")),
     *(column(name, Double) for name in ("started_at", "running_until", "ttl", "expires_at")),
 )
-"""One row for each key under which a tool was started."""
+"""A row for each key under which a tool was started."""
 
 actions = table("pdp_actions", column("seq"), *(column(name, Text) for name in ("id", "key_id", "state", "record")))
-"""One row for each staged action."""
 
 approvals = table(
     "pdp_approvals", column("seq"), *(column(name, Text) for name in ("id", "call_digest", "state", "record"))
 )
-"""One row for each approval."""
 
 runs = table(
     "pdp_runs", column("seq", BigInteger), column("id", Text), column("state", Text), column("used_at", Double),
     column("labels", Text), column("values_count", BigInteger),
 )  # fmt: skip
-"""One row for each run of an agent: `open`, or `over`, when it knows nothing any more."""
+"""A row for each run of an agent. Its state is `open`, or `over` once it has expired and its data is deleted."""
 
 run_values = table("pdp_run_values", column("run", BigInteger), column("id", Text), column("origin", Text))
-"""One row for each value that a result brought into a run."""
 
 ledger_key = table("pdp_ledger_key", column("id"), column("secret", Text))
-"""The one row with the key by which values are hashed."""
+"""A single row with the key that hashes values."""
 budgets = table(
     "pdp_budgets",
     column("id", Text), column("used", BigInteger), column("currency", Text),
     column("latest", Double), column("ends", Double),
 )  # fmt: skip
-"""One row for each sum of a cumulative limit: `latest` is its time, `ends` when all of it counts no more."""
+"""A row for each sum of a cumulative limit. `latest` is its clock, `ends` the end of its last amount."""
 
 reservations = table(
     "pdp_reservations",
@@ -60,48 +57,46 @@ reservations = table(
     column("amount", BigInteger),
     *(column(name, Double) for name in ("ends", "running_until")),
 )
-"""One row for each amount that counts in a budget; committed: nothing is running."""
+"""A row for each amount that counts in a budget. `running_until` is null once the amount is committed."""
 
 remote_calls = table(
     "pdp_remote_calls",
     *(column(name, Text) for name in ("id", "state", "record")),
     *(column(name, Double) for name in ("running_until", "held_until")),
 )
-"""One row for each call that a remote enforcement point has begun."""
+"""A row for each call that a remote enforcement point has begun."""
 
 audit = table("pdp_audit", column("seq", BigInteger), *(column(name, Text) for name in ("type", "approval_id", "line")))
-"""One row for each event of the stream."""
 
 tokens = table(
     "pdp_tokens",
     *(column(name, Text) for name in ("id", "tenant", "secret_digest", "principal", "record")),
     *(column(name, Double) for name in ("expires_at", "revoked_at")),
 )
-"""One row for each access token of the service, itself not stored. `principal`: whose browser session it is."""
+"""A row for each access token of the service, without the token. `principal` is the owner of a browser session."""
 
 webhooks = table("pdp_webhooks", column("id", Text), column("seq", BigInteger), column("held_until", Double))
-"""One row for each webhook: the last event that was sent, and until when a process holds it."""
+"""A row for each webhook: the number of the last sent event, and the time until which a process holds it."""
 
 
 def dialect_insert(connection: Connection) -> Any:
-    """Return the INSERT that knows what to do where a row is there already; SQLite and PostgreSQL have one each."""
+    """Return SQLAlchemy's INSERT for the database's dialect, which supports ON CONFLICT."""
     return sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
 
 
 def insert_if_absent(connection: Connection, into: TableClause, values: dict[str, Any]) -> bool:
-    """Insert a row unless a unique column of it is there already, and return whether it was inserted.
+    """Insert a row unless a stored row has the same value in a unique column. Return whether the row was inserted.
 
-    An error would end the transaction in PostgreSQL. Of several that insert the same at once, the others wait for the
-    first to commit.
+    A plain INSERT would fail, and any error would end the transaction in PostgreSQL.
     """
     statement = dialect_insert(connection)(into).on_conflict_do_nothing()
-    # Without `preserve_rowcount` the count of an INSERT is -1 with psycopg, whatever happened.
+    # Without `preserve_rowcount`, psycopg always reports -1 for an INSERT.
     result = connection.execute(statement, values, execution_options={"preserve_rowcount": True})
     return result.rowcount == 1
 
 
 def revision_of(connection: Connection) -> str | None:
-    """Return the revision of the tables, such as `0003`; None when there are none of ours."""
+    """Return the revision of the database's tables, such as `0003`, or None if there are no tables."""
     if not inspect(connection).has_table(VERSIONS):
         return None
     revision: str | None = connection.execute(select(versions)).scalar()
@@ -109,37 +104,31 @@ def revision_of(connection: Connection) -> str | None:
 
 
 def check_schema(connection: Connection, name: str) -> None:
-    """Check that the tables of the database `name` are those of this release.
-
-    StoreSchemaError: there are none, or they are older or newer.
-    """
+    """Raise `StoreSchemaError` if the tables of the database `name` are not of this release's revision."""
     revision = revision_of(connection)
     if revision == SCHEMA:
         return
     if revision is None:
         raise StoreSchemaError(f"database {name}: it has no tables yet", hint="run `pdp db upgrade`")
-    newer = "use a newer release of tool-pdp; going back is not supported"
+    newer_hint = "use a newer release of tool-pdp; a downgrade is not supported"
     raise StoreSchemaError(
-        f"database {name}: its tables are of revision {revision}, and this release works with {SCHEMA}",
-        hint="run `pdp db upgrade`" if revision < SCHEMA else newer,
+        f"database {name}: its tables have revision {revision}, but this release needs {SCHEMA}",
+        hint="run `pdp db upgrade`" if revision < SCHEMA else newer_hint,
     )
 
 
 def upgrade_schema(connection: Connection, name: str) -> None:
-    """Bring older tables to this release's revision, within the transaction of `connection`. Several may try at once.
-
-    Newer ones stay as they are, for `check_schema` to refuse.
-    """
+    """Upgrade older tables to this release, in the caller's transaction. Several processes may upgrade at once."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
     revision = revision_of(connection)
     if revision is not None and revision >= SCHEMA:
         return
     with extra("sql"):
-        from alembic import command  # noqa: PLC0415 - a quarter of a second, and seldom needed
+        from alembic import command  # noqa: PLC0415 - takes 0.25 s and is seldom needed
         from alembic.config import Config  # noqa: PLC0415
 
-    logging.getLogger(__name__).info("database %s: from revision %s to %s", name, revision or "none", SCHEMA)
+    logging.getLogger(__name__).info("database %s: upgrading from revision %s to %s", name, revision or "none", SCHEMA)
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")

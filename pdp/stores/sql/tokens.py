@@ -1,4 +1,4 @@
-"""What the service alone stores in a database: digests of access tokens, and how far each webhook has come."""
+"""Tables that only the service uses: digests of access tokens, and the last sent event of each webhook."""
 
 from __future__ import annotations
 
@@ -19,28 +19,21 @@ _IN_JSON = ("name", "scopes", "claims", "created_at")
 
 @dataclass(frozen=True, slots=True)
 class TokenRecord:
-    """What is stored of a token; times in seconds since 1970.
-
-    Attributes:
-        id: public; unique in the database.
-        secret_digest: SHA-256 of the whole token, hexadecimal.
-        claims: of whom it stands for, as of `Session.claims`; empty: of no person.
-        principal: whose browser session it is; None: not one, but a token of its own.
-    """
+    """The stored record of an access token. Times are seconds since 1970."""
 
     id: str
     tenant: str
-    secret_digest: str = field(repr=False)
+    secret_digest: str = field(repr=False)  # SHA-256 of the whole token, hexadecimal.
     name: str
     scopes: tuple[str, ...]
-    claims: Mapping[str, Any]
+    claims: Mapping[str, Any]  # As in `Session.claims`; empty if the token belongs to no person.
     created_at: float
     expires_at: float
     revoked_at: float | None = None
-    principal: str | None = None
+    principal: str | None = None  # The owner's id, if the token is a browser session.
 
     def as_json(self) -> dict[str, Any]:
-        """Return what people may see of it."""
+        """Return the fields of an access token that may be shown, such as its name and scopes."""
         return {
             "id": self.id, "tenant": self.tenant, "name": self.name, "scopes": list(self.scopes), "claims": self.claims,
             "created_at": to_seconds(self.created_at), "expires_at": to_seconds(self.expires_at),
@@ -49,38 +42,35 @@ class TokenRecord:
 
 
 class SqlTokens(DatabaseStore):
-    """Tokens in a database. Safe to share between threads; errors as of `Database`."""
+    """Access tokens in a database. Thread-safe; raises the errors of `Database`."""
 
     def get(self, token_id: str) -> TokenRecord | None:
-        """Return the token of an id, revoked and expired ones too."""
+        """Return the token with this id, or None. Revoked and expired tokens are returned too."""
         with self._database.read() as connection:
             row = connection.execute(select(table).filter_by(id=token_id)).mappings().first()
         return None if row is None else _of_row(row)
 
     def add(self, record: TokenRecord, *, first: bool = False) -> bool:
-        """Store a token, unless its id is taken; with `first`, unless its tenant has any. Return whether it is stored.
-
-        Browser sessions that are over are forgotten.
-        """
+        """Store a new token. Return False if the id is used or, with `first`, the tenant already has a token."""
         row = asdict(record)
         whole = orjson.dumps({name: row.pop(name) for name in _IN_JSON}).decode()
         with self._database.write() as connection:
-            over = table.c.principal.is_not(None) & (table.c.expires_at <= record.created_at)
-            connection.execute(delete(table).where(over))
+            expired = table.c.principal.is_not(None) & (table.c.expires_at <= record.created_at)
+            connection.execute(delete(table).where(expired))
             any_stored = select(table.c.id).filter_by(tenant=record.tenant).limit(1)
             if first and connection.execute(any_stored).first() is not None:
                 return False
             return insert_if_absent(connection, table, {**row, "record": whole})
 
     def list(self, tenant: str) -> Sequence[TokenRecord]:
-        """Return the tokens of a tenant, without browser sessions, in the order of being made."""
+        """Return the tokens of a tenant in the order of creation. Tokens of browser sessions are left out."""
         query = select(table).where(table.c.principal.is_(None)).filter_by(tenant=tenant)
         with self._database.read() as connection:
             records = [_of_row(row) for row in connection.execute(query).mappings()]
         return sorted(records, key=lambda record: (record.created_at, record.id))
 
     def revoke(self, token_id: str, now: float, tenant: str) -> bool:
-        """Revoke a token of a tenant, and its browser sessions; return whether there is one."""
+        """Revoke a tenant's token and the browser sessions that belong to it. Return whether the token exists."""
         ids = (table.c.id == token_id) | (table.c.principal == token_id)
         query = update(table).where(ids).filter_by(tenant=tenant)
         with self._database.write() as connection:
@@ -97,13 +87,13 @@ def _of_row(row: Mapping[Any, Any]) -> TokenRecord:
 
 
 class SqlWebhooks(DatabaseStore):
-    """Webhooks by their ids. Times are seconds since 1970."""
+    """The number of the last event sent to each webhook, by webhook id. Times are seconds since 1970."""
 
     def hold(self, webhook_id: str, held: float, until: float, now: float, first: int) -> int | None:
-        """Hold a webhook `until` a time, and return the number of the last event that was sent.
+        """Reserve a webhook for this process. Return its last sent event's number; None if another process reserved it.
 
-        None: another process holds it. `held`: until when the caller holds it, or a time that is over; `first`: the
-        number for a webhook that is new.
+        `held` is the end of the caller's earlier reservation, or a past time; `until` is the end of the new
+        reservation. For a webhook that is not stored yet, the method returns `first`.
         """
         with self._database.write(durable=False) as connection:
             insert_if_absent(connection, webhooks, {"id": webhook_id, "seq": first, "held_until": 0.0})
@@ -114,7 +104,7 @@ class SqlWebhooks(DatabaseStore):
             return int(row.seq)
 
     def advance(self, webhook_id: str, held: float, seq: int) -> bool:
-        """Note the number of the last event that was sent, and return whether the caller still holds the webhook."""
+        """Store the number of the last sent event. Return False if the caller's reservation of the webhook is lost."""
         with self._database.write(durable=False) as connection:
             done = connection.execute(update(webhooks).filter_by(id=webhook_id, held_until=held).values(seq=seq))
             return done.rowcount == 1

@@ -1,4 +1,4 @@
-"""Approvals in a database: the same protocol as in memory, and used up together with an idempotency key."""
+"""Approvals in a database. One transaction uses an approval and an idempotency key."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -34,7 +34,6 @@ KEY = IdempotencyKey("", "officer-123", "initiate_wire", "2", "idm-4a2b")
 
 
 def approval(**changes: Any) -> Approval:
-    """A pending approval of the worked example's wire."""
     asked = Pep(EFFECTIVE, Scripted(until_approved)).decide(wire(), session(**changes)).request
     entry = EFFECTIVE.tools["initiate_wire"].model_copy(
         update={"approval": EffectiveApproval(approvers=("payments.approver",), quorum=1, expires="PT1H")}
@@ -47,7 +46,7 @@ def granted(approvals: Approvals) -> Approval:
     return approvals.grant(new.id, BOSS, SOON)
 
 
-def test_an_approval_comes_back_as_it_was(approvals: ApprovalStore) -> None:
+def test_approval_is_read_as_it_was_stored(approvals: ApprovalStore) -> None:
     pending = approval()
     whole = replace(
         pending,
@@ -75,7 +74,7 @@ def test_an_approval_comes_back_as_it_was(approvals: ApprovalStore) -> None:
     assert approvals.list(state=ApprovalState.GRANTED) == []
 
 
-def test_a_call_has_one_pending_approval(approvals: ApprovalStore) -> None:
+def test_call_has_at_most_one_pending_approval(approvals: ApprovalStore) -> None:
     first = approvals.add(approval())
 
     assert approvals.add(replace(first, id="another")) == first
@@ -105,7 +104,7 @@ def test_approvals_are_listed_page_by_page(database: Database) -> None:
     assert approvals.list(after="a4") == approvals.list(after="none") == []
 
 
-def test_only_what_is_as_it_was_is_replaced(approvals: ApprovalStore) -> None:
+def test_replacing_an_approval_fails_if_the_stored_approval_has_changed(approvals: ApprovalStore) -> None:
     first = approvals.add(approval())
     once = replace(first, grants=(Grant(None, "boss", ("r",), NOW),))
 
@@ -115,7 +114,7 @@ def test_only_what_is_as_it_was_is_replaced(approvals: ApprovalStore) -> None:
     assert approvals.list() == [once]
 
 
-def test_of_all_that_add_one_adds(approvals: ApprovalStore) -> None:
+def test_concurrent_openings_for_one_call_create_one_approval(approvals: ApprovalStore) -> None:
     first = approval()
     added = at_once([partial(approvals.add, replace(first, id=str(number))) for number in range(20)])
 
@@ -135,7 +134,7 @@ def test_approvals_survive_a_restart(database: Database) -> None:
 
 
 def begin(database: Database, approvals: SqlApprovals, old: Approval, key: str = "idm-4a2b") -> Begun | None:
-    """Begin a key with an approval; None: it was used before."""
+    """Begin a key that uses an approval. Return None if the approval was already used."""
     new = replace(old, state=ApprovalState.CONSUMED, closed_at=SOON)
 
     def consume(transaction: Transaction | None) -> None:
@@ -154,13 +153,13 @@ def test_approval_and_key_are_used_in_one_transaction(database: Database) -> Non
 
     assert isinstance(begin(database, approvals, first), Fresh)
     assert approvals.list() == [replace(first, state=ApprovalState.CONSUMED, closed_at=SOON)]
-    # Used up, so it lets no other key in; and the same key is not let in again.
+    # The used approval cannot be used with the second key, and the first key is still running.
     assert begin(database, approvals, first, "idm-2") is None
     assert begin(database, approvals, first) == Running(first.id)
     assert SqlIdempotency(database).look(KEY._replace(key="idm-2"), "sha256:a", 0.0) is None
 
 
-def test_an_approval_that_is_over_as_it_is_used_is_recorded_and_uses_nothing_up(database: Database) -> None:
+def test_use_of_an_expired_approval_records_its_expiry_and_takes_no_key(database: Database) -> None:
     with closing(SqlAudit(database)) as audit:
         approvals = Approvals(SqlApprovals(database), audit)
         first = approvals.store.add(approval())
@@ -178,7 +177,7 @@ def test_an_approval_that_is_over_as_it_is_used_is_recorded_and_uses_nothing_up(
         assert keys.look(KEY, "sha256:a", 0.0) is None
 
 
-def test_of_all_keys_that_want_one_approval_one_gets_it(database: Database) -> None:
+def test_only_one_of_concurrent_calls_with_different_keys_uses_the_approval(database: Database) -> None:
     approvals = SqlApprovals(database)
     first = granted(Approvals(approvals))
     begun = at_once([partial(begin, database, approvals, first, str(number)) for number in range(10)])
@@ -186,7 +185,7 @@ def test_of_all_keys_that_want_one_approval_one_gets_it(database: Database) -> N
     assert Counter(type(answer).__name__ for answer in begun) == {"Fresh": 1, "NoneType": 9}
 
 
-def test_a_transaction_of_another_database_is_not_used(database: Database, tmp_path: Path) -> None:
+def test_approval_store_ignores_a_transaction_of_another_database(database: Database, tmp_path: Path) -> None:
     approvals = SqlApprovals(database)
     first = granted(Approvals(approvals))
 
@@ -196,7 +195,7 @@ def test_a_transaction_of_another_database_is_not_used(database: Database, tmp_p
 
 
 @pytest.mark.parametrize("record", ["nonsense", "{}"])
-def test_an_approval_that_somebody_spoilt_is_an_error(database: Database, record: str) -> None:
+def test_damaged_approval_record_raises_an_error(database: Database, record: str) -> None:
     approvals = SqlApprovals(database)
     first = granted(Approvals(approvals))
     with database.write() as connection:

@@ -1,4 +1,4 @@
-"""The stream in a database: shared, whole or not there, and refused once it is not what was seen of it."""
+"""The audit stream in a database: processes share it, appends are atomic, and a changed stream rejects appends."""
 
 import asyncio
 import sqlite3
@@ -32,7 +32,7 @@ KEY = b"k" * 32
 Opened = Callable[[], SqlAudit]
 
 
-def happened(number: int = 0, **fields: object) -> AuditEvent:
+def new_event(number: int = 0, **fields: object) -> AuditEvent:
     return {"time": "t", "type": "x", "tool_name": str(number), **fields}  # type: ignore[typeddict-item]
 
 
@@ -49,7 +49,7 @@ def database(url: str) -> Iterator[Database]:
 
 @pytest.fixture
 def opened(database: Database) -> Iterator[Opened]:
-    """Opens the stream, as one process does."""
+    """A function that opens the audit stream with a new database connection, as another process would."""
     logs: list[SqlAudit] = []
 
     def open_stream() -> SqlAudit:
@@ -66,8 +66,8 @@ def verified(log: SqlAudit, key: bytes | None = KEY) -> int:
 
 
 @contextmanager
-def held(database: Database) -> Iterator[None]:
-    """Somebody has the stream locked."""
+def locked_stream(database: Database) -> Iterator[None]:
+    """Lock the stream during the `with` block."""
     with database.write() as connection:
         if database.dialect == "postgresql":
             connection.execute(text(audit_module._LOCK))
@@ -75,44 +75,44 @@ def held(database: Database) -> Iterator[None]:
 
 
 def commits(database: Database) -> list[str]:
-    """Has an entry for each transaction that was committed since."""
+    """Return a list that records each commit of the database from now on."""
     done: list[str] = []
     event.listen(database._engine, "commit", lambda _: done.append("commit"))
     return done
 
 
-def taken(log: SqlAudit) -> Callable[[], bool]:
-    """Whether the writer has taken what waited."""
+def queue_is_empty(log: SqlAudit) -> Callable[[], bool]:
+    """Return a function that returns whether the writer thread has taken all queued events."""
     return lambda: not log._waiting
 
 
-def refused(log: SqlAudit) -> str:
+def append_error(log: SqlAudit) -> str:
     with pytest.raises(AuditError) as caught:
-        log.append(happened())
+        log.append(new_event())
     return str(caught.value)
 
 
-# shared
+# Several streams and processes
 
 
-def test_two_streams_on_one_table_are_one_chain(opened: Opened) -> None:
+def test_two_audit_streams_on_one_database_table_write_one_hash_chain(opened: Opened) -> None:
     first, second = opened(), opened()
 
     def append(log: SqlAudit) -> None:
         for number in range(20):
-            log.append(happened(number))
+            log.append(new_event(number))
 
     at_once([lambda log=log: append(log) for log in (first, second, first, second)])  # type: ignore[misc]
 
     assert (verified(first), first.last_seq()) == (80, 79)
 
 
-def test_what_is_read_again(opened: Opened) -> None:
+def test_lines_returns_a_page_of_all_audit_events_or_only_of_approval_events(opened: Opened) -> None:
     log = opened()
     assert (log.last_seq(), log.lines(-1, 10)) == (-1, [])
-    log.append(happened(approval_id="a"))
-    log.append(happened(type="approval.granted", approval_id="a"))
-    log.append(happened(type="approval.consumed", approval_id="b"))
+    log.append(new_event(approval_id="a"))
+    log.append(new_event(type="approval.granted", approval_id="a"))
+    log.append(new_event(type="approval.consumed", approval_id="b"))
 
     rows = log.lines(-1, 10)
     assert [row[:3] for row in rows] == [(0, "x", None), (1, "approval.granted", "a"), (2, "approval.consumed", "b")]
@@ -134,13 +134,13 @@ log.close()
 
 
 @pytest.mark.process
-def test_processes_and_threads_append_to_one_chain(database: Database, url: str) -> None:
+def test_concurrent_processes_and_threads_write_one_audit_hash_chain(database: Database, url: str) -> None:
     others = [subprocess.Popen([sys.executable, "-c", _APPENDING, url, name]) for name in ("a", "b")]
     log = SqlAudit(database)
 
     def append() -> None:
         for _ in range(50):
-            log.append(happened())
+            log.append(new_event())
 
     at_once([append, append])
     assert [process.wait(PATIENCE) for process in others] == [0, 0]
@@ -166,11 +166,11 @@ def append_for_ever(pipe):
 
 
 @pytest.mark.process
-def test_processes_that_are_killed_anywhere_lose_nothing_that_was_recorded(database: Database, url: str) -> None:
+def test_killed_processes_lose_no_recorded_event(database: Database, url: str) -> None:
     database.close()
     recorded = recorded_by_killed(_APPEND_FOR_EVER, url)
     log = SqlAudit(database)
-    log.append(happened())
+    log.append(new_event())
 
     assert verified(log, None) > recorded > 0
     log.close()
@@ -198,7 +198,7 @@ log.close()
 
 
 @pytest.mark.process
-def test_a_forked_process_opens_the_stream_again(database: Database, url: str) -> None:
+def test_forked_process_must_open_the_stream_again(database: Database, url: str) -> None:
     database.close()
     done = subprocess.run(
         [sys.executable, "-c", _FORKING, url], check=True, timeout=PATIENCE, capture_output=True, text=True
@@ -208,30 +208,30 @@ def test_a_forked_process_opens_the_stream_again(database: Database, url: str) -
     assert verified(SqlAudit(database), None) == 2
 
 
-# written together
+# Several events in one transaction
 
 
-def test_what_waits_is_written_by_one_transaction(database: Database, opened: Opened) -> None:
+def test_queued_events_are_written_in_one_transaction(database: Database, opened: Opened) -> None:
     log = opened()
     done = commits(database)
-    with held(database):
-        first = log.offer(happened())
-        assert until(taken(log))
-        others = [log.offer(happened(number)) for number in range(15)]
+    with locked_stream(database):
+        first = log.offer(new_event())
+        assert until(queue_is_empty(log))
+        others = [log.offer(new_event(number)) for number in range(15)]
         assert not first.done()
     assert [each.result() for each in (first, *others)] == [None] * 16
 
-    assert done == ["commit"] * 3  # of whoever held it, of the first, and of all others
+    assert done == ["commit"] * 3  # The lock holder, the first event and the other 15 events each cause one commit.
     assert verified(log) == 16
 
 
-async def test_events_that_belong_together_are_recorded_all_or_none(opened: Opened) -> None:
+async def test_append_records_all_of_its_events_or_none(opened: Opened) -> None:
     log = opened()
-    bad = happened(subject="\ud800")
-    with held(log._database):
+    bad = new_event(subject="\ud800")
+    with locked_stream(log._database):
         tasks = [
             asyncio.create_task(log.aappend(*events))
-            for events in ((happened(0), happened(1)), (happened(2), bad), (happened(3),))
+            for events in ((new_event(0), new_event(1)), (new_event(2), bad), (new_event(3),))
         ]
         await asyncio.sleep(0)
     results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -242,38 +242,38 @@ async def test_events_that_belong_together_are_recorded_all_or_none(opened: Open
     assert verified(log) == 3
 
 
-async def test_in_sqlite_the_event_loop_writes_and_leaves_the_disk_to_the_thread(tmp_path: Path) -> None:
+async def test_sqlite_wal_file_stays_small_when_the_event_loop_writes_events(tmp_path: Path) -> None:
     with Database.open(made_database("sqlite", tmp_path)) as database:
         log = SqlAudit(database, KEY)
         done = commits(database)
         for number in range(3000):
-            await log.aappend(happened(number, subject="s" * 250))
+            await log.aappend(new_event(number, subject="s" * 250))
 
         assert len(done) == 3000 // 200
         assert verified(log) == 3000
         assert (tmp_path / "store.db-wal").stat().st_size < 2000 * 4096
         log.close()
         with pytest.raises(AuditError, match="is closed"):
-            await log.aappend(happened())
+            await log.aappend(new_event())
 
 
-async def test_who_gives_up_waiting_has_recorded_nothing(opened: Opened) -> None:
+async def test_cancelled_append_records_nothing(opened: Opened) -> None:
     log = opened()
-    with held(log._database):
-        first = log.offer(happened(0))
-        assert until(taken(log))
-        given_up = asyncio.create_task(log.aappend(happened(1)))
+    with locked_stream(log._database):
+        first = log.offer(new_event(0))
+        assert until(queue_is_empty(log))
+        cancelled = asyncio.create_task(log.aappend(new_event(1)))
         await asyncio.sleep(0)
-        given_up.cancel()
+        cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await given_up
+            await cancelled
     first.result()
-    await log.aappend(happened(2))
+    await log.aappend(new_event(2))
 
     assert [row.line.split('"tool_name":')[1][:3] for row in log.lines(-1, 9)] == ['"0"', '"2"']
 
 
-async def test_a_flow_awaits_its_events_without_a_thread_of_its_own(opened: Opened) -> None:
+async def test_async_call_records_its_events_without_an_extra_thread(opened: Opened) -> None:
     log = opened()
     pep = Pep(payments.effective(), payments.engine(), audit=log, tools={"initiate_wire": payments.Hub().initiate_wire})
     before = threading.active_count()
@@ -283,23 +283,23 @@ async def test_a_flow_awaits_its_events_without_a_thread_of_its_own(opened: Open
     assert [row.type for row in log.lines(-1, 9)] == ["tool.initiate_wire.dispatch", "tool.initiate_wire.result"]
 
 
-def test_a_closed_stream(opened: Opened) -> None:
+def test_close_writes_queued_events_and_rejects_later_ones(opened: Opened) -> None:
     log = opened()
-    with held(log._database):
-        waiting = log.offer(happened())
+    with locked_stream(log._database):
+        waiting = log.offer(new_event())
         closing = threading.Thread(target=log.close)
         closing.start()
     closing.join()
 
     assert waiting.done()
-    assert refused(log) == f"audit stream of {log._database.name} is closed"
+    assert append_error(log) == f"audit stream of {log._database.name} is closed"
     assert verified(log) == 1
 
 
-# with a step of a store
+# Events inside transactions of stores
 
 
-def test_the_use_of_an_approval_is_recorded(database: Database, opened: Opened) -> None:
+def test_audit_stream_records_the_use_of_an_approval_in_the_same_database(database: Database, opened: Opened) -> None:
     log = opened()
     hub = payments.Hub()
     pep = Pep(
@@ -319,57 +319,55 @@ def test_the_use_of_an_approval_is_recorded(database: Database, opened: Opened) 
     assert verified(log) == 6
 
 
-def test_an_event_within_a_transaction(database: Database, opened: Opened) -> None:
+def test_event_in_a_sqlite_transaction_is_rolled_back_with_the_transaction(database: Database, opened: Opened) -> None:
     log = opened()
-    log.append(happened(0))
+    log.append(new_event(0))
     with suppress(StoreError), database.write() as transaction:
-        log.append_within(happened(1), transaction)
-        log.append_within(happened(2), transaction)
+        log.append_within(new_event(1), transaction)
+        log.append_within(new_event(2), transaction)
         raise StoreError("undone")
-    log.append(happened(3))
+    log.append(new_event(3))
     with database.write() as transaction:
-        log.append_within(happened(4), transaction)
-    log.append_within(happened(5), None)
+        log.append_within(new_event(4), transaction)
+    log.append_within(new_event(5), None)
 
-    # What is undone in SQLite did not happen; in PostgreSQL an event is there before it.
+    # SQLite rolls back the events with the transaction. PostgreSQL writes them in another transaction, so they stay.
     undone = [] if database.dialect == "sqlite" else ["1", "2"]
     assert [row.line.split('"tool_name":"')[1][0] for row in log.lines(-1, 9)] == ["0", *undone, "3", "4", "5"]
     assert verified(log) == 4 + len(undone)
 
 
-# what cannot be written
+# Failed writes
 
 
-def test_a_stream_that_is_held_is_a_failure_after_a_while(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_append_to_a_locked_stream_times_out(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if url.startswith("sqlite"):
         monkeypatch.setattr(database_module, "BUSY_SECONDS", 0.05)
-        words = "database is locked"
+        reason = "database is locked"
     else:
         url = make_url(url).update_query_dict({"options": "-c lock_timeout=50"}).render_as_string(hide_password=False)
-        words = "canceling statement due to lock timeout"
+        reason = "canceling statement due to lock timeout"
     with Database.open(url) as database, Database.open(url) as other:
         log = SqlAudit(database, KEY)
         holder = sqlite3.connect(str(database.url.database), isolation_level=None) if "sqlite" in url else None
         if holder:
             holder.execute("BEGIN IMMEDIATE")
-            message = refused(log)
+            message = append_error(log)
             holder.close()
         else:
-            with held(other):
-                message = refused(log)
-        log.append(happened())
+            with locked_stream(other):
+                message = append_error(log)
+        log.append(new_event())
 
         assert message == (
-            f"audit stream of {database.name} cannot be appended to: database {database.name}: {words}"
-            " (check that it is there, and not held by another)"
+            f"audit stream of {database.name} cannot be appended to: database {database.name}: {reason}"
+            " (check that the database exists and that no other process has locked it)"
         )
         assert verified(log) == 1
         log.close()
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_full_disk_raises_an_error_and_loses_no_event(tmp_path: Path) -> None:
     with Database.open(made_database("sqlite", tmp_path)) as database:
         log = SqlAudit(database, KEY)
         with database.write_at_once() as cursor:
@@ -382,7 +380,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
         while not faults:
             before += 5
             try:
-                asyncio.run(log.aappend(*(happened(number, subject="s" * 250) for number in range(5))))
+                asyncio.run(log.aappend(*(new_event(number, subject="s" * 250) for number in range(5))))
             except AuditError as error:
                 faults.append(error.message)
         name = database.name
@@ -392,16 +390,16 @@ def test_a_full_disk(tmp_path: Path) -> None:
         with database.write_at_once() as cursor:
             assert cursor is not None
             cursor.execute(f"PRAGMA max_page_count = {pages + 100}")
-        asyncio.run(log.aappend(happened()))
+        asyncio.run(log.aappend(new_event()))
         assert verified(log) == before + 1
         log.close()
 
 
 @pytest.mark.process
-def test_a_commit_of_which_nobody_knows_is_said_to_be_in_doubt(tmp_path: Path) -> None:
+def test_error_of_an_interrupted_database_commit_says_that_audit_events_may_be_stored(tmp_path: Path) -> None:
     with Database.open(made_database("postgresql", tmp_path)) as database:
         log = SqlAudit(database, KEY)
-        log.append(happened())
+        log.append(new_event())
 
         cuts: list[str] = []
 
@@ -414,62 +412,67 @@ def test_a_commit_of_which_nobody_knows_is_said_to_be_in_doubt(tmp_path: Path) -
                 other.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
 
         event.listen(database._engine, "commit", cut)
-        assert refused(log).startswith(
-            f"audit stream of {database.name} cannot be appended to, and may have the event or not: database "
+        assert append_error(log).startswith(
+            f"audit stream of {database.name} cannot be appended to (the event may be stored): database "
         )
-        log.append(happened())
+        log.append(new_event())
         assert verified(log) == 2
         log.close()
 
 
-def test_a_fault_of_the_stream_leaves_nobody_waiting(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+def test_internal_error_fails_every_append_that_waits_in_the_queue(
+    opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
     log = opened()
 
     assert log.offer({"time": "t"}).exception() is not None  # type: ignore[typeddict-item]
-    with pytest.raises(AuditError, match="the log says how"):
+    with pytest.raises(AuditError, match="see the log"):
         log.offer({"time": "t"}).result()  # type: ignore[typeddict-item]
-    log.append(happened())
+    log.append(new_event())
     assert verified(log) == 1
 
 
-# what is not what was seen
+# Changed streams
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ("DELETE FROM pdp_audit WHERE seq > 1", "has lost events that this process has seen"),
         ("DELETE FROM pdp_audit", "has lost events that this process has seen"),
         ("UPDATE pdp_audit SET seq = 9 WHERE seq = 2", "cannot be continued: its last event was changed"),
         ("UPDATE pdp_audit SET line = replace(line, '\"tool_name\":\"2\"', '\"tool_name\":\"9\"') WHERE seq = 2",
-         "cannot be continued: the hash does not match: another key wrote it, or it was changed"),
+         "cannot be continued: the hash does not match: the event was changed, or written with another key"),
         ("UPDATE pdp_audit SET line = '{}' WHERE seq = 2", "cannot be continued: not an event"),
     ],
 )  # fmt: skip
-def test_a_stream_that_was_changed_is_not_continued(
-    database: Database, opened: Opened, change: str, words: str
+def test_append_to_an_audit_stream_that_was_changed_is_rejected(
+    database: Database, opened: Opened, change: str, message: str
 ) -> None:
     log = opened()
     for number in range(3):
-        log.append(happened(number))
+        log.append(new_event(number))
     with database.write() as connection:
         connection.execute(text(change))
     before = log.lines(-1, 9)
 
-    evidence = "see `pdp audit verify`; keep the database as evidence, and start again with a new one"
-    assert refused(log) == f"audit stream of {database.name} {words} ({evidence})"
+    evidence = "run `pdp audit verify`, keep the database as evidence, and use a new database"
+    assert append_error(log) == f"audit stream of {database.name} {message} ({evidence})"
     assert log.lines(-1, 9) == before
 
 
 @pytest.mark.parametrize(
-    ("key", "words"),
-    [(None, "it is keyed, and no key was given"), (b"x" * 32, "the hash does not match: another key wrote it, or")],
+    ("key", "message"),
+    [
+        (None, "the event was written with a key, but no key was given"),
+        (b"x" * 32, "the hash does not match: the event was changed, or"),
+    ],
 )
-def test_another_key_does_not_continue_a_stream(opened: Opened, key: bytes | None, words: str) -> None:
+def test_append_with_another_key_is_rejected(opened: Opened, key: bytes | None, message: str) -> None:
     log = opened()
-    log.append(happened())
+    log.append(new_event())
     other = SqlAudit(log._database, key)
 
-    assert f"cannot be continued: {words}" in refused(other)
+    assert f"cannot be continued: {message}" in append_error(other)
     other.close()
     assert verified(log) == 1

@@ -1,1 +1,1 @@
-"""How the tables came to be, step by step; env.py is what Alembic runs, versions/ has the steps."""
+"""The migrations of the tables. Alembic runs env.py; versions/ has a module for each revision."""

@@ -1,4 +1,4 @@
-"""What Alembic runs to upgrade: on the connection, and within the transaction, of whoever asks for it."""
+"""Alembic's entry point. It upgrades within the caller's connection and transaction."""
 
 from alembic import context
 

@@ -1,4 +1,4 @@
-"""The first tables: idempotency keys, staged actions, approvals."""
+"""Create the first tables: idempotency keys, staged actions, approvals."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,10 +8,10 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Make them."""
+    """Create the tables."""
     op.create_table(
         "pdp_idempotency",
-        # The digest of `names`, since five texts of any length make no key in PostgreSQL.
+        # `id` is the digest of `names`, because PostgreSQL cannot index five texts without a length limit.
         sa.Column("id", sa.Text, primary_key=True),
         sa.Column("names", sa.Text, nullable=False),
         sa.Column("arguments_digest", sa.Text, nullable=False),
@@ -26,7 +26,7 @@ def upgrade() -> None:
         sa.CheckConstraint("state IN ('started', 'finished', 'unknown')", name="pdp_idempotency_state"),
     )
     op.create_index("ix_pdp_idempotency_expires_at", "pdp_idempotency", ["expires_at"])
-    # `key_id` is the digest of owner and idempotency key.
+    # `key_id` is the digest of the owner and the idempotency key.
     states = "'staged', 'approved', 'denied', 'committed', 'failed', 'compensated'"
     _make_records("pdp_actions", "key_id", states, unique=True)
     states = "'pending', 'granted', 'denied', 'withdrawn', 'expired', 'consumed'"
@@ -44,7 +44,6 @@ def upgrade() -> None:
 
 
 def _make_records(name: str, key: str, states: str, *, unique: bool) -> None:
-    """Make the table of one kind of records, which are found by `key` and have one of these states."""
     op.create_table(
         name,
         sa.Column("seq", sa.BigInteger().with_variant(sa.Integer, "sqlite"), sa.Identity(), primary_key=True),

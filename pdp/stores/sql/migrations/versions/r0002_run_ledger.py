@@ -1,4 +1,4 @@
-"""The run ledger: runs of agents, the values that results brought in, the key by which those are hashed; budgets."""
+"""Create the tables of the run ledger (runs, their values, the hash key) and of budgets."""
 
 import secrets
 
@@ -10,7 +10,7 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
-    """Make its tables, and the key."""
+    """Create the tables and the hash key."""
     op.create_table(
         "pdp_runs",
         sa.Column("seq", sa.BigInteger().with_variant(sa.Integer, "sqlite"), sa.Identity(), primary_key=True),
@@ -51,7 +51,7 @@ def upgrade() -> None:
         sa.Column("names", sa.Text, nullable=False),
         sa.Column("amount", sa.BigInteger, nullable=False),
         sa.Column("ends", sa.Double, nullable=False),
-        # Absent once the amount is committed.
+        # The column is null after the amount is committed.
         sa.Column("running_until", sa.Double, index=True),
     )
     op.create_index("ix_pdp_reservations_budget_ends", "pdp_reservations", ["budget", "ends"])

@@ -1,4 +1,4 @@
-"""The decision service: calls that others run, the audit stream, access tokens, where webhooks stand."""
+"""Create the tables of the decision service: remote calls, audit stream, access tokens, webhooks."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0002"
 
 
 def upgrade() -> None:
-    """Make its tables."""
+    """Create the tables."""
     op.create_table(
         "pdp_remote_calls",
         sa.Column("id", sa.Text, primary_key=True),
@@ -22,7 +22,7 @@ def upgrade() -> None:
         "pdp_audit",
         sa.Column("seq", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=False),
         sa.Column("type", sa.Text, nullable=False),
-        # Absent where an event is of no approval: what waits for approvals reads only the others.
+        # The column is null if the event belongs to no approval.
         sa.Column("approval_id", sa.Text),
         sa.Column("line", sa.Text, nullable=False),
     )
